@@ -4,13 +4,24 @@
 `bytes_moved` adds a cache and gives the traffic. Nothing here needs a GPU, torch or Triton.
 """
 
-from .tiles import DEFAULT_BLOCK, ORDERS, STATIC_ORDERS, Tile, tile_counts, tiles, walk
+from .orders import DEFAULT_BLOCK, ORDERS, STATIC_ORDERS, Tile, tile_counts, tiles, walk
+from .simulate import CostModel, LowerBounds, Span, Timeline, one_launch_per_problem, simulate
+from .traffic import H200_L2_BYTES, Traffic, bytes_moved
 
 __all__ = [
     "DEFAULT_BLOCK",
+    "H200_L2_BYTES",
     "ORDERS",
     "STATIC_ORDERS",
+    "CostModel",
+    "LowerBounds",
+    "Span",
     "Tile",
+    "Timeline",
+    "Traffic",
+    "bytes_moved",
+    "one_launch_per_problem",
+    "simulate",
     "tile_counts",
     "tiles",
     "walk",

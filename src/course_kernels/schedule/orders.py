@@ -16,14 +16,14 @@ DEFAULT_BLOCK = (128, 256, 64)
 """(BLOCK_M, BLOCK_N, BLOCK_K) of the fastest plain Triton tile on an H200 for arithmetic-bound problems."""
 
 DEFAULT_SWIZZLE = 8
-"""Tile rows in one strip of the `swizzled` order: 8 rows and 132 programs run a patch of about 8 by 16 tiles."""
+"""Tile rows in one strip of the `swizzled` order: 132 programs then run a patch of about 8 by 16 tiles."""
 
 ORDERS = {
     "round_robin": "program p takes tiles p, p + P, p + 2P, ... of the global order",
     "chunks": "program p takes one contiguous run of ceil(T / P) tiles",
-    "swizzled": "round-robin, but each problem's tiles are ordered in strips so that neighbours share operands",
+    "swizzled": "round-robin over an order in which tiles that share operands are neighbours",
     "dynamic": "each program, when free, takes the next tile from one shared counter",
-    "largest_first": "each program, when free, takes the most expensive tile left: knows every cost beforehand",
+    "largest_first": "each program, when free, takes the most expensive tile left (costs known beforehand)",
 }
 """Every scheme by name, with what it does in one sentence."""
 
@@ -94,7 +94,7 @@ def check_order(order: str) -> str:
 
 
 def strip_height(order: str, group_m: int | None) -> int:
-    """Return the strip height an order uses: as given, else 8 for `swizzled` and 1 (row-major) for the others."""
+    """Return the strip height of an order: as given, else 8 for `swizzled` and 1 (row-major) otherwise."""
     if group_m is None:
         return DEFAULT_SWIZZLE if order == "swizzled" else 1
     return check_positive("group_m", group_m)
@@ -127,8 +127,8 @@ def tiles(problems: Iterable[Sequence[int]], block_m: int, block_n: int, group_m
         problems: (M, N, K) of each problem, in elements.
         block_m: rows of a tile.
         block_n: columns of a tile.
-        group_m: tile rows in a strip. A strip is walked column by column, so that tiles that run together share
-            operand panels; with 1 the order is row-major, the column changing fastest.
+        group_m: tile rows in a strip. A strip is walked column by column, so that tiles that run together
+            share operand panels; with 1 the order is row-major, the column changing fastest.
 
     Returns:
         The tiles; `result[i].index == i`.
@@ -138,7 +138,7 @@ def tiles(problems: Iterable[Sequence[int]], block_m: int, block_n: int, group_m
         ValueError: a negative extent, or a block extent or `group_m` below 1.
 
     Notes:
-        The strips are the program order of Triton's matrix multiplication tutorial, which the kernels use as well.
+        The strips are the program order of Triton's matrix multiplication tutorial, and the kernels' own.
         The last strip may hold fewer than `group_m` rows; its columns are then shorter, not padded.
     """
     block_m, block_n = check_positive("block_m", block_m), check_positive("block_n", block_n)
