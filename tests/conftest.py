@@ -1,0 +1,24 @@
+"""What every test module shares: the interpreter chosen before Triton is imported, and GPU tests skipped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+# Before anything imports Triton: it decides between the compiler and the interpreter.
+import course_kernels  # noqa: F401
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Two workers with a thread pool each for every core would fight over the same cores.
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)

@@ -1,0 +1,222 @@
+"""Execute the lesson sources into the stored notebooks, the same bytes every time.
+
+    python tools/render.py            every lesson
+    python tools/render.py 03 05      these lessons
+    python tools/render.py --check    compare only: do the stored cells equal the sources?
+
+A source is `notebooks/source/NN_name.py` (jupytext's py:percent); its notebook is `notebooks/NN_name.ipynb`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import copy
+import hashlib
+import re
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+SOURCES = NOTEBOOKS / "source"
+
+CELL_TIMEOUT_S = 120
+PARALLEL = 2
+# What a notebook must say about its kernel, and no more: versions in here would change with the machine.
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_NOISE = {b"tEXt", b"zTXt", b"iTXt", b"tIME"}
+
+
+def notebook_of(source: Path) -> Path:
+    """The stored notebook that belongs to a lesson source."""
+    return source.parent.parent / f"{source.stem}.ipynb"
+
+
+def sources(selection: list[str]) -> list[Path]:
+    """The lesson sources whose names start with one of `selection`; all of them when it is empty."""
+    found = sorted(SOURCES.glob("[0-9][0-9]_*.py"))
+    for prefix in selection:
+        if not any(path.name.startswith(prefix) for path in found):
+            names = ", ".join(path.stem for path in found) or "none"
+            raise SystemExit(f"render: no lesson starts with {prefix!r}; there are: {names}")
+    return [path for path in found if not selection or any(path.name.startswith(s) for s in selection)]
+
+
+def build(source: Path) -> nbformat.NotebookNode:
+    """The notebook of a source, without outputs: cells, tags and ids depend on the source text alone."""
+    notebook = jupytext.read(source, fmt="py:percent")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    seen: dict[str, int] = {}
+    for cell in notebook.cells:
+        tags = list(cell.metadata.get("tags", []))
+        # JupyterLab's "run all" goes on past an error only with the tag that nbval does not require.
+        if "nbval-raises-exception" in tags and "raises-exception" not in tags:
+            tags.append("raises-exception")
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        # An id from the text, not from the position: inserting a cell leaves its neighbours' diff empty.
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
+        seen[digest] = seen.get(digest, 0) + 1
+        cell["id"] = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+    return notebook
+
+
+def execute_order(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The code cells that have something to run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+async def execute(notebook: nbformat.NotebookNode, directory: Path) -> None:
+    """Run every cell in `directory`; an error in a cell without a `raises-exception` tag is raised."""
+    from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(directory)}},
+        record_timing=False,
+        coalesce_streams=True,
+    )
+    await client.async_execute()
+
+
+def strip_png(data: bytes) -> bytes:
+    """A PNG without its text and time chunks, which name the writing software and its version."""
+    if not data.startswith(PNG_SIGNATURE):
+        return data
+    kept, at = [PNG_SIGNATURE], len(PNG_SIGNATURE)
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if data[at + 4 : at + 8] not in PNG_NOISE:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
+def strip_paths(text: str) -> str:
+    """A traceback without the directories of the machine that rendered it."""
+    paths = sysconfig.get_paths()
+    for place, name in (
+        (paths["purelib"], "site-packages"),
+        (paths["platlib"], "site-packages"),
+        (str(ROOT), "."),
+        (paths["stdlib"], "python"),
+    ):
+        for spelling in {place, place.replace(str(Path.home()), "~", 1)}:
+            text = text.replace(spelling + "/", name + "/")
+    return text
+
+
+def clean(notebook: nbformat.NotebookNode) -> None:
+    """Remove from an executed notebook what differs from machine to machine."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                output.traceback = [strip_paths(line) for line in output.traceback]
+            png = output.get("data", {}).get("image/png")
+            if png:
+                output.data["image/png"] = base64.b64encode(strip_png(base64.b64decode(png))).decode()
+
+
+def suspicious(notebook: nbformat.NotebookNode) -> list[str]:
+    """Output texts that cannot be the same twice: object addresses, temporary files, home directories."""
+    pattern = re.compile(r"0x[0-9a-f]{8,}|/tmp/\S+|/home/\w+|/root\b|/Users/\w+")
+    found = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            texts = [output.get("text", ""), output.get("evalue", "")] + output.get("traceback", [])
+            texts += [v for k, v in output.get("data", {}).items() if k.startswith("text/")]
+            found += [f"cell {cell['id']}: {hit}" for text in texts for hit in pattern.findall(text)]
+    return found
+
+
+async def render(source: Path, slots: asyncio.Semaphore) -> bool:
+    """Render one lesson; says what happened, returns whether it worked."""
+    notebook = build(source)
+    target = notebook_of(source)
+    async with slots:
+        started = time.perf_counter()
+        try:
+            await execute(notebook, target.parent)
+        except Exception as error:  # nbclient raises its own classes for errors, timeouts and dead kernels
+            print(f"{source.stem}: FAILED\n{error}", file=sys.stderr, flush=True)
+            return False
+        seconds = time.perf_counter() - started
+    clean(notebook)
+    hits = suspicious(notebook)
+    if hits:
+        print(f"{source.stem}: FAILED: outputs that differ from run to run or from machine to machine:",
+              *hits, sep="\n  ", file=sys.stderr, flush=True)  # fmt: skip
+        return False
+    text = nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
+    before = target.read_text(encoding="utf-8") if target.exists() else None
+    if text != before:
+        target.write_text(text, encoding="utf-8", newline="\n")
+    state = "unchanged" if text == before else "written"
+    print(f"{source.stem}: {state}, {seconds:.1f} s, {len(text) / 1e3:.0f} kB", flush=True)
+    return True
+
+
+async def render_all(found: list[Path]) -> bool:
+    slots = asyncio.Semaphore(PARALLEL)
+    return all(await asyncio.gather(*(render(source, slots) for source in found)))
+
+
+def skeleton(notebook: nbformat.NotebookNode) -> list[tuple]:
+    """What a source decides about each cell of its notebook."""
+    return [(c["id"], c.cell_type, c.source, c.metadata.get("tags", [])) for c in notebook.cells]
+
+
+def differences(source: Path) -> list[str]:
+    """How the stored notebook departs from its source; empty when it is in step."""
+    target = notebook_of(source)
+    if not target.exists():
+        return [f"{target.name} does not exist"]
+    stored = nbformat.read(target, as_version=nbformat.NO_CONVERT)
+    expected, got = skeleton(build(source)), skeleton(copy.deepcopy(stored))
+    found = [] if stored.metadata == METADATA else [f"metadata is {dict(stored.metadata)}, not {METADATA}"]
+    if len(expected) != len(got):
+        found.append(f"the source has {len(expected)} cells, {target.name} has {len(got)}")
+    for index, (want, have) in enumerate(zip(expected, got, strict=False)):
+        if want != have:
+            first_line = (want[2].splitlines() or [""])[0]
+            found.append(f"cell {index} ({want[1]}, {first_line!r}) differs from the source")
+            break
+    return found
+
+
+def check(found: list[Path]) -> bool:
+    good = True
+    for source in found:
+        problems = differences(source)
+        if problems:
+            good = False
+            print(f"{source.stem}: out of step: {'; '.join(problems)}", file=sys.stderr)
+    print("in step" if good else "run `make render` (or tools/render.py with the lesson's number)")
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("lessons", nargs="*", metavar="NN", help="lessons by number; all when none is given")
+    parser.add_argument("--check", action="store_true", help="compare only, execute nothing")
+    arguments = parser.parse_args()
+    found = sources(arguments.lessons)
+    return 0 if (check(found) if arguments.check else asyncio.run(render_all(found))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
