@@ -32,10 +32,10 @@ class CostModel:
 
     Args:
         tflops_per_program: arithmetic rate of one program in TFLOP/s. A dense bfloat16 GEMM of 8192 x 2048 x
-            1024 runs at 658 TFLOP/s on the 132 multiprocessors of an H200 (measured), so 5 each: 0.84 us for a
-            128 x 256 x 64 step.
-        load_gb_per_s: rate at which one program can read operands, in GB/s: 64 bytes a clock from the L2 cache
-            at 1.75 GHz. It makes small tiles inefficient, as they are. An assumption.
+            1024 runs at 658 TFLOP/s on the 132 multiprocessors of an H200 (measured), so 5 each: 0.84 us for
+            a 128 x 256 x 64 step.
+        load_gb_per_s: rate at which one program can read operands, in GB/s: 64 bytes a clock from the L2
+            cache at 1.75 GHz. It makes small tiles inefficient, as they are. An assumption.
         store_gb_per_s: rate at which one program writes results, in GB/s. A copy on an H200 moves 4.27 TB/s
             (measured), 32 GB/s a multiprocessor: 2.0 us for a 128 x 256 block of 16-bit elements.
         startup_us: from knowing the tile to its first multiplication: one trip to memory. An assumption.
@@ -52,8 +52,8 @@ class CostModel:
     Notes:
         What it leaves out: programs do not slow each other down (the rates are those of a busy chip already),
         two programs on one multiprocessor do not overlap, a boundary tile costs as much as a full one (its
-        masked elements are multiplied too), and a miss in the L2 cache costs no time (`bytes_moved` counts the
-        misses).
+        masked elements are multiplied too), and a miss in the L2 cache costs no time (`bytes_moved` counts
+        the misses).
     """
 
     tflops_per_program: float = 5.0
@@ -291,8 +291,8 @@ def one_launch_per_problem(
         group_m: tile rows in a strip (see `tiles`).
 
     Returns:
-        The timeline, its order named `one_launch_per_problem`. The first kernel starts at 0: its launch, which
-        every method pays, is left out. A problem without tiles launches nothing.
+        The timeline, its order named `one_launch_per_problem`. The first kernel starts at 0: its launch,
+        which every method pays, is left out. A problem without tiles launches nothing.
 
     Raises:
         TypeError: a problem, the block or the cost has the wrong form.

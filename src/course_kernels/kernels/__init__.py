@@ -1,0 +1,1 @@
+"""Device code, one lesson per module."""

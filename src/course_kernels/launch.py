@@ -1,0 +1,272 @@
+"""From checked matrices to kernel launches: which kernel takes which problem, the tables, and the grid.
+
+Problems that a kernel can treat alike (same layouts, same alignment, descriptors or not) share one launch, so an
+ordinary list takes one launch and an awkward one a few. All tables of all launches travel in one copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import triton.language as tl
+
+from course_kernels import runtime
+from course_kernels.config import GemmConfig, choose_config
+from course_kernels.kernels import naive, record, round_robin, tma
+
+_DTYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float8_e4m3fn: tl.float8e4nv,
+}
+ROW_MAJOR, COL_MAJOR, ANY = (value.value for value in (round_robin.ROW_MAJOR, round_robin.COL_MAJOR, round_robin.ANY))
+_SCHEDULE_CODE = {
+    "round_robin": round_robin.ROUND_ROBIN.value,
+    "chunks": round_robin.CHUNKS.value,
+    "dynamic": round_robin.DYNAMIC.value,
+}
+_INTERPRETER_PROGRAMS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One kernel launch of a plan.
+
+    Attributes:
+        kernel: "naive", "round_robin" or "tma".
+        problems: indices of the problems it computes.
+        config: its configuration.
+        programs: size of its grid.
+        tiles: number of tiles it computes.
+        records: int64 (tiles, 4) log (see ``kernels.record``), or None. Rows follow the tile index.
+    """
+
+    kernel: str
+    problems: tuple[int, ...]
+    config: GemmConfig
+    programs: int
+    tiles: int
+    records: torch.Tensor | None = None
+
+    def __str__(self) -> str:
+        block = "×".join(map(str, self.config.block))
+        return f"{self.kernel}: {len(self.problems)} problems, {self.tiles} tiles of {block}, {self.programs} programs"
+
+
+def operand_layout(matrix: torch.Tensor) -> tuple[int, int]:
+    """(layout, leading dimension) of a matrix: ROW_MAJOR, COL_MAJOR, or ANY where neither stride is 1.
+
+    The stride along an extent of 1 or 0 is never used, so it counts as whatever serves: such a matrix gets the least
+    leading dimension that satisfies the 16-byte rule.
+    """
+    (rows, cols), (row_stride, col_stride) = matrix.shape, matrix.stride()
+    unit = max(1, 16 // matrix.element_size())
+    if col_stride == 1 or cols <= 1:
+        return ROW_MAJOR, row_stride if rows > 1 else -(-max(cols, 1) // unit) * unit
+    if row_stride == 1 or rows <= 1:
+        return COL_MAJOR, col_stride
+    return ANY, 0
+
+
+def satisfies_descriptor_rule(matrix: torch.Tensor) -> bool:
+    """Whether a TMA descriptor can describe a matrix: one stride of 1, base address and leading stride multiples of
+    16 bytes, rows that do not overlap, no empty extent."""
+    layout, leading = operand_layout(matrix)
+    return (
+        layout != ANY
+        and matrix.numel() > 0
+        and matrix.data_ptr() % 16 == 0
+        and leading * matrix.element_size() % 16 == 0
+        and leading > 0
+    )
+
+
+def _is_aligned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether the pointer kernel may use its ALIGN hints: see ``round_robin_kernel``."""
+    unit = 16 // a.element_size()
+    for matrix in (a, b, c):
+        layout, leading = operand_layout(matrix)
+        if layout == ANY or matrix.data_ptr() % 16 or leading % unit:
+            return False
+    for matrix in (a, b):
+        if matrix.shape[1 if operand_layout(matrix)[0] == ROW_MAJOR else 0] % unit:
+            return False
+    return True
+
+
+def _rows(matrix: torch.Tensor) -> tuple[int, int]:
+    """The two strides of a matrix as its table holds them, in elements."""
+    layout, leading = operand_layout(matrix)
+    return {ROW_MAJOR: (leading, 1), COL_MAJOR: (1, leading), ANY: matrix.stride()}[layout]
+
+
+class Prepared:
+    """Launches ready to run. Holds every tensor whose address is in a table."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.launches: list[Launch] = []
+        self._calls: list[tuple] = []  # (kernel, grid, positional arguments, keyword arguments)
+        self._copies_in: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._copies_out: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._keep: list = []
+
+    def run(self) -> None:
+        for target, source in self._copies_in:
+            target.copy_(source)
+        if self.device.type == "cuda":
+            runtime.ensure_allocator()
+            with torch.cuda.device(self.device):
+                self._launch_all()
+        else:
+            self._launch_all()
+        for target, source in self._copies_out:
+            target.copy_(source)
+
+    def _launch_all(self) -> None:
+        for kernel, grid, args, kwargs in self._calls:
+            kernel[grid](*args, **kwargs)
+
+
+def prepare(group_A, group_B, out, settings, schedule="round_robin", programs=None, recording=False) -> Prepared:
+    """Choose kernels and build tables for checked operands and outputs.
+
+    Args:
+        group_A, group_B, out: G matrices each, checked by ``group_gemm``.
+        settings: its method, precision and config.
+        schedule, programs, recording: as for ``GroupGemmPlan``.
+    """
+    device = group_A[0].device if group_A else runtime.device()
+    prepared = Prepared(device)
+    if not group_A:
+        return prepared
+    runtime.check_can_launch(device)
+    if runtime.MODE == "interpreter":
+        group_A, group_B, out = (
+            [_stand_in(t, prepared, is_output) for t in group]
+            for group, is_output in ((group_A, False), (group_B, False), (out, True))
+        )
+    prepared._keep += [group_A, group_B, out]
+    level = record.RECORD_OFF
+    if recording:
+        level = record.RECORD_PROGRAM if runtime.MODE == "interpreter" else record.RECORD_TIME
+    buckets: dict[tuple, list[int]] = {}
+    for i, (a, b, c) in enumerate(zip(group_A, group_B, out)):
+        if c.numel():
+            buckets.setdefault(_bucket(a, b, c, settings.method, device, i), []).append(i)
+    planned = [
+        (key, members, *_plan_grid(key[0], members, group_A, group_B, settings, device, programs))
+        for key, members in buckets.items()
+    ]
+    tables = _Tables(planned, group_A, group_B, out, device)
+    prepared._keep.append(tables)
+    for index, (key, members, config, grid, tiles) in enumerate(planned):
+        log = torch.full((tiles, 4), -1, dtype=torch.int64, device=device) if recording else None
+        launch = Launch(key[0], tuple(members), config, grid, tiles, log)
+        a, b, c = group_A[members[0]], group_B[members[0]], out[members[0]]
+        common = dict(
+            BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
+            PRECISION=settings.precision, RECORD=level.value, num_warps=config.num_warps, num_stages=config.num_stages,
+        )  # fmt: skip
+        prepared.launches.append(launch)
+        if launch.kernel == "naive":
+            args = (a, b, c, a.shape[0], b.shape[1], a.shape[1], *_rows(a), *_rows(b), *_rows(c), log)
+            prepared._calls.append((naive.naive_kernel, (grid,), args, common))
+            continue
+        args = (*tables.of(index), len(members), tiles, tables.counter(index), log)
+        common.update(
+            A_DTYPE=_DTYPES[a.dtype], C_DTYPE=_DTYPES[c.dtype], SCHEDULE=_SCHEDULE_CODE[schedule],
+            A_LAYOUT=operand_layout(a)[0], B_LAYOUT=operand_layout(b)[0],
+        )  # fmt: skip
+        if launch.kernel == "tma":
+            common.update(DESCRIBE_C=key[-1], STORE_PARTS=config.store_parts)
+            prepared._calls.append((tma.tma_kernel, (grid,), args, common))
+        else:
+            unit = 16 // a.element_size() if key[-1] else 1
+            common.update(C_LAYOUT=operand_layout(c)[0], ALIGN=unit)
+            prepared._calls.append((round_robin.round_robin_kernel, (grid,), args, common))
+    return prepared
+
+
+def _stand_in(matrix: torch.Tensor, prepared: Prepared, is_output: bool) -> torch.Tensor:
+    """Triton's interpreter multiplies bfloat16 bit patterns as if they were integers and truncates when it stores
+    them. There a bfloat16 matrix is replaced by a float32 copy, which represents it exactly."""
+    if matrix.dtype != torch.bfloat16:
+        return matrix
+    copy = torch.empty_like(matrix, dtype=torch.float32)
+    if is_output:
+        prepared._copies_out.append((matrix, copy))
+    else:
+        prepared._copies_in.append((copy, matrix))
+    return copy
+
+
+def _bucket(a, b, c, method: str, device: torch.device, index: int) -> tuple:
+    """What the problems of one launch have in common; the kernel's name comes first."""
+    if method == "naive":
+        return "naive", index
+    layouts = operand_layout(a)[0], operand_layout(b)[0]
+    descriptors = method == "tma" or (method == "auto" and runtime.supports_descriptors(device))
+    if descriptors and runtime.supports_descriptors(device):
+        if satisfies_descriptor_rule(a) and satisfies_descriptor_rule(b):
+            return "tma", *layouts, operand_layout(c)[0] == ROW_MAJOR and satisfies_descriptor_rule(c)
+    return "round_robin", *layouts, operand_layout(c)[0], _is_aligned(a, b, c)
+
+
+def _plan_grid(kernel, members, group_A, group_B, settings, device, programs) -> tuple[GemmConfig, int, int]:
+    """(configuration, programs, tiles) of one launch."""
+    problems = tuple((group_A[i].shape[0], group_B[i].shape[1], group_A[i].shape[1]) for i in members)
+    num_sms = runtime.num_sms(device)
+    config = settings.config or choose_config(
+        problems, kernel=kernel, itemsize=group_A[0].element_size(), precision=settings.precision, num_sms=num_sms
+    )
+    tiles = sum(config.tiles(m, n) for m, n, _ in problems)
+    if tiles >= 2**31:
+        raise ValueError(f"the problems have {tiles} tiles of {config.block}, more than one launch can count (2**31)")
+    if kernel == "naive":
+        return config, tiles, tiles
+    if programs is None:
+        programs = _INTERPRETER_PROGRAMS if num_sms is None else num_sms * config.programs_per_sm
+    return config, min(programs, tiles), tiles
+
+
+class _Tables:
+    """The device tables of all grouped launches, in one buffer that took one copy.
+
+    For a launch over n problems: three columns of n addresses (int64), n rows of M, N, K (int32), n rows of six
+    strides (int64), and a counter (int32) that starts at zero.
+    """
+
+    def __init__(self, planned, group_A, group_B, out, device):
+        words: list[int] = []
+        self._slices = []
+        for key, members, *_ in planned:
+            start = len(words)
+            if key[0] != "naive":
+                for group in (group_A, group_B, out):
+                    words += [group[i].data_ptr() for i in members]
+                for i in members:
+                    words += [*_rows(group_A[i]), *_rows(group_B[i]), *_rows(out[i])]
+                sizes = [n for i in members for n in (*group_A[i].shape[:1], group_B[i].shape[1], group_A[i].shape[1])]
+                sizes += [0] * (2 - len(sizes) % 2)  # the counter, and up to a whole word
+                words += [low | high << 32 for low, high in zip(sizes[::2], sizes[1::2])]
+            self._slices.append((start, len(members)))
+        pinned = device.type == "cuda" and bool(words)
+        host = torch.tensor(words, dtype=torch.int64, pin_memory=pinned)
+        self._host = host  # pinned memory must stay until the copy has happened
+        self._device = host.to(device, non_blocking=True)
+
+    def of(self, index: int) -> tuple[torch.Tensor, ...]:
+        """Tables of one launch: addresses of A, B and C, sizes, strides."""
+        start, n = self._slices[index]
+        pointers = self._device[start : start + 3 * n].view(3, n)
+        strides = self._device[start + 3 * n : start + 9 * n].view(n, 6)
+        sizes = self._device[start + 9 * n :].view(torch.int32)[: 3 * n].view(n, 3)
+        return pointers[0], pointers[1], pointers[2], sizes, strides
+
+    def counter(self, index: int) -> torch.Tensor:
+        """The counter of one launch, int32 (1,)."""
+        start, n = self._slices[index]
+        return self._device[start + 9 * n :].view(torch.int32)[3 * n : 3 * n + 1]

@@ -1,0 +1,173 @@
+"""Decides once, when first imported, whether kernels are compiled or interpreted; the only module that knows.
+
+Triton reads ``TRITON_INTERPRET`` while its own library is being imported, so the decision has to be made before
+the first ``import triton`` of the process. ``import course_kernels`` makes it.
+
+=================  =============================================  =====================================
+``MODE``           when                                           where tensors of the course live
+=================  =============================================  =====================================
+``"gpu"``          torch sees a GPU                               that GPU
+``"interpreter"``  no GPU, or ``TRITON_INTERPRET=1``              the CPU; kernels run in Triton's interpreter
+``"compile-only"`` no GPU and ``TRITON_INTERPRET=0``, or triton   the CPU; kernels can be compiled for any GPU
+                   was imported too early                         but not run
+=================  =============================================  =====================================
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+import warnings
+
+import torch
+
+_TOO_LATE = (
+    "triton was imported before course_kernels on a machine without a GPU, so its library is set up for compiled "
+    "kernels and the interpreter cannot run. Import course_kernels first (or set TRITON_INTERPRET=1 before the "
+    "first `import triton`) and restart the process."
+)
+_COMPILE_ONLY = (
+    "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
+    "to run them in Triton's interpreter."
+)
+
+
+def _has_gpu() -> bool:
+    return torch.cuda.device_count() > 0
+
+
+def _library_is_interpreted() -> bool:
+    """Whether the already imported triton was set up for its interpreter."""
+    standard = sys.modules.get("triton.language.standard")
+    return standard is not None and type(standard.zeros).__name__ == "InterpretedFunction"
+
+
+def _decide() -> tuple[str, str | None]:
+    flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
+    imported = "triton.language" in sys.modules
+    if flag in {"1", "true", "on", "yes", "y"}:
+        return ("interpreter", None) if not imported or _library_is_interpreted() else ("compile-only", _TOO_LATE)
+    if _has_gpu():
+        return "gpu", None
+    if flag:
+        return "compile-only", _COMPILE_ONLY
+    if imported:
+        return "compile-only", _TOO_LATE
+    os.environ["TRITON_INTERPRET"] = "1"
+    return "interpreter", None
+
+
+MODE, _WHY_NOT = _decide()
+if _WHY_NOT is _TOO_LATE:
+    warnings.warn(_TOO_LATE, RuntimeWarning, stacklevel=3)
+
+
+def device() -> torch.device:
+    """The device on which tensors have to live for kernels to run on them: the current GPU, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if MODE == "gpu" else torch.device("cpu")
+
+
+@functools.lru_cache(maxsize=None)
+def _interpreter_problem() -> str | None:
+    """Why the interpreter cannot run here, or None."""
+    if importlib.util.find_spec("numpy") is None:
+        return "Triton's interpreter needs numpy, which is not installed: pip install 'numpy'"
+    import numpy
+    import triton
+
+    def version(module):
+        return tuple(int(part) for part in module.__version__.split(".")[:2])
+
+    if version(triton) < (3, 7) and version(numpy) >= (2, 4):
+        return (
+            f"Triton {triton.__version__}'s interpreter cannot loop to a loaded bound with numpy {numpy.__version__}: "
+            "install 'triton>=3.7.1' or 'numpy<2.4'"
+        )
+    return None
+
+
+def check_can_launch(tensor_device: torch.device) -> None:
+    """Check that a kernel can run on tensors of this device.
+
+    Args:
+        tensor_device: device of the kernel's operands.
+
+    Raises:
+        RuntimeError: the process cannot run kernels at all, and why.
+        ValueError: it can, but not on tensors of this device.
+    """
+    if _WHY_NOT is not None and (tensor_device.type == "cpu" or MODE != "gpu"):
+        raise RuntimeError(_WHY_NOT)
+    if MODE == "interpreter":
+        if tensor_device.type != "cpu":
+            raise ValueError(
+                f"kernels run in Triton's interpreter here (TRITON_INTERPRET=1), which wants tensors on the CPU; "
+                f"got {tensor_device}"
+            )
+        if problem := _interpreter_problem():
+            raise RuntimeError(problem)
+    elif tensor_device.type != "cuda":
+        raise ValueError(
+            f"kernels run on the GPU here and want tensors on it; got {tensor_device}. Set TRITON_INTERPRET=1 before "
+            "starting Python to run them on CPU tensors in Triton's interpreter."
+        )
+
+
+@functools.lru_cache(maxsize=None)
+def _properties(index: int):
+    return torch.cuda.get_device_properties(index)
+
+
+def _index(tensor_device: torch.device | None) -> int | None:
+    tensor_device = device() if tensor_device is None else torch.device(tensor_device)
+    if tensor_device.type != "cuda":
+        return None
+    return torch.cuda.current_device() if tensor_device.index is None else tensor_device.index
+
+
+def num_sms(tensor_device: torch.device | None = None) -> int | None:
+    """Number of streaming multiprocessors of a GPU (compute units on AMD); None for a CPU."""
+    index = _index(tensor_device)
+    return None if index is None else _properties(index).multi_processor_count
+
+
+def capability(tensor_device: torch.device | None = None) -> tuple[int, int] | None:
+    """Compute capability of an NVIDIA GPU, such as (9, 0); None for a CPU or an AMD GPU."""
+    index = _index(tensor_device)
+    if index is None or torch.version.hip is not None:
+        return None
+    properties = _properties(index)
+    return properties.major, properties.minor
+
+
+def supports_descriptors(tensor_device: torch.device | None = None) -> bool:
+    """Whether descriptor kernels are worth running: TMA hardware (capability 9.0 or newer), or the interpreter."""
+    index = _index(tensor_device)
+    if index is None:
+        return True
+    return (capability(tensor_device) or (0, 0)) >= (9, 0)
+
+
+def supports_fp8(tensor_device: torch.device | None = None) -> bool:
+    """Whether float8_e4m3fn operands can be multiplied: capability 8.9 or newer, or the interpreter."""
+    index = _index(tensor_device)
+    if index is None:
+        return True
+    return (capability(tensor_device) or (0, 0)) >= (8, 9)
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def ensure_allocator() -> None:
+    """Give Triton memory for descriptors that kernels make on the device, unless the user has set an allocator.
+
+    Triton keeps its allocator in a context variable, so that each thread (autograd's, for one) starts without.
+    """
+    from triton.runtime import _allocation
+
+    if isinstance(_allocation._allocator.get(), _allocation.NullAllocator):
+        _allocation.set_allocator(_scratch)
