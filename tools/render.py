@@ -60,8 +60,8 @@ def build(source: Path) -> nbformat.NotebookNode:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     seen: dict[str, int] = {}
     for cell in notebook.cells:
-        # nbval's own tag is not enough: JupyterLab's "run all" goes on past an error only with the plain one, which
-        # nbval understands as well.
+        # nbval's own tag is not enough: JupyterLab's "run all" goes on past an error only with the plain one,
+        # which nbval understands as well.
         tags = [tag.replace("nbval-raises", "raises") for tag in cell.metadata.get("tags", [])]
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         # An id from the text, not from the position: inserting a cell leaves its neighbours' diff empty.
@@ -74,15 +74,13 @@ def build(source: Path) -> nbformat.NotebookNode:
 async def execute(notebook: nbformat.NotebookNode, directory: Path) -> None:
     """Run every cell in `directory`; an error in a cell without a `raises-exception` tag is raised."""
     from nbclient import NotebookClient
-    from traitlets.config import Config
 
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         resources={"metadata": {"path": str(directory)}},
-        # Sockets in the file system: a kernel on a TCP port warns on stderr that anyone may listen.
-        config=Config({"KernelManager": {"transport": "ipc"}}),
+        extra_arguments=["--log-level=ERROR"],  # it warns of listening on loopback, once a lesson
         record_timing=False,
         coalesce_streams=True,
     )
