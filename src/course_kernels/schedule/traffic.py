@@ -52,8 +52,8 @@ def bytes_moved(timeline: Timeline, *, l2_bytes: int = H200_L2_BYTES, k_slab: in
         A model: the cache drops the piece that was used longest ago, and holds operands only. A piece is one
         tile row of A or one tile column of B over `k_slab` elements; a program asks for its pieces evenly
         spread over the tile's time. Programs that need one piece at the same moment share it, which is why
-        the order of tiles matters. A real L2 is set-associative, is split into two halves and caches results too,
-        so take the differences between schedules, not the absolute figures.
+        the order of tiles matters. A real L2 is set-associative, is split into two halves and caches results
+        too, so take the differences between schedules, not the absolute figures.
     """
     if not isinstance(timeline, Timeline):
         raise TypeError(f"timeline is a {type(timeline).__name__}; want a Timeline (see simulate)")
