@@ -8,8 +8,8 @@ The same three groups of 2, 0 and 3 rows, with one row of padding behind them:
     row_groups   (total_m,)      0 0 2 2 2 -1    the group of each row, -1 is padding
     masked       (G,) + max_m    2 0 3           group g owns the first masked_m[g] of its own max_m slots
 
-A conversion is a few operations on the device that holds the description. None reads a value on the host, so all
-of them can run ahead of the GPU, inside a CUDA graph, and on fake or meta tensors.
+A conversion is a few operations on the device that holds the description. None reads a value on the host, so
+all of them can run ahead of the GPU, inside a CUDA graph, and on fake or meta tensors.
 """
 
 from __future__ import annotations
@@ -20,23 +20,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_kernels import layout_checks as checks
+from course_kernels.layout_rows import PaddedRows
+
 __all__ = ["GroupLayout", "padding_waste"]
 
 _KINDS = ("sizes", "ends", "offsets", "row_groups", "masked_m")
-_DTYPES = (torch.int32, torch.int64)
 _MAX_SHOWN = 16  # a repr with more sizes than this fills a notebook's line
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupLayout:
+class GroupLayout(PaddedRows):
     """How the rows of a packed or padded matrix belong to G groups.
 
-    Build one with a `from_...` constructor. A layout keeps a reference to the tensor that it was given and computes
-    every other description when asked. Nothing is cached: a description kept from earlier would go stale when the
-    given tensor is rewritten in place, which is what a CUDA graph's static inputs are for.
+    Build one with a `from_...` constructor. A layout keeps a reference to the tensor that it was given and
+    computes every other description when asked. Nothing is cached: a description kept from earlier would go
+    stale when the given tensor is rewritten in place, which is what a CUDA graph's static inputs are for.
 
-    The rows of group 0 start at packed row 0 and each group starts where the one before it ends; rows behind the
-    last group are the tail.
+    The rows of group 0 start at packed row 0 and each group starts where the one before it ends; rows behind
+    the last group are the tail.
+
+    Raises:
+        TypeError: a description is no tensor, or neither int32 nor int64; a count is no int.
+        ValueError: a description is not 1-D, or has the wrong length; a count is negative.
 
     Attributes:
         source: the description given, (G,), (G + 1,) or (total_m,), int32 or int64.
@@ -53,17 +59,20 @@ class GroupLayout:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {self.kind!r}")
-        _check_description(self.kind, self.source)
-        _check_extent("G", self.G)
+        checks.description(self.kind, self.source)
+        checks.extent("G", self.G)
         extra = 1 if self.kind == "offsets" else 0
         if self.kind != "row_groups" and self.source.shape[0] != self.G + extra:
             raise ValueError(
-                f"{self.kind} of {self.G} groups must have {self.G + extra} entries, got {self.source.shape[0]}"
+                f"{self.kind} of G = {self.G} groups must have {self.G + extra} entries, "
+                f"got {self.source.shape[0]}"
             )
         if self.max_m is not None:
-            _check_extent("max_m", self.max_m)
+            checks.extent("max_m", self.max_m)
         if (self.kind == "masked_m") != (self.max_m is not None):
-            raise ValueError(f"max_m belongs to masked_m and to nothing else, got max_m={self.max_m} and {self.kind}")
+            raise ValueError(
+                f"max_m belongs to masked_m and to nothing else, got max_m={self.max_m} and {self.kind}"
+            )
 
     # ---- the five descriptions, in
 
@@ -78,10 +87,9 @@ class GroupLayout:
             The layout, on the device of `sizes` and with its dtype.
 
         Raises:
-            TypeError: `sizes` is no tensor, or neither int32 nor int64.
-            ValueError: `sizes` is not 1-D.
+            TypeError, ValueError: as for the class.
         """
-        _check_description("sizes", sizes)
+        checks.description("sizes", sizes)
         return cls(sizes, "sizes", sizes.shape[0])
 
     @classmethod
@@ -95,10 +103,9 @@ class GroupLayout:
             The layout, on the device of `ends` and with its dtype.
 
         Raises:
-            TypeError: `ends` is no tensor, or neither int32 nor int64.
-            ValueError: `ends` is not 1-D.
+            TypeError, ValueError: as for the class.
         """
-        _check_description("ends", ends)
+        checks.description("ends", ends)
         return cls(ends, "ends", ends.shape[0])
 
     @classmethod
@@ -112,10 +119,9 @@ class GroupLayout:
             The layout, on the device of `offsets` and with its dtype.
 
         Raises:
-            TypeError: `offsets` is no tensor, or neither int32 nor int64.
-            ValueError: `offsets` is not 1-D, or has no entry at all (no groups are described by one zero).
+            TypeError, ValueError: as for the class; no groups are one zero, so no entry is an error.
         """
-        _check_description("offsets", offsets)
+        checks.description("offsets", offsets)
         return cls(offsets, "offsets", offsets.shape[0] - 1)
 
     @classmethod
@@ -123,23 +129,23 @@ class GroupLayout:
         """Describe groups by the group of each row.
 
         Args:
-            row_groups: (total_m,) int32 or int64; entries in [-1, G), sorted, with the -1 of padding rows last.
+            row_groups: (total_m,) int32 or int64; entries in [-1, G), sorted, with the -1 of padding rows
+                last.
             G: number of groups; the ids alone cannot say, as the last groups may be empty.
 
         Returns:
             The layout, on the device of `row_groups` and with its dtype.
 
         Raises:
-            TypeError: `row_groups` is no tensor or neither int32 nor int64, or `G` is no int.
-            ValueError: `row_groups` is not 1-D, or `G` is negative.
+            TypeError, ValueError: as for the class.
 
         Notes:
             A router's ids are not sorted. `order = GroupLayout.sort_order(ids)` and then `rows[order]` and
-            `from_row_groups(ids[order], G)` make them so. On unsorted ids, or ids with padding between groups, the
-            sizes are still the right counts but the rows are elsewhere; `validate` reports that. An id outside
-            [-1, G) counts as padding, and `validate` reports that too.
+            `from_row_groups(ids[order], G)` make them so. On unsorted ids, or ids with padding between
+            groups, the sizes are still the right counts but the rows are elsewhere; `validate` reports that.
+            An id outside [-1, G) counts as padding, and `validate` reports that too.
         """
-        _check_description("row_groups", row_groups)
+        checks.description("row_groups", row_groups)
         return cls(row_groups, "row_groups", G)
 
     @classmethod
@@ -154,10 +160,9 @@ class GroupLayout:
             The layout, on the device of `masked_m` and with its dtype.
 
         Raises:
-            TypeError: `masked_m` is no tensor or neither int32 nor int64, or `max_m` is no int.
-            ValueError: `masked_m` is not 1-D, or `max_m` is negative.
+            TypeError, ValueError: as for the class.
         """
-        _check_description("masked_m", masked_m)
+        checks.description("masked_m", masked_m)
         return cls(masked_m, "masked_m", masked_m.shape[0], max_m)
 
     # ---- the five descriptions, out
@@ -212,130 +217,28 @@ class GroupLayout:
         """The group of each packed row.
 
         Args:
-            total_m: number of rows, tail included; a host number, since the sum of the sizes lives on the device.
-                May be left out where the layout was built from row ids.
+            total_m: number of rows, tail included; a host number, since the sum of the sizes lives on the
+                device. May be left out where the layout was built from row ids.
 
         Returns:
             (total_m,) ids; -1 in the tail.
 
         Raises:
-            ValueError: `total_m` is negative, or missing where it is needed.
-            TypeError: `total_m` is no int.
+            TypeError, ValueError: an extent is no int, is negative, or is missing where it is needed.
         """
         if self.kind == "row_groups" and total_m in (None, self.source.shape[0]):
             return self.source
         if total_m is None:
-            raise ValueError(f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows")
-        _check_extent("total_m", total_m)
+            raise ValueError(
+                f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows"
+            )
+        checks.extent("total_m", total_m)
         rows = torch.arange(total_m, dtype=self.dtype, device=self.device)
         ends = self.ends.contiguous()
-        # The number of ends at or before a row is its group; empty groups are stepped over without a special case.
+        # The number of ends at or before a row is its group; empty groups are stepped over without a special
+        # case.
         group = torch.searchsorted(ends, rows, right=True, out_int32=self.dtype == torch.int32)
         return torch.where(group < self.G, group, -1)
-
-    def masked(self, max_m: int | None = None) -> Tensor:
-        """Which slots of a padded tensor hold a row.
-
-        Args:
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
-
-        Returns:
-            (G, max_m) bool.
-
-        Raises:
-            ValueError: `max_m` is negative, or missing where it is needed.
-            TypeError: `max_m` is no int.
-        """
-        slots = torch.arange(self._slots(max_m), dtype=self.dtype, device=self.device)
-        return slots < self.sizes[:, None]
-
-    # ---- packed rows to padded slots and back
-
-    def pad_indices(self, max_m: int | None = None) -> Tensor:
-        """For each slot of the padded layout, the packed row that belongs there.
-
-        Args:
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
-
-        Returns:
-            (G, max_m) int64 packed row numbers; -1 where the slot is padding.
-
-        Raises:
-            ValueError: `max_m` is negative, or missing where it is needed.
-            TypeError: `max_m` is no int.
-        """
-        slots = torch.arange(self._slots(max_m), device=self.device)
-        bounds = self.offsets.long()
-        rows = bounds[:-1, None] + slots
-        return torch.where(rows < bounds[1:, None], rows, -1)
-
-    def pack_indices(self, total_m: int, max_m: int | None = None) -> Tensor:
-        """For each packed row, the slot of the padded layout (flattened to G * max_m) that it comes from.
-
-        Args:
-            total_m: number of packed rows, tail included.
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
-
-        Returns:
-            (total_m,) int64 slot numbers g * max_m + i; -1 in the tail, and for a row that its group's slots cannot
-            hold.
-
-        Raises:
-            ValueError: an extent is negative, or missing where it is needed.
-            TypeError: an extent is no int.
-        """
-        max_m = self._slots(max_m)
-        _check_extent("total_m", total_m)
-        group = self.row_groups(total_m).long()
-        rows = torch.arange(total_m, device=self.device)
-        # Index -1 picks the last offset: any value will do there, as the where below discards it.
-        slot = rows - self.offsets.long()[group]
-        return torch.where((group >= 0) & (slot < max_m), group * max_m + slot, -1)
-
-    def pad(self, packed: Tensor, max_m: int | None = None, *, fill: float = 0) -> Tensor:
-        """Spread packed rows over padded slots.
-
-        Args:
-            packed: (total_m, ...) rows, on the layout's device.
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`. Rows beyond a
-                group's slots are dropped; `validate(max_m=...)` reports them.
-            fill: what the padding holds.
-
-        Returns:
-            (G, max_m, ...) of the dtype of `packed`, a copy; differentiable.
-
-        Raises:
-            ValueError: `packed` has no dimension or is on another device, or `max_m` is negative or missing.
-            TypeError: `packed` is no tensor, or `max_m` is no int.
-        """
-        _check_rows("packed", packed, 1, self.device)
-        index = self.pad_indices(max_m)
-        # A layout that claims more rows than there are must not read past them.
-        index = torch.where(index < packed.shape[0], index, -1)
-        return _gather(packed, index.flatten(), fill).unflatten(0, index.shape)
-
-    def pack(self, padded: Tensor, total_m: int, *, fill: float = 0) -> Tensor:
-        """Collect the active rows of padded groups one after another.
-
-        Args:
-            padded: (G, max_m, ...), on the layout's device.
-            total_m: number of rows of the result; a host number, so that nothing has to be read back.
-            fill: what the tail holds.
-
-        Returns:
-            (total_m, ...) of the dtype of `padded`, a copy; differentiable.
-
-        Raises:
-            ValueError: `padded` has fewer than two dimensions, another group or slot count than the layout, or is
-                on another device; or `total_m` is negative.
-            TypeError: `padded` is no tensor, or `total_m` is no int.
-        """
-        _check_rows("padded", padded, 2, self.device)
-        if padded.shape[0] != self.G:
-            raise ValueError(f"padded holds {padded.shape[0]} groups, the layout has G = {self.G}")
-        if self.max_m is not None and padded.shape[1] != self.max_m:
-            raise ValueError(f"padded holds {padded.shape[1]} slots a group, the layout has max_m = {self.max_m}")
-        return _gather(padded.flatten(0, 1), self.pack_indices(total_m, padded.shape[1]), fill)
 
     @staticmethod
     def sort_order(row_groups: Tensor) -> Tensor:
@@ -345,14 +248,13 @@ class GroupLayout:
             row_groups: (total_m,) int32 or int64 ids in any order; negative ids are padding.
 
         Returns:
-            (total_m,) int64 `order`, so that `row_groups[order]` is sorted with padding last. Rows of one group
-            keep their order.
+            (total_m,) int64 `order`, so that `row_groups[order]` is sorted with padding last. Rows of one
+            group keep their order.
 
         Raises:
-            TypeError: `row_groups` is no tensor, or neither int32 nor int64.
-            ValueError: `row_groups` is not 1-D.
+            TypeError, ValueError: as for the class.
         """
-        _check_description("row_groups", row_groups)
+        checks.description("row_groups", row_groups)
         last = torch.iinfo(row_groups.dtype).max
         return torch.argsort(torch.where(row_groups < 0, last, row_groups), stable=True)
 
@@ -374,64 +276,11 @@ class GroupLayout:
         """
         for name, extent in (("total_m", total_m), ("max_m", max_m)):
             if extent is not None:
-                _check_extent(name, extent)
-        host = self.source.detach().cpu().long()
-        if self.kind == "row_groups":
-            sizes = self._validate_row_groups(host)
-        elif self.kind in ("ends", "offsets"):
-            sizes = self._validate_bounds(host)
-        else:
-            sizes = host
-            _reject(sizes < 0, lambda i: f"{self.kind}[{i}] = {sizes[i]}: a group cannot have fewer than 0 rows")
+                checks.extent(name, extent)
+        sizes = checks.sizes_of(self.kind, self.source.detach().cpu().long(), self.G)
         limit = self.max_m if max_m is None else max_m
-        if limit is not None:
-            _reject(sizes > limit, lambda i: f"group {i} has {sizes[i]} rows, more than its max_m = {limit} slots")
-        used = int(sizes.sum())
-        if used > torch.iinfo(self.dtype).max:
-            raise ValueError(f"{self.kind} sum to {used} rows, more than {self.dtype} can count: use torch.int64")
-        if total_m is not None and used > total_m:
-            raise ValueError(f"{self.kind} describe {used} rows, more than total_m = {total_m}")
+        checks.fits(self.kind, sizes, self.dtype, total_m, limit)
         return self
-
-    def _validate_bounds(self, bounds: Tensor) -> Tensor:
-        if self.kind == "offsets":
-            if bounds[0] != 0:
-                raise ValueError(f"offsets[0] = {bounds[0]}: the first group starts at row 0")
-        elif self.G and bounds[0] < 0:
-            raise ValueError(f"ends[0] = {bounds[0]}: a group cannot end before row 0")
-        steps = torch.diff(bounds)
-        _reject(
-            steps < 0,
-            lambda i: (
-                f"{self.kind}[{i + 1}] = {bounds[i + 1]} is less than {self.kind}[{i}] = {bounds[i]}: "
-                "they must not decrease"
-            ),
-        )
-        return steps if self.kind == "offsets" else torch.cat([bounds[:1], steps])
-
-    def _validate_row_groups(self, ids: Tensor) -> Tensor:
-        _reject(
-            (ids < -1) | (ids >= self.G),
-            lambda i: f"row_groups[{i}] = {ids[i]}: wants -1 for padding or a group from 0 to G - 1 = {self.G - 1}",
-        )
-        # Unsigned order puts padding last.
-        keys = torch.where(ids < 0, self.G, ids)
-        _reject(
-            torch.diff(keys) < 0,
-            lambda i: (
-                f"row_groups[{i + 1}] = {ids[i + 1]} follows row_groups[{i}] = {ids[i]}: rows must be sorted by "
-                "group with padding last (GroupLayout.sort_order gives the permutation)"
-            ),
-        )
-        return torch.bincount(keys, minlength=self.G + 1)[: self.G]
-
-    def _slots(self, max_m: int | None) -> int:
-        if max_m is None:
-            max_m = self.max_m
-        if max_m is None:
-            raise ValueError(f"max_m is needed, as a layout of {self.kind} does not hold the number of slots")
-        _check_extent("max_m", max_m)
-        return max_m
 
     def __repr__(self) -> str:
         # Printing values waits for a GPU, and fake or meta tensors have none: show them where they are free.
@@ -467,57 +316,8 @@ def padding_waste(sizes: GroupLayout | Tensor | Sequence[int]) -> float:
     return len(rows) * max(rows) / total - 1 if total else 0.0
 
 
-def _check_description(name: str, value: Tensor) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if value.dtype not in _DTYPES:
-        raise TypeError(f"{name} must be torch.int32 or torch.int64, got {value.dtype}")
-    if value.ndim != 1:
-        raise ValueError(f"{name} must be 1-D, got shape {tuple(value.shape)}")
-    if name == "offsets" and value.shape[0] == 0:
-        raise ValueError("offsets must have G + 1 entries, at least one, got none")
-
-
-def _check_extent(name: str, value: int) -> None:
-    if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int on the host, got {type(value).__name__}")
-    if value < 0:
-        raise ValueError(f"{name} must not be negative, got {value}")
-
-
-def _check_rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if value.ndim < ndim:
-        raise ValueError(f"{name} must have at least {ndim} dimension(s), got shape {tuple(value.shape)}")
-    if value.device != device:
-        raise ValueError(f"{name} is on {value.device}, the layout is on {device}: they must share a device")
-
-
-def _reject(wrong: Tensor, message) -> None:
-    """Raise for the first index at which `wrong` holds; host tensors only."""
-    if wrong.any():
-        raise ValueError(message(int(wrong.int().argmax())))
-
-
 def _count(ids: Tensor, G: int) -> Tensor:
-    """Rows of each group; ids that name no group land in a bin that is cut off, as a scatter to them would trap."""
+    """Rows of each group."""
+    # An id that names no group counts in a bin that is cut off: a scatter to it would trap on a GPU.
     bins = torch.where((ids >= 0) & (ids < G), ids, G).long()
     return ids.new_zeros(G + 1).scatter_add_(0, bins, torch.ones_like(ids))[:G]
-
-
-def _gather(rows: Tensor, index: Tensor, fill: float) -> Tensor:
-    """rows[index] with `fill` where index is -1."""
-    shape = (index.shape[0], *rows.shape[1:])
-    if rows.shape[0] == 0 or index.shape[0] == 0:
-        return rows.new_full(shape, fill)
-    if rows.dtype.is_floating_point and rows.dtype.itemsize == 1:
-        # torch moves few fp8 values around; their bytes it does.
-        pattern = torch.full((), fill, dtype=torch.float32, device=rows.device).to(rows.dtype).view(torch.uint8)
-        return _select(rows.view(torch.uint8), index, pattern).view(rows.dtype)
-    return _select(rows, index, fill)
-
-
-def _select(rows: Tensor, index: Tensor, fill: float | Tensor) -> Tensor:
-    keep = (index >= 0).view(-1, *[1] * (rows.ndim - 1))
-    return torch.where(keep, rows.index_select(0, index.clamp(min=0)), fill)

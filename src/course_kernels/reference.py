@@ -1,12 +1,13 @@
 """The oracle: every product of the course as a plain loop over groups in high precision.
 
 Nothing here calls the library's kernels, so a test that compares against it compares two independent
-computations. All functions accept any strides and every floating or integer dtype that torch can widen exactly
-(fp8 included), may synchronise with the device, and are differentiable where torch's own casts are.
+computations. All functions accept any strides and every floating or integer dtype that torch can widen
+exactly (fp8 included), may synchronise with the device, and are differentiable where torch's own casts are.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -59,11 +60,12 @@ def gemm(
 
     Raises:
         TypeError: an operand is no tensor, or boolean or complex.
-        ValueError: an operand is not 2-D, the K extents or the devices differ, or `compute_dtype` is another type.
+        ValueError: an operand is not 2-D, the K extents or the devices differ, or `compute_dtype` is another
+            type.
 
     Notes:
-        torch narrows float64 to 16 bits through float32. The two roundings differ from a single one only for sums
-        that need more than 24 bits; sums of small integers never do.
+        torch narrows float64 to 16 bits through float32. The two roundings differ from a single one only for
+        sums that need more than 24 bits; sums of small integers never do.
     """
     _check_precision(compute_dtype)
     _check_matrix("a", a, 2)
@@ -96,13 +98,14 @@ def group_gemm(
         G matrices (M_i, N_i).
 
     Raises:
-        ValueError: the lists differ in length, or a problem's operands do not fit (the message has its index).
+        ValueError: the lists differ in length, or a problem's operands do not fit (the message has its
+            index).
         TypeError: an operand is no tensor, or boolean or complex.
     """
     if len(group_A) != len(group_B):
         raise ValueError(f"group_A has {len(group_A)} matrices, group_B has {len(group_B)}: one B for each A")
     results = []
-    for i, (a, b) in enumerate(zip(group_A, group_B)):
+    for i, (a, b) in enumerate(zip(group_A, group_B, strict=True)):
         try:
             results.append(gemm(a, b, out_dtype, compute_dtype=compute_dtype))
         except (ValueError, TypeError) as error:
@@ -141,13 +144,15 @@ def grouped_mm(
     if layout.G != mat_b.shape[0]:
         raise ValueError(f"offs describes {layout.G} groups, mat_b holds {mat_b.shape[0]} matrices")
     if mat_a.shape[1] != mat_b.shape[1]:
-        raise ValueError(f"mat_a has K = {mat_a.shape[1]}, mat_b has K = {mat_b.shape[1]}: they must be equal")
+        raise ValueError(
+            f"mat_a has K = {mat_a.shape[1]}, mat_b has K = {mat_b.shape[1]}: they must be equal"
+        )
     total_m, n = mat_a.shape[0], mat_b.shape[2]
     layout.validate(total_m=total_m)
     bounds = layout.offsets.tolist()
     blocks = [
         gemm(mat_a[start:end], mat_b[g], compute_dtype=compute_dtype)
-        for g, (start, end) in enumerate(zip(bounds, bounds[1:]))
+        for g, (start, end) in enumerate(itertools.pairwise(bounds))
     ]
     blocks.append(torch.zeros(total_m - bounds[-1], n, dtype=compute_dtype, device=mat_a.device))
     result = torch.cat(blocks)

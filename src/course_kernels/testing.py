@@ -1,12 +1,12 @@
-"""Inputs, cases and traps for tests, checks and notebooks: which problems to try is kept apart from their data.
+"""Cases, inputs and traps for tests, checks and notebooks; the choice of problems is apart from their data.
 
-Everything is seeded, so a failure can be had again, and made on the CPU first, so that a CPU and a GPU see the same
-numbers. How close an answer must be is in `course_kernels.tolerance`, whose assertions are re-exported here.
+Everything is seeded, so a failure can be had again, and made on the CPU first, so that a CPU and a GPU see
+the same numbers. How close an answer must be is in `course_kernels.tolerance`, whose assertions are
+re-exported here.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -105,8 +105,8 @@ def route(
     """Send each token to one expert, as the running example's router does.
 
     Args:
-        router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as the loads
-            that imbalanced routers show) or "one_hot" (all to expert `hot`).
+        router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as the
+            loads that imbalanced routers show) or "one_hot" (all to expert `hot`).
         tokens: number of tokens.
         experts: number of experts.
         s: Zipf's exponent; 0 is uniform.
@@ -232,8 +232,8 @@ def make_operands(
 
 # ---- memory
 
-# A NaN that arithmetic does not produce: hardware's own have other low bits, so "still the canary" can be told from
-# "a NaN was computed". The 8-bit floats have one or two NaNs only.
+# A NaN that arithmetic does not produce: hardware's own have other low bits, so "still the canary" can be
+# told from "a NaN was computed". The 8-bit floats have one or two NaNs only.
 _CANARY = {
     torch.float16: (torch.int16, 0x7E5A),
     torch.bfloat16: (torch.int16, 0x7FDA),
@@ -263,22 +263,23 @@ def poisoned(
     *,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Callable[..., None]]:
-    """A tensor that lies inside a larger buffer, all of it filled with canaries (NaN where the dtype has one).
+    """A tensor inside a larger buffer, all of it filled with canaries (NaN where the dtype has one).
 
-    As an input (`view.copy_(data)`), it turns a read past the edge into NaN in the result; as an output, it shows a
-    write past the edge and an element that was never written.
+    As an input (`view.copy_(data)`), it turns a read past the edge into NaN in the result; as an output, it
+    shows a write past the edge and an element that was never written.
 
     Args:
-        shape: of the view, at least 1-D. The last two dimensions get the margin, so every matrix of a batch has one.
+        shape: of the view, at least 1-D. The last two dimensions get the margin, so every matrix of a batch
+            has one.
         dtype: of the view.
         margin: elements on each side; 16 keeps the alignment that TMA wants, an odd number breaks it.
         device: of the buffer.
 
     Returns:
-        The view, full of canaries, and `verify(all_written=False)`, which raises AssertionError naming the first
-        place outside the view that changed, by its index relative to the view (-1 is one before it), and with
-        `all_written=True` also the first element of the view that still holds the canary. (An 8-bit NaN that was
-        computed looks like a canary.)
+        The view, full of canaries, and `verify(all_written=False)`, which raises AssertionError naming the
+        first place outside the view that changed, by its index relative to the view (-1 is one before it),
+        and with `all_written=True` also the first element of the view that still holds the canary. (An 8-bit
+        NaN that was computed looks like a canary.)
 
     Raises:
         ValueError: `shape` is empty, `margin` is less than 1, or there is no canary for `dtype`.
@@ -306,8 +307,8 @@ def poisoned(
             where = changed.nonzero()[0].tolist()
             index = [*where[: len(batch)], *(i - margin for i in where[len(batch) :])]
             raise AssertionError(
-                f"{int(changed.sum())} element(s) outside the {list(shape)} view were written, the first at {index} "
-                "relative to the view"
+                f"{int(changed.sum())} element(s) outside the {list(shape)} view were written, the first at "
+                f"{index} relative to the view"
             )
         if all_written and not written.all():
             missing = ~written
@@ -323,21 +324,23 @@ STRIDES = ("row", "col", "transposed", "padded", "unaligned", "every_other", "ex
 
 
 def strided_like(tensor: Tensor, how: str) -> Tensor:
-    """The values of a matrix (or a batch of them), laid out in memory in another way, with canaries in the gaps.
+    """The values of a matrix, or a batch of them, laid out in memory another way, with canaries in the gaps.
 
     Args:
         tensor: (..., M, N), any strides.
-        how: "row", row-major without gaps; "col", column-major without gaps; "transposed", a transposed view of a
-            row-major matrix with a longer leading dimension; "padded", row-major with a longer leading dimension
-            that keeps 16-byte alignment; "unaligned", row-major with an odd leading dimension and an odd start;
-            "every_other", every other column of a wider matrix, so that neither stride is 1; "expanded", the first
-            row under every index (stride 0), the one layout whose values differ from the tensor's.
+        how: "row", row-major without gaps; "col", column-major without gaps; "transposed", a transposed view
+            of a row-major matrix with a longer leading dimension; "padded", row-major with a longer leading
+            dimension that keeps 16-byte alignment; "unaligned", row-major with an odd leading dimension and
+            an odd start; "every_other", every other column of a wider matrix, so that neither stride is 1;
+            "expanded", the first row under every index (stride 0), the one layout whose values differ from
+            the tensor's.
 
     Returns:
         A view of a new buffer with the shape, dtype and device of `tensor`.
 
     Raises:
-        ValueError: `how` is not one of `STRIDES`, `tensor` has fewer than two dimensions, or an unknown dtype.
+        ValueError: `how` is not one of `STRIDES`, `tensor` has fewer than two dimensions, or an unknown
+            dtype.
     """
     if how not in STRIDES:
         raise ValueError(f"how must be one of {', '.join(STRIDES)}, got {how!r}")
@@ -354,7 +357,7 @@ def strided_like(tensor: Tensor, how: str) -> Tensor:
     else:
         rows, start, step = m, int(how == "unaligned"), 1
         width = {"row": n, "padded": n + 16, "unaligned": n + 1 + n % 2}[how]
-    # The start is in front of the buffer, not in the width, so that the base address moves and not the columns.
+    # The start lies in front of the buffer, so that it moves the base address and nothing else.
     count = rows * width
     for extent in batch:
         count *= extent
@@ -365,15 +368,3 @@ def strided_like(tensor: Tensor, how: str) -> Tensor:
         view = view.mT
     view.copy_(tensor)
     return view
-
-
-def all_strides(names: Sequence[str] = STRIDES) -> list[tuple[str, str]]:
-    """Every pair of layouts for the two operands of a product.
-
-    Args:
-        names: layouts to pair, from `STRIDES`.
-
-    Returns:
-        (layout of A, layout of B) pairs.
-    """
-    return list(itertools.product(names, repeat=2))

@@ -1,10 +1,10 @@
-"""How far a product may be from the oracle: an error bound for each element, from the arithmetic that made it.
+"""How far a product may be from the oracle: a bound for each element, from the arithmetic that made it.
 
-A sum of K products computed with unit error u for each of its steps is off by at most gamma(K) * sum(|a| * |b|), with
-gamma(K) = K * u / (1 - K * u), whatever the order of the steps (Higham, "Accuracy and Stability of Numerical
-Algorithms", section 3.1). Rounding the sum to the result's dtype adds half a unit in its last place. So the bound grows
-with K and with the magnitudes at hand, and is 0 where all of them are 0: one misplaced element does not hide in it as
-it does in one global tolerance.
+A sum of K products computed with unit error u for each of its steps is off by at most gamma(K) * sum(|a| *
+|b|), with gamma(K) = K * u / (1 - K * u), whatever the order of the steps (Higham, "Accuracy and Stability of
+Numerical Algorithms", section 3.1). Rounding the sum to the result's dtype adds half a unit in its last
+place. So the bound grows with K and with the magnitudes at hand, and is 0 where all of them are 0: one
+misplaced element does not hide in it as it does in one global tolerance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from torch import Tensor
 
 from course_kernels import reference
 
-__all__ = ["TOLERANCES", "Tolerance", "assert_close_to_oracle", "assert_exact", "assert_group_close", "error_bound"]
+__all__ = [
+    "TOLERANCES",
+    "Tolerance",
+    "assert_close_to_oracle",
+    "assert_exact",
+    "assert_group_close",
+    "error_bound",
+]
 
 
 @dataclass(frozen=True)
@@ -38,20 +45,21 @@ class Tolerance:
 _TENSOR_CORE = Tolerance(
     2.0**-23,
     0.0,
-    "products of 8- and 16-bit floats are exact in 24 bits; tensor cores truncate (instead of rounding) the addends of "
-    "a float32 accumulator, hence 2^-23 for each and not 2^-24",
+    "products of 8- and 16-bit floats are exact in 24 bits; tensor cores truncate (instead of rounding) the "
+    "addends of a float32 accumulator, hence 2^-23 for each and not 2^-24",
 )
 _IEEE = Tolerance(2.0**-24, 2.0**-24, "a product rounded to 24 bits, then an addition rounded to 24 bits")
 _TF32 = Tolerance(
     2.0**-23,
     2 * 2.0**-10 + 2.0**-20,
-    "each input is cut to 11 significant bits: 2^-10 each when hardware truncates; then as on every tensor core",
+    "each input is cut to 11 significant bits: 2^-10 each when hardware truncates; then as on every tensor "
+    "core",
 )
 _FP8_HOPPER = Tolerance(
     2.0**-13,
     0.0,
-    "Hopper aligns the addends of an fp8 product to the largest and keeps 13 bits after it (DeepSeek-V3 technical "
-    "report, section 3.3.2)",
+    "Hopper aligns the addends of an fp8 product to the largest and keeps 13 bits after it (DeepSeek-V3 "
+    "technical report, section 3.3.2)",
 )
 
 TOLERANCES: dict[tuple[torch.dtype, str], Tolerance] = {
@@ -63,7 +71,9 @@ TOLERANCES: dict[tuple[torch.dtype, str], Tolerance] = {
     (torch.float8_e5m2, "fp32"): _TENSOR_CORE,
     (torch.float8_e4m3fn, "fp8"): _FP8_HOPPER,
     (torch.float8_e5m2, "fp8"): _FP8_HOPPER,
-    (torch.float64, "fp64"): Tolerance(2.0**-52, 2.0**-52, "twice float64's rounding, as the oracle has it as well"),
+    (torch.float64, "fp64"): Tolerance(
+        2.0**-52, 2.0**-52, "twice float64's rounding, as the oracle has it as well"
+    ),
 }
 
 
@@ -74,7 +84,9 @@ def _lookup(dtype: torch.dtype, accumulation: str | None, on_gpu: bool) -> Toler
     if accumulation is None:
         accumulation = "fp8" if on_gpu and "fp8" in offered else offered[0]
     if accumulation not in offered:
-        raise ValueError(f"accumulation for {dtype} must be one of {', '.join(offered)}, got {accumulation!r}")
+        raise ValueError(
+            f"accumulation for {dtype} must be one of {', '.join(offered)}, got {accumulation!r}"
+        )
     return TOLERANCES[dtype, accumulation]
 
 
@@ -91,15 +103,16 @@ def error_bound(
         a: (M, K), or (G, M, K).
         b: (K, N), or (G, K, N), of the dtype of `a`.
         out_dtype: floating dtype that the result is rounded to.
-        accumulation: "fp32" (16- and 8-bit operands), "fp8" (8-bit operands on Hopper's tensor cores), "ieee" or
-            "tf32" (float32 operands), "fp64"; None takes "fp8" for 8-bit operands on a GPU, else the first that
-            is named here for the dtype.
+        accumulation: "fp32" (16- and 8-bit operands), "fp8" (8-bit operands on Hopper's tensor cores), "ieee"
+            or "tf32" (float32 operands), "fp64"; None takes "fp8" for 8-bit operands on a GPU, else the first
+            that is named here for the dtype.
 
     Returns:
         Two float64 tensors of the product's shape: the value, and the largest absolute error.
 
     Raises:
-        ValueError: the dtypes differ, no tolerance is known for them, K is too long for a bound, or shapes do not fit.
+        ValueError: the dtypes differ, no tolerance is known for them, K is too long for a bound, or shapes do
+            not fit.
     """
     if a.dtype != b.dtype:
         raise ValueError(f"a is {a.dtype}, b is {b.dtype}: they must be equal")
@@ -114,8 +127,8 @@ def error_bound(
     info = torch.finfo(out_dtype)
     # Half a unit in the last place of the result, taken where the accumulated error may have carried it.
     rounding = (exact.abs() + relative * magnitude) * info.eps / 2
-    # Below float32's normal range hardware may flush to zero; below the result's it rounds to its finest step. A
-    # product whose magnitudes are all 0 is exact.
+    # Below float32's normal range hardware may flush to zero; below the result's it rounds to its finest
+    # step. A product whose magnitudes are all 0 is exact.
     flushed = a.shape[-1] * torch.finfo(torch.float32).tiny + info.smallest_normal * info.eps
     bound = relative * magnitude + rounding + torch.where(magnitude > 0, flushed, 0.0)
     return exact.detach(), bound
@@ -137,7 +150,9 @@ def _fail(what: str, out: Tensor, wanted: Tensor, wrong: Tensor, error: Tensor, 
     lines = [f"{what}: {int(wrong.sum())} of {wrong.numel()} elements are wrong"]
     for name, at in (("first", first), ("worst", worst)):
         at = tuple(at)
-        lines.append(f"  {name} at {list(at)}: got {out[at].item():g}, wants {wanted[at].item():g}{detail(at)}")
+        lines.append(
+            f"  {name} at {list(at)}: got {out[at].item():g}, wants {wanted[at].item():g}{detail(at)}"
+        )
     raise AssertionError("\n".join(lines))
 
 
@@ -147,16 +162,16 @@ def assert_close_to_oracle(
     """Check a product element by element against the float64 oracle, each within its own error bound.
 
     Args:
-        out: (M, N) or (G, M, N) result, of any floating dtype. NaN is never right; infinity only where the exact
-            value lies past what the dtype holds.
+        out: (M, N) or (G, M, N) result, of any floating dtype. NaN is never right; infinity only where the
+            exact value lies past what the dtype holds.
         a: (M, K), or (G, M, K).
         b: (K, N), or (G, K, N).
         accumulation: as in `error_bound`.
         what: names the result in the message.
 
     Raises:
-        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first and the
-            worst, and the bound there.
+        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first and
+            the worst, and the bound there.
         ValueError: as `error_bound`, or an operand is not finite, which leaves nothing to compare with.
     """
     _check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
@@ -169,7 +184,14 @@ def assert_close_to_oracle(
     overflow = got.isinf() & (got.sign() == exact.sign()) & (exact.abs() + bound > largest)
     wrong = ~((error <= bound) | overflow)  # written so that a NaN is wrong
     if wrong.any():
-        _fail(what, got, exact, wrong, error, lambda at: f", off by {error[at].item():g}, bound {bound[at].item():g}")
+        _fail(
+            what,
+            got,
+            exact,
+            wrong,
+            error,
+            lambda at: f", off by {error[at].item():g}, bound {bound[at].item():g}",
+        )
 
 
 def assert_group_close(
@@ -188,12 +210,13 @@ def assert_group_close(
         accumulation: as in `error_bound`.
 
     Raises:
-        AssertionError: the number of results is wrong, or one of them is; the message has the problem's index.
+        AssertionError: the number of results is wrong, or one of them is; the message has the problem's
+            index.
         ValueError: as `error_bound`.
     """
     if not len(outs) == len(group_A) == len(group_B):
         raise AssertionError(f"{len(outs)} results for {len(group_A)} A and {len(group_B)} B matrices")
-    for i, (out, a, b) in enumerate(zip(outs, group_A, group_B)):
+    for i, (out, a, b) in enumerate(zip(outs, group_A, group_B, strict=True)):
         assert_close_to_oracle(out, a, b, accumulation=accumulation, what=f"problem {i}")
 
 
@@ -207,19 +230,22 @@ def assert_exact(out: Tensor, a: Tensor, b: Tensor, *, what: str = "the product"
         what: names the result in the message.
 
     Raises:
-        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first and the worst.
-        ValueError: the operands are not whole, or so large that a sum may leave float32's 24 bits (14 bits for 8-bit
-            operands, which is what Hopper keeps), so that a correct kernel need not be exact.
+        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first and
+            the worst.
+        ValueError: the operands are not whole, or so large that a sum may leave float32's 24 bits (14 bits
+            for 8-bit operands, which is what Hopper keeps), so that a correct kernel need not be exact.
     """
     _check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
     wide = [t.detach().to(torch.float64) for t in (a, b)]
-    for name, t in zip("ab", wide):
+    for name, t in zip("ab", wide, strict=True):
         if not torch.equal(t, t.round()):
             raise ValueError(f"{name} must hold whole numbers")
     limit = 2**13 if a.dtype.itemsize == 1 else 2**24
     magnitude = _product(*(t.abs() for t in wide))
     if magnitude.numel() and magnitude.max() > limit:
-        raise ValueError(f"sum(|a| * |b|) reaches {magnitude.max().item():g}, past {limit}: sums need not be exact")
+        raise ValueError(
+            f"sum(|a| * |b|) reaches {magnitude.max().item():g}, past {limit}: sums need not be exact"
+        )
     wanted = _product(*wide).to(out.dtype).to(torch.float64)
     got = out.detach().to(torch.float64)
     wrong = ~(got == wanted)

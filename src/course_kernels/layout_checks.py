@@ -1,0 +1,103 @@
+"""What makes a description of groups wrong: its form, checked always, and its values, checked on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+# ---- form: rank, dtype, device; nothing here reads a value, so nothing waits for a device
+
+
+def description(name: str, value: Tensor) -> None:
+    """Raise unless `value` has the form of the description `name`: 1-D, int32 or int64."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if value.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} must be torch.int32 or torch.int64, got {value.dtype}")
+    if value.ndim != 1:
+        raise ValueError(f"{name} must be 1-D, got shape {tuple(value.shape)}")
+    if name == "offsets" and value.shape[0] == 0:
+        raise ValueError("offsets must have G + 1 entries, at least one, got none")
+
+
+def extent(name: str, value: int) -> None:
+    """Raise unless `value` is a count that the host knows."""
+    if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int on the host, got {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
+    """Raise unless `value` is a tensor of rows that a layout on `device` can move."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if value.ndim < ndim:
+        raise ValueError(f"{name} must have at least {ndim} dimension(s), got shape {tuple(value.shape)}")
+    if value.device != device:
+        raise ValueError(f"{name} is on {value.device}, the layout is on {device}: they must share a device")
+
+
+# ---- values: of int64 copies on the host
+
+
+def sizes_of(kind: str, values: Tensor, G: int) -> Tensor:
+    """The sizes (G,) that a description stands for, once its values are known to be in order."""
+    if kind == "row_groups":
+        return _sizes_of_row_groups(values, G)
+    if kind in ("ends", "offsets"):
+        return _sizes_of_bounds(kind, values)
+    _reject(values < 0, lambda i: f"{kind}[{i}] = {values[i]}: a group cannot have fewer than 0 rows")
+    return values
+
+
+def fits(kind: str, sizes: Tensor, dtype: torch.dtype, total_m: int | None, max_m: int | None) -> None:
+    """Raise unless the groups fit into their slots, their dtype and the packed tensor."""
+    if max_m is not None:
+        _reject(
+            sizes > max_m, lambda i: f"group {i} has {sizes[i]} rows, more than its max_m = {max_m} slots"
+        )
+    used = int(sizes.sum())
+    if used > torch.iinfo(dtype).max:
+        raise ValueError(f"{kind} describes {used} rows, more than {dtype} can count: use torch.int64")
+    if total_m is not None and used > total_m:
+        raise ValueError(f"{kind} describes {used} rows, more than total_m = {total_m}")
+
+
+def _sizes_of_bounds(kind: str, bounds: Tensor) -> Tensor:
+    if kind == "offsets" and bounds[0] != 0:
+        raise ValueError(f"offsets[0] = {bounds[0]}: the first group starts at row 0")
+    if kind == "ends":
+        _reject(bounds[:1] < 0, lambda i: f"ends[0] = {bounds[0]}: a group cannot end before row 0")
+    steps = torch.diff(bounds)
+    _reject(
+        steps < 0,
+        lambda i: (
+            f"{kind}[{i + 1}] = {bounds[i + 1]} is less than {kind}[{i}] = {bounds[i]}: must not decrease"
+        ),
+    )
+    return steps if kind == "offsets" else torch.cat([bounds[:1], steps])
+
+
+def _sizes_of_row_groups(ids: Tensor, G: int) -> Tensor:
+    _reject(
+        (ids < -1) | (ids >= G),
+        lambda i: f"row_groups[{i}] = {ids[i]}: wants a group from 0 to G - 1 = {G - 1}, or -1 for padding",
+    )
+    keys = torch.where(ids < 0, G, ids)  # padding sorts behind every group
+    _reject(
+        torch.diff(keys) < 0,
+        lambda i: (
+            f"row_groups[{i + 1}] = {ids[i + 1]} follows row_groups[{i}] = {ids[i]}: rows must be sorted by "
+            "group, with padding last (GroupLayout.sort_order gives the permutation)"
+        ),
+    )
+    return torch.bincount(keys, minlength=G + 1)[:G]
+
+
+def _reject(wrong: Tensor, message: Callable[[int], str]) -> None:
+    """Raise the message for the first index at which `wrong` holds."""
+    if wrong.any():
+        raise ValueError(message(int(wrong.int().argmax())))
