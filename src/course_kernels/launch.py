@@ -28,6 +28,7 @@ _SCHEDULE_CODE = {
     "dynamic": round_robin.DYNAMIC.value,
 }
 _INTERPRETER_PROGRAMS = 4
+KERNELS = {"naive": naive.naive_kernel, "round_robin": round_robin.round_robin_kernel, "tma": tma.tma_kernel}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,10 @@ def operand_layout(matrix: torch.Tensor) -> tuple[int, int]:
     if row_stride == 1 or rows <= 1:
         return COL_MAJOR, col_stride
     return ANY, 0
+
+
+def _layout(matrix: torch.Tensor) -> int:
+    return operand_layout(matrix)[0]
 
 
 def satisfies_descriptor_rule(matrix: torch.Tensor) -> bool:
@@ -149,9 +154,9 @@ def prepare(group_A, group_B, out, settings, schedule="round_robin", programs=No
             for group, is_output in ((group_A, False), (group_B, False), (out, True))
         )
     prepared._keep += [group_A, group_B, out]
-    level = record.RECORD_OFF
+    level = record.RECORD_OFF.value
     if recording:
-        level = record.RECORD_PROGRAM if runtime.MODE == "interpreter" else record.RECORD_TIME
+        level = (record.RECORD_PROGRAM if runtime.MODE == "interpreter" else record.RECORD_TIME).value
     buckets: dict[tuple, list[int]] = {}
     for i, (a, b, c) in enumerate(zip(group_A, group_B, out)):
         if c.numel():
@@ -166,28 +171,59 @@ def prepare(group_A, group_B, out, settings, schedule="round_robin", programs=No
         log = torch.full((tiles, 4), -1, dtype=torch.int64, device=device) if recording else None
         launch = Launch(key[0], tuple(members), config, grid, tiles, log)
         a, b, c = group_A[members[0]], group_B[members[0]], out[members[0]]
-        common = dict(
-            BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
-            PRECISION=settings.precision, RECORD=level.value, num_warps=config.num_warps, num_stages=config.num_stages,
+        common = compile_time_arguments(
+            launch.kernel, config, dtype=a.dtype, out_dtype=c.dtype, layouts=tuple(map(_layout, (a, b, c))),
+            aligned=key[-1], precision=settings.precision, schedule=schedule, record_level=level,
         )  # fmt: skip
+        common.update(num_warps=config.num_warps, num_stages=config.num_stages)
         prepared.launches.append(launch)
         if launch.kernel == "naive":
             args = (a, b, c, a.shape[0], b.shape[1], a.shape[1], *_rows(a), *_rows(b), *_rows(c), log)
-            prepared._calls.append((naive.naive_kernel, (grid,), args, common))
-            continue
-        args = (*tables.of(index), len(members), tiles, tables.counter(index), log)
-        common.update(
-            A_DTYPE=_DTYPES[a.dtype], C_DTYPE=_DTYPES[c.dtype], SCHEDULE=_SCHEDULE_CODE[schedule],
-            A_LAYOUT=operand_layout(a)[0], B_LAYOUT=operand_layout(b)[0],
-        )  # fmt: skip
-        if launch.kernel == "tma":
-            common.update(DESCRIBE_C=key[-1], STORE_PARTS=config.store_parts)
-            prepared._calls.append((tma.tma_kernel, (grid,), args, common))
         else:
-            unit = 16 // a.element_size() if key[-1] else 1
-            common.update(C_LAYOUT=operand_layout(c)[0], ALIGN=unit)
-            prepared._calls.append((round_robin.round_robin_kernel, (grid,), args, common))
+            args = (*tables.of(index), len(members), tiles, tables.counter(index), log)
+        prepared._calls.append((KERNELS[launch.kernel], (grid,), args, common))
     return prepared
+
+
+def compile_time_arguments(
+    kernel: str,
+    config: GemmConfig,
+    *,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    layouts: tuple[int, int, int],
+    aligned: bool,
+    precision: str = "ieee",
+    schedule: str = "round_robin",
+    record_level: int = record.RECORD_OFF.value,
+) -> dict:
+    """The ``tl.constexpr`` arguments of a launch, by name. ``codegen`` compiles what this says, too.
+
+    Args:
+        kernel: "naive", "round_robin" or "tma".
+        config: its configuration.
+        dtype, out_dtype: of the operands and of C.
+        layouts: of A, B and C: ROW_MAJOR, COL_MAJOR or ANY.
+        aligned: "round_robin": all matrices satisfy the 16-byte rule, contiguous extents included; "tma": C does, so
+            that it is stored through a descriptor. Without effect for "naive", where Triton looks at each argument.
+        precision, schedule: as for ``GroupGemmPlan``.
+        record_level: one of ``kernels.record``'s levels.
+    """
+    arguments = dict(
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=config.group_m,
+        PRECISION=precision, RECORD=record_level,
+    )  # fmt: skip
+    if kernel == "naive":
+        return arguments
+    arguments.update(
+        A_DTYPE=_DTYPES[dtype], C_DTYPE=_DTYPES[out_dtype], A_LAYOUT=layouts[0], B_LAYOUT=layouts[1],
+        SCHEDULE=_SCHEDULE_CODE[schedule],
+    )  # fmt: skip
+    if kernel == "tma":
+        arguments.update(DESCRIBE_C=aligned, STORE_PARTS=config.store_parts)
+    else:
+        arguments.update(C_LAYOUT=layouts[2], ALIGN=16 // dtype.itemsize if aligned else 1)
+    return arguments
 
 
 def _stand_in(matrix: torch.Tensor, prepared: Prepared, is_output: bool) -> torch.Tensor:

@@ -61,11 +61,23 @@ def next_dynamic_tile(counter_ptr, total_tiles):
 
 
 @triton.jit
-def problem_size(sizes_ptr, g, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """M, N, K and the tile grid of problem g. An empty problem has no tiles."""
-    M = tl.load(sizes_ptr + g * 3)
-    N = tl.load(sizes_ptr + g * 3 + 1)
-    K = tl.load(sizes_ptr + g * 3 + 2)
+def problem_size(
+    sizes_ptr,
+    g,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    ALIGN_M: tl.constexpr = 1,
+    ALIGN_N: tl.constexpr = 1,
+    ALIGN_K: tl.constexpr = 1,
+):
+    """M, N, K and the tile grid of problem g. An empty problem has no tiles.
+
+    What divides an extent is said here, on the load itself: said by the caller, it would be a note on the call,
+    which is lost when the call is inlined, and every masked load would be one element wide.
+    """
+    M = tl.multiple_of(tl.load(sizes_ptr + g * 3), ALIGN_M)
+    N = tl.multiple_of(tl.load(sizes_ptr + g * 3 + 1), ALIGN_N)
+    K = tl.multiple_of(tl.load(sizes_ptr + g * 3 + 2), ALIGN_K)
     return M, N, K, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
 
 
@@ -128,13 +140,12 @@ def round_robin_kernel(
     tile, stop = first_tile(counter_ptr, total_tiles, SCHEDULE)
     passed = 0  # tiles of the problems before this one
     for g in range(num_problems):
-        M, N, K, tiles_m, tiles_n = problem_size(sizes_ptr, g, BLOCK_M, BLOCK_N)
-        if A_LAYOUT == ROW_MAJOR or B_LAYOUT == COL_MAJOR:
-            K = tl.multiple_of(K, ALIGN)
-        if A_LAYOUT == COL_MAJOR:
-            M = tl.multiple_of(M, ALIGN)
-        if B_LAYOUT == ROW_MAJOR:
-            N = tl.multiple_of(N, ALIGN)
+        M, N, K, tiles_m, tiles_n = problem_size(
+            sizes_ptr, g, BLOCK_M, BLOCK_N,
+            ALIGN_M=ALIGN if A_LAYOUT == COL_MAJOR else 1,
+            ALIGN_N=ALIGN if B_LAYOUT == ROW_MAJOR else 1,
+            ALIGN_K=ALIGN if A_LAYOUT == ROW_MAJOR or B_LAYOUT == COL_MAJOR else 1,
+        )  # fmt: skip
         end = passed + tiles_m * tiles_n
         while tile < min(end, stop):
             started = start_clock(RECORD)
