@@ -1,0 +1,72 @@
+"""Time of work on a GPU: random data, warm-up, L2 flushed, medians."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDAGraph:
+    """Capture one call of ``function`` in a CUDA graph, after warming it up on the capture's side stream."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmups):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph
+
+
+def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60) -> dict[str, list[float]]:
+    """Time several functions in turn, so that clock drift meets them all alike.
+
+    Args:
+        functions: name → callable that enqueues the work, already warm.
+        repeats: timed calls of each.
+
+    Returns:
+        name → µs of each call, between events on the device. Before each call the L2 cache is overwritten, which also
+        gives the host time to enqueue: what is timed is the device.
+    """
+    flush = torch.empty(64 * 2**20, dtype=torch.int32, device="cuda")
+    events = {
+        name: [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)] for name in functions
+    }
+    for i in range(repeats):
+        for name, function in functions.items():
+            start, end = events[name][i]
+            flush.zero_()
+            start.record()
+            function()
+            end.record()
+    torch.cuda.synchronize()
+    return {name: [start.elapsed_time(end) * 1e3 for start, end in pairs] for name, pairs in events.items()}
+
+
+def host_us(function: Callable[[], object], repeats: int = 200) -> float:
+    """Median host time of one call in µs, calls back to back."""
+    for _ in range(10):
+        function()
+    torch.cuda.synchronize()
+    times = []
+    for i in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append((time.perf_counter() - start) * 1e6)
+        if i % 20 == 19:
+            torch.cuda.synchronize()  # a full launch queue would make the host wait for the device
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def summary(times_us: list[float]) -> dict[str, float]:
+    """Median and quartiles of a list of times, rounded to 10 ns."""
+    low, median, high = statistics.quantiles(times_us, n=4)
+    return {"median_us": round(median, 2), "q1_us": round(low, 2), "q3_us": round(high, 2)}
