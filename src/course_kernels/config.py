@@ -50,9 +50,17 @@ class GemmConfig:
     def block(self) -> tuple[int, int, int]:
         return self.block_m, self.block_n, self.block_k
 
-    def shared_memory(self, itemsize: int) -> int:
-        """Bytes of shared memory that the operands' stages take."""
-        return self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
+    def shared_memory(self, kernel: str, itemsize: int, out_itemsize: int) -> int:
+        """Bytes of shared memory that a program takes, at most (barriers of pointer kernels aside: 16 on sm_100).
+
+        The compiler may take less: an older GPU keeps fewer stages there. That it never takes more is tested by
+        compiling every candidate for every target.
+        """
+        stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
+        output = self.block_m * self.block_n * out_itemsize
+        if kernel == "tma":  # the tile leaves through shared memory while the next one's blocks arrive
+            return stages + output // self.store_parts + 64
+        return max(stages, output)
 
     def tiles(self, m: int, n: int) -> int:
         return -(-m // self.block_m) * -(-n // self.block_n)
@@ -92,37 +100,61 @@ _INTERPRETER = GemmConfig(64, 64, 64)
 _NARROW = GemmConfig(64, 64, 32, 4, 2)
 
 
-def candidates(kernel: str, itemsize: int, precision: str) -> tuple[Candidate, ...]:
+def candidates(
+    kernel: str, itemsize: int, precision: str, out_itemsize: int | None = None, shared_limit: int | None = None
+) -> tuple[Candidate, ...]:
     """All configurations that ``choose_config`` can return for a kernel and an operand type.
 
     Args:
         kernel: "naive", "round_robin" or "tma".
         itemsize: bytes of one operand element.
         precision: "ieee" or "tf32", for 4-byte operands.
+        out_itemsize: bytes of one output element. Default: as ``itemsize``, and 2 for 1-byte operands.
+        shared_limit: bytes of shared memory that a program can have; only configurations that fit are returned.
+            Default: no limit.
     """
     if itemsize == 1:
-        return _FP8
-    if itemsize == 4:
-        return _TF32 if precision == "tf32" else _IEEE
-    return _DESCRIPTOR_16 if kernel == "tma" else _POINTER_16
+        found = _FP8
+    elif itemsize == 4:
+        found = _TF32 if precision == "tf32" else _IEEE
+    else:
+        found = _DESCRIPTOR_16 if kernel == "tma" else _POINTER_16
+    if shared_limit is None:
+        return found
+    out_itemsize = out_itemsize or max(2, itemsize)
+    return tuple(c for c in found if c.config.shared_memory(kernel, itemsize, out_itemsize) <= shared_limit)
 
 
 @functools.lru_cache(maxsize=4096)
 def choose_config(
-    problems: Sequence[tuple[int, int, int]], *, kernel: str, itemsize: int, precision: str, num_sms: int | None
+    problems: Sequence[tuple[int, int, int]],
+    *,
+    kernel: str,
+    itemsize: int,
+    precision: str,
+    num_sms: int | None,
+    out_itemsize: int | None = None,
+    shared_limit: int | None = None,
 ) -> GemmConfig:
     """The configuration with the least estimated time for these problems in one launch.
 
     Args:
         problems: tuple of (M, N, K).
-        kernel, itemsize, precision: as for ``candidates``.
+        kernel, itemsize, precision, out_itemsize, shared_limit: as for ``candidates``.
         num_sms: SMs of the GPU; None in the interpreter, where one configuration serves all.
+
+    Raises:
+        ValueError: no candidate fits into the shared memory.
     """
     if num_sms is None:
         return _INTERPRETER
-    return min(
-        candidates(kernel, itemsize, precision), key=lambda candidate: estimate_us(problems, candidate, num_sms)
-    ).config
+    fitting = candidates(kernel, itemsize, precision, out_itemsize, shared_limit)
+    if not fitting:
+        raise ValueError(
+            f"no configuration of {kernel!r} for operands of {itemsize} bytes fits into {shared_limit} bytes of "
+            "shared memory: pass a smaller config"
+        )
+    return min(fitting, key=lambda candidate: estimate_us(problems, candidate, num_sms)).config
 
 
 def estimate_us(problems: Sequence[tuple[int, int, int]], candidate: Candidate, num_sms: int) -> float:

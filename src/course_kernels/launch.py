@@ -256,7 +256,13 @@ def _plan_grid(kernel, members, group_A, group_B, settings, device, programs) ->
     problems = tuple((group_A[i].shape[0], group_B[i].shape[1], group_A[i].shape[1]) for i in members)
     num_sms = runtime.num_sms(device)
     config = settings.config or choose_config(
-        problems, kernel=kernel, itemsize=group_A[0].element_size(), precision=settings.precision, num_sms=num_sms
+        problems,
+        kernel=kernel,
+        itemsize=group_A[0].element_size(),
+        precision=settings.precision,
+        num_sms=num_sms,
+        out_itemsize=settings.result_dtype(group_A[0].dtype).itemsize,
+        shared_limit=runtime.shared_memory_limit(device),
     )
     tiles = sum(config.tiles(m, n) for m, n, _ in problems)
     if tiles >= 2**31:

@@ -34,6 +34,11 @@ _COMPILE_ONLY = (
 )
 
 
+# Oldest compute capability with descriptor (TMA) hardware, and with float8_e4m3fn tensor cores.
+DESCRIPTOR_CAPABILITY = (9, 0)
+FP8_CAPABILITY = (8, 9)
+
+
 def _has_gpu() -> bool:
     return torch.cuda.device_count() > 0
 
@@ -142,12 +147,22 @@ def capability(tensor_device: torch.device | None = None) -> tuple[int, int] | N
     return properties.major, properties.minor
 
 
+def shared_memory_limit(tensor_device: torch.device | None = None) -> int | None:
+    """Bytes of shared memory (LDS) that one program can have on a GPU; None for a CPU, where there is no limit."""
+    index = _index(tensor_device)
+    if index is None:
+        return None
+    properties = _properties(index)
+    # AMD's builds of torch leave the first at 0.
+    return getattr(properties, "shared_memory_per_block_optin", 0) or properties.shared_memory_per_block
+
+
 def supports_descriptors(tensor_device: torch.device | None = None) -> bool:
     """Whether descriptor kernels are worth running: TMA hardware (capability 9.0 or newer), or the interpreter."""
     index = _index(tensor_device)
     if index is None:
         return True
-    return (capability(tensor_device) or (0, 0)) >= (9, 0)
+    return (capability(tensor_device) or (0, 0)) >= DESCRIPTOR_CAPABILITY
 
 
 def supports_fp8(tensor_device: torch.device | None = None) -> bool:
@@ -155,7 +170,7 @@ def supports_fp8(tensor_device: torch.device | None = None) -> bool:
     index = _index(tensor_device)
     if index is None:
         return True
-    return (capability(tensor_device) or (0, 0)) >= (8, 9)
+    return (capability(tensor_device) or (0, 0)) >= FP8_CAPABILITY
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:

@@ -1,0 +1,219 @@
+"""What to compile: one kernel with the types and compile-time values of one kind of launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+import torch
+
+from course_kernels import runtime
+from course_kernels.codegen.targets import TARGETS, Target, find_target
+from course_kernels.config import GemmConfig, candidates
+from course_kernels.group_gemm import IN_DTYPES, SCHEDULES, _Settings
+
+KERNELS = ("naive", "round_robin", "tma")
+_TYPE = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8e4nv",
+}
+_LAYOUTS = {"any": 0, "row": 1, "col": 2}  # the kernels' ANY, ROW_MAJOR, COL_MAJOR
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Build:
+    """One specialisation of a kernel, ready to be compiled.
+
+    Args:
+        kernel: "naive", "round_robin", "tma", or "module:function" or "path/to/file.py:function" for any
+            ``@triton.jit`` function.
+        signature: type of each run-time argument by name, as Triton writes them: "*fp16", "i32", "*i64", ...
+        constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1.
+        divisible_by_16: names of run-time arguments that are multiples of 16 (addresses: of 16 bytes). Triton looks
+            at the arguments of a launch to find them; only with them are loads and stores wide.
+        num_warps: warps per program.
+        num_stages: blocks in flight in a pipelined loop.
+        label: name to show instead of ``kernel``'s.
+    """
+
+    kernel: str
+    signature: Mapping[str, str]
+    constexprs: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    divisible_by_16: tuple[str, ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    label: str = ""
+
+    def __post_init__(self):
+        if self.kernel not in KERNELS and ":" not in self.kernel:
+            raise ValueError(
+                f"kernel must be one of {KERNELS}, 'module:function' or 'path/to/file.py:function', got {self.kernel!r}"
+            )
+        object.__setattr__(self, "signature", dict(self.signature))
+        object.__setattr__(self, "constexprs", dict(self.constexprs))
+        object.__setattr__(self, "divisible_by_16", tuple(sorted(self.divisible_by_16)))
+        if both := self.signature.keys() & self.constexprs.keys():
+            raise ValueError(f"arguments are either in signature or in constexprs, got {sorted(both)} in both")
+        if unknown := set(self.divisible_by_16) - self.signature.keys():
+            raise ValueError(f"divisible_by_16 must name arguments of signature, got {sorted(unknown)}")
+
+    def _key(self) -> tuple:
+        constexprs = tuple(sorted((name, repr(value)) for name, value in self.constexprs.items()))
+        return (
+            self.kernel, tuple(sorted(self.signature.items())), constexprs, self.divisible_by_16,
+            self.num_warps, self.num_stages,
+        )  # fmt: skip
+
+    def __eq__(self, other) -> bool:
+        return self._key() == other._key() if isinstance(other, Build) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return self.label or self.kernel
+
+
+def _dtype(name: str, value: str | torch.dtype, allowed=IN_DTYPES) -> torch.dtype:
+    found = getattr(torch, value, None) if isinstance(value, str) else value
+    if found not in allowed:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise ValueError(f"{name} must be one of {names}, got {value!r}")
+    return found
+
+
+def build(
+    kernel: str = "tma",
+    *,
+    dtype: str | torch.dtype = "float16",
+    out_dtype: str | torch.dtype | None = None,
+    a_layout: str = "row",
+    b_layout: str = "row",
+    c_layout: str = "row",
+    config: GemmConfig | None = None,
+    aligned: bool = True,
+    precision: str = "ieee",
+    schedule: str = "round_robin",
+    record: bool = False,
+) -> Build:
+    """The specialisation that ``group_gemm`` launches for problems of this kind.
+
+    Args:
+        kernel: "naive", "round_robin" or "tma".
+        dtype: of A and B: "float16", "bfloat16", "float32" or "float8_e4m3fn".
+        out_dtype: of C. Default: as ``group_gemm`` chooses it.
+        a_layout, b_layout, c_layout: "row" (last stride 1), "col" (first stride 1) or "any"; "tma" reads no "any".
+        config: block sizes and the rest. Default: the first of ``config.candidates``.
+        aligned: the matrices satisfy the 16-byte rule. For "tma" that concerns C alone: A and B have to.
+        precision, schedule: as for ``GroupGemmPlan``.
+        record: with the log of programs, SMs and times.
+
+    Notes:
+        Compile-time values come from ``launch.compile_time_arguments``, which the launch itself uses. As for
+        run-time arguments, Triton specialises further by their values: a count of exactly one problem, say.
+    """
+    from course_kernels import launch
+    from course_kernels.kernels import record as levels
+
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {SCHEDULES}, got {schedule!r}")
+    for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
+        if layout not in _LAYOUTS or (layout == "any" and kernel == "tma" and name != "c_layout"):
+            allowed = "'row' or 'col' for kernel 'tma'" if kernel == "tma" else "'row', 'col' or 'any'"
+            raise ValueError(f"{name} must be {allowed}, got {layout!r}")
+    dtype = _dtype("dtype", dtype)
+    out_dtype = None if out_dtype is None else _dtype("out_dtype", out_dtype)
+    out_dtype = _Settings.checked(kernel, out_dtype, precision, config).result_dtype(dtype)
+    config = config or candidates(kernel, dtype.itemsize, precision)[0].config
+    layouts = (a_layout, b_layout, c_layout)
+    constexprs = launch.compile_time_arguments(
+        kernel,
+        config,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        layouts=tuple(_LAYOUTS[layout] for layout in layouts),
+        aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
+        precision=precision,
+        schedule=schedule,
+        record_level=(levels.RECORD_TIME if record else levels.RECORD_OFF).value,
+    )
+    if kernel == "naive":
+        signature, divisible = _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs)
+    else:
+        signature = dict(
+            a_ptrs="*i64", b_ptrs="*i64", c_ptrs="*i64", sizes_ptr="*i32", strides_ptr="*i64", num_problems="i32",
+            total_tiles="i32", counter_ptr="*i32",
+        )  # fmt: skip
+        divisible = ()
+    if record:
+        signature["log_ptr"] = "*i64"
+    else:
+        constexprs["log_ptr"] = None
+    block = "×".join(map(str, config.block))
+    label = f"{kernel} {str(dtype).removeprefix('torch.')} {a_layout}/{b_layout} {block}"
+    label += "" if aligned else " unaligned"
+    return Build(kernel, signature, constexprs, divisible, config.num_warps, config.num_stages, label)
+
+
+def _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs) -> tuple[dict, tuple[str, ...]]:
+    """Signature and 16-divisible arguments of the naive kernel; strides of 1 are added to ``constexprs``, which is
+    what Triton makes of them."""
+    signature = {"a_ptr": f"*{_TYPE[dtype]}", "b_ptr": f"*{_TYPE[dtype]}", "c_ptr": f"*{_TYPE[out_dtype]}"}
+    signature.update(M="i32", N="i32", K="i32")
+    for (row, col), layout in zip((("am", "ak"), ("bk", "bn"), ("cm", "cn")), layouts, strict=True):
+        for stride, unit_layout in ((f"stride_{row}", "col"), (f"stride_{col}", "row")):
+            if layout == unit_layout:
+                constexprs[stride] = 1
+            else:
+                signature[stride] = "i32"
+    return signature, tuple(signature) if aligned else ()
+
+
+def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: str = "ieee") -> bool:
+    """Whether ``group_gemm`` runs this kernel on operands of this dtype there: ``runtime``'s rules for a target."""
+    target = find_target(target)
+    capability = target.capability
+    if kernel == "tma" and (capability or (0, 0)) < runtime.DESCRIPTOR_CAPABILITY:
+        return False
+    if dtype == torch.float8_e4m3fn:
+        return (capability or (0, 0)) >= runtime.FP8_CAPABILITY
+    if capability is None:
+        return precision == "ieee"
+    return capability >= (8, 0) or (dtype != torch.bfloat16 and precision == "ieee")
+
+
+def shipped(target: str | Target) -> list[Build]:
+    """Every kind of launch that ``group_gemm`` chooses by itself on a target: kernel × dtype (float32 as IEEE and
+    TF32) × configuration × layouts of A and B × aligned or not.
+
+    C is row-major and of the default dtype, the schedule is round-robin; ``build`` makes the others.
+    """
+    target = find_target(target)
+    builds = []
+    for kernel, dtype in itertools.product(KERNELS, IN_DTYPES):
+        for precision in ("ieee", "tf32") if dtype == torch.float32 else ("ieee",):
+            if not supports(target, kernel, dtype, precision):
+                continue
+            sides = ("row", "col") if kernel == "tma" else ("row", "col", "any")
+            out_itemsize = _Settings("auto", None, precision, None).result_dtype(dtype).itemsize
+            fitting = candidates(kernel, dtype.itemsize, precision, out_itemsize, target.shared_limit)
+            for candidate, a, b, aligned in itertools.product(fitting, sides, sides, (True, False)):
+                if aligned and "any" in (a, b) and kernel == "round_robin":
+                    continue  # the same build as unaligned
+                builds.append(
+                    build(
+                        kernel, dtype=dtype, a_layout=a, b_layout=b, config=candidate.config, aligned=aligned,
+                        precision=precision,
+                    )
+                )  # fmt: skip
+    return builds
+
+
+def claims(spec: Build) -> tuple[str, ...]:
+    """Names of the targets on which ``group_gemm`` chooses this build by itself."""
+    return tuple(name for name in TARGETS if spec in set(shipped(name)))

@@ -1,0 +1,209 @@
+"""Compile in a child process that is started once and kept.
+
+A process that runs Triton's interpreter cannot compile: the choice is made when Triton is imported. Starting another
+takes two seconds, so it stays for the next call. Triton's cache on disk makes a repeated compilation fast.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from course_kernels.codegen import child
+from course_kernels.codegen.builds import KERNELS, Build, build
+from course_kernels.codegen.compiled import Compiled
+from course_kernels.codegen.targets import Target, find_target
+
+_MAX_IDLE = 2
+
+
+class CompileError(RuntimeError):
+    """A kernel does not compile for a target; the message is the compiler's own, shortened."""
+
+
+class _Worker:
+    """One child process. Not for use by two threads at once."""
+
+    def __init__(self):
+        ours, theirs = multiprocessing.Pipe()
+        # A compiler diagnostic is written to the child's stderr by native code, which no exception carries.
+        self._log = tempfile.TemporaryFile(mode="ab+")
+        # On unless the user says otherwise, which is today's default: Triton warns that it will change.
+        environment = {"TRITON_DEFAULT_FP_FUSION": "1", **os.environ, "TRITON_INTERPRET": "0"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, child.__file__, str(theirs.fileno())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for this process, which then ends the child
+            )
+        self._connection = ours
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def compile(self, spec: Build, target: Target, timeout: float) -> dict:
+        try:
+            self._connection.send((spec, target))
+            if not self._connection.poll(timeout):
+                raise CompileError(f"{spec} for {target}: not compiled within {timeout:g} s")
+            status, result = self._connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self.close()
+            lines = self._read_log().strip().splitlines()[-15:]
+            code = self._process.returncode
+            raise CompileError("\n".join([f"{spec} for {target}: the compiler died (exit {code})", *lines])) from None
+        except BaseException:
+            self.close()  # its answer would arrive in reply to the next question
+            raise
+        log = self._read_log()
+        if status == "ok":
+            sys.stderr.write(log)
+            return result
+        raise CompileError("\n".join([f"{spec} for {target}:", *_diagnostics(log), result]))
+
+    def _read_log(self) -> str:
+        self._log.seek(0)
+        text = self._log.read().decode(errors="replace")
+        self._log.truncate(0)
+        return text
+
+    def close(self) -> None:
+        self._connection.close()
+        if self.alive:
+            self._process.kill()
+        self._process.wait()
+
+
+def _diagnostics(log: str) -> list[str]:
+    """The compiler's error lines; the module dump that follows them is thousands of lines long."""
+    return [line[:300] for line in log.splitlines() if "error:" in line][:10]
+
+
+_lock = threading.Lock()
+_idle: list[_Worker] = []
+_owner = os.getpid()
+
+
+@contextlib.contextmanager
+def _borrowed_worker() -> Iterator[_Worker]:
+    global _owner
+    with _lock:
+        if _owner != os.getpid():  # after a fork the workers are the parent's
+            _idle.clear()
+            _owner = os.getpid()
+        worker = _idle.pop() if _idle else None
+    if worker is None or not worker.alive:
+        worker = _Worker()
+    try:
+        yield worker
+    finally:
+        with _lock:
+            keep = worker.alive and len(_idle) < _MAX_IDLE
+            if keep:
+                _idle.append(worker)
+        if not keep:
+            worker.close()
+
+
+@atexit.register
+def close() -> None:
+    """End the child processes that compile. The next call starts another."""
+    with _lock:
+        while _idle:
+            worker = _idle.pop()
+            if _owner == os.getpid():
+                worker.close()
+
+
+def compile_kernel(kernel, target: str | Target, *, timeout: float = 120.0, **options) -> Compiled:
+    """Compile a kernel for a GPU that this machine need not have.
+
+    Args:
+        kernel: a ``Build``; or "naive", "round_robin" or "tma", with the options of ``build``; or any
+            ``@triton.jit`` function, as "module:function", "path/to/file.py:function" or itself, with the options of
+            ``Build`` (``signature``, ``constexprs``, ``divisible_by_16``, ``num_warps``, ``num_stages``).
+        target: a name in ``TARGETS``.
+        timeout: seconds.
+
+    Raises:
+        CompileError: it does not compile there, or not in time.
+        ValueError: there is no such target, kernel or option value.
+    """
+    spec, target = _as_build(kernel, options), find_target(target)
+    with _borrowed_worker() as worker:
+        return Compiled.from_artefacts(spec, target, worker.compile(spec, target, timeout))
+
+
+def compile_many(
+    pairs: Iterable[tuple[Build | str, str | Target]],
+    *,
+    workers: int = 2,
+    timeout: float = 120.0,
+    return_errors: bool = False,
+) -> list[Compiled | CompileError]:
+    """Compile several kernels at a time.
+
+    Args:
+        pairs: (kernel, target), each as for ``compile_kernel``.
+        workers: child processes to use.
+        timeout: seconds for each.
+        return_errors: put a ``CompileError`` in the result's place instead of raising the first.
+
+    Returns:
+        Results in the order of ``pairs``.
+    """
+    if not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be a positive integer, got {workers!r}")
+
+    def one(pair):
+        try:
+            return compile_kernel(*pair, timeout=timeout)
+        except CompileError as error:
+            if return_errors:
+                return error
+            raise
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, pairs))
+
+
+def _as_build(kernel, options: dict) -> Build:
+    if isinstance(kernel, Build):
+        if options:
+            raise TypeError(f"a Build takes no further options, got {sorted(options)}")
+        return kernel
+    if isinstance(kernel, str) and ":" not in kernel:
+        return build(kernel, **options)
+    if not isinstance(kernel, str):
+        kernel = _name_of_function(kernel)
+    place, colon, function = kernel.rpartition(":")
+    if place.endswith(".py"):
+        kernel = f"{Path(place).resolve()}{colon}{function}"  # the child was started in another directory
+    return Build(kernel, **{"signature": {}, "label": function, **options})
+
+
+def _name_of_function(kernel) -> str:
+    while not hasattr(kernel, "__code__") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    if not hasattr(kernel, "__code__"):
+        raise TypeError(f"kernel must be a Build, a name of {KERNELS} or a function, got {type(kernel).__name__}")
+    if not Path(kernel.__code__.co_filename).is_file():
+        raise ValueError(
+            f"kernel {kernel.__qualname__!r} was defined in a notebook cell or at a prompt, where another process "
+            "cannot read it: write it to a file (%%writefile kernel.py) and name it 'kernel.py:function'"
+        )
+    return f"{kernel.__code__.co_filename}:{kernel.__name__}"
