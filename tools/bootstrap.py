@@ -216,11 +216,11 @@ def has_nvidia_gpu() -> bool:
     return False
 
 
-def pinned_torch() -> str:
-    """The torch requirement of the course, read from where it is written."""
-    match = re.search(r'"(torch==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+def pinned(package: str) -> str:
+    """The course's exact requirement of a package, read from where it is written."""
+    match = re.search(rf'"({package}==[\w.]+)', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     if match is None:
-        raise Failed("pyproject.toml pins no torch in its extra `course`")
+        raise Failed(f"pyproject.toml pins no {package} in its extra `course`")
     return match[1]
 
 
@@ -232,7 +232,7 @@ def is_cuda_build(report: dict) -> bool:
 
 def ensure_torch() -> None:
     """The pinned torch: whatever pip finds with a GPU, a CPU build without one."""
-    requirement = pinned_torch()
+    requirement = pinned("torch")
     wanted = requirement.partition("==")[2]
     found = inside("import importlib.metadata as m; print(m.version('torch'))")
     if found and found.partition("+")[0] == wanted:
@@ -273,12 +273,23 @@ def ensure_torch() -> None:
         ) from None
 
 
+def quiet_lab() -> None:
+    """JupyterLab in this environment asks nobody whether they want its news; a reader's own settings win."""
+    settings = VENV / "share" / "jupyter" / "lab" / "settings"
+    settings.mkdir(parents=True, exist_ok=True)
+    no_news = {"fetchNews": "false", "checkForUpdates": False}
+    overrides = {"@jupyterlab/apputils-extension:notification": no_news}
+    (settings / "overrides.json").write_text(json.dumps(overrides), encoding="utf-8")
+
+
 def install(extras: list[str]) -> None:
     if UNFINISHED.exists():
         repair()
     UNFINISHED.write_text("packages")
     ensure_torch()
-    run("Installing the course", [*PIP, "install", "--editable", f".[{','.join(extras)}]"])
+    # Named on the command line, the pin is what pip knows first; else it may fetch newer ones to look at.
+    run("Installing the course", [*PIP, "install", "--editable", f".[{','.join(extras)}]", pinned("triton")])
+    quiet_lab()
     stamp = {"key": wanted_key(), "extras": extras, "python": inside("import sys; print(sys.version)")}
     STAMP.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     UNFINISHED.unlink()

@@ -39,9 +39,7 @@ def command(port: int, root: Path = ROOT) -> list[str]:
     return [
         sys.executable, "-m", "jupyterlab", "--no-browser",
         f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
-        f"--ServerApp.root_dir={root}", "--ServerApp.log_level=ERROR",
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate",
+        f"--ServerApp.root_dir={root}", "--Application.log_level=ERROR",
         # In containers the user is root, and the server listens on loopback with a token.
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]  # fmt: skip
