@@ -1,7 +1,8 @@
 """Launch configurations: block sizes, warps, stages, and which of them to use for a list of problems.
 
-``choose_config`` looks at the shapes. For each candidate it estimates the time of the whole launch from two measured
-numbers per candidate (what a block of K costs on an H200, and what a tile costs besides) and takes the least.
+``choose`` looks at the shapes. For each candidate it estimates the time of the whole launch from three measured numbers
+(what a block of K costs on an H200, what a tile costs besides, and what the step to another problem costs) and takes
+the least.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+
+SCHEDULES = ("round_robin", "chunks", "dynamic")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +25,8 @@ class GemmConfig:
         group_m: tile rows per strip of the L2 swizzle; 1 is row-major order.
         programs_per_sm: programs launched per SM.
         store_parts: 1 or 2; the descriptor kernel stores a tile in that many parts.
+        schedule: how tiles are handed to programs: "round_robin", "chunks" (contiguous) or "dynamic" (a counter in
+            memory). Without effect where every problem has its own launch.
     """
 
     block_m: int = 64
@@ -32,13 +37,14 @@ class GemmConfig:
     group_m: int = 8
     programs_per_sm: int = 1
     store_parts: int = 1
+    schedule: str = "round_robin"
 
     def __post_init__(self):
         for name in ("block_m", "block_n", "block_k"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 16 or value & (value - 1):
                 raise ValueError(f"{name} must be a power of two of at least 16, got {value!r}")
-        for name, allowed in (("num_warps", (1, 2, 4, 8)), ("store_parts", (1, 2))):
+        for name, allowed in (("num_warps", (1, 2, 4, 8)), ("store_parts", (1, 2)), ("schedule", SCHEDULES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         for name in ("num_stages", "group_m", "programs_per_sm"):
@@ -48,6 +54,7 @@ class GemmConfig:
 
     @property
     def block(self) -> tuple[int, int, int]:
+        """(block_m, block_n, block_k)."""
         return self.block_m, self.block_n, self.block_k
 
     def shared_memory(self, kernel: str, itemsize: int, out_itemsize: int) -> int:
@@ -63,13 +70,20 @@ class GemmConfig:
         return max(stages, output)
 
     def tiles(self, m: int, n: int) -> int:
+        """Number of tiles of an (m, n) result."""
         return -(-m // self.block_m) * -(-n // self.block_n)
+
+
+# µs on an H200 from the end of one problem's last tile to the start of the next problem's first, in the descriptor
+# kernel: three descriptors are written and fenced. Read off recorded SM timelines of 4 x 2048³.
+SWITCH_US = 2.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A configuration with its measured cost on one SM of an H200, `programs_per_sm` programs running: µs per block
-    of K and µs per tile besides (descriptors, prologue, epilogue)."""
+    """A configuration with its cost on one SM of an H200, `programs_per_sm` programs running: µs per block of K, and
+    µs per tile besides (prologue, epilogue). Fitted to the rows of `benchmarks/shapes.py`, so they rank these
+    configurations against each other; they are not a model of the GPU."""
 
     config: GemmConfig
     block_us: float
@@ -77,33 +91,35 @@ class Candidate:
 
 
 def _candidates(*rows) -> tuple[Candidate, ...]:
-    return tuple(Candidate(GemmConfig(*row[:-2]), *row[-2:]) for row in rows)
+    return tuple(Candidate(GemmConfig(*row[2:]), *row[:2]) for row in rows)
 
 
-#                block_m, n, k, warps, stages, group_m, programs/SM, parts, µs/block, µs/tile
+# µs/block, µs/tile, then GemmConfig: block_m, n, k, warps, stages, group_m, programs/SM, parts, schedule
 _DESCRIPTOR_16 = _candidates(
-    (128, 256, 64, 8, 3, 8, 1, 1, 0.76, 3.0),
-    (128, 128, 64, 4, 3, 8, 2, 2, 0.85, 3.0),
-    (64, 128, 64, 4, 4, 8, 2, 1, 0.60, 2.5),
-    (64, 64, 64, 4, 4, 8, 2, 1, 0.45, 2.5),
+    (0.60, 4.5, 128, 256, 64, 8, 3, 16, 1, 1),
+    (0.60, 5.0, 128, 256, 64, 8, 4, 16, 1, 2, "chunks"),
+    (0.64, 4.6, 128, 128, 64, 4, 3, 8, 2, 2),
+    (0.87, 1.7, 64, 128, 128, 4, 3, 8, 1, 1),
 )
 _POINTER_16 = _candidates(
-    (128, 128, 64, 8, 3, 8, 1, 1, 0.60, 2.0),
-    (128, 128, 32, 4, 4, 8, 2, 1, 0.60, 2.0),
-    (64, 64, 64, 4, 4, 8, 2, 1, 0.40, 1.2),
-    (32, 32, 64, 4, 4, 8, 2, 1, 0.30, 1.0),
+    (1.00, 5.0, 128, 128, 64, 4, 3, 8, 2),
+    (0.60, 3.0, 64, 64, 64, 4, 3, 8, 2),
+    (0.70, 2.5, 32, 32, 128, 4, 3, 1, 2),
+    (0.80, 2.3, 16, 32, 128, 4, 2, 1, 1),
 )
-_FP8 = _candidates((128, 128, 128, 8, 3, 8, 1, 1, 0.60, 3.0), (64, 64, 128, 4, 3, 8, 2, 1, 0.45, 2.5))
-_TF32 = _candidates((128, 128, 32, 8, 3, 8, 1, 1, 0.60, 3.0), (64, 64, 32, 4, 3, 8, 2, 1, 0.45, 2.5))
-_IEEE = _candidates((64, 64, 32, 4, 3, 8, 2, 1, 3.0, 3.0), (32, 32, 32, 4, 3, 8, 2, 1, 1.0, 2.5))
+_FP8 = _candidates((0.60, 3.0, 128, 128, 128, 8, 3), (0.45, 2.5, 64, 64, 128, 4, 3, 8, 2))
+_TF32 = _candidates((0.60, 3.0, 128, 128, 32, 8, 3), (0.45, 2.5, 64, 64, 32, 4, 3, 8, 2))
+_IEEE = _candidates((3.0, 3.0, 64, 64, 32, 4, 3, 8, 2), (1.0, 2.5, 32, 32, 32, 4, 3, 8, 2))
 _INTERPRETER = GemmConfig(64, 64, 64)
-_NARROW = GemmConfig(64, 64, 32, 4, 2)
+# More tiles than these per program are left to round-robin, whose programs keep to one neighbourhood of a problem at a
+# time; chunks were measured at up to 4 tiles per program.
+_MOST_CHUNKED_TILES = 16
 
 
 def candidates(
     kernel: str, itemsize: int, precision: str, out_itemsize: int | None = None, shared_limit: int | None = None
 ) -> tuple[Candidate, ...]:
-    """All configurations that ``choose_config`` can return for a kernel and an operand type.
+    """All configurations that ``choose`` can return for a kernel and an operand type.
 
     Args:
         kernel: "naive", "round_robin" or "tma".
@@ -126,39 +142,51 @@ def candidates(
 
 
 @functools.lru_cache(maxsize=4096)
-def choose_config(
+def choose(
     problems: Sequence[tuple[int, int, int]],
     *,
-    kernel: str,
+    kernels: tuple[str, ...],
     itemsize: int,
     precision: str,
     num_sms: int | None,
     out_itemsize: int | None = None,
     shared_limit: int | None = None,
-) -> GemmConfig:
-    """The configuration with the least estimated time for these problems in one launch.
+) -> tuple[str, GemmConfig]:
+    """The kernel and configuration with the least estimated time for these problems in one launch.
 
     Args:
         problems: tuple of (M, N, K).
-        kernel, itemsize, precision, out_itemsize, shared_limit: as for ``candidates``.
-        num_sms: SMs of the GPU; None in the interpreter, where one configuration serves all.
+        kernels: names of the kernels that can compute them, the preferred one first.
+        itemsize, precision, out_itemsize, shared_limit: as for ``candidates``.
+        num_sms: SMs of the GPU; None in the interpreter, where one configuration of the preferred kernel serves all.
 
     Raises:
         ValueError: no candidate fits into the shared memory.
     """
     if num_sms is None:
-        return _INTERPRETER
-    fitting = candidates(kernel, itemsize, precision, out_itemsize, shared_limit)
+        return kernels[0], _INTERPRETER
+    fitting = [
+        (kernel, candidate)
+        for kernel in kernels
+        for candidate in candidates(kernel, itemsize, precision, out_itemsize, shared_limit)
+    ]
     if not fitting:
         raise ValueError(
-            f"no configuration of {kernel!r} for operands of {itemsize} bytes fits into {shared_limit} bytes of "
+            f"no configuration of {kernels} for operands of {itemsize} bytes fits into {shared_limit} bytes of "
             "shared memory: pass a smaller config"
         )
-    return min(fitting, key=lambda candidate: estimate_us(problems, candidate, num_sms)).config
+    kernel, best = min(fitting, key=lambda pair: estimate_us(problems, *pair, num_sms))
+    return kernel, best.config
 
 
-def estimate_us(problems: Sequence[tuple[int, int, int]], candidate: Candidate, num_sms: int) -> float:
-    """Estimated µs of one grouped launch: rounds of tiles of mean cost, or the longest tile if that is more."""
+def estimate_us(
+    problems: Sequence[tuple[int, int, int]], kernel: str, candidate: Candidate, num_sms: int
+) -> float:
+    """Estimated µs of one grouped launch, or infinity for a schedule that the problems do not suit.
+
+    Rounds of tiles of mean cost (the longest tile if that is more), and for descriptors the steps between problems: a
+    round-robin program visits a new problem with almost every tile until it has seen them all, a chunk few.
+    """
     config = candidate.config
     tiles, work, longest = 0, 0.0, 0.0
     for m, n, k in problems:
@@ -169,5 +197,11 @@ def estimate_us(problems: Sequence[tuple[int, int, int]], candidate: Candidate, 
         longest = max(longest, cost if count else 0.0)
     if not tiles:
         return 0.0
-    programs = num_sms * config.programs_per_sm
-    return max(longest, -(-tiles // programs) * work / tiles)
+    share = -(-tiles // (num_sms * config.programs_per_sm))
+    visits = min(len(problems), share)
+    if config.schedule == "chunks":
+        # Equal counts of tiles are equal work only where all tiles cost the same.
+        if len({k for _, _, k in problems}) > 1 or share > _MOST_CHUNKED_TILES:
+            return float("inf")
+        visits = min(visits, 1 + share * len(problems) // tiles)
+    return max(longest, share * work / tiles) + (visits * SWITCH_US if kernel == "tma" else 0.0)

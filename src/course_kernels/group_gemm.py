@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import torch
 
 from course_kernels import runtime
-from course_kernels.config import GemmConfig, choose_config
+from course_kernels.config import GemmConfig
 
 METHODS = ("auto", "naive", "round_robin", "tma")
 PRECISIONS = ("ieee", "tf32")
-SCHEDULES = ("round_robin", "chunks", "dynamic")
 IN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn)
 OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _ROW, _COL, _ANY = 1, 2, 0  # the kernels' ROW_MAJOR, COL_MAJOR, ANY
@@ -83,8 +82,6 @@ class GroupGemmPlan:
     plan must not overlap in time (on two streams, say): they share outputs and, for the dynamic schedule, a counter.
 
     Args:
-        schedule: order in which tiles are handed to programs: "round_robin", "chunks" (contiguous) or "dynamic" (a
-            counter in memory). Not for method "naive".
         programs: number of programs of a grouped launch. Default: as many as the GPU's SMs hold.
         record: keep each tile's program, and on a GPU its SM, start and end, in ``records`` (see ``kernels.record``).
 
@@ -106,20 +103,17 @@ class GroupGemmPlan:
         precision: str = "ieee",
         out: Sequence[torch.Tensor] | None = None,
         config: GemmConfig | None = None,
-        schedule: str = "round_robin",
         programs: int | None = None,
         record: bool = False,
     ):
         settings = _Settings.checked(method, out_dtype, precision, config)
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {SCHEDULES}, got {schedule!r}")
         if programs is not None and (not isinstance(programs, int) or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = _check_operands(group_A, group_B)
         from course_kernels import launch
 
         self.out = _prepare_out(group_A, group_B, settings, out)
-        self._prepared = launch.prepare(group_A, group_B, self.out, settings, schedule, programs, record)
+        self._prepared = launch.prepare(group_A, group_B, self.out, settings, programs, record)
 
     def run(self) -> list[torch.Tensor]:
         """Compute all products from the operands' present contents. Returns ``out``."""
@@ -130,6 +124,7 @@ class GroupGemmPlan:
 
     @property
     def launches(self):
+        """One ``launch.Launch`` per kernel launch of ``run``, in order."""
         return self._prepared.launches
 
     def __repr__(self) -> str:

@@ -7,12 +7,13 @@ ordinary list takes one launch and an awkward one a few. All tables of all launc
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import torch
 import triton.language as tl
 
 from course_kernels import runtime
-from course_kernels.config import GemmConfig, choose_config
+from course_kernels.config import GemmConfig, choose
 from course_kernels.kernels import naive, record, round_robin, tma
 
 _DTYPES = {
@@ -71,10 +72,6 @@ def operand_layout(matrix: torch.Tensor) -> tuple[int, int]:
     return ANY, 0
 
 
-def _layout(matrix: torch.Tensor) -> int:
-    return operand_layout(matrix)[0]
-
-
 def satisfies_descriptor_rule(matrix: torch.Tensor) -> bool:
     """Whether a TMA descriptor can describe a matrix: one stride of 1, base address and leading stride multiples of
     16 bytes, rows that do not overlap, no empty extent."""
@@ -95,10 +92,7 @@ def _is_aligned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
         layout, leading = operand_layout(matrix)
         if layout == ANY or matrix.data_ptr() % 16 or leading % unit:
             return False
-    for matrix in (a, b):
-        if matrix.shape[1 if operand_layout(matrix)[0] == ROW_MAJOR else 0] % unit:
-            return False
-    return True
+    return all(matrix.shape[1 if operand_layout(matrix)[0] == ROW_MAJOR else 0] % unit == 0 for matrix in (a, b))
 
 
 def _rows(matrix: torch.Tensor) -> tuple[int, int]:
@@ -119,6 +113,7 @@ class Prepared:
         self._keep: list = []
 
     def run(self) -> None:
+        """Enqueue every launch."""
         for target, source in self._copies_in:
             target.copy_(source)
         if self.device.type == "cuda":
@@ -135,13 +130,13 @@ class Prepared:
             kernel[grid](*args, **kwargs)
 
 
-def prepare(group_A, group_B, out, settings, schedule="round_robin", programs=None, recording=False) -> Prepared:
+def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> Prepared:
     """Choose kernels and build tables for checked operands and outputs.
 
     Args:
         group_A, group_B, out: G matrices each, checked by ``group_gemm``.
         settings: its method, precision and config.
-        schedule, programs, recording: as for ``GroupGemmPlan``.
+        programs, recording: as for ``GroupGemmPlan``.
     """
     device = group_A[0].device if group_A else runtime.device()
     prepared = Prepared(device)
@@ -157,23 +152,24 @@ def prepare(group_A, group_B, out, settings, schedule="round_robin", programs=No
     level = record.RECORD_OFF.value
     if recording:
         level = (record.RECORD_PROGRAM if runtime.MODE == "interpreter" else record.RECORD_TIME).value
-    buckets: dict[tuple, list[int]] = {}
+    buckets: dict[_Bucket, list[int]] = {}
     for i, (a, b, c) in enumerate(zip(group_A, group_B, out)):
         if c.numel():
             buckets.setdefault(_bucket(a, b, c, settings.method, device, i), []).append(i)
     planned = [
-        (key, members, *_plan_grid(key[0], members, group_A, group_B, settings, device, programs))
-        for key, members in buckets.items()
+        (bucket, members, *_plan_grid(bucket.kernels, members, group_A, group_B, settings, device, programs))
+        for bucket, members in buckets.items()
     ]
     tables = _Tables(planned, group_A, group_B, out, device)
     prepared._keep.append(tables)
-    for index, (key, members, config, grid, tiles) in enumerate(planned):
+    for index, (bucket, members, kernel, config, grid, tiles) in enumerate(planned):
         log = torch.full((tiles, 4), -1, dtype=torch.int64, device=device) if recording else None
-        launch = Launch(key[0], tuple(members), config, grid, tiles, log)
+        launch = Launch(kernel, tuple(members), config, grid, tiles, log)
         a, b, c = group_A[members[0]], group_B[members[0]], out[members[0]]
         common = compile_time_arguments(
-            launch.kernel, config, dtype=a.dtype, out_dtype=c.dtype, layouts=tuple(map(_layout, (a, b, c))),
-            aligned=key[-1], precision=settings.precision, schedule=schedule, record_level=level,
+            launch.kernel, config, dtype=a.dtype, out_dtype=c.dtype, layouts=bucket.layouts,
+            aligned=bucket.describe_c if kernel == "tma" else bucket.aligned,
+            precision=settings.precision, record_level=level,
         )  # fmt: skip
         common.update(num_warps=config.num_warps, num_stages=config.num_stages)
         prepared.launches.append(launch)
@@ -194,7 +190,6 @@ def compile_time_arguments(
     layouts: tuple[int, int, int],
     aligned: bool,
     precision: str = "ieee",
-    schedule: str = "round_robin",
     record_level: int = record.RECORD_OFF.value,
 ) -> dict:
     """The ``tl.constexpr`` arguments of a launch, by name. ``codegen`` compiles what this says, too.
@@ -206,7 +201,7 @@ def compile_time_arguments(
         layouts: of A, B and C: ROW_MAJOR, COL_MAJOR or ANY.
         aligned: "round_robin": all matrices satisfy the 16-byte rule, contiguous extents included; "tma": C does, so
             that it is stored through a descriptor. Without effect for "naive", where Triton looks at each argument.
-        precision, schedule: as for ``GroupGemmPlan``.
+        precision: as for ``group_gemm``.
         record_level: one of ``kernels.record``'s levels.
     """
     arguments = dict(
@@ -217,7 +212,7 @@ def compile_time_arguments(
         return arguments
     arguments.update(
         A_DTYPE=_DTYPES[dtype], C_DTYPE=_DTYPES[out_dtype], A_LAYOUT=layouts[0], B_LAYOUT=layouts[1],
-        SCHEDULE=_SCHEDULE_CODE[schedule],
+        SCHEDULE=_SCHEDULE_CODE[config.schedule],
     )  # fmt: skip
     if kernel == "tma":
         arguments.update(DESCRIBE_C=aligned, STORE_PARTS=config.store_parts)
@@ -239,39 +234,52 @@ def _stand_in(matrix: torch.Tensor, prepared: Prepared, is_output: bool) -> torc
     return copy
 
 
-def _bucket(a, b, c, method: str, device: torch.device, index: int) -> tuple:
-    """What the problems of one launch have in common; the kernel's name comes first."""
+class _Bucket(NamedTuple):
+    """What the problems of one launch have in common: the kernels that can compute them, the preferred one first; the
+    layouts of A, B and C; whether the pointer kernel's hints hold; whether C can be described."""
+
+    kernels: tuple[str, ...]
+    layouts: tuple[int, int, int]
+    aligned: bool
+    describe_c: bool
+    index: int = -1  # sets a naive launch's only problem apart
+
+
+def _bucket(a, b, c, method: str, device: torch.device, index: int) -> _Bucket:
+    layouts = tuple(operand_layout(matrix)[0] for matrix in (a, b, c))
     if method == "naive":
-        return "naive", index
-    layouts = operand_layout(a)[0], operand_layout(b)[0]
-    descriptors = method == "tma" or (method == "auto" and runtime.supports_descriptors(device))
-    if descriptors and runtime.supports_descriptors(device):
-        if satisfies_descriptor_rule(a) and satisfies_descriptor_rule(b):
-            return "tma", *layouts, operand_layout(c)[0] == ROW_MAJOR and satisfies_descriptor_rule(c)
-    return "round_robin", *layouts, operand_layout(c)[0], _is_aligned(a, b, c)
+        return _Bucket(("naive",), layouts, False, False, index)
+    kernels = ("round_robin",)
+    descriptors = method != "round_robin" and runtime.supports_descriptors(device)
+    if descriptors and satisfies_descriptor_rule(a) and satisfies_descriptor_rule(b):
+        kernels = ("tma",) if method == "tma" else ("tma", "round_robin")
+    describe_c = "tma" in kernels and layouts[2] == ROW_MAJOR and satisfies_descriptor_rule(c)
+    return _Bucket(kernels, layouts, "round_robin" in kernels and _is_aligned(a, b, c), describe_c)
 
 
-def _plan_grid(kernel, members, group_A, group_B, settings, device, programs) -> tuple[GemmConfig, int, int]:
-    """(configuration, programs, tiles) of one launch."""
+def _plan_grid(kernels, members, group_A, group_B, settings, device, programs) -> tuple[str, GemmConfig, int, int]:
+    """(kernel, configuration, programs, tiles) of one launch."""
     problems = tuple((group_A[i].shape[0], group_B[i].shape[1], group_A[i].shape[1]) for i in members)
     num_sms = runtime.num_sms(device)
-    config = settings.config or choose_config(
-        problems,
-        kernel=kernel,
-        itemsize=group_A[0].element_size(),
-        precision=settings.precision,
-        num_sms=num_sms,
-        out_itemsize=settings.result_dtype(group_A[0].dtype).itemsize,
-        shared_limit=runtime.shared_memory_limit(device),
-    )
+    kernel, config = kernels[0], settings.config
+    if config is None:
+        kernel, config = choose(
+            problems,
+            kernels=kernels,
+            itemsize=group_A[0].element_size(),
+            precision=settings.precision,
+            num_sms=num_sms,
+            out_itemsize=settings.result_dtype(group_A[0].dtype).itemsize,
+            shared_limit=runtime.shared_memory_limit(device),
+        )
     tiles = sum(config.tiles(m, n) for m, n, _ in problems)
     if tiles >= 2**31:
         raise ValueError(f"the problems have {tiles} tiles of {config.block}, more than one launch can count (2**31)")
     if kernel == "naive":
-        return config, tiles, tiles
+        return kernel, config, tiles, tiles
     if programs is None:
         programs = _INTERPRETER_PROGRAMS if num_sms is None else num_sms * config.programs_per_sm
-    return config, min(programs, tiles), tiles
+    return kernel, config, min(programs, tiles), tiles
 
 
 class _Tables:
@@ -284,9 +292,9 @@ class _Tables:
     def __init__(self, planned, group_A, group_B, out, device):
         words: list[int] = []
         self._slices = []
-        for key, members, *_ in planned:
+        for _, members, kernel, *_ in planned:
             start = len(words)
-            if key[0] != "naive":
+            if kernel != "naive":
                 for group in (group_A, group_B, out):
                     words += [group[i].data_ptr() for i in members]
                 for i in members:

@@ -74,7 +74,7 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if MODE == "gpu" else torch.device("cpu")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _interpreter_problem() -> str | None:
     """Why the interpreter cannot run here, or None."""
     if importlib.util.find_spec("numpy") is None:
@@ -120,7 +120,7 @@ def check_can_launch(tensor_device: torch.device) -> None:
         )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _properties(index: int):
     return torch.cuda.get_device_properties(index)
 

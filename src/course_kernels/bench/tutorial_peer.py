@@ -64,22 +64,26 @@ class TutorialPlan:
     """Tables and padded operands for ``tutorial_kernel``, with one of its configurations.
 
     Args:
-        group_A, group_B: matrices (M_i, K_i) and (K_i, N_i), float16, on a GPU; K_i multiples of 64. They are copied
-            into memory padded to whole 128-tiles, since the kernel reads and writes past its matrices.
+        group_A, group_B: matrices (M_i, K_i) and (K_i, N_i), float16, on a GPU; K_i multiples of 64. Extents that
+            are not multiples of 128 are copied into padded memory: the kernel reads and writes whole tiles.
         config: index into ``configurations()``.
     """
 
     def __init__(self, group_A, group_B, config: int):
-        def padded(rows, cols):
-            return torch.zeros(-(-rows // 128) * 128, -(-cols // 128) * 128, dtype=torch.float16, device="cuda")
+        def whole(matrix):
+            """The matrix itself where it is whole tiles, a padded copy where it is not."""
+            rows, cols = (-(-extent // 128) * 128 for extent in matrix.shape)
+            if matrix.shape == (rows, cols):
+                return matrix
+            copy = torch.zeros(rows, cols, dtype=matrix.dtype, device=matrix.device)
+            copy[: matrix.shape[0], : matrix.shape[1]] = matrix
+            return copy
 
         self._memory = []
         addresses, sizes, lds, self.out = [[], [], []], [], [], []
         for a, b in zip(group_A, group_B):
             (m, k), n = a.shape, b.shape[1]
-            store_a, store_b, store_c = padded(m, k), padded(k, n), padded(m, n)
-            store_a[:m, :k] = a
-            store_b[:k, :n] = b
+            store_a, store_b, store_c = whole(a), whole(b), whole(a.new_empty(m, n))
             self._memory += [store_a, store_b, store_c]
             for column, matrix in zip(addresses, (store_a, store_b, store_c)):
                 column.append(matrix.data_ptr())

@@ -11,7 +11,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig, candidates
-from course_kernels.group_gemm import IN_DTYPES, SCHEDULES, _Settings
+from course_kernels.group_gemm import IN_DTYPES, _Settings
 
 KERNELS = ("naive", "round_robin", "tma")
 _TYPE = {
@@ -96,7 +96,6 @@ def build(
     config: GemmConfig | None = None,
     aligned: bool = True,
     precision: str = "ieee",
-    schedule: str = "round_robin",
     record: bool = False,
 ) -> Build:
     """The specialisation that ``group_gemm`` launches for problems of this kind.
@@ -108,7 +107,7 @@ def build(
         a_layout, b_layout, c_layout: "row" (last stride 1), "col" (first stride 1) or "any"; "tma" reads no "any".
         config: block sizes and the rest. Default: the first of ``config.candidates``.
         aligned: the matrices satisfy the 16-byte rule. For "tma" that concerns C alone: A and B have to.
-        precision, schedule: as for ``GroupGemmPlan``.
+        precision: as for ``group_gemm``.
         record: with the log of programs, SMs and times.
 
     Notes:
@@ -120,8 +119,6 @@ def build(
 
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {SCHEDULES}, got {schedule!r}")
     for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
         if layout not in _LAYOUTS or (layout == "any" and kernel == "tma" and name != "c_layout"):
             allowed = "'row' or 'col' for kernel 'tma'" if kernel == "tma" else "'row', 'col' or 'any'"
@@ -139,7 +136,6 @@ def build(
         layouts=tuple(_LAYOUTS[layout] for layout in layouts),
         aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
         precision=precision,
-        schedule=schedule,
         record_level=(levels.RECORD_TIME if record else levels.RECORD_OFF).value,
     )
     if kernel == "naive":

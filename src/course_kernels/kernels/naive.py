@@ -16,6 +16,8 @@ from course_kernels.kernels.record import record_tile, start_clock
 def tile_position(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Tile index → (tile row, tile column). Strips of GROUP_M tile rows are walked column by column, so that
     programs running side by side share operand blocks in L2; GROUP_M = 1 is plain row-major order."""
+    if GROUP_M == 1:
+        return tile // tiles_n, tile % tiles_n
     width = GROUP_M * tiles_n
     first_m = (tile // width) * GROUP_M
     height = min(tiles_m - first_m, GROUP_M)
@@ -108,7 +110,8 @@ def naive_kernel(
     tile_m, tile_n = tile_position(tile, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M)
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     acc = accumulate_tile(
-        a_ptr, b_ptr, row, col, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
+        a_ptr, b_ptr, row, col, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+        BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
     )  # fmt: skip
     store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
     record_tile(log_ptr, tile, started, RECORD)

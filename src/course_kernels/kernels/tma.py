@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from course_kernels.kernels.naive import multiply_add, store_tile, tile_position
-from course_kernels.kernels.record import record_tile, start_clock
+from course_kernels.kernels.record import RECORD_TIME, record_tile, start_clock
 from course_kernels.kernels.round_robin import (
-    COL_MAJOR,
+    CHUNKS,
+    DYNAMIC,
     ROW_MAJOR,
     first_tile,
     next_tile,
@@ -58,6 +59,29 @@ def store_block(descriptor, acc, row, col, PARTS: tl.constexpr, BLOCK_M: tl.cons
 
 
 @triton.jit
+def compute_tile(
+    a_desc, b_desc, c_desc, c_ptr, log_ptr, tile, passed, M, N, K, tiles_m, tiles_n, stride_cm,
+    A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, DESCRIBE_C: tl.constexpr, STORE_PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
+    """One tile of one problem, through that problem's descriptors."""
+    started = start_clock(RECORD)
+    tile_m, tile_n = tile_position(tile - passed, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BLOCK_K)):
+        a = load_block(a_desc, row, k * BLOCK_K, A_LAYOUT)
+        b = load_block(b_desc, k * BLOCK_K, col, B_LAYOUT)
+        acc = multiply_add(a, b, acc, PRECISION)
+    if DESCRIBE_C:
+        store_block(c_desc, acc, row, col, STORE_PARTS, BLOCK_M, BLOCK_N)
+    else:
+        store_tile(c_ptr, acc, row, col, M, N, stride_cm, 1, BLOCK_M, BLOCK_N)
+    record_tile(log_ptr, tile, started, RECORD)
+
+
+@triton.jit
 def tma_kernel(
     a_ptrs,
     b_ptrs,
@@ -85,6 +109,7 @@ def tma_kernel(
     """C_g = A_g @ B_g for every problem g. Arguments as in ``round_robin_kernel``; A and B satisfy the 16-byte rule,
     C is row-major and satisfies it too where DESCRIBE_C. A problem with K = 0 is not described, only zeroed."""
     ALIGN: tl.constexpr = 128 // A_DTYPE.primitive_bitwidth
+    FLATTEN: tl.constexpr = SCHEDULE == CHUNKS and RECORD != RECORD_TIME
     tile, stop = first_tile(counter_ptr, total_tiles, SCHEDULE)
     passed = 0
     for g in range(num_problems):
@@ -103,21 +128,29 @@ def tma_kernel(
             ldb = stride_bk if B_LAYOUT == ROW_MAJOR else stride_bn
             a_desc = make_descriptor(a_ptr, M, K, lda, A_LAYOUT, BLOCK_M, BLOCK_K)
             b_desc = make_descriptor(b_ptr, K, N, ldb, B_LAYOUT, BLOCK_K, BLOCK_N)
+            c_desc = a_desc
             if DESCRIBE_C:
                 c_desc = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N // STORE_PARTS])
-            while tile < min(end, stop):
-                started = start_clock(RECORD)
-                tile_m, tile_n = tile_position(tile - passed, tiles_m, tiles_n, GROUP_M)
-                row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
-                acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-                for k in range(0, tl.cdiv(K, BLOCK_K)):
-                    a = load_block(a_desc, row, k * BLOCK_K, A_LAYOUT)
-                    b = load_block(b_desc, k * BLOCK_K, col, B_LAYOUT)
-                    acc = multiply_add(a, b, acc, PRECISION)
-                if DESCRIBE_C:
-                    store_block(c_desc, acc, row, col, STORE_PARTS, BLOCK_M, BLOCK_N)
-                else:
-                    store_tile(c_ptr, acc, row, col, M, N, stride_cm, 1, BLOCK_M, BLOCK_N)
-                record_tile(log_ptr, tile, started, RECORD)
-                tile = next_tile(tile, counter_ptr, total_tiles, SCHEDULE)
+            here = min(end, stop)
+            if SCHEDULE == DYNAMIC:
+                while tile < here:
+                    compute_tile(
+                        a_desc, b_desc, c_desc, c_ptr, log_ptr, tile, passed, M, N, K, tiles_m, tiles_n, stride_cm,
+                        A_LAYOUT, B_LAYOUT, DESCRIBE_C, STORE_PARTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                        PRECISION, RECORD,
+                    )  # fmt: skip
+                    tile = next_tile(tile, counter_ptr, total_tiles, SCHEDULE)
+            else:
+                # A loop whose trips are known beforehand can be flattened into the loop over K: while one tile is
+                # being stored, the first blocks of the next are on their way. It pays where a program's tiles lie in
+                # one problem (103 against 108 µs on four 2048³ with chunks; nothing with round-robin, where the step
+                # to the next problem comes in between), and reading clocks inside would undo it.
+                step = 1 if SCHEDULE == CHUNKS else tl.num_programs(0)
+                for own in tl.range(tile, here, step, flatten=FLATTEN):
+                    compute_tile(
+                        a_desc, b_desc, c_desc, c_ptr, log_ptr, own, passed, M, N, K, tiles_m, tiles_n, stride_cm,
+                        A_LAYOUT, B_LAYOUT, DESCRIBE_C, STORE_PARTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                        PRECISION, RECORD,
+                    )  # fmt: skip
+                tile += tl.cdiv(here - tile, step) * step
         passed = end
