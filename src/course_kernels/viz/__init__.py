@@ -1,0 +1,1 @@
+"""The course's figures: each function takes data and returns a matplotlib Figure."""
