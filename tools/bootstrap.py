@@ -11,9 +11,7 @@ import sys
 if sys.version_info < (3, 10):  # before any line that an older Python could not execute
     sys.exit(
         "The course needs Python 3.10 or newer; this is {}.{} ({}).\n"
-        "Install a newer one and name it: make lab PYTHON=python3.12".format(
-            *sys.version_info[:2], sys.executable
-        )
+        "Install a newer one and name it: make lab PYTHON=python3.12".format(*sys.version_info[:2], sys.executable)
     )
 
 import contextlib
@@ -120,10 +118,10 @@ def run(title: str, command: list[str]) -> None:
             process.kill()
             raise
     if code:
-        errors = [line for line in lines if re.match(r"\s*(ERROR|error|×)", line)] or lines[-15:]
-        raise Failed(
-            "\n".join([f"{title} failed:", *("  " + line for line in errors), f"All of it is in {LOG}."])
-        )
+        # From the first error on: what follows it is its cause.
+        first = next((i for i, line in enumerate(lines) if re.match(r"\s*(ERROR|error|×)", line)), -15)
+        errors = lines[first:][:15]
+        raise Failed("\n".join([f"{title} failed:", *("  " + line for line in errors), f"All of it is in {LOG}."]))
 
 
 def inside(code: str) -> str | None:
@@ -178,8 +176,7 @@ def ensure_venv() -> None:
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
         raise Failed(
-            f"This Python ({sys.executable}) has no venv module. "
-            f"On Debian and Ubuntu: apt install python{minor}-venv"
+            f"This Python ({sys.executable}) has no venv module. On Debian and Ubuntu: apt install python{minor}-venv"
         )
     VENV.mkdir(exist_ok=True)
     # Emptied by hand: `venv --clear` would remove the marker as well, and an interruption would go unnoticed.
