@@ -1,0 +1,71 @@
+"""Shows the source of a kernel or function in a lesson, whole or by excerpt."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+
+
+def show(function: Callable, first: int | str | None = None, last: int | str | None = None) -> None:
+    """Print the source of a Triton kernel, a Python function or a class, or a part of it.
+
+    Args:
+        function: a ``@triton.jit`` kernel (compiled, interpreted or autotuned), a function, method or class; defined in
+            a module or in a notebook's cell.
+        first: where to begin: a line number counted from 1 at the first decorator, or a text, for the first line that
+            contains it. None begins at the top.
+        last: where to end, that line included; a text is looked for from ``first`` on. None goes to the end.
+
+    Raises:
+        TypeError: ``function`` has no Python source, or ``first`` or ``last`` is neither a number nor a text.
+        ValueError: no such line, or ``last`` comes before ``first``.
+    """
+    function = _unwrap(function)
+    lines = _source_of(function).splitlines()
+    start = 1 if first is None else _find("first", first, lines, 1)
+    end = len(lines) if last is None else _find("last", last, lines, start)
+    if end < start:
+        raise ValueError(f"last must not come before first, got lines {start} to {end} of {function.__name__}")
+    shown = lines[start - 1 : end]
+    if start > 1:
+        shown.insert(0, _indent_of(shown) + "...")
+    if end < len(lines):
+        shown.append(_indent_of(shown[::-1]) + "...")
+    if function.__module__ != "__main__":
+        print(f"# {function.__module__}.{function.__qualname__}")
+    print("\n".join(shown))
+
+
+def _unwrap(function: Callable) -> Callable:
+    """The Python function inside Triton's wrappers, of which autotune and jit may be stacked."""
+    while hasattr(function, "fn"):
+        function = function.fn
+    return inspect.unwrap(function)
+
+
+def _source_of(function: Callable) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function)).rstrip()
+    except (TypeError, OSError) as error:
+        raise TypeError(f"function must have Python source to show, got {function!r}") from error
+
+
+def _find(name: str, place: int | str, lines: list[str], start: int) -> int:
+    """Number of the line that a number or text names, counted from 1."""
+    if isinstance(place, bool) or not isinstance(place, int | str):
+        raise TypeError(f"{name} must be a line number or a text, got {place!r}")
+    if isinstance(place, int):
+        if not 1 <= place <= len(lines):
+            raise ValueError(f"{name} must be a line from 1 to {len(lines)}, got {place}")
+        return place
+    for number in range(start, len(lines) + 1):
+        if place in lines[number - 1]:
+            return number
+    raise ValueError(f"{name} must be a text of the source from line {start} on, got {place!r}")
+
+
+def _indent_of(lines: list[str]) -> str:
+    """White space before the first of the lines that is not blank."""
+    line = next((line for line in lines if line.strip()), "")
+    return line[: len(line) - len(line.lstrip())]
