@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -47,17 +48,13 @@ def command(port: int, root: Path = ROOT) -> list[str]:
 
 def wait_until_up(server: subprocess.Popen, port: int, token: str) -> None:
     """Return once the server answers; leave with its exit code when it gives up."""
-    request = urllib.request.Request(
-        f"http://{HOST}:{port}/api/status", headers={"Authorization": f"token {token}"}
-    )
+    request = urllib.request.Request(f"http://{HOST}:{port}/api/status", headers={"Authorization": f"token {token}"})
     deadline = time.monotonic() + START_TIMEOUT_S
     # Without the user's proxy: it knows nothing about this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise SystemExit(
-                f"lab: JupyterLab stopped with exit code {server.returncode}; its message is above"
-            )
+            raise SystemExit(f"lab: JupyterLab stopped with exit code {server.returncode}; its message is above")
         try:
             with opener.open(request, timeout=2):
                 return
@@ -84,6 +81,10 @@ def main() -> int:
     port = free_port(wanted)
     if port != wanted:
         print(f"Port {wanted} is taken: using {port}.")
+    # However this process is asked to stop, it takes the server along; a plain Ctrl-C included, which a shell has
+    # switched off for what it started in the background.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     token = secrets.token_hex(16)
     server = subprocess.Popen(command(port), cwd=ROOT, env={**os.environ, "JUPYTER_TOKEN": token})
     try:

@@ -137,9 +137,7 @@ def suspicious(notebook: nbformat.NotebookNode) -> list[str]:
         for output in cell.get("outputs", []):
             texts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
             texts += [v for k, v in output.get("data", {}).items() if k.startswith("text/")]
-            found += [
-                f"{first_line!r}: {hit} in its output" for text in texts for hit in pattern.findall(text)
-            ]
+            found += [f"{first_line!r}: {hit} in its output" for text in texts for hit in pattern.findall(text)]
     return found
 
 

@@ -70,9 +70,7 @@ def summary(outcomes: list[Outcome]) -> str:
     for part in outcomes:
         result = f"{part.passed} passed, {part.failed} failed, {part.skipped} skipped"
         lines.append(f"{part.name:<12} {part.seconds:6.1f} s  {result}")
-    passed, failed, skipped = (
-        sum(getattr(o, key) for o in outcomes) for key in ("passed", "failed", "skipped")
-    )
+    passed, failed, skipped = (sum(getattr(o, key) for o in outcomes) for key in ("passed", "failed", "skipped"))
     lines.append(f"{'total':<12} {sum(part.seconds for part in outcomes):6.1f} s")
     lines.append(f"{passed} passed, {failed} failed, {skipped} skipped")
     return "\n".join(lines)
