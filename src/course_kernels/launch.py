@@ -65,20 +65,19 @@ def operand_layout(matrix: torch.Tensor) -> tuple[int, int]:
     """
     (rows, cols), (row_stride, col_stride) = matrix.shape, matrix.stride()
     unit = max(1, 16 // matrix.element_size())
-    if col_stride == 1 or cols <= 1:
+    if col_stride == 1 or (cols <= 1 and row_stride != 1):
         return ROW_MAJOR, row_stride if rows > 1 else -(-max(cols, 1) // unit) * unit
     if row_stride == 1 or rows <= 1:
-        return COL_MAJOR, col_stride
+        return COL_MAJOR, col_stride if cols > 1 else -(-max(rows, 1) // unit) * unit
     return ANY, 0
 
 
 def satisfies_descriptor_rule(matrix: torch.Tensor) -> bool:
     """Whether a TMA descriptor can describe a matrix: one stride of 1, base address and leading stride multiples of
-    16 bytes, rows that do not overlap, no empty extent."""
+    16 bytes, the latter not 0."""
     layout, leading = operand_layout(matrix)
     return (
         layout != ANY
-        and matrix.numel() > 0
         and matrix.data_ptr() % 16 == 0
         and leading * matrix.element_size() % 16 == 0
         and leading > 0
@@ -157,7 +156,7 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> 
         if c.numel():
             buckets.setdefault(_bucket(a, b, c, settings.method, device, i), []).append(i)
     planned = [
-        (bucket, members, *_plan_grid(bucket.kernels, members, group_A, group_B, settings, device, programs))
+        (bucket, members, *_plan_grid(bucket, members, group_A, group_B, settings, device, programs))
         for bucket, members in buckets.items()
     ]
     tables = _Tables(planned, group_A, group_B, out, device)
@@ -248,7 +247,9 @@ class _Bucket(NamedTuple):
 def _bucket(a, b, c, method: str, device: torch.device, index: int) -> _Bucket:
     layouts = tuple(operand_layout(matrix)[0] for matrix in (a, b, c))
     if method == "naive":
-        return _Bucket(("naive",), layouts, False, False, index)
+        # Triton looks at the arguments itself, and sees only multiples of 16.
+        aligned = _is_aligned(a, b, c) and all(extent % 16 == 0 for extent in (*a.shape, b.shape[1]))
+        return _Bucket(("naive",), layouts, aligned, False, index)
     kernels = ("round_robin",)
     descriptors = method != "round_robin" and runtime.supports_descriptors(device)
     if descriptors and satisfies_descriptor_rule(a) and satisfies_descriptor_rule(b):
@@ -257,20 +258,22 @@ def _bucket(a, b, c, method: str, device: torch.device, index: int) -> _Bucket:
     return _Bucket(kernels, layouts, "round_robin" in kernels and _is_aligned(a, b, c), describe_c)
 
 
-def _plan_grid(kernels, members, group_A, group_B, settings, device, programs) -> tuple[str, GemmConfig, int, int]:
+def _plan_grid(bucket, members, group_A, group_B, settings, device, programs) -> tuple[str, GemmConfig, int, int]:
     """(kernel, configuration, programs, tiles) of one launch."""
     problems = tuple((group_A[i].shape[0], group_B[i].shape[1], group_A[i].shape[1]) for i in members)
     num_sms = runtime.num_sms(device)
-    kernel, config = kernels[0], settings.config
+    kernel, config = bucket.kernels[0], settings.config
     if config is None:
         kernel, config = choose(
             problems,
-            kernels=kernels,
+            kernels=bucket.kernels,
             itemsize=group_A[0].element_size(),
             precision=settings.precision,
             num_sms=num_sms,
             out_itemsize=settings.result_dtype(group_A[0].dtype).itemsize,
             shared_limit=runtime.shared_memory_limit(device),
+            aligned=bucket.aligned,
+            capability=runtime.capability(device),
         )
     tiles = sum(config.tiles(m, n) for m, n, _ in problems)
     if tiles >= 2**31:

@@ -29,7 +29,9 @@ from course_kernels.kernels.round_robin import (
 
 @triton.jit
 def make_descriptor(ptr, rows, cols, leading, LAYOUT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Descriptor of a (rows, cols) matrix. A column-major one is described as its row-major transpose."""
+    """Descriptor of a (rows, cols) matrix. A column-major one is described as its row-major transpose. Hardware has no
+    descriptor of an empty matrix; where K is 0 nothing is loaded through it, so an extent of 1 serves."""
+    rows, cols = max(rows, 1), max(cols, 1)
     if LAYOUT == ROW_MAJOR:
         return tl.make_tensor_descriptor(ptr, [rows, cols], [leading, 1], [BLOCK_R, BLOCK_C])
     else:
@@ -107,7 +109,7 @@ def tma_kernel(
     RECORD: tl.constexpr,
 ):
     """C_g = A_g @ B_g for every problem g. Arguments as in ``round_robin_kernel``; A and B satisfy the 16-byte rule,
-    C is row-major and satisfies it too where DESCRIBE_C. A problem with K = 0 is not described, only zeroed."""
+    C is row-major and satisfies it too where DESCRIBE_C."""
     ALIGN: tl.constexpr = 128 // A_DTYPE.primitive_bitwidth
     FLATTEN: tl.constexpr = SCHEDULE == CHUNKS and RECORD != RECORD_TIME
     tile, stop = first_tile(counter_ptr, total_tiles, SCHEDULE)

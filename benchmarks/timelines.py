@@ -1,0 +1,123 @@
+"""Timelines that the kernels record themselves: program, SM, start and end of every tile."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+
+import torch
+from list_api import graphed, operands, verify
+
+from course_kernels import GemmConfig, GroupGemmPlan
+from course_kernels.bench import timing
+from course_kernels.schedule import tiles
+from course_kernels.testing import routed_sizes
+
+EXPERTS, TOKENS, HIDDEN, INNER = 8, 8192, 2048, 1536
+BLOCK = GemmConfig(128, 256, 64, num_warps=8, num_stages=3, group_m=1)
+SCHEDULES = {
+    "round_robin": BLOCK,
+    "chunks": dataclasses.replace(BLOCK, schedule="chunks"),
+    "swizzled": dataclasses.replace(BLOCK, group_m=8),
+    "dynamic": dataclasses.replace(BLOCK, schedule="dynamic"),
+}
+
+
+def recorded(plan: GroupGemmPlan, problems, run=None) -> list[list[int]]:
+    """Rows [tile, problem, m, n, program, sm, start_ns, end_ns] of a plan's run on a cold L2 cache, from time 0."""
+    flush = torch.empty(64 * 2**20, dtype=torch.int32, device="cuda")
+    for _ in range(3):
+        flush.zero_()
+        (run or plan.run)()
+        torch.cuda.synchronize()
+    rows = []
+    for launch in plan.launches:
+        config = launch.config
+        members = [problems[i] for i in launch.problems]
+        order = tiles(members, config.block_m, config.block_n, config.group_m)
+        for tile, entry in zip(order, launch.records.tolist(), strict=True):
+            if min(entry) < 0:
+                raise AssertionError(f"{tile} was not recorded")
+            rows.append([tile.index, launch.problems[tile.problem], tile.m, tile.n, *entry])
+    start = min(row[6] for row in rows)
+    return [[*row[:6], row[6] - start, row[7] - start] for row in rows]
+
+
+def launches() -> dict:
+    """64 problems of 256³: one launch each, as called and in a CUDA graph, and all in one launch."""
+    problems = [(256, 256, 256)] * 64
+    group_A, group_B = operands(problems)
+    one_each = GroupGemmPlan(group_A, group_B, method="naive", record=True)
+    grouped = GroupGemmPlan(group_A, group_B, method="round_robin", record=True)
+    graph = graphed("naive", one_each.run, one_each.out, group_A, group_B)
+    results = {
+        "one launch per problem": recorded(one_each, problems),
+        "one launch per problem, CUDA graph": recorded(one_each, problems, graph.replay),
+        "one launch": recorded(grouped, problems),
+    }
+    verify("round_robin", grouped.out, group_A, group_B)
+    return {
+        "problems": [list(problem) for problem in problems],
+        **{name: {"tiles": [[row[1], *row[4:]] for row in rows]} for name, rows in results.items()},
+    }
+
+
+def weight_gradients(router: str) -> tuple[list, list, list]:
+    """Problems and operands of dW_e = X_eᵀ dY_e for the course's layer of 8 experts and 8,192 tokens."""
+    sizes = routed_sizes(router, TOKENS, EXPERTS)
+    group_A = [torch.randn(n, HIDDEN, device="cuda").half().t() for n in sizes]
+    group_B = [torch.randn(n, INNER, device="cuda").half() for n in sizes]
+    return [(HIDDEN, INNER, n) for n in sizes], group_A, group_B
+
+
+def schedules() -> dict:
+    """Each schedule on each router's batch: the recorded timeline, and the time without recording."""
+    results = []
+    for batch, router in (("uniform", "uniform"), ("skewed", "zipf"), ("one-hot", "one_hot")):
+        problems, group_A, group_B = weight_gradients(router)
+        plain = {name: GroupGemmPlan(group_A, group_B, method="tma", config=c) for name, c in SCHEDULES.items()}
+        graphs = {name: graphed(name, plan.run, plan.out, group_A, group_B) for name, plan in plain.items()}
+        times = timing.interleaved_us({name: graph.replay for name, graph in graphs.items()}, repeats=80)
+        for name, config in SCHEDULES.items():
+            plan = GroupGemmPlan(group_A, group_B, method="tma", config=config, record=True)
+            rows = recorded(plan, problems)
+            verify(name, plan.out, group_A, group_B)
+            results.append(
+                {
+                    "batch": batch,
+                    "schedule": name,
+                    "problems": [list(problem) for problem in problems],
+                    "block": list(config.block),
+                    "group_m": config.group_m,
+                    "programs": plan.launches[0].programs,
+                    "median_us": timing.summary(times[name])["median_us"],
+                    "tiles": rows,
+                }
+            )
+    return {"dtype": "float16", "kernel": "tma", "timelines": results}
+
+
+def switch() -> dict:
+    """Time between two tiles of one program in the descriptor kernel: next problem, and same problem."""
+    problems = [(2048, 2048, 2048)] * 4
+    group_A, group_B = operands(problems)
+    gaps: dict[bool, list[float]] = {True: [], False: []}
+    for schedule in ("round_robin", "chunks"):
+        config = dataclasses.replace(BLOCK, schedule=schedule)
+        plan = GroupGemmPlan(group_A, group_B, method="tma", config=config, record=True)
+        rows = sorted(recorded(plan, problems), key=lambda row: (row[4], row[6]))
+        for before, after in itertools.pairwise(rows):
+            if before[4] == after[4]:
+                gaps[before[1] != after[1]].append((after[6] - before[7]) / 1e3)
+        verify(schedule, plan.out, group_A, group_B)
+
+    def quartiles(values):
+        low, median, high = statistics.quantiles(values, n=4)
+        return {"median": round(median, 3), "q1": round(low, 3), "q3": round(high, 3), "count": len(values)}
+
+    return {
+        "source": "tma kernel, four problems of 2048³ float16, round-robin and chunks",
+        "switch_us": quartiles(gaps[True]),
+        "same_problem_us": quartiles(gaps[False]),
+    }
