@@ -11,6 +11,8 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+from course_kernels import runtime
+
 SCHEDULES = ("round_robin", "chunks", "dynamic")
 
 
@@ -57,7 +59,9 @@ class GemmConfig:
         """(block_m, block_n, block_k)."""
         return self.block_m, self.block_n, self.block_k
 
-    def shared_memory(self, kernel: str, itemsize: int, out_itemsize: int) -> int:
+    def shared_memory(
+        self, kernel: str, itemsize: int, out_itemsize: int, capability: tuple[int, int] | None = None
+    ) -> int:
         """Bytes of shared memory that a program takes, at most (barriers of pointer kernels aside: 16 on sm_100).
 
         The compiler may take less: an older GPU keeps fewer stages there. That it never takes more is tested by
@@ -66,7 +70,9 @@ class GemmConfig:
         stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
         if kernel == "tma":  # the tile leaves through shared memory while the next one's blocks arrive
-            return stages + output // self.store_parts + 64
+            # Before Blackwell the parts of a tile take turns in one buffer; there the compiler gives each its own.
+            parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
+            return stages + output // parts + 64
         return max(stages, output)
 
     def tiles(self, m: int, n: int) -> int:
@@ -110,6 +116,9 @@ _POINTER_16 = _candidates(
 _FP8 = _candidates((0.60, 3.0, 128, 128, 128, 8, 3), (0.45, 2.5, 64, 64, 128, 4, 3, 8, 2))
 _TF32 = _candidates((0.60, 3.0, 128, 128, 32, 8, 3), (0.45, 2.5, 64, 64, 32, 4, 3, 8, 2))
 _IEEE = _candidates((3.0, 3.0, 64, 64, 32, 4, 3, 8, 2), (1.0, 2.5, 32, 32, 32, 4, 3, 8, 2))
+# For operands that are not aligned, where each element is a load of its own with a 64-bit address, and for GPUs on
+# which tl.dot becomes scalar arithmetic: every candidate above spills registers there, some of them kilobytes.
+_NARROW = _candidates((1.00, 2.5, 64, 64, 32, 8, 2, 8, 2))
 _INTERPRETER = GemmConfig(64, 64, 64)
 # More tiles than these per program are left to round-robin, whose programs keep to one neighbourhood of a problem at a
 # time; chunks were measured at up to 4 tiles per program.
@@ -117,7 +126,14 @@ _MOST_CHUNKED_TILES = 16
 
 
 def candidates(
-    kernel: str, itemsize: int, precision: str, out_itemsize: int | None = None, shared_limit: int | None = None
+    kernel: str,
+    itemsize: int,
+    precision: str,
+    *,
+    out_itemsize: int | None = None,
+    shared_limit: int | None = None,
+    aligned: bool = True,
+    capability: tuple[int, int] | None = None,
 ) -> tuple[Candidate, ...]:
     """All configurations that ``choose`` can return for a kernel and an operand type.
 
@@ -128,8 +144,13 @@ def candidates(
         out_itemsize: bytes of one output element. Default: as ``itemsize``, and 2 for 1-byte operands.
         shared_limit: bytes of shared memory that a program can have; only configurations that fit are returned.
             Default: no limit.
+        aligned: the operands satisfy the 16-byte rule (those of "tma" always do).
+        capability: the GPU's compute capability; None where there is none.
     """
-    if itemsize == 1:
+    tensor_cores = capability is None or capability >= runtime.TENSOR_CORE_CAPABILITY
+    if not tensor_cores or (not aligned and kernel != "tma"):
+        found = _NARROW
+    elif itemsize == 1:
         found = _FP8
     elif itemsize == 4:
         found = _TF32 if precision == "tf32" else _IEEE
@@ -138,7 +159,9 @@ def candidates(
     if shared_limit is None:
         return found
     out_itemsize = out_itemsize or max(2, itemsize)
-    return tuple(c for c in found if c.config.shared_memory(kernel, itemsize, out_itemsize) <= shared_limit)
+    return tuple(
+        c for c in found if c.config.shared_memory(kernel, itemsize, out_itemsize, capability) <= shared_limit
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -151,13 +174,15 @@ def choose(
     num_sms: int | None,
     out_itemsize: int | None = None,
     shared_limit: int | None = None,
+    aligned: bool = True,
+    capability: tuple[int, int] | None = None,
 ) -> tuple[str, GemmConfig]:
     """The kernel and configuration with the least estimated time for these problems in one launch.
 
     Args:
         problems: tuple of (M, N, K).
         kernels: names of the kernels that can compute them, the preferred one first.
-        itemsize, precision, out_itemsize, shared_limit: as for ``candidates``.
+        itemsize, precision, out_itemsize, shared_limit, aligned, capability: as for ``candidates``.
         num_sms: SMs of the GPU; None in the interpreter, where one configuration of the preferred kernel serves all.
 
     Raises:
@@ -168,7 +193,15 @@ def choose(
     fitting = [
         (kernel, candidate)
         for kernel in kernels
-        for candidate in candidates(kernel, itemsize, precision, out_itemsize, shared_limit)
+        for candidate in candidates(
+            kernel,
+            itemsize,
+            precision,
+            out_itemsize=out_itemsize,
+            shared_limit=shared_limit,
+            aligned=aligned,
+            capability=capability,
+        )
     ]
     if not fitting:
         raise ValueError(

@@ -34,7 +34,9 @@ _COMPILE_ONLY = (
 )
 
 
-# Oldest compute capability with descriptor (TMA) hardware, and with float8_e4m3fn tensor cores.
+# Oldest compute capability on which Triton uses tensor cores (Turing, 7.5, has them, but Triton multiplies with scalar
+# instructions there); with float8_e4m3fn in them; with descriptors (TMA).
+TENSOR_CORE_CAPABILITY = (8, 0)
 DESCRIPTOR_CAPABILITY = (9, 0)
 FP8_CAPABILITY = (8, 9)
 

@@ -151,7 +151,9 @@ def build(
     else:
         constexprs["log_ptr"] = None
     block = "×".join(map(str, config.block))
-    label = f"{kernel} {str(dtype).removeprefix('torch.')} {a_layout}/{b_layout} {block}"
+    name = str(dtype).removeprefix("torch.") + ("" if precision == "ieee" else f" {precision}")
+    label = f"{kernel} {name} {a_layout}/{b_layout} {block}"
+    label += "" if config.schedule == "round_robin" else f" {config.schedule}"
     label += "" if aligned else " unaligned"
     return Build(kernel, signature, constexprs, divisible, config.num_warps, config.num_stages, label)
 
@@ -180,14 +182,14 @@ def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: s
         return (capability or (0, 0)) >= runtime.FP8_CAPABILITY
     if capability is None:
         return precision == "ieee"
-    return capability >= (8, 0) or (dtype != torch.bfloat16 and precision == "ieee")
+    return capability >= runtime.TENSOR_CORE_CAPABILITY or (dtype != torch.bfloat16 and precision == "ieee")
 
 
 def shipped(target: str | Target) -> list[Build]:
     """Every kind of launch that ``group_gemm`` chooses by itself on a target: kernel × dtype (float32 as IEEE and
-    TF32) × configuration × layouts of A and B × aligned or not.
+    TF32) × layouts of A and B × aligned or not × configuration.
 
-    C is row-major and of the default dtype, the schedule is round-robin; ``build`` makes the others.
+    C is row-major and of the default dtype; ``build`` makes the others.
     """
     target = find_target(target)
     builds = []
@@ -197,16 +199,20 @@ def shipped(target: str | Target) -> list[Build]:
                 continue
             sides = ("row", "col") if kernel == "tma" else ("row", "col", "any")
             out_itemsize = _Settings("auto", None, precision, None).result_dtype(dtype).itemsize
-            fitting = candidates(kernel, dtype.itemsize, precision, out_itemsize, target.shared_limit)
-            for candidate, a, b, aligned in itertools.product(fitting, sides, sides, (True, False)):
-                if aligned and "any" in (a, b) and kernel == "round_robin":
-                    continue  # the same build as unaligned
-                builds.append(
-                    build(
-                        kernel, dtype=dtype, a_layout=a, b_layout=b, config=candidate.config, aligned=aligned,
-                        precision=precision,
-                    )
-                )  # fmt: skip
+            for a, b, aligned in itertools.product(sides, sides, (True, False)):
+                if aligned and "any" in (a, b):
+                    continue  # never aligned
+                fitting = candidates(
+                    kernel,
+                    dtype.itemsize,
+                    precision,
+                    out_itemsize=out_itemsize,
+                    shared_limit=target.shared_limit,
+                    aligned=aligned,
+                    capability=target.capability,
+                )
+                options = dict(dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
+                builds += [build(kernel, config=candidate.config, **options) for candidate in fitting]
     return builds
 
 
