@@ -63,9 +63,7 @@ def test_every_code_cell_was_executed_in_order(path):
 
 @every_notebook
 def test_no_code_cell_is_long(path):
-    long = [
-        cell.source.splitlines()[0] for cell in code_cells(path) if cell.source.count("\n") >= MAX_CODE_LINES
-    ]
+    long = [cell.source.splitlines()[0] for cell in code_cells(path) if cell.source.count("\n") >= MAX_CODE_LINES]
     assert long == [], f"cells of more than {MAX_CODE_LINES} lines"
 
 
@@ -115,9 +113,7 @@ def png(*chunks):
 
 
 def test_png_loses_its_metadata_and_nothing_else():
-    noisy = png(
-        (b"IHDR", b"h" * 13), (b"tEXt", b"Software\0x"), (b"IDAT", b"data"), (b"tIME", b"0"), (b"IEND", b"")
-    )
+    noisy = png((b"IHDR", b"h" * 13), (b"tEXt", b"Software\0x"), (b"IDAT", b"data"), (b"tIME", b"0"), (b"IEND", b""))
     assert render.strip_png(noisy) == png((b"IHDR", b"h" * 13), (b"IDAT", b"data"), (b"IEND", b""))
 
 
@@ -137,10 +133,7 @@ def lesson(tmp_path, monkeypatch):
 
 def test_inserting_a_cell_keeps_the_other_ids(lesson):
     before = [cell["id"] for cell in render.build(lesson("# %%\na = 1\n\n# %%\na\n\n# %%\na\n")).cells]
-    after = [
-        cell["id"]
-        for cell in render.build(lesson("# %%\nnew = 0\n\n# %%\na = 1\n\n# %%\na\n\n# %%\na\n")).cells
-    ]
+    after = [cell["id"] for cell in render.build(lesson("# %%\nnew = 0\n\n# %%\na = 1\n\n# %%\na\n\n# %%\na\n")).cells]
     assert after[1:] == before
     assert len(set(before)) == 3, "equal cells have ids of their own"
 
