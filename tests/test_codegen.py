@@ -1,0 +1,339 @@
+"""Every kernel and configuration that ships compiles for every target that it claims, and becomes what it should."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig, GroupGemmPlan, codegen, launch, runtime
+from course_kernels.codegen import TARGETS, Build, CompileError, build, compile_kernel, compile_many, shipped
+
+CUDA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
+AMD = [name for name, target in TARGETS.items() if target.backend == "hip"]
+TMA = ["sm_90", "sm_100", "sm_120"]
+
+# Kernels that may keep registers in local memory: (targets, pattern of the build's name, bytes per thread, reason).
+# Anything above the bytes fails, and so does anything that is not listed.
+KNOWN_SPILLS = [
+    (TMA, r"^tma float32 (row|col)/(row|col) (64×64|32×32)×32", 400,
+     "no tensor cores for IEEE float32: 4 warps hold a block of 64×32 of A and of B in registers, as scalars"),
+    (TMA, r"^tma .* unaligned", 1400,
+     "where no descriptor describes C, the tile is stored through 64-bit addresses, each held by the thread"),
+    (["sm_80", "sm_120"], r"^(naive|round_robin) \w+ (row|col)/(row|col) 128×128×(64|128)$", 96,
+     "4 or 8 warps hold 64 or 128 accumulators a thread; a few values of the walk wait in local memory while K is summed"),
+    (["sm_80", "sm_90", "sm_120"], r"^(naive|round_robin) float32 .* 64×64×32", 32,
+     "as for tma float32, but the pointers, not the blocks, are what does not fit"),
+]  # fmt: skip
+
+
+def allowed_spill(spec: Build, target: str) -> int:
+    return max((size for targets, name, size, _ in KNOWN_SPILLS if target in targets and re.search(name, str(spec))),
+               default=0)  # fmt: skip
+
+
+def grid(target: str) -> list[Build]:
+    """What of ``shipped`` is compiled here: all kernels, dtypes, precisions and configurations with row-major aligned
+    operands, and every other pair of layouts, aligned or not, for one configuration of each kernel, dtypes in turn.
+
+    Layouts change how a block is loaded, configurations how much of it, dtypes which instruction multiplies; of the
+    three, only the configuration decides whether a build fits, so only that axis is covered in full. Of the pairs, the
+    transposed ones (the gradients' operands) matter most and are not left out for any kernel.
+    """
+    everything = shipped(target)
+    chosen = [spec for spec in everything if " row/row " in str(spec) and "unaligned" not in str(spec)]
+    others: dict[tuple, list[Build]] = {}
+    for spec in everything:
+        layouts = re.search(r"(row|col|any)/(row|col|any)", str(spec))[0]
+        others.setdefault((spec.kernel, layouts, "unaligned" in str(spec)), []).append(spec)
+    for turn, group in enumerate(others.values()):
+        chosen.append(group[turn * 3 % len(group)])
+    return list(dict.fromkeys(chosen))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_workers():
+    yield
+    codegen.close()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_ships_compiles_fits_and_does_not_spill(target):
+    specs = grid(target)
+    results = compile_many([(spec, target) for spec in specs], workers=2, return_errors=True)
+    problems = []
+    for spec, compiled in zip(specs, results, strict=True):
+        if isinstance(compiled, CompileError):
+            problems.append(str(compiled))
+            continue
+        if compiled.spills.bytes > allowed_spill(spec, target):
+            problems.append(f"{spec}: {compiled.spills}, allowed {allowed_spill(spec, target)} bytes")
+        if not compiled.fits:
+            problems.append(f"{spec}: {compiled.shared_bytes} bytes of shared memory, {TARGETS[target].shared_limit} there")
+        if not 0 < compiled.registers <= (255 if target in CUDA else 512):
+            problems.append(f"{spec}: {compiled.registers} registers")
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_configuration_dtype_and_layout_is_in_the_grid(target):
+    everything, chosen = shipped(target), grid(target)
+
+    def covered(specs, pattern):
+        return {re.search(pattern, str(spec))[0] for spec in specs}
+
+    for pattern in (r"^\w+", r"^\w+ \w+( tf32)?", r"\w+/\w+", r"\d+×\d+×\d+.*?(?= unaligned|$)"):
+        assert covered(chosen, pattern) == covered(everything, pattern)
+
+
+def test_what_is_claimed_where():
+    half = build("round_robin", dtype="float16", config=GemmConfig(64, 64, 32, 8, 2, 8, 2), aligned=False)
+    assert codegen.claims(half) == tuple(TARGETS)
+    names = {target: {" ".join(str(spec).split()[:2]) for spec in shipped(target)} for target in TARGETS}
+    assert {target for target in TARGETS if "tma float16" in names[target]} == set(TMA)
+    assert {target for target in TARGETS if "round_robin float8_e4m3fn" in names[target]} == set(TMA)
+    assert "round_robin bfloat16" not in names["sm_75"]
+    assert {"round_robin bfloat16", "naive float32"} <= names["gfx942"] & names["gfx950"] & names["sm_80"]
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("target", TMA)
+def test_shared_memory_estimate_is_an_upper_bound(target, out_dtype):
+    from course_kernels.config import candidates
+
+    size = 4 if out_dtype == "float32" else 2
+    capability = TARGETS[target].capability
+    configs = [candidate.config for candidate in candidates("tma", 2, "ieee")]
+    results = compile_many([(build("tma", out_dtype=out_dtype, config=config), target) for config in configs])
+    for config, compiled in zip(configs, results, strict=True):
+        assert compiled.shared_bytes <= config.shared_memory("tma", 2, size, capability), config
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
+def test_hopper_descriptor_kernel_uses_wgmma_and_bulk_copies(dtype):
+    counts = compile_kernel("tma", "sm_90", dtype=dtype).instructions
+    assert counts["wgmma"] > 0
+    assert counts["bulk tensor load"] >= 2
+    assert counts["bulk tensor store"] >= 1
+    assert counts["mma.sync"] == counts["cp.async"] == counts["st.global"] == 0
+
+
+def test_each_target_multiplies_on_its_matrix_unit():
+    expected = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05.mma", "sm_120": "mma.sync"}
+    expected.update(gfx942="mfma", gfx950="mfma")
+    for target, instruction in expected.items():
+        counts = compile_kernel("round_robin", target).instructions
+        others = set(expected.values()) - {instruction}
+        assert counts[instruction] > 0, target
+        assert not any(counts[other] for other in others), target
+
+
+@pytest.mark.parametrize("kernel", ["naive", "round_robin"])
+@pytest.mark.parametrize("layouts", [("row", "row"), ("row", "col"), ("col", "row")])
+def test_aligned_operands_are_copied_16_bytes_at_a_time(kernel, layouts):
+    options = {"a_layout": layouts[0], "b_layout": layouts[1]}
+    aligned = compile_kernel(kernel, "sm_90", **options).widths
+    assert aligned["cp.async"].keys() == {16}
+    assert 2 not in aligned["ld.global"]
+    unaligned = compile_kernel(kernel, "sm_90", aligned=False, **options).widths
+    assert not unaligned["cp.async"]
+    assert unaligned["ld.global"][2] > 0
+    assert 16 not in unaligned["ld.global"]
+
+
+def test_aligned_operands_are_loaded_16_bytes_at_a_time_on_amd():
+    assert compile_kernel("round_robin", "gfx942").widths["ld.global"][16] > 0
+    assert 16 not in compile_kernel("round_robin", "gfx942", aligned=False).widths["ld.global"]
+
+
+def _type_of(value) -> str:
+    if isinstance(value, torch.Tensor):
+        names = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+        return "*" + names[value.dtype]
+    return "constexpr" if value is None or value == 1 else "i32"
+
+
+@pytest.mark.skipif(runtime.MODE == "compile-only", reason="plans are for processes that can launch kernels")
+@pytest.mark.parametrize("kernel", ["naive", "round_robin", "tma"])
+@pytest.mark.parametrize(("a_layout", "b_layout"), [("row", "row"), ("col", "row"), ("row", "col")])
+@pytest.mark.parametrize("n", [64, 56, 50])
+def test_build_is_what_group_gemm_launches(kernel, a_layout, b_layout, n):
+    config = GemmConfig(32, 32, 32, 4, 2)
+    device = runtime.device()
+    A = [torch.zeros(64, 64, dtype=torch.float16, device=device) for _ in range(3)]
+    B = [torch.zeros(64, n, dtype=torch.float16, device=device) for _ in range(3)]
+    A = A if a_layout == "row" else [a.t().contiguous().t() for a in A]
+    B = B if b_layout == "row" else [b.t().contiguous().t() for b in B]
+    plan = GroupGemmPlan(A, B, method=kernel, config=config)
+    launched = plan.launches[0].kernel
+    assert launched == ("round_robin" if kernel == "tma" and b_layout == "row" and n == 50 else kernel)
+    function, _, args, kwargs = plan._prepared._calls[0]
+    aligned = n % 16 == 0 or (kernel != "naive" and n % 8 == 0)
+    spec = build(launched, config=config, a_layout=a_layout, b_layout=b_layout, aligned=aligned)
+    assert function is launch.KERNELS[launched]
+    assert kwargs.pop("num_warps") == spec.num_warps
+    assert kwargs.pop("num_stages") == spec.num_stages
+    assert kwargs == {name: spec.constexprs[name] for name in kwargs}
+    for name, value in zip(function.arg_names, args):  # noqa: B905 (the rest are keyword arguments)
+        expected = "constexpr" if name in spec.constexprs else spec.signature[name]
+        assert _type_of(value) == expected, name
+        if name in spec.constexprs:
+            assert spec.constexprs[name] == value, name
+        elif name in spec.divisible_by_16:
+            assert (value.data_ptr() if isinstance(value, torch.Tensor) else value) % 16 == 0, name
+
+
+LEARNERS_FILE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(x_ptr, y_ptr, n, BLOCK: tl.constexpr, TIMES: tl.constexpr = 2):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * TIMES, mask=i < n)
+
+@triton.jit
+def broken(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), no_such_name)
+
+def plain(x):
+    return x
+
+tuned = triton.autotune([triton.Config({"BLOCK": 64})], key=["n"])(double)
+"""
+SIGNATURE = {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32"}
+
+
+@pytest.fixture
+def learners_file(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(LEARNERS_FILE)
+    return path
+
+
+def test_a_learners_kernel_is_compiled_from_its_file_and_again_when_it_changes(learners_file, monkeypatch):
+    options = {"signature": SIGNATURE, "constexprs": {"BLOCK": 256}, "num_warps": 2}
+    narrow = compile_kernel(f"{learners_file}:double", "sm_80", **options)
+    assert narrow.widths["ld.global"] == {4: 4}
+    wide = compile_kernel(f"{learners_file}:double", "sm_80", divisible_by_16=tuple(SIGNATURE), **options)
+    assert wide.widths["ld.global"] == {16: 1}
+    assert "mul" in wide.ptx or "add" in wide.ptx
+    learners_file.write_text(LEARNERS_FILE.replace("* TIMES", "* TIMES * TIMES + 77.0"))
+    monkeypatch.chdir(learners_file.parent)
+    changed = compile_kernel("kernel.py:double", "sm_80", **options)
+    assert "0f429A0000" in changed.ptx  # 77.0
+    assert "0f429A0000" not in narrow.ptx
+    assert compile_kernel("kernel.py:tuned", "gfx942", **options).registers > 0
+
+
+def test_errors_carry_the_compilers_message_and_the_worker_goes_on(learners_file):
+    options = {"signature": {"x_ptr": "*fp32"}, "constexprs": {"BLOCK": 64}}
+    with pytest.raises(CompileError, match=r"no_such_name is not defined") as caught:
+        compile_kernel(f"{learners_file}:broken", "sm_90", **options)
+    assert len(str(caught.value).splitlines()) < 50
+    processes = [worker._process.pid for worker in codegen.compiler._idle]
+    assert compile_kernel("naive", "sm_90").registers > 0
+    assert [worker._process.pid for worker in codegen.compiler._idle] == processes
+    wrong = {"double": "missing: ", "plain": "not", "absent": "no 'absent'"}
+    for function, message in wrong.items():
+        with pytest.raises(CompileError, match=message):
+            compile_kernel(f"{learners_file}:{function}", "sm_90", **options)
+    with pytest.raises(CompileError, match="does not have"):
+        compile_kernel(f"{learners_file}:broken", "sm_90", signature=SIGNATURE, constexprs={"BLOCK": 64})
+    with pytest.raises(CompileError, match="exists"):
+        compile_kernel("/nowhere/kernel.py:double", "sm_90")
+
+
+def test_a_compiler_that_dies_or_hangs_is_reported_and_replaced(tmp_path):
+    (tmp_path / "dies.py").write_text("import os, sys\nprint('last words', file=sys.stderr, flush=True)\nos._exit(7)\n")
+    with pytest.raises(CompileError, match=r"(?s)died \(exit 7\).*last words"):
+        compile_kernel(f"{tmp_path}/dies.py:f", "sm_90")
+    (tmp_path / "exits.py").write_text("raise SystemExit('gone')\n")
+    with pytest.raises(CompileError, match="gone"):
+        compile_kernel(f"{tmp_path}/exits.py:f", "sm_90")
+    (tmp_path / "hangs.py").write_text("while True: pass\n")
+    with pytest.raises(CompileError, match="not compiled within 1 s"):
+        compile_kernel(f"{tmp_path}/hangs.py:f", "sm_90", timeout=1)
+    assert compile_kernel("naive", "sm_90").registers > 0
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="target must be one of sm_75"):
+        compile_kernel("naive", "sm_86")
+    with pytest.raises(ValueError, match="kernel must be one of"):
+        compile_kernel("fast", "sm_90")
+    with pytest.raises(ValueError, match="a_layout must be 'row' or 'col'"):
+        build("tma", a_layout="any")
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        build("tma", dtype="float64")
+    with pytest.raises(ValueError, match="both"):
+        Build("m:f", {"x": "i32"}, {"x": 1})
+    with pytest.raises(ValueError, match="divisible_by_16"):
+        Build("m:f", {"x": "i32"}, {}, ("y",))
+    with pytest.raises(TypeError, match="no further options"):
+        compile_kernel(build("naive"), "sm_90", dtype="float16")
+    with pytest.raises(TypeError, match="kernel must be"):
+        compile_kernel(3, "sm_90")
+    scope = {}
+    exec("def made_here(x): pass", scope)
+    with pytest.raises(ValueError, match="%%writefile"):
+        compile_kernel(scope["made_here"], "sm_90")
+    with pytest.raises(ValueError, match="workers"):
+        compile_many([], workers=0)
+
+
+def test_registers_and_spills_agree_with_the_disassembler():
+    compiled = compile_kernel("naive", "sm_75", config=GemmConfig(64, 64, 64))  # scalar arithmetic: far too large
+    assert compiled.registers <= 255
+    assert compiled.spills.bytes > 100
+    assert compiled.spills.loads > 10
+    assert compiled.spills.stores > 10
+    used = {int(number) for number in re.findall(r"\bR(\d+)\b", compiled.sass)}
+    assert max(used) < compiled.registers <= max(used) + 8  # allocated in eights
+    small = compile_kernel("naive", "sm_90")
+    assert small.spills == (0, 0, 0)
+    assert not small.spills
+    assert "STL" not in small.sass
+
+
+def test_excerpts_and_summary():
+    compiled = compile_kernel("tma", "sm_90")
+    lines = compiled.excerpt(r"wgmma\.mma_async", before=1, after=1).splitlines()
+    assert len(lines) == 3
+    assert "wgmma.mma_async" in lines[1]
+    assert max(map(len, lines)) < 120
+    assert ".loc" not in compiled.excerpt("bulk.tensor", before=20, after=20)
+    assert "ttng.warp_group_dot" in compiled.excerpt("warp_group_dot", stage="ttgir")
+    assert compiled.excerpt("HGMMA|WGMMA", stage="sass")
+    with pytest.raises(ValueError, match="matches 0 lines"):
+        compiled.excerpt("no such thing")
+    with pytest.raises(AttributeError, match="sm_90 has no amdgcn"):
+        compiled.amdgcn  # noqa: B018
+    assert 1000 < compiled.binary_bytes < 10**6
+    amd = compile_kernel("naive", "gfx942")
+    assert amd.excerpt("v_mfma")
+    table = codegen.summary([compiled, amd]).splitlines()
+    assert table[0].split()[:3] == ["kernel", "target", "registers"]
+    assert str(compiled.registers) in table[1].split()
+    assert "wgmma" in table[0]
+    assert "mfma" in table[0]
+    assert "tcgen05.mma" not in table[0]
+
+
+def test_a_process_that_ends_takes_its_compilers_along():
+    script = textwrap.dedent("""
+        from course_kernels import codegen, runtime
+        codegen.compile_kernel("naive", "sm_80")
+        print(runtime.MODE, codegen.compiler._idle[0]._process.pid)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    mode, pid = done.stdout.split()
+    assert mode == runtime.MODE
+    assert done.stderr == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
