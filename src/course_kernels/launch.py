@@ -57,47 +57,53 @@ class Launch:
         return f"{self.kernel}: {len(self.problems)} problems, {self.tiles} tiles of {block}, {self.programs} programs"
 
 
-def operand_layout(matrix: torch.Tensor) -> tuple[int, int]:
-    """(layout, leading dimension) of a matrix: ROW_MAJOR, COL_MAJOR, or ANY where neither stride is 1.
+class View(NamedTuple):
+    """A matrix as the tables describe it: what torch says of it, asked once.
 
-    The stride along an extent of 1 or 0 is never used, so it counts as whatever serves: such a matrix gets the least
-    leading dimension that satisfies the 16-byte rule.
+    Attributes:
+        address: of its first element.
+        rows, cols: its extents.
+        layout: ROW_MAJOR, COL_MAJOR, or ANY where neither stride is 1.
+        strides: of row and column in elements. The stride along an extent of 1 or 0 is never used, so it counts as
+            whatever serves: a matrix with such an extent gets the least leading dimension that satisfies the 16-byte
+            rule.
+        described: whether a TMA descriptor can describe it: one stride of 1, base address and the other stride
+            multiples of 16 bytes.
+        aligned: whether the pointer kernel's hints hold for it as an operand: as ``described``, and the extent along
+            the stride of 1 is a multiple of 16 bytes, too.
     """
-    (rows, cols), (row_stride, col_stride) = matrix.shape, matrix.stride()
-    unit = max(1, 16 // matrix.element_size())
-    if col_stride == 1 or (cols <= 1 and row_stride != 1):
-        return ROW_MAJOR, row_stride if rows > 1 else -(-max(cols, 1) // unit) * unit
-    if row_stride == 1 or rows <= 1:
-        return COL_MAJOR, col_stride if cols > 1 else -(-max(rows, 1) // unit) * unit
-    return ANY, 0
+
+    address: int
+    rows: int
+    cols: int
+    layout: int
+    strides: tuple[int, int]
+    described: bool
+    aligned: bool
+
+    @classmethod
+    def of(cls, matrix: torch.Tensor) -> View:
+        """The view of a 2-D tensor of 1, 2 or 4 bytes an element."""
+        (rows, cols), (row_stride, col_stride), address = matrix.shape, matrix.stride(), matrix.data_ptr()
+        unit = 16 // matrix.element_size()
+        if col_stride == 1 or (cols <= 1 and row_stride != 1):
+            layout, along = ROW_MAJOR, cols
+            leading = row_stride if rows > 1 else -(-max(cols, 1) // unit) * unit
+            strides = (leading, 1)
+        elif row_stride == 1 or rows <= 1:
+            layout, along = COL_MAJOR, rows
+            leading = col_stride if cols > 1 else -(-max(rows, 1) // unit) * unit
+            strides = (1, leading)
+        else:
+            return cls(address, rows, cols, ANY, (row_stride, col_stride), False, False)
+        described = address % 16 == 0 and leading % unit == 0 and leading > 0
+        return cls(address, rows, cols, layout, strides, described, described and along % unit == 0)
 
 
 def satisfies_descriptor_rule(matrix: torch.Tensor) -> bool:
-    """Whether a TMA descriptor can describe a matrix: one stride of 1, base address and leading stride multiples of
+    """Whether a TMA descriptor can describe a matrix: one stride of 1, base address and the other stride multiples of
     16 bytes, the latter not 0."""
-    layout, leading = operand_layout(matrix)
-    return (
-        layout != ANY
-        and matrix.data_ptr() % 16 == 0
-        and leading * matrix.element_size() % 16 == 0
-        and leading > 0
-    )
-
-
-def _is_aligned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether the pointer kernel may use its ALIGN hints: see ``round_robin_kernel``."""
-    unit = 16 // a.element_size()
-    for matrix in (a, b, c):
-        layout, leading = operand_layout(matrix)
-        if layout == ANY or matrix.data_ptr() % 16 or leading % unit:
-            return False
-    return all(matrix.shape[1 if operand_layout(matrix)[0] == ROW_MAJOR else 0] % unit == 0 for matrix in (a, b))
-
-
-def _rows(matrix: torch.Tensor) -> tuple[int, int]:
-    """The two strides of a matrix as its table holds them, in elements."""
-    layout, leading = operand_layout(matrix)
-    return {ROW_MAJOR: (leading, 1), COL_MAJOR: (1, leading), ANY: matrix.stride()}[layout]
+    return View.of(matrix).described
 
 
 class Prepared:
@@ -151,15 +157,19 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> 
     level = record.RECORD_OFF.value
     if recording:
         level = (record.RECORD_PROGRAM if runtime.MODE == "interpreter" else record.RECORD_TIME).value
+    descriptors = settings.method != "round_robin" and runtime.supports_descriptors(device)
+    itemsizes = group_A[0].element_size(), out[0].element_size()
+    views = [tuple(map(View.of, problem)) for problem in zip(group_A, group_B, out)]
     buckets: dict[_Bucket, list[int]] = {}
-    for i, (a, b, c) in enumerate(zip(group_A, group_B, out)):
-        if c.numel():
-            buckets.setdefault(_bucket(a, b, c, settings.method, device, i), []).append(i)
+    for i, problem in enumerate(views):
+        if problem[2].rows and problem[2].cols:
+            bucket = _bucket(*problem, 16 // itemsizes[0], settings.method, descriptors, i)
+            buckets.setdefault(bucket, []).append(i)
     planned = [
-        (bucket, members, *_plan_grid(bucket, members, group_A, group_B, settings, device, programs))
+        (bucket, members, *_plan_grid(bucket, [views[i] for i in members], itemsizes, settings, device, programs))
         for bucket, members in buckets.items()
     ]
-    tables = _Tables(planned, group_A, group_B, out, device)
+    tables = _Tables(planned, views, device)
     prepared._keep.append(tables)
     for index, (bucket, members, kernel, config, grid, tiles) in enumerate(planned):
         log = torch.full((tiles, 4), -1, dtype=torch.int64, device=device) if recording else None
@@ -173,7 +183,9 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> 
         common.update(num_warps=config.num_warps, num_stages=config.num_stages)
         prepared.launches.append(launch)
         if launch.kernel == "naive":
-            args = (a, b, c, a.shape[0], b.shape[1], a.shape[1], *_rows(a), *_rows(b), *_rows(c), log)
+            view_a, view_b, view_c = views[members[0]]
+            extents = view_c.rows, view_c.cols, view_a.cols
+            args = (a, b, c, *extents, *view_a.strides, *view_b.strides, *view_c.strides, log)
         else:
             args = (*tables.of(index), len(members), tiles, tables.counter(index), log)
         prepared._calls.append((KERNELS[launch.kernel], (grid,), args, common))
@@ -244,33 +256,34 @@ class _Bucket(NamedTuple):
     index: int = -1  # sets a naive launch's only problem apart
 
 
-def _bucket(a, b, c, method: str, device: torch.device, index: int) -> _Bucket:
-    layouts = tuple(operand_layout(matrix)[0] for matrix in (a, b, c))
+def _bucket(a: View, b: View, c: View, unit: int, method: str, descriptors: bool, index: int) -> _Bucket:
+    """The bucket of a problem; ``unit`` is the number of operand elements in 16 bytes."""
+    layouts = a.layout, b.layout, c.layout
+    aligned = a.aligned and b.aligned and c.described and max(c.strides) % unit == 0
     if method == "naive":
         # Triton looks at the arguments itself, and sees only multiples of 16.
-        aligned = _is_aligned(a, b, c) and all(extent % 16 == 0 for extent in (*a.shape, b.shape[1]))
+        aligned = aligned and all(extent % 16 == 0 for extent in (a.rows, a.cols, b.cols))
         return _Bucket(("naive",), layouts, aligned, False, index)
     kernels = ("round_robin",)
-    descriptors = method != "round_robin" and runtime.supports_descriptors(device)
-    if descriptors and satisfies_descriptor_rule(a) and satisfies_descriptor_rule(b):
+    if descriptors and a.described and b.described:
         kernels = ("tma",) if method == "tma" else ("tma", "round_robin")
-    describe_c = "tma" in kernels and layouts[2] == ROW_MAJOR and satisfies_descriptor_rule(c)
-    return _Bucket(kernels, layouts, "round_robin" in kernels and _is_aligned(a, b, c), describe_c)
+    describe_c = "tma" in kernels and c.layout == ROW_MAJOR and c.described
+    return _Bucket(kernels, layouts, aligned and "round_robin" in kernels, describe_c)
 
 
-def _plan_grid(bucket, members, group_A, group_B, settings, device, programs) -> tuple[str, GemmConfig, int, int]:
+def _plan_grid(bucket, views, itemsizes, settings, device, programs) -> tuple[str, GemmConfig, int, int]:
     """(kernel, configuration, programs, tiles) of one launch."""
-    problems = tuple((group_A[i].shape[0], group_B[i].shape[1], group_A[i].shape[1]) for i in members)
+    problems = tuple((c.rows, c.cols, a.cols) for a, _, c in views)
     num_sms = runtime.num_sms(device)
     kernel, config = bucket.kernels[0], settings.config
     if config is None:
         kernel, config = choose(
             problems,
             kernels=bucket.kernels,
-            itemsize=group_A[0].element_size(),
+            itemsize=itemsizes[0],
             precision=settings.precision,
             num_sms=num_sms,
-            out_itemsize=settings.result_dtype(group_A[0].dtype).itemsize,
+            out_itemsize=itemsizes[1],
             shared_limit=runtime.shared_memory_limit(device),
             aligned=bucket.aligned,
             capability=runtime.capability(device),
@@ -292,20 +305,20 @@ class _Tables:
     strides (int64), and a counter (int32) that starts at zero.
     """
 
-    def __init__(self, planned, group_A, group_B, out, device):
+    def __init__(self, planned, views, device):
         words: list[int] = []
         self._slices = []
         for _, members, kernel, *_ in planned:
-            start = len(words)
+            self._slices.append((len(words), len(members)))
             if kernel != "naive":
-                for group in (group_A, group_B, out):
-                    words += [group[i].data_ptr() for i in members]
-                for i in members:
-                    words += [*_rows(group_A[i]), *_rows(group_B[i]), *_rows(out[i])]
-                sizes = [n for i in members for n in (*group_A[i].shape[:1], group_B[i].shape[1], group_A[i].shape[1])]
+                problems = [views[i] for i in members]
+                for column in range(3):
+                    words += [problem[column].address for problem in problems]
+                for a, b, c in problems:
+                    words += [*a.strides, *b.strides, *c.strides]
+                sizes = [extent for a, _, c in problems for extent in (c.rows, c.cols, a.cols)]
                 sizes += [0] * (2 - len(sizes) % 2)  # the counter, and up to a whole word
                 words += [low | high << 32 for low, high in zip(sizes[::2], sizes[1::2])]
-            self._slices.append((start, len(members)))
         pinned = device.type == "cuda" and bool(words)
         host = torch.tensor(words, dtype=torch.int64, pin_memory=pinned)
         self._host = host  # pinned memory must stay until the copy has happened
