@@ -1,0 +1,94 @@
+"""The overview draws the tokens, groups and tiles that it was given."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from course_kernels import testing
+from course_kernels.viz.overview import overview
+from course_kernels.viz.style import color_of
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def patches(figure, gid):
+    return [patch for patch in figure.axes[0].patches if (patch.get_gid() or "") == gid]
+
+
+def colors(found):
+    return Counter(to_hex(patch.get_facecolor()).upper() for patch in found)
+
+
+def test_tokens_keep_their_order_and_have_their_experts_colours():
+    ids = [2, 0, 0, 1, 2, 2]
+    figure = overview(ids, experts=3)
+    drawn = [patches(figure, f"token{i}")[0] for i in range(len(ids))]
+    assert [to_hex(patch.get_facecolor()).upper() for patch in drawn] == [color_of(g) for g in ids]
+    edges = [patch.get_y() for patch in drawn]
+    assert edges == sorted(edges, reverse=True)
+
+
+def test_groups_are_as_high_as_they_have_tokens():
+    figure = overview(testing.route("zipf", 64, seed=1))
+    sizes = testing.routed_sizes("zipf", 64, seed=1)
+    heights = [patches(figure, f"A{g}")[0].get_height() for g in range(8)]
+    assert [h / heights[0] * sizes[0] for h in heights] == pytest.approx(sizes)
+    assert [text.get_text() for text in figure.axes[0].texts if " token" in text.get_text()] == [
+        f"{size} token" + ("" if size == 1 else "s") for size in sizes
+    ]
+
+
+def test_every_tile_is_computed_once_by_some_processor():
+    figure = overview(testing.route("zipf", 64, seed=1), programs=7)
+    outputs = [colors(patches(figure, f"C{g}")) for g in range(8)]
+    lanes = [patches(figure, f"SM{p}") for p in range(7)]
+    assert sum(map(colors, lanes), Counter()) == sum(outputs, Counter())
+    lengths = [len(lane) for lane in lanes]
+    assert max(lengths) - min(lengths) <= 1
+    assert any(f"{sum(lengths)} tiles" in text.get_text() for text in figure.axes[0].texts)
+
+
+@pytest.mark.parametrize("router", testing.ROUTERS)
+def test_nothing_leaves_the_figure_and_groups_do_not_overlap(router):
+    figure = overview(testing.route(router, 64))
+    ax = figure.axes[0]
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    for patch in ax.patches:
+        box = patch.get_path().get_extents(patch.get_patch_transform())
+        assert box.x0 >= left
+        assert box.x1 <= right
+        assert box.y0 >= low
+        assert box.y1 <= high
+    groups = [patches(figure, f"A{g}")[0] for g in range(8)]
+    for upper, lower in itertools.pairwise(groups):
+        assert upper.get_y() >= lower.get_y() + lower.get_height()
+
+
+def test_an_expert_without_tokens_has_no_tile():
+    figure = overview([0, 0, 2], experts=3)
+    assert patches(figure, "C1") == []
+    assert patches(figure, "C2") != []
+
+
+def test_stored_picture_is_what_the_tool_draws():
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "tools" / "make_pictures.py")
+    make_pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_pictures)
+    data = make_pictures.TARGET.read_bytes()
+    assert len(data) < 200_000
+    stored = Image.open(io.BytesIO(data)).convert("RGB")
+    drawn = Image.open(io.BytesIO(make_pictures.png(make_pictures.hero()))).convert("RGB")
+    assert stored.size == drawn.size
+    assert stored.width == make_pictures.PIXELS_WIDE
+    # Another version of matplotlib may set an edge of a letter otherwise.
+    difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
+    assert difference.mean() < 2
