@@ -10,12 +10,12 @@ import textwrap
 
 import pytest
 import torch
+import triton
 
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, launch, runtime
 from course_kernels.codegen import TARGETS, Build, CompileError, build, compile_kernel, compile_many, shipped
 
 CUDA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
-AMD = [name for name, target in TARGETS.items() if target.backend == "hip"]
 TMA = ["sm_90", "sm_100", "sm_120"]
 
 # Kernels that may keep registers in local memory: (targets, pattern of the build's name, bytes per thread, reason).
@@ -26,10 +26,12 @@ KNOWN_SPILLS = [
     (TMA, r"^tma .* unaligned", 1400,
      "where no descriptor describes C, the tile is stored through 64-bit addresses, each held by the thread"),
     (["sm_80", "sm_120"], r"^(naive|round_robin) \w+ (row|col)/(row|col) 128×128×(64|128)$", 96,
-     "4 or 8 warps hold 64 or 128 accumulators a thread; a few values of the walk wait in local memory while K is summed"),
+     "64 or 128 accumulators a thread; a few values of the walk wait in local memory while K is summed"),
     (["sm_80", "sm_90", "sm_120"], r"^(naive|round_robin) float32 .* 64×64×32", 32,
      "as for tma float32, but the pointers, not the blocks, are what does not fit"),
 ]  # fmt: skip
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+    KNOWN_SPILLS.append((["sm_100", "sm_120"], r"^(round_robin|tma) ", 16, "up to 4 registers short"))
 
 
 def allowed_spill(spec: Build, target: str) -> int:
@@ -74,7 +76,7 @@ def test_what_ships_compiles_fits_and_does_not_spill(target):
         if compiled.spills.bytes > allowed_spill(spec, target):
             problems.append(f"{spec}: {compiled.spills}, allowed {allowed_spill(spec, target)} bytes")
         if not compiled.fits:
-            problems.append(f"{spec}: {compiled.shared_bytes} bytes of shared memory, {TARGETS[target].shared_limit} there")
+            problems.append(f"{spec}: {compiled.shared_bytes} bytes of {TARGETS[target].shared_limit} shared memory")
         if not 0 < compiled.registers <= (255 if target in CUDA else 512):
             problems.append(f"{spec}: {compiled.registers} registers")
     assert not problems, "\n".join(problems)
@@ -179,7 +181,7 @@ def test_build_is_what_group_gemm_launches(kernel, a_layout, b_layout, n):
     assert kwargs.pop("num_warps") == spec.num_warps
     assert kwargs.pop("num_stages") == spec.num_stages
     assert kwargs == {name: spec.constexprs[name] for name in kwargs}
-    for name, value in zip(function.arg_names, args):  # noqa: B905 (the rest are keyword arguments)
+    for name, value in zip(function.arg_names, args):  # the rest are keyword arguments
         expected = "constexpr" if name in spec.constexprs else spec.signature[name]
         assert _type_of(value) == expected, name
         if name in spec.constexprs:

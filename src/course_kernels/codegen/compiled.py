@@ -78,6 +78,7 @@ class Compiled:
 
     @classmethod
     def from_artefacts(cls, build: Build, target: Target, artefacts: dict) -> Compiled:
+        """From what the child process sends back."""
         asm = {name: artefacts[name] for name in ("ttir", "ttgir", "llir", "ptx", "amdgcn") if name in artefacts}
         binary = artefacts["cubin" if target.backend == "cuda" else "hsaco"]
         return cls(build, target, asm, binary, artefacts["shared"])
@@ -133,7 +134,7 @@ class Compiled:
         they never reach memory."""
         if self.target.backend != "cuda":
             size = self._amd_metadata("private_segment_fixed_size")
-            return Spills(size, len(re.findall(r"scratch_store", self.text)), len(re.findall(r"scratch_load", self.text)))
+            return Spills(size, self.text.count("scratch_store"), self.text.count("scratch_load"))
         size = _cubin_attribute(self.binary, _FRAME_SIZE)
         if not size:
             return Spills(0, 0, 0)
@@ -194,7 +195,8 @@ class Compiled:
             ValueError: there is no such match.
         """
         text = self.sass if stage == "sass" else self._stage(stage) if stage else self.text
-        lines = [_LONG_LIST.sub(r"{\1, …, \2}", _COMMENT.sub("", line.expandtabs(4))).rstrip() for line in text.splitlines()]
+        lines = [_COMMENT.sub("", line.expandtabs(4)).rstrip() for line in text.splitlines()]
+        lines = [_LONG_LIST.sub(r"{\1, …, \2}", line) for line in lines]
         lines = [line for line in lines if line.strip() and not _NOISE.match(line)]
         hits = [i for i, line in enumerate(lines) if re.search(pattern, line)]
         try:
@@ -247,7 +249,5 @@ def summary(compiled: Iterable[Compiled]) -> str:
         numbers = [one.registers, one.spills.bytes, one.shared_bytes, *(one.instructions[name] for name in names)]
         rows.append([str(one.build), one.target.name, *map(str, numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    )
+    justify = [str.ljust, str.ljust, *[str.rjust] * (len(widths) - 2)]
+    return "\n".join("  ".join(f(cell, w) for f, cell, w in zip(justify, row, widths, strict=True)) for row in rows)

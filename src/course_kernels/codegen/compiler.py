@@ -36,7 +36,7 @@ class _Worker:
     def __init__(self):
         ours, theirs = multiprocessing.Pipe()
         # A compiler diagnostic is written to the child's stderr by native code, which no exception carries.
-        self._log = tempfile.TemporaryFile(mode="ab+")
+        self._log = tempfile.TemporaryFile(mode="ab+")  # noqa: SIM115 (lives as long as the child)
         # On unless the user says otherwise, which is today's default: Triton warns that it will change.
         environment = {"TRITON_DEFAULT_FP_FUSION": "1", **os.environ, "TRITON_INTERPRET": "0"}
         with theirs:
@@ -62,9 +62,10 @@ class _Worker:
                 raise CompileError(f"{spec} for {target}: not compiled within {timeout:g} s")
             status, result = self._connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            code, lines = self._process.poll(), self._read_log().strip().splitlines()[-15:]
             self.close()
-            lines = self._read_log().strip().splitlines()[-15:]
-            code = self._process.returncode
             raise CompileError("\n".join([f"{spec} for {target}: the compiler died (exit {code})", *lines])) from None
         except BaseException:
             self.close()  # its answer would arrive in reply to the next question
@@ -86,6 +87,7 @@ class _Worker:
         if self.alive:
             self._process.kill()
         self._process.wait()
+        self._log.close()
 
 
 def _diagnostics(log: str) -> list[str]:
