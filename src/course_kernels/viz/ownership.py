@@ -81,7 +81,7 @@ def pointer_tables(
     inch = 20 / WIDTH * 0.45  # x units per y unit on the page, so that a square matrix is drawn square
     gap, top = 0.45, 1.9
     unit = min(
-        (6.9 - gap * (count - 1)) / (inch * max(sum(k for _, _, k in problems), 1)),
+        (6.2 - gap * (count - 1)) / (inch * max(sum(k for _, _, k in problems), 1)),
         (height - top - 0.6) / max(*(m for m, _, _ in problems), 1),
     )
     x = 7.2

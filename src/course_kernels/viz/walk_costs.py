@@ -2,58 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from .style import BLACK, BLUE, FAINT, GREY, ORANGE, WIDTH, color_of, styled
+from .style import BLACK, BLUE, FAINT, ORANGE, WIDTH, color_of, styled
 
-__all__ = ["program_counts", "time_ratios"]
+__all__ = ["ProgramTimes", "program_counts", "time_ratios"]
+
+
+class ProgramTimes(NamedTuple):
+    """Time of one launch by its number of programs."""
+
+    simulated_us: Mapping[int, float]
+    """Programs → µs of the cost model."""
+    recorded_us: Mapping[int, float]
+    """Programs → µs measured."""
 
 
 @styled()
-def program_counts(
-    simulated_us: Mapping[int, float],
-    recorded_us: Mapping[int, float],
-    *,
-    marks: Sequence[int] = (84, 128, 132),
-    sms: int = 132,
-) -> Figure:
-    """Draw the time of one launch against its number of programs, as simulated and as recorded.
+def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
+    """Draw the time of one launch against its number of programs, simulated as a staircase and recorded as points.
 
     Args:
-        simulated_us: programs → µs.
-        recorded_us: programs → µs.
-        marks: numbers of programs to point out.
-        sms: multiprocessors of the GPU: to the right of the grey line there are more programs than those.
+        panels: title → times; one panel each, beside each other.
 
     Returns:
-        A figure; where the record has a mark, its time is written beside it.
+        A figure; beside each recorded point stands its number of programs.
     """
-    fig = Figure(figsize=(WIDTH, 3.3))
-    ax = fig.add_subplot()
-    highest = max([*simulated_us.values(), *recorded_us.values()])
-    for values, color, marker, name in (
-        (simulated_us, ORANGE, "", "simulated"),
-        (recorded_us, BLUE, "o", "recorded on an H200"),
-    ):
-        if values:
-            xs = sorted(values)
-            ax.plot(xs, [values[x] for x in xs], color=color, marker=marker, markersize=4, label=name)
-    ax.axvline(sms, color=GREY, linewidth=0.8, linestyle=":")
-    ax.text(sms, highest * 1.12, f" {sms} multiprocessors", ha="left", va="top", color=GREY, fontsize=9)
-    for mark in marks:
-        if mark in recorded_us:
-            us = recorded_us[mark]
-            near_end = mark == max(marks)
+    fig = Figure(figsize=(WIDTH, 3.4))
+    axes = fig.subplots(1, len(panels), squeeze=False)[0]
+    for ax, (title, times) in zip(axes, panels.items(), strict=True):
+        xs = sorted(times.simulated_us)
+        ax.step(xs, [times.simulated_us[x] for x in xs], where="post", color=ORANGE, label="simulated")
+        xs = sorted(times.recorded_us)
+        ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, markersize=7, label="recorded on an H200")
+        for x in xs:
             ax.annotate(
-                f"{mark}: {us:.0f} µs", (mark, us), xytext=(8 if near_end else -4, 12), textcoords="offset points",
-                ha="left" if near_end else "right", va="bottom", color=BLUE, fontsize=9,
+                str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha="center", va="bottom",
+                color=BLUE, fontsize=9,
             )  # fmt: skip
-            ax.plot([mark], [us], "o", color=BLUE, markersize=8)
-    ax.set(xlabel="programs", ylabel="µs", ylim=(0, highest * 1.15))
-    ax.legend(loc="upper left", bbox_to_anchor=(0.62, 0.85), labelcolor="linecolor")
+        highest = max([*times.simulated_us.values(), *times.recorded_us.values()])
+        ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.15))
+        ax.legend(loc="upper right", labelcolor="linecolor")
     return fig
 
 
@@ -85,7 +78,7 @@ def time_ratios(
         ax.axhline(y, color=FAINT, linewidth=0.8, zorder=0)
         for index, provider in enumerate(providers):
             if provider in ratios[row] and provider != base:
-                ax.plot([ratios[row][provider]], [y], "o", color=color_of(index), markersize=9)
+                ax.plot([ratios[row][provider]], [y], "o", color=color_of(index), markersize=12 - 2 * index)
     ax.axvline(1.0, color=BLACK, linewidth=1.2)
     shown = [name for provider, name in providers.items() if provider != base]
     for index, (provider, name) in enumerate(providers.items()):
