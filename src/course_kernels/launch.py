@@ -223,12 +223,12 @@ def compile_time_arguments(
         return arguments
     arguments.update(
         A_DTYPE=_DTYPES[dtype], C_DTYPE=_DTYPES[out_dtype], A_LAYOUT=layouts[0], B_LAYOUT=layouts[1],
-        SCHEDULE=_SCHEDULE_CODE[config.schedule],
+        C_LAYOUT=layouts[2], SCHEDULE=_SCHEDULE_CODE[config.schedule],
     )  # fmt: skip
     if kernel == "tma":
         arguments.update(DESCRIBE_C=aligned, STORE_PARTS=config.store_parts)
     else:
-        arguments.update(C_LAYOUT=layouts[2], ALIGN=16 // dtype.itemsize if aligned else 1)
+        arguments.update(ALIGN=16 // dtype.itemsize if aligned else 1)
     return arguments
 
 

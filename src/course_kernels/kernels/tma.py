@@ -62,7 +62,7 @@ def store_block(descriptor, acc, row, col, PARTS: tl.constexpr, BLOCK_M: tl.cons
 
 @triton.jit
 def compute_tile(
-    a_desc, b_desc, c_desc, c_ptr, log_ptr, tile, passed, M, N, K, tiles_m, tiles_n, stride_cm,
+    a_desc, b_desc, c_desc, c_ptr, log_ptr, tile, passed, M, N, K, tiles_m, tiles_n, stride_cm, stride_cn,
     A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr, DESCRIBE_C: tl.constexpr, STORE_PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr, RECORD: tl.constexpr,
@@ -79,7 +79,7 @@ def compute_tile(
     if DESCRIBE_C:
         store_block(c_desc, acc, row, col, STORE_PARTS, BLOCK_M, BLOCK_N)
     else:
-        store_tile(c_ptr, acc, row, col, M, N, stride_cm, 1, BLOCK_M, BLOCK_N)
+        store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
     record_tile(log_ptr, tile, started, RECORD)
 
 
@@ -98,6 +98,7 @@ def tma_kernel(
     C_DTYPE: tl.constexpr,
     A_LAYOUT: tl.constexpr,
     B_LAYOUT: tl.constexpr,
+    C_LAYOUT: tl.constexpr,
     DESCRIBE_C: tl.constexpr,
     STORE_PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -108,8 +109,8 @@ def tma_kernel(
     PRECISION: tl.constexpr,
     RECORD: tl.constexpr,
 ):
-    """C_g = A_g @ B_g for every problem g. Arguments as in ``round_robin_kernel``; A and B satisfy the 16-byte rule,
-    C is row-major and satisfies it too where DESCRIBE_C."""
+    """C_g = A_g @ B_g for every problem g. Arguments as in ``round_robin_kernel``; A and B satisfy the 16-byte rule.
+    Where DESCRIBE_C, so does C, and it is row-major; elsewhere C has any layout and is stored through pointers."""
     ALIGN: tl.constexpr = 128 // A_DTYPE.primitive_bitwidth
     FLATTEN: tl.constexpr = SCHEDULE == CHUNKS and RECORD != RECORD_TIME
     tile, stop = first_tile(counter_ptr, total_tiles, SCHEDULE)
@@ -125,7 +126,7 @@ def tma_kernel(
             c_ptr = problem_pointer(c_ptrs, g, C_DTYPE, 16 if DESCRIBE_C else 1)
             stride_am, stride_ak = problem_strides(strides_ptr + g * 6, A_LAYOUT, ALIGN)
             stride_bk, stride_bn = problem_strides(strides_ptr + g * 6 + 2, B_LAYOUT, ALIGN)
-            stride_cm = tl.load(strides_ptr + g * 6 + 4)
+            stride_cm, stride_cn = problem_strides(strides_ptr + g * 6 + 4, C_LAYOUT, 1)
             lda = stride_am if A_LAYOUT == ROW_MAJOR else stride_ak
             ldb = stride_bk if B_LAYOUT == ROW_MAJOR else stride_bn
             a_desc = make_descriptor(a_ptr, M, K, lda, A_LAYOUT, BLOCK_M, BLOCK_K)
@@ -137,7 +138,8 @@ def tma_kernel(
             if SCHEDULE == DYNAMIC:
                 while tile < here:
                     compute_tile(
-                        a_desc, b_desc, c_desc, c_ptr, log_ptr, tile, passed, M, N, K, tiles_m, tiles_n, stride_cm,
+                        a_desc, b_desc, c_desc, c_ptr, log_ptr, tile, passed, M, N, K, tiles_m, tiles_n,
+                        stride_cm, stride_cn,
                         A_LAYOUT, B_LAYOUT, DESCRIBE_C, STORE_PARTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                         PRECISION, RECORD,
                     )  # fmt: skip
@@ -150,7 +152,8 @@ def tma_kernel(
                 step = 1 if SCHEDULE == CHUNKS else tl.num_programs(0)
                 for own in tl.range(tile, here, step, flatten=FLATTEN):
                     compute_tile(
-                        a_desc, b_desc, c_desc, c_ptr, log_ptr, own, passed, M, N, K, tiles_m, tiles_n, stride_cm,
+                        a_desc, b_desc, c_desc, c_ptr, log_ptr, own, passed, M, N, K, tiles_m, tiles_n,
+                        stride_cm, stride_cn,
                         A_LAYOUT, B_LAYOUT, DESCRIBE_C, STORE_PARTS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
                         PRECISION, RECORD,
                     )  # fmt: skip
