@@ -35,8 +35,8 @@ device = runtime.device()
 # %% [markdown]
 # ## Try the obvious: hand over the list
 #
-# The batch is a Python list: the four squares of 1024, 512, 256 and 128, scaled down by 8. This kernel would like to
-# copy the first element of each.
+# The batch is a Python list: the four squares of 1024, 512, 256 and 128, scaled down by 8. This kernel only wants the
+# first element of each.
 
 # %%
 problems = testing.reference_problems(scale=8)
@@ -66,7 +66,7 @@ print("a tuple works:", torch.equal(firsts, torch.stack([a[0, 0] for a in group_
 
 # %% [markdown]
 # It works and it stalls: the tuple is unrolled while compiling, so four problems and five problems are two different
-# kernels, and `matrices[g]` wants a `g` known beforehand. A router sends another batch every millisecond.
+# kernels, and `matrices[g]` wants a `g` known beforehand. In serving, the batch changes with every step.
 #
 # ## Tables: addresses, sizes, strides
 #
@@ -146,7 +146,6 @@ print("list gone, copy still there:", last() is not None)
 # better: put strides in a table too, and no copy is needed.
 
 # %%
-plan = GroupGemmPlan(*testing.make_operands(problems, device=device), method="round_robin")
 mine = [torch.ones(16, 16, dtype=torch.float16, device=device)]
 watched = weakref.ref(mine[0])
 plan = GroupGemmPlan(mine, [torch.ones(16, 16, dtype=torch.float16, device=device)], method="round_robin")
@@ -328,7 +327,7 @@ source.show(round_robin.problem_pointer)
 
 # %% [markdown]
 # The host may say so only after checking every address and stride; the rest go to a launch without the promise.
-# The table's own loads cost nine small instructions per tile, beside thousands.
+# The table's own nine loads (three addresses, three sizes, three strides) happen once per tile, not in the loop over K.
 #
 # ## How many programs?
 #
@@ -354,8 +353,9 @@ for kernel, label in (("round_robin", "pointer kernel"), ("tma", "descriptor ker
 walk_costs.program_counts(panels)
 
 # %% [markdown]
-# The stairs are real: as many rounds, nearly the same time. 84 programs leave 48 of 132 SMs without work, and can cost
-# no more than 66, because both need the same number of rounds. The sentences below come from the record.
+# The stairs are real: as many rounds, nearly the same time, for 66 programs and for 84. (The model's rates are
+# those of the descriptor kernel's tile, so the pointer kernel lies above its stairs.) With 84 programs, 48 of 132 SMs
+# have nothing to do. From the record:
 
 # %%
 tma = {int(programs): us for programs, us in counts["tma"].items()}
@@ -406,8 +406,8 @@ print(f"host time for 64 problems: cuBLAS loop {host['cublas loop']:.0f} µs,", 
 print(f"group_gemm {host['group_gemm']:.0f} µs, running a plan {host['plan.run']:.0f} µs")
 
 # %% [markdown]
-# Checks and tables anew for every call cost more than the loop's launches. Keep a plan wherever the memory stays put.
-# On a GPU of yours, the next cell measures two of these rows; its numbers belong to your machine.
+# A call checks every matrix and builds the tables anew; a plan has done so once. Keep a plan wherever the memory stays
+# put. On a GPU of yours, the next cell measures one of these rows; its numbers belong to your machine.
 
 # %% tags=["nbval-ignore-output"]
 if runtime.MODE == "gpu":
@@ -458,8 +458,8 @@ for name, A, C in (("expert 0 first", [x0, x1], [y0, y1]), ("expert 1 first", [x
     for full_tiles in (True, False):
         pointers, sizes, strides = tables(A, [w, w], C)
         grouped_kernel[(1,)](*pointers, sizes, strides, 2, BLOCK=32, FULL_TILES=full_tiles)
-        wrong = [int((c.double() != a.double() @ w.double()).any(1).sum()) for a, c in zip(A, C)]
-        print(f"{name}, {'full tiles' if full_tiles else 'masked':10}: wrong rows {wrong}")
+        wrong = [int((y.double() != x.double() @ w.double()).any(1).sum()) for x, y in ((x0, y0), (x1, y1))]
+        print(f"{name}, {'full tiles' if full_tiles else 'masked':10}: wrong rows of experts 0 and 1: {wrong}")
 
 # %% [markdown]
 # One program keeps an order; 132 do not, and the same call is right on Monday and wrong on Tuesday. With the mask there
@@ -505,8 +505,8 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #
 # 1. In `grouped_kernel`, write `if` for `while`. For which numbers of programs is the answer still right? Why is
 #    C full of NaN where it is not?
-# 2. Give `owners` a plan with 5 programs, then with 16. When do columns appear, and what would they mean if the
-#    columns of one problem cost more than those of another?
+# 2. Record a plan with 5 programs, then with 8, and draw it. When does one program own whole columns of C, and which
+#    operand does it then read again and again?
 # 3. How many programs need exactly 3 rounds for 256 tiles? Which of them would you launch?
 #
 # ## Summary

@@ -39,9 +39,15 @@ def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
         ax.step(xs, [times.simulated_us[x] for x in xs], where="post", color=ORANGE, label="simulated")
         xs = sorted(times.recorded_us)
         ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, markersize=7, label="recorded on an H200")
-        for x in xs:
+        near = 0.08 * (max(xs, default=0) - min(xs, default=0))
+        for i, x in enumerate(xs):
+            side = "center"  # labels of close neighbours lean away from each other
+            if i + 1 < len(xs) and xs[i + 1] - x < near:
+                side = "right"
+            elif i and x - xs[i - 1] < near:
+                side = "left"
             ax.annotate(
-                str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha="center", va="bottom",
+                str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side, va="bottom",
                 color=BLUE, fontsize=9,
             )  # fmt: skip
         highest = max([*times.simulated_us.values(), *times.recorded_us.values()])
@@ -70,15 +76,17 @@ def time_ratios(
     for row, times in us.items():
         if base not in times:
             raise ValueError(f"us must have {base!r} in every row, row {row!r} has {', '.join(map(repr, times))}")
-    fig = Figure(figsize=(WIDTH, 0.42 * len(us) + 1.1))
+    fig = Figure(figsize=(WIDTH, 0.5 * len(us) + 1.1))
     ax = fig.add_subplot()
     ratios = {row: {p: times[p] / times[base] for p in providers if p in times} for row, times in us.items()}
     names = list(us)
+    shift = 0.6 / max(len(providers), 1)  # so that equal times lie beside each other, not on each other
     for y, row in enumerate(names):
-        ax.axhline(y, color=FAINT, linewidth=0.8, zorder=0)
+        ax.axhspan(y - 0.42, y + 0.42, color=FAINT, alpha=0.35, linewidth=0, zorder=0)
         for index, provider in enumerate(providers):
             if provider in ratios[row] and provider != base:
-                ax.plot([ratios[row][provider]], [y], "o", color=color_of(index), markersize=12 - 2 * index)
+                at = y + (index - len(providers) / 2) * shift
+                ax.plot([ratios[row][provider]], [at], "o", color=color_of(index), markersize=8)
     ax.axvline(1.0, color=BLACK, linewidth=1.2)
     shown = [name for provider, name in providers.items() if provider != base]
     for index, (provider, name) in enumerate(providers.items()):
