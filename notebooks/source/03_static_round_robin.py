@@ -130,9 +130,9 @@ addresses = [w.t().contiguous().data_ptr() for w in weights]
 print("eight copies at eight addresses:", len(set(addresses)) == 8)
 
 # %% [markdown]
-# Each copy died as soon as its address was taken, and the next copy moved into the same memory. Eight rows of the
-# table point at one place, which belongs to nobody: *dangling pointers*. No error follows, since the memory exists;
-# the kernel reads whatever lies there by then.
+# Each copy died as soon as its address was taken, and the next one moved into its memory. Rows of the table share a
+# place that belongs to nobody: *dangling pointers*. No error follows, since the memory exists; the kernel reads
+# whatever lies there by then.
 
 # %%
 copies = [w.t().contiguous() for w in weights]
@@ -503,9 +503,9 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #
 # Exercises 03 (the tile walk; the tables) are not out yet. Until then, change a cell and run it again:
 #
-# 1. In `grouped_kernel`, write `if` for `while`. For which numbers of programs is the answer still right? Why is
-#    C full of NaN where it is not?
-# 2. Record a plan with 5 programs, then with 8, and draw it. When does one program own whole columns of C, and which
+# 1. In `grouped_kernel`, step by 1 instead of `tl.num_programs(0)`. Is the answer still right? How many tiles do 4
+#    programs compute now, and why does no check of the result notice?
+# 2. Record a plan with 5 programs, then with 8, and draw it. When does a program stay in one column of C, and which
 #    operand does it then read again and again?
 # 3. How many programs need exactly 3 rounds for 256 tiles? Which of them would you launch?
 #
