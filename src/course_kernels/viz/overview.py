@@ -114,7 +114,7 @@ def _draw_routes(ax, expert_of: Sequence[int], tops: Sequence[float], unit: floa
         used[g] += 1
         x0, x1 = _TOKENS_X + _TOKEN_W + 0.04, _A_X - 0.04
         path = Path([(x0, y), (x0 + 1.0, y), (x1 - 1.0, end), (x1, end)], [Path.MOVETO] + [Path.CURVE4] * 3)
-        ax.add_patch(PathPatch(path, fc="none", ec=color_of(g), lw=1.1, alpha=0.8))
+        ax.add_patch(PathPatch(path, fc="none", ec=color_of(g), lw=1.0))
 
 
 def _draw_launch(ax, sizes: Sequence[int], unit: float, programs: int, block: int) -> None:

@@ -1,0 +1,152 @@
+# %% [markdown]
+# # 00 · Start here
+#
+# A layer of a language model holds eight experts, and each token goes to one of them. Some experts get many
+# tokens, some few, some none. How does a GPU multiply them all, when every product has another size?
+#
+# You will call a kernel that does it, see what your machine can run, and repair a first mistake. Five minutes.
+
+# %%
+import torch
+
+from course_kernels import group_gemm, reference, runtime, testing
+from course_kernels.viz.overview import overview
+
+device = runtime.device()  # a GPU where there is one, else the CPU
+
+# %% [markdown]
+# ## The problem in eight lines
+#
+# A *router* chose an expert for each of 40 tokens. Sorted by expert, the tokens form eight groups:
+
+# %%
+expert_of = testing.route("zipf", tokens=40, experts=8, s=1.2, seed=4)
+sizes = torch.bincount(expert_of, minlength=8).tolist()
+
+print("first tokens go to experts", expert_of[:12].tolist())
+print("tokens of each expert     ", sizes)
+
+# %% [markdown]
+# The obvious thing is a stack: put the groups into one tensor and multiply once. Run it and see.
+
+# %% tags=["raises-exception"]
+group_A = [testing.integers((size, 64), generator=g, device=device) for g, size in enumerate(sizes)]
+group_B = [testing.integers((64, 48), generator=8 + g, device=device) for g in range(8)]
+
+torch.stack(group_A) @ torch.stack(group_B)
+
+# %% [markdown]
+# Matrices of different sizes do not stack. A loop of eight products works, and on a GPU it is eight small
+# launches, most of which leave most of the chip idle. A **grouped GEMM** computes all of them in one launch:
+
+# %%
+group_C = group_gemm(group_A, group_B, method="round_robin")
+expected = reference.group_gemm(group_A, group_B, out_dtype=torch.float16)
+
+for g, (c, e) in enumerate(zip(group_C, expected)):
+    print(f"expert {g}: result {c.shape[0]:2} × {c.shape[1]}   exact: {torch.equal(c, e)}")
+
+# %% [markdown]
+# The inputs are small whole numbers, so every product and sum is exact, and *exact* is what the course asks for.
+#
+# ## The idea in one picture
+
+# %%
+overview(expert_of)
+
+# %% [markdown]
+# Left to right: tokens arrive in any order; the router sends each to its expert; each expert multiplies its rows
+# by its own weights; every result is cut into **tiles**; and one launch deals all tiles, whatever expert they
+# belong to, to the GPU's processors (**SMs**). The rest of the course is about the right-hand side: which tiles,
+# in what order, how fast.
+#
+# ## What your machine can do
+#
+# The doctor says what is here and what will run how. In a terminal it also runs and compiles a kernel to prove
+# it: `.venv/bin/python -m course_kernels.doctor`.
+
+# %% tags=["nbval-ignore-output"]
+from course_kernels import doctor
+
+print(doctor.report(doctor.examine(trials=False)))
+
+# %% [markdown]
+# Without a GPU, kernels run in Triton's *interpreter*: the same source, computed on the CPU, slowly, with the
+# same answers. Speeds are then shown from records of an H200, and compiled code can be read for any GPU.
+#
+# ## The map
+#
+# | lesson | question |
+# | --- | --- |
+# | [01 The grouped problem](01_the_grouped_problem.ipynb) | what does padding cost, and how are groups described? |
+# | [02 One launch per problem](02_one_launch_per_problem.ipynb) | how does a tile work, and why is a loop slow? |
+# | [03 Static round-robin](03_static_round_robin.ipynb) | how does one launch find its way through many problems? |
+# | [04 Scheduling](04_scheduling.ipynb) | who should compute which tile, and when? |
+# | [05 TMA descriptors](05_tma_descriptors.ipynb) | what does Hopper's hardware take over? |
+#
+# Read in order; each lesson takes half an hour to an hour. Run a cell with Shift+Enter, change it, run it again:
+# nothing can break. Some cells fail **on purpose**, to show a mistake; the text before them says so.
+#
+# ## How checks work: a first exercise
+#
+# A check compares your answer with the right one on several inputs, and says *what* is wrong, not only that
+# something is. Here is one for this task: from the sizes of the groups, compute the row at which each group
+# **ends** (exclusive), without a loop.
+
+# %%
+from course_kernels.layout import GroupLayout
+
+
+def check_ends(ends_of):
+    for sizes in ([3, 0, 5, 2], [7], [0, 0, 0]):
+        sizes = torch.tensor(sizes, dtype=torch.int32, device=device)
+        got, want = ends_of(sizes), GroupLayout.from_sizes(sizes).ends
+        if torch.equal(got.to(want.dtype), want):
+            continue
+        why = "some ends are wrong"
+        if torch.equal(got, sizes):
+            why = "these are the sizes: an end also counts the rows of all groups before"
+        elif got.shape == want.shape and torch.equal(got, want - sizes):
+            why = "these are the rows at which groups start"
+        print(f"not yet: sizes {sizes.tolist()} gave {got.tolist()}, not {want.tolist()}; {why}")
+        return
+    print("pass: every group ends where it should, empty ones too")
+
+
+# %% [markdown]
+# The function below is wrong. Run it, read the message, replace the line, run it again.
+
+
+# %%
+def ends_of(sizes):
+    return sizes  # replace this line
+
+
+check_ends(ends_of)
+
+# %% [markdown]
+# <details><summary>Hint</summary>An end is a running total; torch has a function for that.</details>
+# <details><summary>Answer</summary><code>return torch.cumsum(sizes, dim=0)</code></details>
+#
+# An answer that is nearly right gets a message of its own. This one forgot each group's own rows:
+
+# %%
+check_ends(lambda sizes: torch.cumsum(sizes, dim=0) - sizes)
+
+# %% [markdown]
+# ## Try it
+#
+# - Draw `overview(testing.route("one_hot", 40))`: what do the processors do when one expert gets everything?
+# - Route 5 tokens instead of 40. Which experts have no tile at all, and does `group_gemm` mind?
+# - Take `method="naive"`, then `"tma"`, in the call above. The answers must not change; lessons 02 and 05 say
+# what does.
+#
+# ## Summary
+#
+# - A grouped GEMM is many matrix products of different sizes in one launch.
+# - Different sizes do not stack; a loop launches once for each and leaves the GPU idle.
+# - One launch deals the tiles of all products to the processors.
+# - Everything runs without a GPU, with the same answers; the doctor says how.
+# - Checks say what is wrong and where.
+#
+# Next: [01 The grouped problem](01_the_grouped_problem.ipynb), what padding costs and how groups are described.
