@@ -203,7 +203,7 @@ print("C is right everywhere:", torch.equal(C, want))
 memory.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="all masks")
 
 # %% [markdown]
-# Fifteen lines, and right for any M, N and K from 1 upwards. The unkind sizes first:
+# Thirteen lines, and right for any M, N and K from 1 upwards. The unkind sizes first:
 
 # %%
 for m, n, k in testing.ragged_problems():
@@ -289,30 +289,43 @@ bars = {name: timeline.simulated_bars(simulated) for name, simulated in runs.ite
 timeline.compare(bars, rows=132)
 
 # %% [markdown]
-# One launch per problem has two costs: the white-on-grey nothing *between* kernels, and SMs without a tile *during*
-# them. Smaller tiles would help with the second, not with the first. Now the same 64 problems on a real chip, where
-# every tile wrote down its SM, its start and its end:
+# One launch per problem has two costs: nothing runs *between* kernels, and SMs have no tile *during* them. Smaller
+# tiles help with the second only. Now the same 64 problems on a real chip, where every tile wrote down its SM, its
+# start and its end. (The hardware fills every second SM first; we sort them, those of the first problem on top.)
 
 # %%
 from course_kernels.bench import record
 
 recorded = record.load("launches")
 names = ("one launch per problem", "one launch per problem, CUDA graph", "one launch")
-bars = {name: timeline.launch_bars(recorded[name]) for name in names}
+used = {tile[2] for tile in recorded[names[0]]["tiles"] if tile[0] == 0}  # SMs that work on the first problem
+order = sorted(range(132), key=lambda sm: (sm not in used, sm))
+bars = {
+    name: [bar._replace(row=order.index(bar.row)) for bar in timeline.launch_bars(recorded[name])] for name in names
+}
 print("recorded on an", recorded["provenance"]["gpu"])
-timeline.compare(bars, rows=recorded["provenance"]["sms"], row_name="SM")
+timeline.compare(bars, rows=132, row_name="SM, sorted")
 
 # %% [markdown]
-# A CUDA graph takes Python out of the way and the gaps shrink; they do not vanish, since each kernel still waits for
-# its predecessor's last tile. The kernels alone:
+# A CUDA graph takes Python out of the way and the gaps shrink. They do not vanish, since each kernel still waits for
+# its predecessor's last tile. The same kernels, without SMs:
 
 # %%
 timeline.kernels({name: timeline.problem_spans(bars[name]) for name in names[:2]})
 
+# %% [markdown]
+# Closer: the first microseconds of the graph, beside the single launch. Above, half of the rows stay grey although the
+# library cut these problems into small tiles. Below, tiles are larger, fetch all at once and take longer each; but
+# nobody waits for anybody:
+
 # %%
-for name in names:
-    usage = timeline.measure(bars[name], rows=132)
-    print(f"{name}: {usage.makespan:.0f} µs, SMs busy {usage.utilisation:.0%} of the time")
+last = max(bar.end for bar in bars["one launch"])
+beginning = [bar for bar in bars["one launch per problem, CUDA graph"] if bar.end <= last]
+done = {bar.problem for bar in beginning}
+each = sum(bar.problem == 0 for bar in beginning)
+print(f"{each} tiles a problem, for 132 SMs; problems done after {last:.0f} µs: {len(done)} and 64")
+closer = {"CUDA graph of 64 launches": beginning, "one launch": bars["one launch"]}
+timeline.compare(closer, rows=132, row_name="SM, sorted")
 
 # %% [markdown]
 # ## When not to group
@@ -325,8 +338,8 @@ crossover = record.load("when_to_group")
 launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm"])
 
 # %% [markdown]
-# Left: from hundreds of rows downwards, and the more the better, grouping wins; a few large problems fill the chip
-# alone. Right: if all sizes are *equal*, `torch.bmm` needs no tables and no search for its tile. Use it.
+# Left: small problems gain, and the more of them the more; a few large ones fill the chip by themselves. Right: if all
+# sizes are *equal*, `torch.bmm` needs no tables and no search for its tile. Use it.
 
 # %%
 for count in sorted({cell["count"] for cell in crossover["cells"]}):
@@ -335,7 +348,7 @@ for count in sorted({cell["count"] for cell in crossover["cells"]}):
     print(f"{count:2} problems: the loop is as fast or faster for N =", ", ".join(map(str, loses)) or "none recorded")
 
 # %% [markdown]
-# And a problem can be too small to be worth any of this. Below 64 × 64 the time no longer depends on the size: it is
+# And a problem can be too small to be worth any of this. Below 64 × 64 the time hardly depends on the size: it is
 # launch, tables and one trip to memory. An empty kernel is the floor.
 
 # %%
@@ -346,11 +359,10 @@ for n in (16, 32, 64, 128):
     print(f"4 problems of {n:3}³, grouped: {four[n]:.1f} µs for {4 * 2 * n**3 / 1e6:6.2f} million operations")
 
 # %% [markdown]
-# 512 times the work from 16³ to 128³, nearly the same time. Such products should be fused into a neighbour, or not be
-# matrix products at all.
+# From 16³ to 128³ the work grows 512-fold, the time hardly. Such products belong inside a neighbouring kernel, or
+# should not be matrix products at all.
 #
-# One more honest number: the host. Building the tables takes Python longer than calling cuBLAS a few times; a plan
-# builds them once.
+# One more honest number: the host's. Tables take Python time; a plan builds them once.
 
 # %%
 host = record.load("group_gemm")["rows"]["4 x 128^3"]["host_us"]
@@ -364,20 +376,21 @@ for name, label in labels.items():
 # Three mistakes that raise no error. Look at each picture and say what happened before you read on.
 #
 # **1. A leading dimension taken for K.** A is 72 columns of a matrix that is 96 wide, as a slice of a fused projection
-# would be.
+# would be. To see where numbers come from, row r of it holds the number r, and B holds ones.
 
 # %%
-wide = testing.integers((M, 96), generator=5, device=device)
+wide = torch.arange(M, dtype=torch.float16, device=device)[:, None].repeat(1, 96)
 A = wide[:, :72]
-B = testing.integers((72, N), generator=6, device=device)
-C = torch.empty(M, N, dtype=torch.float16, device=device)
-want = reference.gemm(A, B, torch.float16)
+B = torch.ones(72, N, dtype=torch.float16, device=device)
+C = torch.empty(M, N, dtype=torch.float32, device=device)
+want = reference.gemm(A, B, torch.float32)
 launch(masked, A, B, C, lda=A.shape[1], ldb=B.shape[1])
 memory.error_map(C, want, title="lda = K")
 
 # %% [markdown]
-# Row 0 is right. Row 1 starts 72 elements into the buffer, still in row 0 of `wide`; and so on, ever further behind.
-# *Rows wrong from the second on* is the fingerprint. Repair: a leading dimension is asked for, never computed.
+# Row 0 is right. Row 1 starts 72 elements into the buffer, still in row 0 of `wide`; and so on, ever further behind:
+# the last rows hold too little by a quarter. The fingerprint: wrong from the second row on. Repair: ask for the leading
+# dimension, never compute it.
 
 # %%
 launch(masked, A, B, C, lda=A.stride(0), ldb=B.stride(0))
@@ -385,26 +398,26 @@ print("with A.stride(0):", torch.equal(C, want))
 
 # %% [markdown]
 # **2. A transposed view passed as if contiguous.** `torch.nn.Linear` stores its weight as (N, K), so B is `weight.T`.
-# Its shape is what we want. Its memory is not.
+# Its shape is what we want. Its memory is not. Column j of B holds the number j, A holds ones.
 
 # %%
-A = testing.integers((M, 72), generator=7, device=device)
-weight = testing.integers((N, 72), generator=8, device=device)
+A = torch.ones(M, 72, dtype=torch.float16, device=device)
+weight = torch.arange(N, dtype=torch.float16, device=device)[:, None].repeat(1, 72)
 B = weight.T
-want = reference.gemm(A, B, torch.float16)
+want = reference.gemm(A, B, torch.float32)
 launch(masked, A, B, C, lda=A.stride(0), ldb=B.shape[1])
 print("B has shape", tuple(B.shape), "and strides", B.stride())
 memory.error_map(C, want, title="B = weight.T")
 
 # %% [markdown]
-# Wrong everywhere, not even row 0 right, and of the right magnitude: the kernel multiplied with a reshuffled B. One
-# leading dimension cannot describe this matrix, whose *second* stride is 72. Two repairs: copy B, or pass both strides
-# as the library's kernel does.
+# Every column came out as nearly the same mixture of all columns: too large on the left, too small on the right. With
+# ordinary weights that looks like noise of the right magnitude. One leading dimension cannot describe B, whose *second*
+# stride is 72. Two repairs: copy B, or pass both strides, as the library's kernel takes them.
 
 # %%
 launch(masked, A, B.contiguous(), C, lda=A.stride(0), ldb=N)
 print("a contiguous copy:", torch.equal(C, want))
-(C,) = course_kernels.group_gemm([A], [B], method="naive")
+(C,) = course_kernels.group_gemm([A], [B], method="naive", out_dtype=torch.float32)
 print("both strides, no copy:", torch.equal(C, want))
 
 # %% [markdown]

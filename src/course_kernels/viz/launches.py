@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
@@ -80,7 +79,7 @@ def speedups(cells: Sequence[Mapping], provider: str, against: Sequence[str]) ->
             ratio = cell["us"][other] / cell["us"][provider]
             color = _SLOWER_FASTER(norm(ratio))
             axes.add_patch(Rectangle((x, y), 1, 1, facecolor=color, edgecolor="white", linewidth=1.5))
-            text = f"{ratio:.{max(0, 1 - math.floor(math.log10(ratio)))}f}"
+            text = f"{ratio:.{2 if ratio < 2 else 1 if ratio < 9.95 else 0}f}"
             axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9, color=ink_on(color))
         axes.set_xlim(0, len(sizes))
         axes.set_ylim(len(counts), 0)

@@ -15,7 +15,8 @@ from course_kernels.viz.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, RE
 UNTOUCHED, RIGHT, INCORRECT, MISSING, OUTSIDE = range(5)
 STATES = ("canary, untouched", "right", "wrong value", "never written", "written outside")
 STATE_COLORS = ("#F4F4F4", SKY, ORANGE, GREY, WRONG)
-_ERROR_MAP = mpl.colors.LinearSegmentedColormap.from_list("error", [BLUE, "#9CCBE8", "#FFFFFF", "#F2C48D", RED])
+# An odd number of colours, so that the middle one, an error of 0, is pure white.
+_ERROR_MAP = mpl.colors.LinearSegmentedColormap.from_list("error", [BLUE, "#9CCBE8", "#FFFFFF", "#F2C48D", RED], N=257)
 _MAX_CELLS = 400
 
 
@@ -170,14 +171,14 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
     """Draw where a result departs from what it should be: white is right, blue too small, red too large.
 
     Args:
-        got: (M, N) computed matrix, any dtype, on any device. NaN is drawn black.
+        got: (M, N) computed matrix, any dtype, on any device. NaN and infinite errors are black.
         want: (M, N) true matrix.
         block: (BLOCK_M, BLOCK_N), to draw the tiles' boundaries.
         title: put before the count of wrong elements.
         limit: error of the strongest colour. Default: the largest error.
 
     Returns:
-        A figure with the heat map and its scale.
+        A figure with the heat map and, if there is a finite error, its scale.
 
     Raises:
         ValueError: the shapes differ, or are not 2-D.
@@ -185,21 +186,27 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
     got, want = _numbers(got), _numbers(want)
     if got.ndim != 2 or got.shape != want.shape:
         raise ValueError(f"got and want must be matrices of one shape, got {got.shape} and {want.shape}")
-    error = np.where(got == want, 0.0, got - want)
+    error = np.subtract(got, want, out=np.zeros_like(got), where=got != want)
     wrong = int(np.count_nonzero(error))  # NaN counts
-    finite = np.abs(error[np.isfinite(error)])
-    limit = limit or float(finite.max(initial=0.0)) or 1.0
+    largest = float(np.abs(error[np.isfinite(error)]).max(initial=0.0))
+    limit = limit or largest or 1.0
     figure, axes = _canvas(got.shape)
     colormap = _ERROR_MAP.with_extremes(bad=BLACK)
     image = axes.imshow(np.ma.masked_invalid(error), cmap=colormap, vmin=-limit, vmax=limit, interpolation="nearest")
     _tile_lines(axes, got.shape, block, (0, 0))
     axes.set_xlabel("column")
     axes.set_ylabel("row")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
     axes.spines[["top", "right"]].set_visible(True)
     axes.set_title(f"{title}: {wrong} of {error.size} wrong" if title else f"{wrong} of {error.size} elements wrong")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=18, pad=0.02)
-    bar.set_label("got − want" + (", black: NaN" if np.isnan(error).any() else ""), color=BLACK)
-    bar.outline.set_visible(False)
+    black = "black: NaN" if np.isnan(error).any() else "black: infinite" if np.isinf(error).any() else ""
+    if largest:
+        bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=18, pad=0.02)
+        bar.set_label("got − want" + (f", {black}" if black else ""), color=BLACK)
+        bar.outline.set_visible(False)
+    elif black:  # a scale without a finite error would show nothing
+        axes.text(1.02, 0.5, black, transform=axes.transAxes, va="center")
     return figure
 
 
