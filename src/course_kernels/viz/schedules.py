@@ -171,7 +171,7 @@ def model_against_record(
     ax.grid(axis="x", color=FAINT, lw=0.6)
     ax.set_axisbelow(True)
     ax.set_xlabel("µs")
-    ax.legend(loc="lower right", fontsize=9, frameon=True, edgecolor="none")
+    ax.legend(loc="upper right", fontsize=9, frameon=True, edgecolor="none")
     if title:
         ax.set_title(title)
     return figure
