@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 05 · TMA descriptors
+# # 05 TMA descriptors: let the hardware compute the addresses
 #
 # Lesson 03's kernel multiplies on tensor cores, yet most of the instructions in its main loop do not multiply: they
 # compute addresses and compare them with edges. Hopper has a unit that does both. What must a kernel tell it, and
@@ -190,8 +190,8 @@ for order, walk in walks.items():
     print(f"{order:12} {most} visits × {gap:.1f} µs: at most {most * gap:4.1f} µs of a recorded {recorded:5.1f} µs")
 
 # %% [markdown]
-# The saving is real, and smaller than the product says: reading clocks makes each tile wait for its stores, which
-# otherwise overlap the next descriptors. Chunks have their own price, which lesson 04 showed: unequal tiles.
+# The saving is real, and smaller than the product says: part of a switch hides behind the last tile's stores, and a
+# kernel that reads clocks waits for these first. Chunks have their own price, which lesson 04 showed: unequal tiles.
 #
 # Does it pay in the end? Four problems of N³, each kernel with the configuration chosen for it:
 
@@ -372,19 +372,20 @@ draw.reach(sizes, BLOCK, {"C ends with the tensor": whole, "C ends with the grou
 #
 # ## Try it here
 #
-# - `peek` at a negative row or column: what comes back, and why does that make a convolution's padding free?
-# - Compile with `GemmConfig(128, 256, 64, num_warps=8)`: what happens to the pointer kernel's registers and spills?
-# - In `one_group`, launch the groups in ascending order. Why are other rows wrong now, and what would you see with all
-#   groups in one launch on a GPU?
+# Exercise 05 (the descriptor kernel, in `exercises/`) is not out yet. Until then, change a cell and run it again:
 #
-# Exercise 05, the descriptor kernel, has its place in `exercises/`; it is not out yet.
+# - `peek` at a negative row or column: what comes back, and why does that make a convolution's padding free?
+# - Compile both with `GemmConfig(128, 256, 64, num_warps=8)`: how many registers are left to either, of 255?
+# - In `wrong_rows`, launch the groups in ascending order. Why is every row right now, and why would you not rely on it
+#   with all groups in one launch?
 #
 # ## Summary
 #
 # - A descriptor is 128 bytes: address, extents, stride, block. One thread then moves a block, edges included.
-# - That halves the loop's instructions and frees registers; the multiplications are the same.
+# - That about halves the loop's instructions and frees registers; the multiplications are the same.
 # - It is made where a program enters a problem, which takes microseconds: few visits per program, few microseconds.
 # - 16 bytes for address and leading stride, 1 for the other. The host checks; the pointer kernel takes the rest.
 # - Its bounds are the tensor's: reading past a group is harmless, writing is not.
 #
-# Back to the map: [00 Start here](00_start_here.ipynb)
+# Tiles, stages, warps, schedule: who chooses them for a shape never seen before? That is the next question.
+# Back to the map: [00 Start here](00_start_here.ipynb).
