@@ -64,6 +64,7 @@ draw.descriptor(shape=(40, 56), leading=64, block=(16, 16), at=(30, 48))
 # In Triton: `tl.make_tensor_descriptor` in a kernel, then `load` and `store` at a position. No pointers, no masks.
 # (The last two lines are ordinary stores, so that you can look at the block.)
 
+
 # %%
 @triton.jit
 def peek(matrix, rows, cols, leading, row, col, out, BLOCK: tl.constexpr):
@@ -71,6 +72,7 @@ def peek(matrix, rows, cols, leading, row, col, out, BLOCK: tl.constexpr):
     block = descriptor.load([row, col])
     index = tl.arange(0, BLOCK)
     tl.store(out + index[:, None] * BLOCK + index[None, :], block)
+
 
 # %% [markdown]
 # The element at (i, j) of this matrix is 100·i + j. A block of 8 × 8 at (9, 20) of its 12 rows and 24 columns:
@@ -245,6 +247,7 @@ print("exact:", all(map(torch.equal, plan.run(), reference.group_gemm(A, B))))
 # The answer is right, and it took a second launch: the pointer kernel took over one problem. Repair it: give the
 # matrix rows that are a multiple of 16 bytes apart, without changing its shape.
 
+
 # %%
 def with_aligned_rows(matrix):
     rows, cols = matrix.shape
@@ -252,6 +255,7 @@ def with_aligned_rows(matrix):
     room = torch.zeros(rows, -(-cols // unit) * unit, dtype=matrix.dtype, device=matrix.device)
     room[:, :cols] = matrix
     return room[:, :cols]
+
 
 A[2] = with_aligned_rows(A[2])
 print(A[2].shape, A[2].stride(), GroupGemmPlan(A, B, method="tma", config=small, programs=4), sep="\n")
@@ -280,7 +284,7 @@ for name, target in codegen.TARGETS.items():
 # %%
 a = testing.integers((48, 64), torch.float8_e4m3fn, 1, device=device)
 b = testing.integers((64, 32), torch.float8_e4m3fn, 2, device=device)
-product, = group_gemm([a], [b], method="tma", out_dtype=torch.float32)
+product = group_gemm([a], [b], method="tma", out_dtype=torch.float32)[0]
 print("exact:", torch.equal(product.double(), reference.group_gemm([a], [b])[0].double()))
 
 # %% [markdown]
@@ -291,7 +295,7 @@ print("exact:", torch.equal(product.double(), reference.group_gemm([a], [b])[0].
 every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
 every = every[~every.float().isnan()]
 print("all in float16:", torch.equal(every.half().float(), every.float()))
-widened, = group_gemm([a.half()], [b.half()], method="tma", out_dtype=torch.float32)
+widened = group_gemm([a.half()], [b.half()], method="tma", out_dtype=torch.float32)[0]
 print("same product:", torch.equal(widened, product))
 
 # %% [markdown]
@@ -322,7 +326,8 @@ for value in (0.0009, 300.0, 5000.0):
 # ## What goes wrong, gently
 #
 # A mixture-of-experts layer packs its groups into one matrix. Why not describe the *whole* matrix once, and save every
-# switch? Here, rows `start` to `end` belong to one expert; tiles are counted from `start`.
+# switch? This kernel computes one expert's rows, which begin at `start`; its tiles are counted from there.
+
 
 # %%
 @triton.jit
@@ -332,6 +337,7 @@ def one_group(a_ptr, b_ptr, c_ptr, total, start, c_rows, SIZE: tl.constexpr, BLO
     c = tl.make_tensor_descriptor(c_ptr, [c_rows, SIZE], [SIZE, 1], [BLOCK, SIZE])
     row = start + tl.program_id(0) * BLOCK
     c.store([row, 0], tl.dot(a.load([row, 0]), b.load([0, 0])).to(c.dtype))
+
 
 # %% [markdown]
 # Four experts with 40, 24, 56 and 8 rows. The tiles of 32 rows do not fit them, and the second tile of group 0 loads
@@ -344,12 +350,14 @@ tokens = testing.integers((sum(sizes), SIZE), torch.float16, 3, device=device)
 weights = [testing.integers((SIZE, SIZE), torch.float16, 10 + g, device=device) for g in range(4)]
 expected = torch.cat(reference.group_gemm(tokens.split(sizes), weights)).half()
 
+
 def wrong_rows(c_rows_of):
     C = torch.zeros_like(tokens)
     for g in (3, 2, 1, 0):  # one after the other, and in this order, so that the outcome is the same every time
         grid = (triton.cdiv(sizes[g], BLOCK),)
         one_group[grid](tokens, weights[g], C, len(tokens), starts[g], c_rows_of(g), SIZE=SIZE, BLOCK=BLOCK)
     return (C != expected).any(dim=1).tolist()
+
 
 # %% [markdown]
 # First attempt: every descriptor ends where the tensor ends. Which rows do you expect to be wrong?
