@@ -17,7 +17,8 @@ device = runtime.device()  # a GPU where there is one, else the CPU
 # %% [markdown]
 # ## The problem in eight lines
 #
-# A *router* chose an expert for each of 40 tokens. Sorted by expert, the tokens form eight groups:
+# A *router* chose an expert for each of 40 tokens. Sorted by expert, the tokens form eight groups, the last of
+# them empty:
 
 # %%
 expert_of = testing.route("zipf", tokens=40, experts=8, s=1.2, seed=4)
