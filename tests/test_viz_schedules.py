@@ -5,7 +5,7 @@ import pytest
 from course_kernels.schedule import tiles
 from course_kernels.viz import schedules as viz
 
-PROBLEM, BLOCK = (1024, 2048, 512), (128, 256, 64)  # 8 x 8 tiles
+PROBLEM, BLOCK = (1024, 2048, 8192), (128, 256, 64)  # 8 x 8 tiles
 
 
 def axes_of(figure):
@@ -48,7 +48,7 @@ def test_working_set_draws_the_first_wave_and_its_panels():
         rows, cols = viz.panels_of(PROBLEM, BLOCK, 16, group_m)
         assert len(labelled(ax, "A").get_paths()) == rows
         assert len(labelled(ax, "B").get_paths()) == cols
-        mib = (rows * 128 + cols * 256) * 512 * 2 / 2**20
+        mib = (rows * 128 + cols * 256) * 8192 * 2 / 2**20
         assert f"group_m = {group_m}: {mib:.0f} MiB of A and B\n{rows} row panels, {cols} column panels" in texts(ax)
 
 
