@@ -14,8 +14,9 @@ import urllib.request
 from base64 import b64decode
 from pathlib import Path
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "notebooks" / "00_start_here.ipynb"

@@ -21,8 +21,6 @@ TMA = ["sm_90", "sm_100", "sm_120"]
 # Kernels that may keep registers in local memory: (targets, pattern of the build's name, bytes per thread, reason).
 # Anything above the bytes fails, and so does anything that is not listed.
 KNOWN_SPILLS = [
-    (TMA, r"^tma float32 (row|col)/(row|col) (64×64|32×32)×32", 400,
-     "no tensor cores for IEEE float32: 4 warps hold a block of 64×32 of A and of B in registers, as scalars"),
     (TMA, r"^tma .* unaligned", 1400,
      "where no descriptor describes C, the tile is stored through 64-bit addresses, each held by the thread"),
     (["sm_80", "sm_120"], r"^(naive|round_robin) \w+ (row|col)/(row|col) 128×128×(64|128)$", 96,

@@ -211,7 +211,7 @@ def test_lists_with_nothing_to_do(method, problems):
     check(outs, group_A, group_B)
     plan = GroupGemmPlan(group_A, group_B, method=method, config=SMALL)
     check(plan.run(), group_A, group_B)
-    assert "problems" in repr(plan)
+    assert "problem" in repr(plan)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -171,8 +171,8 @@ def test_repr_and_launch_say_what_runs():
     plan = GroupGemmPlan(group_A, group_B, method="tma", config=GemmConfig(32, 16, 64), programs=2)
     assert repr(plan).splitlines() == [
         "GroupGemmPlan of 2 problems, 2 launches:",
-        "  tma: 1 problems, 4 tiles of 32×16×64, 2 programs",
-        "  round_robin: 1 problems, 4 tiles of 32×16×64, 2 programs",
+        "  tma: 1 problem, 4 tiles of 32×16×64, 2 programs",
+        "  round_robin: 1 problem, 4 tiles of 32×16×64, 2 programs",
     ]
     assert isinstance(plan.launches[0], launch.Launch)
     assert plan.launches[0].records is None

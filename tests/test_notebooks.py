@@ -8,8 +8,10 @@ import struct
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
+pytest.importorskip("jupytext", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -113,9 +113,25 @@ _POINTER_16 = _candidates(
     (0.70, 2.5, 32, 32, 128, 4, 3, 1, 2),
     (0.80, 2.3, 16, 32, 128, 4, 2, 1, 1),
 )
-_FP8 = _candidates((0.60, 3.0, 128, 128, 128, 8, 3), (0.45, 2.5, 64, 64, 128, 4, 3, 8, 2))
-_TF32 = _candidates((0.60, 3.0, 128, 128, 32, 8, 3), (0.45, 2.5, 64, 64, 32, 4, 3, 8, 2))
-_IEEE = _candidates((3.0, 3.0, 64, 64, 32, 4, 3, 8, 2), (1.0, 2.5, 32, 32, 32, 4, 3, 8, 2))
+_FP8 = _candidates(
+    (0.63, 7.6, 128, 256, 128, 8, 3, 8, 1),
+    (0.35, 8.4, 128, 128, 64, 4, 4, 8, 2, 2),
+    (0.60, 2.1, 64, 128, 128, 4, 4, 8, 1),
+    (0.50, 2.5, 64, 64, 128, 4, 3, 8, 2),
+)
+_TF32 = _candidates(
+    (0.60, 10.0, 128, 256, 32, 8, 3, 8, 1, 2),
+    (0.68, 2.5, 64, 128, 64, 4, 3, 8, 1),
+    (0.62, 1.0, 64, 64, 32, 4, 3, 8, 2),
+)
+_IEEE = _candidates(
+    (3.80, 9.0, 128, 128, 16, 8, 2, 8, 1),
+    (5.00, 6.0, 64, 64, 32, 4, 3, 8, 2),
+    (2.60, 1.5, 32, 32, 32, 4, 3, 8, 2),
+)
+# Without tensor cores a thread holds its share of both blocks as scalars, and a block that came through a descriptor is
+# copied to it whole: the larger blocks of the pointer kernel would spill.
+_IEEE_DESCRIPTOR = _candidates((2.50, 10.0, 128, 64, 16, 8, 3, 8, 1), (2.60, 1.5, 32, 32, 32, 8, 3, 8, 2))
 # For operands that are not aligned, where each element is a load of its own with a 64-bit address, and for GPUs on
 # which tl.dot becomes scalar arithmetic: every candidate above spills registers there, some of them kilobytes.
 _NARROW = _candidates((1.00, 2.5, 64, 64, 32, 8, 2, 8, 2))
@@ -155,7 +171,7 @@ def candidates(
     elif itemsize == 1:
         found = _FP8
     elif itemsize == 4:
-        found = _TF32 if precision == "tf32" else _IEEE
+        found = _TF32 if precision == "tf32" else _IEEE_DESCRIPTOR if kernel == "tma" else _IEEE
     else:
         found = _DESCRIPTOR_16 if kernel == "tma" else _POINTER_16
     if shared_limit is None:
@@ -216,9 +232,7 @@ def choose(
     return kernel, best.config
 
 
-def estimate_us(
-    problems: Sequence[tuple[int, int, int]], kernel: str, candidate: Candidate, num_sms: int
-) -> float:
+def estimate_us(problems: Sequence[tuple[int, int, int]], kernel: str, candidate: Candidate, num_sms: int) -> float:
     """Estimated µs of one grouped launch, or infinity for a schedule that the problems do not suit.
 
     Rounds of tiles of mean cost (the longest tile if that is more), and for descriptors the steps between problems: a

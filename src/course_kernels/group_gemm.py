@@ -63,7 +63,7 @@ def group_gemm(
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
     """
     settings = _Settings.checked(method, out_dtype, precision, config)
-    group_A, group_B = _check_operands(group_A, group_B)
+    group_A, group_B = _check_operands(group_A, group_B, precision)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
     if not needs_grad:
         return _compute(group_A, group_B, settings, out)
@@ -109,7 +109,7 @@ class GroupGemmPlan:
         settings = _Settings.checked(method, out_dtype, precision, config)
         if programs is not None and (not isinstance(programs, int) or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
-        group_A, group_B = _check_operands(group_A, group_B)
+        group_A, group_B = _check_operands(group_A, group_B, precision)
         from course_kernels import launch
 
         self.out = _prepare_out(group_A, group_B, settings, out)
@@ -129,7 +129,8 @@ class GroupGemmPlan:
 
     def __repr__(self) -> str:
         lines = "".join(f"\n  {launch}" for launch in self.launches)
-        return f"GroupGemmPlan of {len(self.out)} problems, {len(self.launches)} launches:{lines}"
+        problems = f"{len(self.out)} problem{'s' * (len(self.out) != 1)}"
+        return f"GroupGemmPlan of {problems}, {len(self.launches)} launch{'es' * (len(self.launches) != 1)}:{lines}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
     return tuple(group)
 
 
-def _check_operands(group_A, group_B) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+def _check_operands(group_A, group_B, precision) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
     if len(group_A) != len(group_B):
         raise ValueError(
@@ -195,10 +196,16 @@ def _check_operands(group_A, group_B) -> tuple[tuple[torch.Tensor, ...], tuple[t
                 f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
                 f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
             )
-    if dtype == torch.float8_e4m3fn and not runtime.supports_fp8(device):
+    needs = {torch.float8_e4m3fn: (runtime.supports_fp8, "8.9"), torch.bfloat16: (runtime.supports_bf16, "8.0")}
+    if dtype in needs and not needs[dtype][0](device):
         raise TypeError(
-            f"group_A has dtype float8_e4m3fn, which needs a GPU of compute capability 8.9 or newer; {device} has "
-            f"{runtime.capability(device)}. Convert the operands to float16 or bfloat16."
+            f"group_A has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability {needs[dtype][1]} or newer; {device} "
+            f"has {runtime.capability(device)}. Convert the operands to float16."
+        )
+    if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):
+        raise ValueError(
+            f"precision must be 'ieee' on this GPU, got 'tf32': TF32 needs an NVIDIA GPU of compute capability 8.0 or "
+            f"newer; {device} has {runtime.capability(device)}"
         )
     return group_A, group_B
 

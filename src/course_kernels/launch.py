@@ -54,7 +54,9 @@ class Launch:
 
     def __str__(self) -> str:
         block = "×".join(map(str, self.config.block))
-        return f"{self.kernel}: {len(self.problems)} problems, {self.tiles} tiles of {block}, {self.programs} programs"
+        counts = ((len(self.problems), "problem"), (self.tiles, "tile"), (self.programs, "program"))
+        problems, tiles, programs = (f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts)
+        return f"{self.kernel}: {problems}, {tiles} of {block}, {programs}"
 
 
 class View(NamedTuple):
@@ -65,8 +67,8 @@ class View(NamedTuple):
         rows, cols: its extents.
         layout: ROW_MAJOR, COL_MAJOR, or ANY where neither stride is 1.
         strides: of row and column in elements. The stride along an extent of 1 or 0 is never used, so it counts as
-            whatever serves: a matrix with such an extent gets the least leading dimension that satisfies the 16-byte
-            rule.
+            whatever serves: such a matrix, and an empty one, gets the least leading dimension that satisfies the
+            16-byte rule.
         described: whether a TMA descriptor can describe it: one stride of 1, base address and the other stride
             multiples of 16 bytes.
         aligned: whether the pointer kernel's hints hold for it as an operand: as ``described``, and the extent along
@@ -88,11 +90,11 @@ class View(NamedTuple):
         unit = 16 // matrix.element_size()
         if col_stride == 1 or (cols <= 1 and row_stride != 1):
             layout, along = ROW_MAJOR, cols
-            leading = row_stride if rows > 1 else -(-max(cols, 1) // unit) * unit
+            leading = row_stride if rows > 1 and cols else -(-max(cols, 1) // unit) * unit
             strides = (leading, 1)
         elif row_stride == 1 or rows <= 1:
             layout, along = COL_MAJOR, rows
-            leading = col_stride if cols > 1 else -(-max(rows, 1) // unit) * unit
+            leading = col_stride if cols > 1 and rows else -(-max(rows, 1) // unit) * unit
             strides = (1, leading)
         else:
             return cls(address, rows, cols, ANY, (row_stride, col_stride), False, False)

@@ -175,6 +175,18 @@ def supports_fp8(tensor_device: torch.device | None = None) -> bool:
     return (capability(tensor_device) or (0, 0)) >= FP8_CAPABILITY
 
 
+def supports_bf16(tensor_device: torch.device | None = None) -> bool:
+    """Whether bfloat16 operands can be multiplied: capability 8.0 or newer, an AMD GPU, or the interpreter."""
+    return (capability(tensor_device) or TENSOR_CORE_CAPABILITY) >= TENSOR_CORE_CAPABILITY
+
+
+def supports_tf32(tensor_device: torch.device | None = None) -> bool:
+    """Whether float32 operands can be multiplied in TF32: capability 8.0 or newer, or the interpreter."""
+    if _index(tensor_device) is None:
+        return True
+    return (capability(tensor_device) or (0, 0)) >= TENSOR_CORE_CAPABILITY
+
+
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 

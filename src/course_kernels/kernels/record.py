@@ -33,7 +33,8 @@ def start_clock(RECORD: tl.constexpr):
 def record_tile(log_ptr, tile, started, RECORD: tl.constexpr):
     """Write the log's row for a tile that this program has just finished."""
     if RECORD != RECORD_OFF:
-        entry = log_ptr + tile.to(tl.int64) * 4
+        # A product with a 64-bit number, not a cast: a loop's index is a plain int in the interpreter.
+        entry = log_ptr + tile * tl.full((), 4, tl.int64)
         tl.store(entry, tl.program_id(0).to(tl.int64))
     if RECORD == RECORD_TIME:
         tl.debug_barrier()  # without it the clock is read while the tile's stores are still being issued
