@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
-from course_kernels.testing import integers, poisoned
+from course_kernels.testing import assert_exact, integers, poisoned
 
 pytestmark = [pytest.mark.gpu] if runtime.MODE == "gpu" else []
 
@@ -130,11 +130,29 @@ def test_operands_on_a_device_without_kernels(method):
         group_gemm([a], [a], method=method)
 
 
-def test_fp8_without_the_hardware(monkeypatch):
-    monkeypatch.setattr(runtime, "supports_fp8", lambda device: False)
-    a = matrix(16, 16, torch.float8_e4m3fn)
-    with pytest.raises(TypeError, match=r"group_A has dtype float8_e4m3fn.*8\.9 or newer"):
-        group_gemm([a], [a], method="round_robin")
+@pytest.mark.parametrize(
+    "dtype, query, capability",
+    [(torch.float8_e4m3fn, "supports_fp8", "8.9"), (torch.bfloat16, "supports_bf16", "8.0")],
+    ids=str,
+)
+def test_type_that_the_hardware_does_not_multiply(monkeypatch, dtype, query, capability):
+    monkeypatch.setattr(runtime, query, lambda device: False)
+    a = matrix(16, 16, dtype)
+    out, untouched = blank()
+    with pytest.raises(TypeError) as caught:
+        group_gemm([a], [a], method="round_robin", out=out[:1])
+    assert_message(caught, ["group_A", str(dtype), f"capability {capability} or newer", "Convert the operands to"])
+    untouched()
+
+
+def test_tf32_without_the_hardware(monkeypatch):
+    monkeypatch.setattr(runtime, "supports_tf32", lambda device: False)
+    a = matrix(16, 16, torch.float32)
+    with pytest.raises(ValueError, match="precision must be 'ieee' on this GPU, got 'tf32'"):
+        group_gemm([a], [a], method="round_robin", precision="tf32")
+    assert_exact(group_gemm([a], [a], method="round_robin")[0], a, a)
+    half = a.half()  # precision is a matter of float32 alone
+    assert_exact(group_gemm([half], [half], method="round_robin", precision="tf32")[0], half, half)
 
 
 # ---- out
