@@ -20,6 +20,7 @@ import list_api
 import timelines
 import torch
 import traffic
+import verify
 
 from course_kernels.bench import record
 
@@ -31,6 +32,7 @@ RECORDS = {
     "sm_timelines": timelines.schedules,
     "switch": timelines.switch,
     "traffic": traffic.swizzle,
+    "verification": verify.verification,
 }
 
 

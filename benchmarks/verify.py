@@ -1,0 +1,58 @@
+"""What has to hold on a GPU, run and counted: the GPU tests, compute-sanitizer over every kernel, the notebooks.
+
+Needs `compute-sanitizer` on the path, and Jupyter with nbval for the notebooks. A part that cannot run is an error, not
+an omission: the record says of every part that it ran.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def run(command: list[str], directory: pathlib.Path = ROOT) -> str:
+    """Run a command with this checkout's package first on the path; return what it printed, raise if it fails."""
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        command, cwd=directory, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=900
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}")
+    return done.stdout + done.stderr
+
+
+def pytest_counts(printed: str) -> dict[str, int]:
+    """Counts of pytest's closing line; it must have passed something and failed nothing."""
+    closing = printed.strip().splitlines()[-1]
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", closing)}
+    if not counts.get("passed") or set(counts) - {"passed", "skipped"}:
+        raise RuntimeError(f"not a clean run: {closing}")
+    return counts
+
+
+def sanitized(tool: str, summary: str) -> dict[str, int]:
+    """One tool of compute-sanitizer over ``tools/sanitize.py``, which checks each product itself."""
+    printed = run(["compute-sanitizer", "--tool", tool, sys.executable, "tools/sanitize.py"])
+    cases = re.search(r"(\d+) cases ran in mode gpu", printed)
+    found = re.search(summary, printed)
+    if not cases or not found or int(found[1]):
+        raise RuntimeError(f"{tool} is not clean:\n{printed[-6000:]}")
+    return {"cases": int(cases[1]), "errors": int(found[1])}
+
+
+def verification() -> dict:
+    """Counts of every part."""
+    quiet = ["-q", "-p", "no:cacheprovider"]
+    tests = run([sys.executable, "-m", "pytest", "-m", "gpu", *quiet, "tests"])
+    notebooks = run([sys.executable, "-m", "pytest", "--nbval", *quiet, "notebooks"])
+    return {
+        "gpu tests": pytest_counts(tests),
+        "memcheck": sanitized("memcheck", r"ERROR SUMMARY: (\d+) errors?"),
+        "racecheck": sanitized("racecheck", r"RACECHECK SUMMARY: (\d+) hazards?"),
+        "notebook cells": pytest_counts(notebooks),
+    }
