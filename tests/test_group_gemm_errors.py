@@ -217,6 +217,10 @@ def test_out_that_shares_memory(method):
         group_gemm([a, a], [b, b], method=method, out=[c, c])
     with pytest.raises(ValueError, match=r"shares memory"):
         group_gemm([a, a], [b, b], method=method, out=[first, second])
+    # One begins inside the other, whichever of them it is.
+    for operand, out in ((second, first), (first, second)):
+        with pytest.raises(ValueError, match=r"out\[0\] shares memory with group_A\[0\]"):
+            group_gemm([operand], [b], method=method, out=[out])
     assert all(torch.equal(t, k) for t, k in zip((a, b, c), kept))
     assert not pool.any()
 
