@@ -199,8 +199,8 @@ def _check_operands(group_A, group_B, precision) -> tuple[tuple[torch.Tensor, ..
     needs = {torch.float8_e4m3fn: (runtime.supports_fp8, "8.9"), torch.bfloat16: (runtime.supports_bf16, "8.0")}
     if dtype in needs and not needs[dtype][0](device):
         raise TypeError(
-            f"group_A has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability {needs[dtype][1]} or newer; {device} "
-            f"has {runtime.capability(device)}. Convert the operands to float16."
+            f"group_A has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability "
+            f"{needs[dtype][1]} or newer; {device} has {runtime.capability(device)}. Convert the operands to float16."
         )
     if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):
         raise ValueError(
