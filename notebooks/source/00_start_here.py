@@ -4,7 +4,8 @@
 # A layer of a language model holds eight experts, and each token goes to one of them. Some experts get many
 # tokens, some few, some none. How does a GPU multiply them all, when every product has another size?
 #
-# You will call a kernel that does it, see what your machine can run, and repair a first mistake. Five minutes.
+# You will call a kernel (a program that runs on a GPU) that does it, see what your machine can run, and repair a
+# first mistake. Five minutes.
 
 # %%
 import torch
@@ -37,8 +38,9 @@ group_B = [testing.integers((64, 48), generator=8 + g, device=device) for g in r
 torch.stack(group_A) @ torch.stack(group_B)
 
 # %% [markdown]
-# Matrices of different sizes do not stack. A loop of eight products works, and on a GPU it is eight small
-# launches, most of which leave most of the chip idle. A **grouped GEMM** computes all of them in one launch:
+# Matrices of different sizes do not stack. A loop works, and on a GPU it launches eight small kernels one after
+# another, each of which leaves most of the chip idle. A **grouped GEMM** (GEMM: general matrix multiplication)
+# computes all of them in one launch:
 
 # %%
 group_C = group_gemm(group_A, group_B, method="round_robin")
@@ -101,13 +103,16 @@ from course_kernels.layout import GroupLayout
 def check_ends(ends_of):
     for sizes in ([3, 0, 5, 2], [7], [0, 0, 0]):
         sizes = torch.tensor(sizes, dtype=torch.int32, device=device)
-        got, want = ends_of(sizes).to(torch.int32), GroupLayout.from_sizes(sizes).ends
+        want = GroupLayout.from_sizes(sizes).ends
+        got = torch.as_tensor(ends_of(sizes), device=device).to(torch.int32)
         if torch.equal(got, want):
             continue
         why = "some ends are wrong"
         if torch.equal(got, sizes):
             why = "these are the sizes: an end also counts the rows of all groups before"
-        elif got.shape == want.shape and torch.equal(got, want - sizes):
+        elif got.shape != want.shape:
+            why = "the task wants one number for each group"
+        elif torch.equal(got, want - sizes):
             why = "these are the rows at which groups start"
         print(f"not yet: sizes {sizes.tolist()} gave {got.tolist()}, not {want.tolist()}; {why}")
         return

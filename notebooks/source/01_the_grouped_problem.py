@@ -71,7 +71,8 @@ groups.padded_batches(batches)
 
 # %% [markdown]
 # The waste has a formula: `G · max / Σ − 1` padding rows for each real one. Let the router's Zipf exponent grow
-# from 0 (uniform) and the largest group pulls all others up with it.
+# from 0 (uniform) and the largest group pulls all others up with it. (The curve is for the sizes to expect; a batch
+# drawn from them, like those above, lies somewhat off it.)
 
 # %%
 exponents = [i / 20 for i in range(61)]
@@ -106,8 +107,17 @@ for router in testing.ROUTERS:
 
 # %% [markdown]
 # The loop does no needless arithmetic but launches most often; `bmm` launches once and computes what nobody
-# wants. Grouped has the smaller number in every column. Why launches cost, lesson 02 measures.
+# wants. Grouped has the smallest number in every column. Why launches cost, lesson 02 measures.
 #
+# And experts are the easy case, with K and N in common. Where all extents differ, as in the four squares that
+# Triton's tutorial groups, `bmm` has three to pad, and the formula counts cubes instead of rows:
+
+# %%
+squares = testing.reference_problems()
+work = [m * n * k for m, n, k in squares]
+print("squares of", [m for m, _, _ in squares], f"padded: {1 + padding_waste(work):.1f} times the arithmetic")
+
+# %% [markdown]
 # Be fair to `bmm`, though: where sizes are equal, nothing is padded. The record, from an H200:
 
 # %%
@@ -215,7 +225,7 @@ groups.misread(owner, taken)
 # %% [markdown]
 # Every group moved by one: the first group's rows were skipped, all others met their neighbour's weights, and the
 # last expert did nothing. A training run would go on like that. Ask for a check of the *values* and it is found
-# at once:
+# at once. (The CPU must wait for those values, so nobody checks unless asked to.)
 
 # %% tags=["raises-exception"]
 GroupLayout.from_offsets(five.ends).validate(total_m=21)

@@ -114,7 +114,7 @@ print(f"we compute expert 2: ({M} × {K}) times ({K} × {N})")
 
 # %% [markdown]
 # Reading past a matrix is a quiet crime: there is nearly always *something* there. To hear it we surround A and B with
-# NaN, and C with the number −999. What a kernel should not have read or written becomes visible.
+# NaN, and C with the number −999, a *canary*. What a kernel should not have read or written becomes visible.
 
 # %%
 MARGIN = 32  # more than a tile can stick out
@@ -239,8 +239,9 @@ print("aligned: bytes a copy:", sorted(aligned.widths["cp.async"]))
 print("unaligned: bytes a load:", sorted(unaligned.widths["ld.global"]))
 
 # %% [markdown]
-# And the masks? Here is one load of the aligned kernel in PTX. `cp.async` copies 16 bytes to shared memory; its last
-# operand says how many of them to read, the rest become zero. The mask, `other=0.0` included, is one `selp`: 16 or 0.
+# And the masks? Here is one load of the aligned kernel in PTX, the compiler's assembly. `cp.async` copies 16 bytes to
+# shared memory; its last operand says how many of them to read, the rest become zero. The mask, `other=0.0` included,
+# is a `selp` for each condition, which picks 16 or 0.
 
 # %% tags=["nbval-ignore-output"]
 print(aligned.excerpt(r"cp\.async\.cg", before=2, after=0))
@@ -263,7 +264,8 @@ print(f"{len(plan.launches)} launches, all results right: {all(right)}")
 
 # %% [markdown]
 # An H200 has 132 streaming multiprocessors (SMs). If each takes a tile at a time, a launch runs in *waves* of 132, and
-# a launch with fewer tiles leaves SMs with nothing to do. With tiles of 128 × 128:
+# a launch with fewer tiles leaves SMs with nothing to do. With tiles of 128 × 128 (the sizes up to 1024 are those of
+# Triton's own tutorial on grouped GEMM):
 
 # %%
 from course_kernels import schedule
@@ -307,8 +309,10 @@ print("recorded on an", recorded["provenance"]["gpu"])
 timeline.compare(bars, rows=132, row_name="SM, sorted")
 
 # %% [markdown]
-# A CUDA graph takes Python out of the way and the gaps shrink. They do not vanish, since each kernel still waits for
-# its predecessor's last tile. The same kernels, without SMs:
+# A CUDA graph (launches recorded once, replayed by the driver) takes Python out of the way and the gaps shrink. They
+# do not vanish, since each kernel still waits for its predecessor's last tile. The simulation has the right order and
+# the wrong numbers: a launch costs more than it says from Python, less in a graph, and the single launch takes longer.
+# Lesson 04 looks into that. The same kernels, without SMs:
 
 # %%
 timeline.kernels({name: timeline.problem_spans(bars[name]) for name in names[:2]})
@@ -320,8 +324,9 @@ timeline.kernels({name: timeline.problem_spans(bars[name]) for name in names[:2]
 
 # %%
 last = max(bar.end for bar in bars["one launch"])
-beginning = [bar for bar in bars["one launch per problem, CUDA graph"] if bar.end <= last]
-done = {bar.problem for bar in beginning}
+graph = bars["one launch per problem, CUDA graph"]
+beginning = [bar for bar in graph if bar.end <= last]
+done = [problem for _, end, problem in timeline.problem_spans(graph) if end <= last]
 each = sum(bar.problem == 0 for bar in beginning)
 print(f"{each} tiles a problem, for 132 SMs; problems done after {last:.0f} µs: {len(done)} and 64")
 closer = {"CUDA graph of 64 launches": beginning, "one launch": bars["one launch"]}
@@ -338,8 +343,8 @@ crossover = record.load("when_to_group")
 launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm"])
 
 # %% [markdown]
-# Left: small problems gain, and the more of them the more; a few large ones fill the chip by themselves. Right: if all
-# sizes are *equal*, `torch.bmm` needs no tables and no search for its tile. Use it.
+# Left: small problems gain, and the more of them the more; large ones fill the chip by themselves, however many there
+# are. Right: if all sizes are *equal*, `torch.bmm` needs no tables and no search for its tile. Use it.
 
 # %%
 for count in sorted({cell["count"] for cell in crossover["cells"]}):
@@ -348,8 +353,9 @@ for count in sorted({cell["count"] for cell in crossover["cells"]}):
     print(f"{count:2} problems: the loop is as fast or faster for N =", ", ".join(map(str, loses)) or "none recorded")
 
 # %% [markdown]
-# And a problem can be too small to be worth any of this. Below 64 × 64 the time hardly depends on the size: it is
-# launch, tables and one trip to memory. An empty kernel is the floor.
+# And a problem can be too small to be worth any of this. Grouping still beats a loop there, but all it saves is
+# launches: below 64 × 64 the time hardly depends on the size. It is launch, tables and a trip to memory. An empty
+# kernel is the floor.
 
 # %%
 floor = record.load("group_gemm")["rows"]["4 x 128^3"]["us"]["empty"]["median_us"]
@@ -373,41 +379,46 @@ for name, label in labels.items():
 # %% [markdown]
 # ## What goes wrong
 #
-# Three mistakes that raise no error. Look at each picture and say what happened before you read on.
+# Three mistakes that raise no error, and a test that does not see them. Look at each picture and say what happened
+# before you read on.
 #
 # **1. A leading dimension taken for K.** A is 72 columns of a matrix that is 96 wide, as a slice of a fused projection
 # would be. To see where numbers come from, row r of it holds the number r, and B holds ones.
 
 # %%
 wide = torch.arange(M, dtype=torch.float16, device=device)[:, None].repeat(1, 96)
-A = wide[:, :72]
-B = torch.ones(72, N, dtype=torch.float16, device=device)
-C = torch.empty(M, N, dtype=torch.float32, device=device)
-want = reference.gemm(A, B, torch.float32)
-launch(masked, A, B, C, lda=A.shape[1], ldb=B.shape[1])
-memory.error_map(C, want, title="lda = K")
+a = wide[:, :72]
+b = torch.ones(72, N, dtype=torch.float16, device=device)
+c = torch.empty(M, N, dtype=torch.float32, device=device)
+right = reference.gemm(a, b, torch.float32)
+launch(masked, a, b, c, lda=a.shape[1], ldb=b.shape[1])
+memory.error_map(c, right, title="lda = K")
 
 # %% [markdown]
 # Row 0 is right. Row 1 starts 72 elements into the buffer, still in row 0 of `wide`; and so on, ever further behind:
-# the last rows hold too little by a quarter. The fingerprint: wrong from the second row on. Repair: ask for the leading
-# dimension, never compute it.
+# the last rows hold too little by a quarter. The fingerprint: wrong from the second row on. Repair it: change the first
+# line so that the last one prints True.
 
 # %%
-launch(masked, A, B, C, lda=A.stride(0), ldb=B.stride(0))
-print("with A.stride(0):", torch.equal(C, want))
+lda = a.shape[1]  # replace: what is the step from one row to the next?
+launch(masked, a, b, c, lda=lda, ldb=b.stride(0))
+print("repaired:", torch.equal(c, right))
 
 # %% [markdown]
+# <details><summary>Answer</summary><code>lda = a.stride(0)</code>: ask a matrix for its leading dimension, never
+# compute it from the shape.</details>
+#
 # **2. A transposed view passed as if contiguous.** `torch.nn.Linear` stores its weight as (N, K), so B is `weight.T`.
 # Its shape is what we want. Its memory is not. Column j of B holds the number j, A holds ones.
 
 # %%
-A = torch.ones(M, 72, dtype=torch.float16, device=device)
+a = torch.ones(M, 72, dtype=torch.float16, device=device)
 weight = torch.arange(N, dtype=torch.float16, device=device)[:, None].repeat(1, 72)
-B = weight.T
-want = reference.gemm(A, B, torch.float32)
-launch(masked, A, B, C, lda=A.stride(0), ldb=B.shape[1])
-print("B has shape", tuple(B.shape), "and strides", B.stride())
-memory.error_map(C, want, title="B = weight.T")
+b = weight.T
+right = reference.gemm(a, b, torch.float32)
+launch(masked, a, b, c, lda=a.stride(0), ldb=b.shape[1])
+print("B has shape", tuple(b.shape), "and strides", b.stride())
+memory.error_map(c, right, title="B = weight.T")
 
 # %% [markdown]
 # Every column came out as nearly the same mixture of all columns: too large on the left, too small on the right. With
@@ -415,10 +426,10 @@ memory.error_map(C, want, title="B = weight.T")
 # stride is 72. Two repairs: copy B, or pass both strides, as the library's kernel takes them.
 
 # %%
-launch(masked, A, B.contiguous(), C, lda=A.stride(0), ldb=N)
-print("a contiguous copy:", torch.equal(C, want))
-(C,) = course_kernels.group_gemm([A], [B], method="naive", out_dtype=torch.float32)
-print("both strides, no copy:", torch.equal(C, want))
+launch(masked, a, b.contiguous(), c, lda=a.stride(0), ldb=N)
+print("a contiguous copy:", torch.equal(c, right))
+(c,) = course_kernels.group_gemm([a], [b], method="naive", out_dtype=torch.float32)
+print("both strides, no copy:", torch.equal(c, right))
 
 # %% [markdown]
 # **3. A float16 accumulator.** It saves registers, and float16 holds the result, so why not? This copy of our loop adds
@@ -442,42 +453,79 @@ def half_sums(a_ptr, b_ptr, c_ptr, K, ACC: tl.constexpr, BLOCK: tl.constexpr):
 # lets the first j of those ones through. Row r's number is 512, 1024, 2048 or 4096.
 
 # %%
-A = torch.zeros(16, 17 * 16, dtype=torch.float16, device=device)
-A[:, 0] = 512.0 * 2 ** (torch.arange(16, device=device) // 4)
-A[:, 16::16] = 1
-B = torch.zeros(17 * 16, 16, dtype=torch.float16, device=device)
-B[0] = 1
-B[16::16] = torch.ones(16, 16, device=device).triu(1)
-want = reference.gemm(A, B, torch.float32)
-C = torch.empty(16, 16, dtype=torch.float32, device=device)
-half_sums[(1,)](A, B, C, A.shape[1], ACC=tl.float16, BLOCK=16)
-memory.error_map(C, want, title="sums in float16")
+a = torch.zeros(16, 17 * 16, dtype=torch.float16, device=device)
+a[:, 0] = 512.0 * 2 ** (torch.arange(16, device=device) // 4)
+a[:, 16::16] = 1
+b = torch.zeros(17 * 16, 16, dtype=torch.float16, device=device)
+b[0] = 1
+b[16::16] = torch.ones(16, 16, device=device).triu(1)
+right = reference.gemm(a, b, torch.float32)
+halves = torch.empty(16, 16, dtype=torch.float32, device=device)
+half_sums[(1,)](a, b, halves, a.shape[1], ACC=tl.float16, BLOCK=16)
+memory.error_map(halves, right, title="sums in float16")
 
 # %% [markdown]
-# Above 2048, float16 knows only even numbers: 2048 + 1 is rounded back to 2048, sixteen times in a row. Not *one*
-# rounding error: every addition loses. In float32 all is well, and rounding happens once, at the store.
+# Above 2048, float16 knows only even numbers: 2048 + 1 is rounded back to 2048, and so is the next 1, and the next. Not
+# *one* rounding error: every addition loses. In float32 all is well, and rounding happens once, at the store.
 
 # %%
 print("2048 + 1 in float16:", float(torch.tensor(2048, dtype=torch.float16) + 1))
-half_sums[(1,)](A, B, C, A.shape[1], ACC=tl.float32, BLOCK=16)
-print("sums in float32:", torch.equal(C, want))
+c = torch.empty_like(halves)
+half_sums[(1,)](a, b, c, a.shape[1], ACC=tl.float32, BLOCK=16)
+print("sums in float32:", torch.equal(c, right))
+
+# %% [markdown]
+# **4. A tolerance out of the air.** Whole numbers let us ask for equality; real weights do not. The usual way out is
+# `torch.allclose` with a number that makes the test pass. Three results: one right, of large numbers; one of small
+# numbers, never computed; and the float16 sums from above.
+
+# %%
+large = torch.rand(64, 512, generator=torch.Generator().manual_seed(0)).to(device, torch.float16)
+computed = torch.empty(64, 64, dtype=torch.float16, device=device)
+launch(masked, large, large.T.contiguous(), computed, lda=512, ldb=64)
+small = large[:, :64] / 100
+
+results = {
+    "right": (computed, large, large.T),
+    "never computed": (torch.zeros_like(computed), small, small.T),
+    "float16 sums": (halves, a, b),
+}
+
+# %%
+for name, (got, x, y) in results.items():
+    exact = reference.gemm(x, y)
+    atol = torch.allclose(got.double(), exact, atol=1e-2)
+    rtol = torch.allclose(got.double(), exact, rtol=1e-2)
+    print(f"{name:14}  passes atol=1e-2: {atol!s:5}  rtol=1e-2: {rtol}")
+
+# %% [markdown]
+# The absolute tolerance rejects the right result, whose own rounding is larger, and accepts zeros. The relative one
+# accepts float16 sums. Repair: compute for each element how far a right kernel *can* be off, from K, the magnitudes and
+# the precision of the sums.
+
+# %%
+for name, (got, x, y) in results.items():
+    exact, bound = testing.error_bound(x, y, got.dtype)
+    print(f"{name:14}  within its bound: {bool(((got.double() - exact).abs() <= bound).all())}")
 
 # %% [markdown]
 # ## Try it
 #
-# - In `masked`, replace `(ka < K)` by `(ka <= K)` and launch it with `run`. How many elements are wrong, and why all?
+# - In `masked`, replace `(ka < K)` by `(ka <= K)` and run it and the cell below it again. How many elements are wrong,
+#   although B's mask is still right?
 # - Give `tile_of_product` a tile of 128 × 128 for expert 2. What share of the multiplications is for nothing?
 # - In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes, which
 #   does not?
+# - Which `rtol` rejects the float16 sums and accepts the right result? And `computed.bfloat16()`?
 #
 # Exercise 02, the tail masks, in `exercises/`, is not out yet.
 #
-# ## In five lines
+# ## Summary
 #
 # - A program computes a tile: pointers from strides, a loop along K, float32 sums, one rounding at the store.
 # - The K mask keeps the result right, the store mask its neighbours, the row and column masks the process alive.
 # - A leading dimension is a stride of the buffer, not an extent of the matrix; a transposed view needs both strides.
 # - One launch per problem pays for every launch and leaves every SM idle that has no tile of *this* problem.
-# - Few large problems: loop. Equal sizes: `bmm`. Many, different, smallish: group them.
+# - Large problems: loop. Equal sizes: `bmm`. Many, different, smallish: group them.
 #
 # Next: [03 · Static round-robin](03_static_round_robin.ipynb), all problems in one launch.

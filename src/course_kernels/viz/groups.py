@@ -200,7 +200,7 @@ def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: floa
     figure = Figure(figsize=(WIDTH, 3.2))
     ax = figure.subplots()
     ax.loglog(rows, intensity, color=BLUE, lw=2, base=2, gid="intensity")
-    low, high = min(intensity) / 1.6, max(*intensity, ridge) * 2.2
+    low, high = min(intensity) / 2.5, max(*intensity, ridge) * 2.2
     ax.axhspan(low, ridge, color=ORANGE, alpha=0.10, lw=0)
     ax.axhline(ridge, color=ORANGE, lw=1.5, ls="--", gid="ridge")
     ax.text(rows[0], ridge * 1.15, f"above {ridge:.0f} FLOP/byte: arithmetic is the limit", va="bottom", color=BLACK)
