@@ -29,7 +29,8 @@ print("first tokens go to experts", expert_of[:12].tolist())
 print("tokens of each expert     ", sizes)
 
 # %% [markdown]
-# The obvious thing is a stack: put the groups into one tensor and multiply once. Run it and see.
+# The obvious thing is a stack: put the groups into one tensor and multiply once. Run it and see it
+# fail.
 
 # %% tags=["raises-exception"]
 group_A = [testing.integers((size, 64), generator=g, device=device) for g, size in enumerate(sizes)]

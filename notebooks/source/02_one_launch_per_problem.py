@@ -526,6 +526,6 @@ for name, (got, x, y) in results.items():
 # - The K mask keeps the result right, the store mask its neighbours, the row and column masks the process alive.
 # - A leading dimension is a stride of the buffer, not an extent of the matrix; a transposed view needs both strides.
 # - One launch per problem pays for every launch and leaves every SM idle that has no tile of *this* problem.
-# - Large problems: loop. Equal sizes: `bmm`. Many, different, smallish: group them.
+# - Large problems: a loop does as well. Equal sizes: `bmm`. Many, different, smallish: group them.
 #
 # Next: [03 · Static round-robin](03_static_round_robin.ipynb), all problems in one launch.
