@@ -25,7 +25,7 @@ def test_an_excerpt_by_text_ends_at_the_first_match_after_its_start(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].strip() == "..."
     assert lines[2].strip().startswith("for k in range(")
-    assert lines[-2].strip() == "b_ptrs += BLOCK_K * stride_bk"
+    assert lines[-2].strip().startswith("b_ptrs += ")
     assert lines[-1] == "        ...", "the mark of what is left out is indented as its neighbour"
 
 
