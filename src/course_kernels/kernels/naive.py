@@ -52,6 +52,9 @@ def accumulate_tile(
     depth = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * stride_am + depth.to(tl.int64)[None, :] * stride_ak
     b_ptrs = b_ptr + depth.to(tl.int64)[:, None] * stride_bk + cols.to(tl.int64)[None, :] * stride_bn
+    # Triton passes a stride below 2**31 in 32 bits, which BLOCK_K times the stride may not fit into.
+    one = tl.full((), 1, tl.int64)
+    stride_ak, stride_bk = one * stride_ak, one * stride_bk
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         left = K - k * BLOCK_K
