@@ -18,7 +18,8 @@ METHODS = ("auto", "naive", "round_robin", "tma")
 PRECISIONS = ("ieee", "tf32")
 IN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn)
 OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_ROW, _COL, _ANY = 1, 2, 0  # the kernels' ROW_MAJOR, COL_MAJOR, ANY
+# Kernels count rows, columns and K in 32 bits, up to the end of the block that holds the last one.
+MAX_EXTENT = 2**31 - 2**16 - 1
 
 
 def group_gemm(
@@ -57,13 +58,17 @@ def group_gemm(
             cannot run kernels.
 
     Notes:
-        Differentiable, to any order; gradients are grouped GEMMs of the same method, over transposed views.
+        Differentiable in reverse mode, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
+        method, over transposed views.
+        Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
+        ``torch.matmul`` are; not where ``out`` is given. A plan stands for fixed memory and casts nothing.
+        Under ``torch.compile``, kernels are launched between two graphs.
         Deterministic bit for bit.
         Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
     """
     settings = _Settings.checked(method, out_dtype, precision, config)
-    group_A, group_B = _check_operands(group_A, group_B, precision)
+    group_A, group_B = _check_operands(group_A, group_B, precision, cast=out is None)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
     if not needs_grad:
         return _compute(group_A, group_B, settings, out)
@@ -78,8 +83,10 @@ class GroupGemmPlan:
     """A grouped GEMM on fixed memory, prepared once: ``run`` launches and does nothing else.
 
     The plan holds its operands and outputs, so their memory stays valid. What the operands contain may change between
-    runs; ``run`` reads it afresh and overwrites the same outputs. ``run`` can be captured in a CUDA graph. Runs of one
-    plan must not overlap in time (on two streams, say): they share outputs and, for the dynamic schedule, a counter.
+    runs; ``run`` reads it afresh and overwrites the same outputs, recording no gradients. ``run`` can be captured in a
+    CUDA graph. Runs of one plan must not overlap in time (on two streams, say): they share outputs and, for the dynamic
+    schedule, a counter. Tables are sent on the stream that is current when the plan is made: another stream has to wait
+    for that one before it runs the plan, as for any tensor, and the plan has to live until its last run has ended.
 
     Args:
         programs: number of programs of a grouped launch. Default: as many as the GPU's SMs hold.
@@ -107,13 +114,11 @@ class GroupGemmPlan:
         record: bool = False,
     ):
         settings = _Settings.checked(method, out_dtype, precision, config)
-        if programs is not None and (not isinstance(programs, int) or programs < 1):
+        if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = _check_operands(group_A, group_B, precision)
-        from course_kernels import launch
-
         self.out = _prepare_out(group_A, group_B, settings, out)
-        self._prepared = launch.prepare(group_A, group_B, self.out, settings, programs, record)
+        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record)
 
     def run(self) -> list[torch.Tensor]:
         """Compute all products from the operands' present contents. Returns ``out``."""
@@ -168,13 +173,28 @@ def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
             raise ValueError(f"{name}[{i}] must be 2-D, got shape {tuple(tensor.shape)}")
         if tensor.layout != torch.strided:
             raise TypeError(f"{name}[{i}] must be a dense (strided) tensor, got layout {tensor.layout}")
-        if max(tensor.shape) >= 2**31:
-            raise ValueError(f"{name}[{i}] must have extents below 2**31, got shape {tuple(tensor.shape)}")
+        if tensor.is_neg():  # a view of a conjugate's imaginary part: the memory holds the values with the other sign
+            raise ValueError(f"{name}[{i}] is a lazily negated view, which kernels cannot read: use its resolve_neg()")
+        if max(tensor.shape) > MAX_EXTENT:
+            raise ValueError(f"{name}[{i}] must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
     return tuple(group)
 
 
-def _check_operands(group_A, group_B, precision) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+def _autocast(group: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The matrices in the dtype of the autocast context around the call, if there is one."""
+    kind = group[0].device.type if group else ""
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return group
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(tensor.to(dtype) if tensor.dtype in OUT_DTYPES else tensor for tensor in group)
+
+
+def _check_operands(
+    group_A, group_B, precision, cast: bool = False
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
+    if cast:
+        group_A, group_B = _autocast(group_A), _autocast(group_B)
     if len(group_A) != len(group_B):
         raise ValueError(
             f"group_A and group_B must have the same length, got {len(group_A)} and {len(group_B)} matrices"
@@ -212,17 +232,16 @@ def _check_operands(group_A, group_B, precision) -> tuple[tuple[torch.Tensor, ..
 
 def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
     """Allocate the outputs, or check those given. Nothing is written."""
+    if out is not None:
+        out = list(_check_sequence("out", out))
+        if len(out) != len(group_A):
+            raise ValueError(f"out must have the length of group_A, {len(group_A)}, got {len(out)} matrices")
     if not group_A:
-        if out:
-            raise ValueError(f"out must have the length of group_A, 0, got {len(out)} matrices")
         return []
     dtype, device = settings.result_dtype(group_A[0].dtype), group_A[0].device
     shapes = [(a.shape[0], b.shape[1]) for a, b in zip(group_A, group_B)]
     if out is None:
         return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-    out = list(_check_sequence("out", out))
-    if len(out) != len(shapes):
-        raise ValueError(f"out must have the length of group_A, {len(shapes)}, got {len(out)} matrices")
     for i, (tensor, shape) in enumerate(zip(out, shapes)):
         if tuple(tensor.shape) != shape:
             raise ValueError(f"out[{i}] must have shape {shape}, got {tuple(tensor.shape)}")
@@ -250,13 +269,19 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def _check_no_overlap(group_A, group_B, out) -> None:
-    """Refuse outputs that share memory with an operand or with each other. Matrices with gaps between their rows are
-    left out: their address ranges may interlock without sharing an element."""
+    """Refuse outputs that share memory with an operand or with each other. Of matrices with gaps between their rows
+    only the first elements are compared: their address ranges may interlock without sharing an element."""
     ranges = []
+    first_at: dict[int, tuple[str, int]] = {}
     for name, group in (("group_A", group_A), ("group_B", group_B), ("out", out)):
         for i, tensor in enumerate(group):
-            if tensor.numel() and (tensor.is_contiguous() or tensor.t().is_contiguous()):
-                start = tensor.data_ptr()
+            if not tensor.numel():
+                continue
+            start = tensor.data_ptr()
+            other, other_i = first_at.setdefault(start, (name, i))
+            if name == "out" and (other, other_i) != (name, i):
+                raise ValueError(f"out[{i}] shares memory with {other}[{other_i}]; they must not overlap")
+            if tensor.is_contiguous() or tensor.t().is_contiguous():
                 ranges.append((start, start + tensor.numel() * tensor.element_size(), name, i))
     ranges.sort()
     last_end, last_name, last_i = 0, "", 0  # of the range that reaches furthest
@@ -278,29 +303,41 @@ def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
         return out
     device = group_A[0].device
     if device.type == "cpu" and settings.method == "auto":
-        for a, b, c in zip(group_A, group_B, out):
-            c.copy_(a.float() @ b.float())
+        with torch.autocast("cpu", enabled=False):  # it would round the widened operands again
+            for a, b, c in zip(group_A, group_B, out):
+                c.copy_(a.float() @ b.float())
         return out
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "group_gemm sends tables from the host, which a CUDA graph cannot replay: make a GroupGemmPlan before the "
             "capture and capture its run()"
         )
+    _prepare(group_A, group_B, out, settings).run()
+    return out
+
+
+@runtime.outside_graphs
+def _prepare(group_A, group_B, out, settings, programs=None, record=False):
+    """``launch.prepare``, imported when first needed."""
+    if group_A:  # before triton is imported, which fails with less to say where numpy is missing
+        runtime.check_can_launch(group_A[0].device)
     from course_kernels import launch
 
-    launch.prepare(group_A, group_B, out, settings).run()
-    return out
+    return launch.prepare(group_A, group_B, out, settings, programs, record)
 
 
 class _GroupGemm(torch.autograd.Function):
     """dA_i = dC_i @ B_iᵀ and dB_i = A_iᵀ @ dC_i, each again a grouped GEMM over views."""
 
     @staticmethod
-    def forward(ctx, settings, *operands):
+    def forward(settings, *operands):
         half = len(operands) // 2
-        ctx.settings = settings
-        ctx.save_for_backward(*operands)
         return tuple(_compute(operands[:half], operands[half:], settings, None))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.settings, *operands = inputs
+        ctx.save_for_backward(*operands)
 
     @staticmethod
     def backward(ctx, *grads):
@@ -308,13 +345,15 @@ class _GroupGemm(torch.autograd.Function):
         half = len(operands) // 2
         group_A, group_B = operands[:half], operands[half:]
         dtype = group_A[0].dtype
-        grads = [grad.to(dtype) for grad in grads]
+        grads = [grad.to(dtype).resolve_neg() for grad in grads]
         need_A, need_B = ctx.needs_input_grad[1 : half + 1], ctx.needs_input_grad[half + 1 :]
+
+        plain = dataclasses.replace(settings, out_dtype=None)  # a gradient has its operand's dtype
 
         def grouped(lefts, rights, needed):
             chosen = [i for i in range(half) if needed[i]]
-            options = dict(method=settings.method, precision=settings.precision, config=settings.config)
-            results = group_gemm([lefts(i) for i in chosen], [rights(i) for i in chosen], **options)
+            # apply, not group_gemm: operands are checked, and torch.func wants to see every Function.
+            results = _GroupGemm.apply(plain, *map(lefts, chosen), *map(rights, chosen)) if chosen else ()
             table = dict(zip(chosen, results))
             return [table.get(i) for i in range(half)]
 

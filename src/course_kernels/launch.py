@@ -119,6 +119,7 @@ class Prepared:
         self._copies_out: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._keep: list = []
 
+    @runtime.outside_graphs
     def run(self) -> None:
         """Enqueue every launch."""
         for target, source in self._copies_in:
@@ -149,7 +150,6 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> 
     prepared = Prepared(device)
     if not group_A:
         return prepared
-    runtime.check_can_launch(device)
     if runtime.MODE == "interpreter":
         group_A, group_B, out = (
             [_stand_in(t, prepared, is_output) for t in group]
@@ -157,11 +157,15 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> 
         )
     prepared._keep += [group_A, group_B, out]
     level = record.RECORD_OFF.value
-    if recording:
-        level = (record.RECORD_PROGRAM if runtime.MODE == "interpreter" else record.RECORD_TIME).value
+    if recording:  # only NVIDIA GPUs have the clock and the SM's number
+        level = (record.RECORD_PROGRAM if runtime.capability(device) is None else record.RECORD_TIME).value
     descriptors = settings.method != "round_robin" and runtime.supports_descriptors(device)
     itemsizes = group_A[0].element_size(), out[0].element_size()
     views = [tuple(map(View.of, problem)) for problem in zip(group_A, group_B, out)]
+    for i, problem in enumerate(views):
+        for name, view in zip(("group_A", "group_B", "out"), problem):
+            if not view.address and view.rows and view.cols:
+                raise TypeError(f"{name}[{i}] must have memory of its own, which fake and wrapper tensors lack")
     buckets: dict[_Bucket, list[int]] = {}
     for i, problem in enumerate(views):
         if problem[2].rows and problem[2].cols:

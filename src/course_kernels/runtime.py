@@ -187,6 +187,24 @@ def supports_tf32(tensor_device: torch.device | None = None) -> bool:
     return (capability(tensor_device) or (0, 0)) >= TENSOR_CORE_CAPABILITY
 
 
+def outside_graphs(function):
+    """Decorator: ``torch.compile`` calls the function as it is, between two graphs, and does not look inside.
+
+    As ``torch.compiler.disable``, without its import of the compiler (almost a second) where nothing is compiled.
+    """
+    disabled = []
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return wrapper
+
+
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
