@@ -29,6 +29,13 @@ def test_waves_fall_after_each_full_wave():
     assert texts(ax) == ["8 tiles: 100%", "9 tiles: 75%"]
 
 
+def test_labels_of_waves_stand_above_every_tooth_and_apart():
+    (ax,) = axes_of(viz.waves(132, (96, 133)))
+    left, right = (text.get_window_extent() for text in ax.texts)
+    assert left.x1 < right.x0
+    assert all(ax.transData.inverted().transform((0, box.y0))[1] > 1 for box in (left, right))
+
+
 @pytest.mark.parametrize(("group_m", "panels"), [(1, (2, 8)), (4, (4, 4)), (8, (8, 2))])
 def test_panels_of_the_first_wave(group_m, panels):
     assert viz.panels_of(PROBLEM, BLOCK, 16, group_m) == panels

@@ -327,13 +327,14 @@ source.show(round_robin.problem_pointer)
 
 # %% [markdown]
 # The host may say so only after checking every address and stride; the rest go to a launch without the promise.
-# The table's own nine loads (three addresses, three sizes, three strides) happen once per tile, not in the loop over K.
+# The tables' own nine loads (three addresses, three sizes, three strides) happen once per problem or tile, not in the
+# loop over K.
 #
 # ## How many programs?
 #
 # Tutorials launch 84 or 128 programs, or one per multiprocessor (SM). An RTX A6000 has 84 SMs, an RTX 4090 has 128, an
 # H200 132: a number that fits one GPU is a guess on the next. All tiles cost the same here, so the time goes in
-# *rounds*: tiles over programs, rounded up.
+# waves: tiles over programs, rounded up.
 
 # %%
 counts = record.load("programs")["rows"]["4 x 1024^3"]
@@ -346,14 +347,14 @@ for kernel, label in (("round_robin", "pointer kernel"), ("tma", "descriptor ker
     most = max(recorded_us)
     simulated_us = {p: schedule.simulate(squares, "round_robin", p, block).makespan for p in range(33, most + 1)}
     panels[f"{label}, {tiles} tiles"] = walk_costs.ProgramTimes(simulated_us, recorded_us)
-    rounds = ", ".join(f"{programs}: {-(-tiles // programs)}" for programs in recorded_us)
-    print(f"{label}, {tiles} tiles of {block[0]} x {block[1]}; rounds for each number of programs: {rounds}")
+    waves = ", ".join(f"{programs}: {-(-tiles // programs)}" for programs in recorded_us)
+    print(f"{label}, {tiles} tiles of {block[0]} x {block[1]}; waves for each number of programs: {waves}")
 
 # %%
 walk_costs.program_counts(panels)
 
 # %% [markdown]
-# The stairs are real: as many rounds, nearly the same time, for 66 programs and for 84. (The model's rates are
+# The stairs are real: as many waves, nearly the same time, for 66 programs and for 84. (The model's rates are
 # those of the descriptor kernel's tile, so the pointer kernel lies above its stairs.) With 84 programs, 48 of 132 SMs
 # have nothing to do. From the record:
 
@@ -363,7 +364,7 @@ pointer = {int(programs): us for programs, us in counts["round_robin"].items()}
 print(f"descriptor kernel: 84 programs take {tma[84] / tma[132]:.2f} times as long as 132")
 print(f"and 128 programs {tma[128] / tma[132]:.2f} times: the last 4 SMs have no tile to compute either way")
 print(f"pointer kernel: from 66 to 84 programs the time changes by {abs(pointer[84] / pointer[66] - 1):.1%}")
-print(f"from 128 to 264 programs, half the rounds, it falls to {pointer[264] / pointer[128]:.0%}, not to 50%")
+print(f"from 128 to 264 programs, half the waves, it falls to {pointer[264] / pointer[128]:.0%}, not to 50%")
 
 # %% [markdown]
 # The last line is where the model lies: 264 programs are two on each SM, and each gets half of it. What two programs
@@ -507,7 +508,7 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #    programs compute now, and why does no check of the result notice?
 # 2. Record a plan with 5 programs, then with 8, and draw it. When does a program stay in one column of C, and which
 #    operand does it then read again and again?
-# 3. How many programs need exactly 3 rounds for 256 tiles? Which of them would you launch?
+# 3. How many programs need exactly 3 waves for 256 tiles? Which of them would you launch?
 #
 # ## Summary
 #
@@ -516,7 +517,7 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #   either, until you say it.
 # - Static round-robin: subtract the tiles of earlier problems, divide by the tiles per row, step by the number of
 #   programs. Nothing is stored and nobody waits.
-# - The number of programs comes from the machine; time goes in rounds, so a few programs more may gain nothing.
+# - The number of programs comes from the machine; time goes in waves, so a few programs more may gain nothing.
 # - Strides are facts to be passed, not assumed; and the store's mask protects the neighbour, not you.
 #
 # Round-robin gives every program the same *number* of tiles. What if tiles are not equally long?

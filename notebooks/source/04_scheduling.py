@@ -239,7 +239,7 @@ def gaps(batch, order, same_problem):
 
 timelines = record.load("sm_timelines")
 recorded = {(entry["batch"], entry["schedule"]): entry for entry in timelines["timelines"]}
-fetch_us = gaps("uniform", "dynamic", same_problem=True) - gaps("uniform", "chunks", same_problem=True)
+fetch_us = gaps("one-hot", "dynamic", same_problem=True) - gaps("one-hot", "chunks", same_problem=True)
 print(f"{timelines['provenance']['gpu']}: {fetch_us:.2f} µs a ticket; the model assumes {model.atomic_us} µs")
 
 # %% [markdown]
@@ -317,20 +317,37 @@ sms = {(row[4], row[5]) for row in recorded["skewed", "dynamic"]["tiles"]}
 print("the same batches:", same)
 print("one program per SM:", len(sms) == len({sm for _, sm in sms}) == 132)
 
+
 # %%
-panels = {}
-for order in ("round_robin", "chunks", "dynamic"):
-    panels[f"model, {order}"] = skewed[order]
-    panels[f"H200, {order}"] = timeline.recorded_bars(recorded["skewed", order], by="program")
-timeline.compare(panels, rows=132, columns=2, title="The skewed batch, a row per program")
+def beside(batch):
+    """Simulated and recorded bars of three schedules, next to each other."""
+    panels = {}
+    for order in ("round_robin", "chunks", "dynamic"):
+        panels[f"model, {order}"] = timeline.simulated_bars(runs[batch, order])
+        panels[f"H200, {order}"] = timeline.recorded_bars(recorded[batch, order], by="program")
+    return panels
+
+
+timeline.compare(beside("skewed"), rows=132, columns=2, title="The skewed batch, a row per program")
 
 # %% [markdown]
 # **Where the model is right:** the shape. Who computes what, which programs run dry, which schedule wins under skew.
 # (Dynamic rows mix on the H200: tickets go in the order in which programs happen to ask.)
 #
+# The same for the other two batches. Before you scroll: which schedule has no grey between its tiles when the batch is
+# uniform, and how many of 132 programs work to the end under chunks when one expert gets everything?
+
+# %%
+timeline.compare(beside("uniform"), rows=132, columns=2, title="The uniform batch", height=1.6)
+
+# %%
+timeline.compare(beside("one-hot"), rows=132, columns=2, title="The one-hot batch", height=1.6)
+
+# %% [markdown]
 # **Where it lies:** the recorded bars are shorter, and there is grey *between* them. Closer, six programs:
 
 # %%
+panels = beside("skewed")
 close = {name: [bar for bar in panels[name] if bar.row < 6] for name in ("model, round_robin", "H200, round_robin")}
 timeline.compare(close, rows=6, title="Programs 0 to 5 of round-robin on the skewed batch")
 
@@ -397,8 +414,8 @@ print(f"worst: {', '.join(worst)}, {off[worst]:.0%}")
 # %% [markdown]
 # ### What is left: the two effects meet
 #
-# Chunks switch once and still take longer than the corrected model says. Look at which problems run at the *same
-# time*: round-robin works on one or two, chunks on all eight at once. Ask the cache model:
+# On the uniform batch, chunks switch once and still take longer than the corrected model says. Look at which problems
+# run at the *same time*: round-robin works on one or two, chunks on all eight at once. Ask the cache model:
 
 # %%
 for order in ("round_robin", "chunks"):
@@ -422,6 +439,9 @@ for order in ("round_robin", "chunks"):
     print(f"{order:12}", " ".join(f"{statistics.median(times):.2f}" for times in places.values()))
 
 # %% [markdown]
+# The first tiles are the slowest, as predicted. The later ones gain on them and stay behind round-robin's: all eight
+# problems stream from memory until the end. That fits the explanation; a proof would count the bytes.
+#
 # ## So, which schedule?
 #
 # Times without recording, from the same run on the H200:
@@ -442,7 +462,7 @@ for batch in batches:
 # 1. Give `cards` three programs instead of four. Why do fewer programs end earlier?
 # 2. Make tickets expensive: `simulate(..., cost=CostModel(atomic_us=5))`. From which price on does round-robin win on
 #    the skewed batch? What if one ticket bought two tiles?
-# 3. Draw the recorded panels with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay together?
+# 3. In `beside`, draw the record with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay together?
 #
 # ## Summary
 #

@@ -34,13 +34,15 @@ def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figu
     for count in marks:
         share = count / (-(-count // programs) * programs)
         ax.plot([count], [share], "o", color=ORANGE, ms=6)
-        ax.annotate(f"{count} tiles: {share:.0%}", (count, share), (6, -12), textcoords="offset points", fontsize=9,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8})  # fmt: skip
+        # Above the teeth, where no line is; towards the nearer side of a full wave, so that neighbours part.
+        left = count % programs > programs / 2
+        ax.plot([count, count], [share, 1.1], color=ORANGE, lw=0.8, zorder=1)
+        ax.text(count, 1.12, f"{count} tiles: {share:.0%}", fontsize=9, ha="right" if left else "left")
     for wave in range(1, longest + 1):
         ax.axvline(wave * programs, color=FAINT, lw=0.8, zorder=0)
     ax.set_xticks([wave * programs for wave in range(longest + 1)])
     ax.set_xlim(0, longest * programs * 1.02)
-    ax.set_ylim(0, 1.05)
+    ax.set_ylim(0, 1.28)
     ax.set_yticks([0, 0.5, 1], ["0", "50%", "100%"])
     ax.set_xlabel(f"tiles of equal cost on {programs} programs")
     ax.set_title("Best possible utilisation: a wave that is not full costs as much as a full one")
@@ -200,7 +202,8 @@ def tile_times(
     for (name, (fixed, per_step)), color in zip(lines.items(), (GREY, ORANGE, GREEN)):
         end = fixed + longest * per_step
         ax.plot([0, longest], [fixed, end], color=color, lw=1.5, label=name)
-        ax.text(longest, end, f" {name}\n {fixed:.1f} + {per_step:.2f} · steps", color=color, fontsize=9, va="center")
+        label = f" {name}\n {fixed:.1f} + {per_step:.2f} · steps"
+        ax.text(longest * 1.015, end, label, color=color, fontsize=9, va="center")
     ax.set_xlim(0, longest * 1.3)
     ax.set_ylim(bottom=0)
     ax.set_xlabel("steps of the loop over K")
