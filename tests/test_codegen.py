@@ -29,7 +29,12 @@ KNOWN_SPILLS = [
      "as for tma float32, but the pointers, not the blocks, are what does not fit"),
 ]  # fmt: skip
 if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
-    KNOWN_SPILLS.append((["sm_100", "sm_120"], r"^(round_robin|tma) ", 16, "up to 4 registers short"))
+    KNOWN_SPILLS += [
+        (["sm_100", "sm_120"], r"^(round_robin|tma) ", 16, "up to 4 registers short"),
+        (["sm_90"], r"^(naive|round_robin|tma) float8_e4m3fn row/row 128×(128|256)×", 240,
+         "B is transposed through registers; the choice was measured on an H200 with this very version"),
+        (["sm_100"], r"^round_robin float32 tf32 .* 128×256×32", 256, "as for float16 on older GPUs, from 3.7 on none"),
+    ]  # fmt: skip
 
 
 def allowed_spill(spec: Build, target: str) -> int:

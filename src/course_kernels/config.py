@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.metadata
 from collections.abc import Sequence
 
 from course_kernels import runtime
@@ -143,6 +144,15 @@ _INTERPRETER = GemmConfig(64, 64, 64)
 _MOST_CHUNKED_TILES = 4
 
 
+@functools.cache
+def _is_triton_36() -> bool:
+    """Whether the oldest Triton that the library admits is installed (asked without importing it)."""
+    try:
+        return importlib.metadata.version("triton").startswith("3.6.")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 def candidates(
     kernel: str,
     itemsize: int,
@@ -178,8 +188,13 @@ def candidates(
         return found
     out_itemsize = out_itemsize or max(2, itemsize)
 
+    # Triton 3.6 keeps a second, transposed copy of B's stages for TF32 on sm_100; 3.7 does not.
+    copies_b = kernel == "tma" and precision == "tf32" and itemsize == 4 and capability == (10, 0) and _is_triton_36()
+
     def fits(candidate):
-        return candidate.config.shared_memory(kernel, itemsize, out_itemsize, capability) <= shared_limit
+        config = candidate.config
+        extra = config.num_stages * config.block_k * config.block_n * itemsize if copies_b else 0
+        return config.shared_memory(kernel, itemsize, out_itemsize, capability) + extra <= shared_limit
 
     return tuple(filter(fits, found)) or tuple(filter(fits, _SMALL))
 
