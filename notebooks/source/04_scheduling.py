@@ -462,7 +462,8 @@ for batch in batches:
 # 1. Give `cards` three programs instead of four. Why do fewer programs end earlier?
 # 2. Make tickets expensive: `simulate(..., cost=CostModel(atomic_us=5))`. From which price on does round-robin win on
 #    the skewed batch? What if one ticket bought two tiles?
-# 3. In `beside`, draw the record with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay together?
+# 3. In `beside`, draw the record with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay
+#    together?
 #
 # ## Summary
 #

@@ -152,7 +152,7 @@ show(tma.tma_kernel, "if tile < min(end, stop)", "c_desc = tl.make_tensor_descri
 
 # %% tags=["nbval-ignore-output"]
 print(f"{descriptors.instructions['tensormap.replace']} field writes for A, B and C; the fields:")
-print(", ".join(ptx.descriptor_fields(descriptors.ptx)))
+print(*ptx.descriptor_fields(descriptors.ptx))
 print(descriptors.excerpt("cp_fenceproxy", before=0, after=3))
 
 # %%
