@@ -62,6 +62,12 @@ OPERAND_ERRORS = {
         ValueError,
         ["group_A[0]", "2**31"],
     ),
+    # Its last block would be counted past 2**31, which 32 bits hold as a negative number.
+    "too long for its last block": (
+        ([matrix(1, 1).expand(1, 2**31 - 64)], [matrix(1, 1).expand(2**31 - 64, 1)]),
+        ValueError,
+        ["group_A[0]", "2**31 - 2**16"],
+    ),
 }
 OPTION_ERRORS = {
     "method": (dict(method="fast"), ValueError, ["method", "'fast'", "round_robin"]),
@@ -225,7 +231,23 @@ def test_out_that_shares_memory(method):
     assert not pool.any()
 
 
+def test_out_with_gaps_that_begins_where_an_operand_does():
+    pool = torch.zeros(16, 40, dtype=torch.float16, device=runtime.device())
+    first, second, third = pool[:, :8], pool[:, 16:32], pool[:, 32:]
+    with pytest.raises(ValueError, match=r"out\[0\] shares memory with group_A\[0\]"):
+        group_gemm([second], [matrix(16, 16)], method="round_robin", out=[second])
+    with pytest.raises(ValueError, match=r"out\[1\] shares memory with out\[0\]"):
+        group_gemm([second] * 2, [matrix(16, 8)] * 2, method="round_robin", out=[first, first])
+    assert not pool.any()
+    second.fill_(1)  # columns that interlock are no overlap
+    group_gemm([second] * 2, [torch.ones_like(second)[:, :8]] * 2, method="round_robin", out=[first, third])
+    assert (first == 16).all()
+    assert (third == 16).all()
+
+
 def test_out_of_an_empty_list():
+    with pytest.raises(TypeError, match="out must be a list or tuple"):
+        group_gemm([], [], out=3)
     with pytest.raises(ValueError, match="length of group_A, 0, got 1"):
         group_gemm([], [], out=[matrix(1, 1)])
     assert group_gemm([], [], out=[]) == []

@@ -11,8 +11,8 @@ from .simulate import Timeline
 
 __all__ = ["H200_L2_BYTES", "Traffic", "bytes_moved"]
 
-H200_L2_BYTES = 50 * 2**20
-"""L2 cache of an H100 or H200 (NVIDIA H100 Tensor Core GPU Architecture white paper)."""
+H200_L2_BYTES = 60 * 2**20
+"""L2 cache of an H200, as its driver reports it (`l2_bytes` of every record); an H100 has 50 MiB."""
 
 
 class Traffic(NamedTuple):
@@ -38,7 +38,7 @@ def bytes_moved(timeline: Timeline, *, l2_bytes: int = H200_L2_BYTES, k_slab: in
 
     Args:
         timeline: which tiles run, and when.
-        l2_bytes: size of the shared cache in bytes; 50 MiB on an H200. 0 means no cache.
+        l2_bytes: size of the shared cache in bytes; 60 MiB on an H200. 0 means no cache.
         k_slab: elements of K in one cached piece. Smaller follows the programs more closely and takes longer.
 
     Returns:
