@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 from collections.abc import Sequence
 
 from course_kernels import runtime
@@ -144,15 +143,6 @@ _INTERPRETER = GemmConfig(64, 64, 64)
 _MOST_CHUNKED_TILES = 4
 
 
-@functools.cache
-def _is_triton_36() -> bool:
-    """Whether the oldest Triton that the library admits is installed (asked without importing it)."""
-    try:
-        return importlib.metadata.version("triton").startswith("3.6.")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-
-
 def candidates(
     kernel: str,
     itemsize: int,
@@ -188,8 +178,8 @@ def candidates(
         return found
     out_itemsize = out_itemsize or max(2, itemsize)
 
-    # Triton 3.6 keeps a second, transposed copy of B's stages for TF32 on sm_100; 3.7 does not.
-    copies_b = kernel == "tma" and precision == "tf32" and itemsize == 4 and capability == (10, 0) and _is_triton_36()
+    # For TF32 on sm_100 the compiler keeps a second, transposed copy of B's stages.
+    copies_b = kernel == "tma" and precision == "tf32" and itemsize == 4 and capability == (10, 0)
 
     def fits(candidate):
         config = candidate.config
