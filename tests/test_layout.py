@@ -82,9 +82,7 @@ def test_pad_and_pack_are_inverse(kind, sizes, spare):
     assert torch.equal(again[used:], torch.zeros(TAIL, 2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float32, torch.int32]
-)
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16, torch.float32, torch.int32])
 def test_pad_and_pack_keep_the_dtype_and_trailing_dimensions(dtype):
     layout = build("sizes", [2, 0, 3])
     packed = integers((5, 2, 3), dtype)
@@ -278,9 +276,7 @@ def test_validate_checks_the_slots_of_any_description():
         layout.validate(total_m=torch.tensor(5))
 
 
-@pytest.mark.parametrize(
-    "sizes, waste", [([4, 4], 0.0), ([8, 0, 0, 0], 3.0), ([3, 1], 0.5), ([], 0.0), ([0, 0], 0.0)]
-)
+@pytest.mark.parametrize("sizes, waste", [([4, 4], 0.0), ([8, 0, 0, 0], 3.0), ([3, 1], 0.5), ([], 0.0), ([0, 0], 0.0)])
 def test_padding_waste(sizes, waste):
     assert padding_waste(sizes) == waste
     assert padding_waste(torch.tensor(sizes, dtype=torch.int32)) == waste

@@ -15,9 +15,7 @@ def by_hand(a, b):
 
 
 @pytest.mark.parametrize("strides", STRIDES)
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, *FP8]
-)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, *FP8])
 def test_gemm_is_the_definition(dtype, strides):
     a = strided_like(integers((5, 7), dtype, 1), strides)
     b = strided_like(integers((7, 3), dtype, 2), strides)

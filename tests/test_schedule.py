@@ -21,9 +21,7 @@ from course_kernels.schedule import (
 )
 
 # Times in whole microseconds: a 1 x 1 x 1 step takes 1, everything else is free.
-UNIT = CostModel(
-    tflops_per_program=2e-6, load_gb_per_s=1e9, store_gb_per_s=1e9, startup_us=0, atomic_us=0, launch_us=0
-)
+UNIT = CostModel(tflops_per_program=2e-6, load_gb_per_s=1e9, store_gb_per_s=1e9, startup_us=0, atomic_us=0, launch_us=0)
 
 problem = st.tuples(st.integers(0, 90), st.integers(0, 90), st.integers(0, 200))
 problem_lists = st.lists(problem, max_size=6)
@@ -206,9 +204,7 @@ def test_unequal_tiles_by_hand():
 
     def spans(order):
         timeline = simulate(problems, order, 2, (1, 1, 1), UNIT)
-        return [
-            [(s.tile.index, round(s.start, 3), round(s.end, 3)) for s in line] for line in timeline.programs
-        ]
+        return [[(s.tile.index, round(s.start, 3), round(s.end, 3)) for s in line] for line in timeline.programs]
 
     assert spans("round_robin") == [[(0, 0, 5), (2, 5, 6), (4, 6, 10)], [(1, 0, 1), (3, 1, 2)]]
     assert spans("chunks") == [[(0, 0, 5), (1, 5, 6), (2, 6, 7)], [(3, 0, 1), (4, 1, 5)]]

@@ -73,9 +73,7 @@ def test_the_bound_follows_the_magnitudes_of_its_own_element():
     a[1] *= 1e-6
     wrong = reference.gemm(a, b, torch.float32)
     wrong[1, 0] += 1e-9  # far below any global tolerance, and still wrong
-    with pytest.raises(
-        AssertionError, match=r"1 of 4 elements are wrong\n  first at \[1, 0\]: .*off by 1\.0"
-    ):
+    with pytest.raises(AssertionError, match=r"1 of 4 elements are wrong\n  first at \[1, 0\]: .*off by 1\.0"):
         assert_close_to_oracle(wrong, a, b)
     _, bound = error_bound(torch.zeros(2, 4), torch.ones(4, 2), torch.float32)
     assert not bound.any()

@@ -64,15 +64,12 @@ class GroupLayout(PaddedRows):
         extra = 1 if self.kind == "offsets" else 0
         if self.kind != "row_groups" and self.source.shape[0] != self.G + extra:
             raise ValueError(
-                f"{self.kind} of G = {self.G} groups must have {self.G + extra} entries, "
-                f"got {self.source.shape[0]}"
+                f"{self.kind} of G = {self.G} groups must have {self.G + extra} entries, got {self.source.shape[0]}"
             )
         if self.max_m is not None:
             checks.extent("max_m", self.max_m)
         if (self.kind == "masked_m") != (self.max_m is not None):
-            raise ValueError(
-                f"max_m belongs to masked_m and to nothing else, got max_m={self.max_m} and {self.kind}"
-            )
+            raise ValueError(f"max_m belongs to masked_m and to nothing else, got max_m={self.max_m} and {self.kind}")
 
     # ---- the five descriptions, in
 
@@ -229,9 +226,7 @@ class GroupLayout(PaddedRows):
         if self.kind == "row_groups" and total_m in (None, self.source.shape[0]):
             return self.source
         if total_m is None:
-            raise ValueError(
-                f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows"
-            )
+            raise ValueError(f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows")
         checks.extent("total_m", total_m)
         rows = torch.arange(total_m, dtype=self.dtype, device=self.device)
         ends = self.ends.contiguous()

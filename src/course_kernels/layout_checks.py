@@ -56,9 +56,7 @@ def sizes_of(kind: str, values: Tensor, G: int) -> Tensor:
 def fits(kind: str, sizes: Tensor, dtype: torch.dtype, total_m: int | None, max_m: int | None) -> None:
     """Raise unless the groups fit into their slots, their dtype and the packed tensor."""
     if max_m is not None:
-        _reject(
-            sizes > max_m, lambda i: f"group {i} has {sizes[i]} rows, more than its max_m = {max_m} slots"
-        )
+        _reject(sizes > max_m, lambda i: f"group {i} has {sizes[i]} rows, more than its max_m = {max_m} slots")
     used = int(sizes.sum())
     if used > torch.iinfo(dtype).max:
         raise ValueError(f"{kind} describes {used} rows, more than {dtype} can count: use torch.int64")
@@ -74,9 +72,7 @@ def _sizes_of_bounds(kind: str, bounds: Tensor) -> Tensor:
     steps = torch.diff(bounds)
     _reject(
         steps < 0,
-        lambda i: (
-            f"{kind}[{i + 1}] = {bounds[i + 1]} is less than {kind}[{i}] = {bounds[i]}: must not decrease"
-        ),
+        lambda i: f"{kind}[{i + 1}] = {bounds[i + 1]} is less than {kind}[{i}] = {bounds[i]}: must not decrease",
     )
     return steps if kind == "offsets" else torch.cat([bounds[:1], steps])
 

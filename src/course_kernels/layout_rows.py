@@ -119,9 +119,7 @@ class PaddedRows:
         if padded.shape[0] != self.G:
             raise ValueError(f"padded holds {padded.shape[0]} groups, the layout has G = {self.G}")
         if self.max_m is not None and padded.shape[1] != self.max_m:
-            raise ValueError(
-                f"padded holds {padded.shape[1]} slots a group, the layout has max_m = {self.max_m}"
-            )
+            raise ValueError(f"padded holds {padded.shape[1]} slots a group, the layout has max_m = {self.max_m}")
         return _gather(padded.flatten(0, 1), self.pack_indices(total_m, padded.shape[1]), fill)
 
     def _slots(self, max_m: int | None) -> int:

@@ -144,9 +144,7 @@ def grouped_mm(
     if layout.G != mat_b.shape[0]:
         raise ValueError(f"offs describes {layout.G} groups, mat_b holds {mat_b.shape[0]} matrices")
     if mat_a.shape[1] != mat_b.shape[1]:
-        raise ValueError(
-            f"mat_a has K = {mat_a.shape[1]}, mat_b has K = {mat_b.shape[1]}: they must be equal"
-        )
+        raise ValueError(f"mat_a has K = {mat_a.shape[1]}, mat_b has K = {mat_b.shape[1]}: they must be equal")
     total_m, n = mat_a.shape[0], mat_b.shape[2]
     layout.validate(total_m=total_m)
     bounds = layout.offsets.tolist()
@@ -189,8 +187,7 @@ def padded_bmm(
     groups, max_m, k = mat_a.shape
     if (groups, k) != tuple(mat_b.shape[:2]):
         raise ValueError(
-            f"mat_a has (G, K) = ({groups}, {k}), mat_b has ({mat_b.shape[0]}, {mat_b.shape[1]}): "
-            "they must be equal"
+            f"mat_a has (G, K) = ({groups}, {k}), mat_b has ({mat_b.shape[0]}, {mat_b.shape[1]}): they must be equal"
         )
     if masked_m is None:
         rows = [max_m] * groups

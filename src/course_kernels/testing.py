@@ -99,9 +99,7 @@ def empty_problems() -> list[Problem]:
 ROUTERS = ("uniform", "zipf", "one_hot")
 
 
-def route(
-    router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: int = 0, seed: int = 0
-) -> Tensor:
+def route(router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: int = 0, seed: int = 0) -> Tensor:
     """Send each token to one expert, as the running example's router does.
 
     Args:

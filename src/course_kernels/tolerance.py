@@ -52,8 +52,7 @@ _IEEE = Tolerance(2.0**-24, 2.0**-24, "a product rounded to 24 bits, then an add
 _TF32 = Tolerance(
     2.0**-23,
     2 * 2.0**-10 + 2.0**-20,
-    "each input is cut to 11 significant bits: 2^-10 each when hardware truncates; then as on every tensor "
-    "core",
+    "each input is cut to 11 significant bits: 2^-10 each when hardware truncates; then as on every tensor core",
 )
 _FP8_HOPPER = Tolerance(
     2.0**-13,
@@ -71,9 +70,7 @@ TOLERANCES: dict[tuple[torch.dtype, str], Tolerance] = {
     (torch.float8_e5m2, "fp32"): _TENSOR_CORE,
     (torch.float8_e4m3fn, "fp8"): _FP8_HOPPER,
     (torch.float8_e5m2, "fp8"): _FP8_HOPPER,
-    (torch.float64, "fp64"): Tolerance(
-        2.0**-52, 2.0**-52, "twice float64's rounding, as the oracle has it as well"
-    ),
+    (torch.float64, "fp64"): Tolerance(2.0**-52, 2.0**-52, "twice float64's rounding, as the oracle has it as well"),
 }
 
 
@@ -84,9 +81,7 @@ def _lookup(dtype: torch.dtype, accumulation: str | None, on_gpu: bool) -> Toler
     if accumulation is None:
         accumulation = "fp8" if on_gpu and "fp8" in offered else offered[0]
     if accumulation not in offered:
-        raise ValueError(
-            f"accumulation for {dtype} must be one of {', '.join(offered)}, got {accumulation!r}"
-        )
+        raise ValueError(f"accumulation for {dtype} must be one of {', '.join(offered)}, got {accumulation!r}")
     return TOLERANCES[dtype, accumulation]
 
 
@@ -150,9 +145,7 @@ def _fail(what: str, out: Tensor, wanted: Tensor, wrong: Tensor, error: Tensor, 
     lines = [f"{what}: {int(wrong.sum())} of {wrong.numel()} elements are wrong"]
     for name, at in (("first", first), ("worst", worst)):
         at = tuple(at)
-        lines.append(
-            f"  {name} at {list(at)}: got {out[at].item():g}, wants {wanted[at].item():g}{detail(at)}"
-        )
+        lines.append(f"  {name} at {list(at)}: got {out[at].item():g}, wants {wanted[at].item():g}{detail(at)}")
     raise AssertionError("\n".join(lines))
 
 
@@ -243,9 +236,7 @@ def assert_exact(out: Tensor, a: Tensor, b: Tensor, *, what: str = "the product"
     limit = 2**13 if a.dtype.itemsize == 1 else 2**24
     magnitude = _product(*(t.abs() for t in wide))
     if magnitude.numel() and magnitude.max() > limit:
-        raise ValueError(
-            f"sum(|a| * |b|) reaches {magnitude.max().item():g}, past {limit}: sums need not be exact"
-        )
+        raise ValueError(f"sum(|a| * |b|) reaches {magnitude.max().item():g}, past {limit}: sums need not be exact")
     wanted = _product(*wide).to(out.dtype).to(torch.float64)
     got = out.detach().to(torch.float64)
     wrong = ~(got == wanted)
