@@ -302,3 +302,10 @@ def test_auto_on_cpu_tensors_computes_with_torch(monkeypatch):
         monkeypatch.setattr(runtime, "check_can_launch", None)
     group_A, group_B = make_operands([(300, 200, 100)], device=device)
     check(group_gemm(group_A, group_B), group_A, group_B)
+
+
+def test_parameter_lists_are_lists():
+    group_A, group_B = operands([(8, 8, 8), (4, 8, 16)])
+    parameters = torch.nn.ParameterList(b.float() for b in group_B)
+    outs = group_gemm([a.float() for a in group_A], parameters)
+    assert all(torch.equal(c, a.float() @ b) for c, a, b in zip(outs, group_A, parameters))

@@ -44,14 +44,14 @@ class GemmConfig:
     def __post_init__(self):
         for name in ("block_m", "block_n", "block_k"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 16 or value & (value - 1):
+            if type(value) is not int or value < 16 or value & (value - 1):
                 raise ValueError(f"{name} must be a power of two of at least 16, got {value!r}")
         for name, allowed in (("num_warps", (1, 2, 4, 8)), ("store_parts", (1, 2)), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in allowed:
+            if type(getattr(self, name)) is not type(allowed[0]) or getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         for name in ("num_stages", "group_m", "programs_per_sm"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
     @property

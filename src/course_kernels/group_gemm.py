@@ -13,6 +13,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.overlap import check_apart, overlaps_itself
 
 METHODS = ("auto", "naive", "round_robin", "tma")
 PRECISIONS = ("ieee", "tf32")
@@ -164,7 +165,7 @@ class _Settings:
 
 
 def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
-    if isinstance(group, torch.Tensor) or not isinstance(group, Sequence):
+    if isinstance(group, torch.Tensor) or not isinstance(group, (Sequence, torch.nn.ParameterList)):
         raise TypeError(f"{name} must be a list or tuple of 2-D tensors, got {type(group).__name__}")
     for i, tensor in enumerate(group):
         if not isinstance(tensor, torch.Tensor):
@@ -251,50 +252,10 @@ def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tenso
             raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
         if tensor.requires_grad:
             raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
-        if _overlaps_itself(tensor):
+        if overlaps_itself(tensor):
             raise ValueError(f"out[{i}] has elements that share memory (strides {tensor.stride()}); pass a clone of it")
-    _check_no_overlap(group_A, group_B, out)
+    check_apart({"group_A": group_A, "group_B": group_B}, out)
     return out
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a matrix share an address: the larger stride must step over the smaller's whole span."""
-    spans = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1)
-    if tensor.numel() <= 1 or not spans:
-        return False
-    if len(spans) == 1:
-        return spans[0][0] == 0
-    (small, size), (large, _) = spans
-    return small == 0 or large <= small * (size - 1)
-
-
-def _check_no_overlap(group_A, group_B, out) -> None:
-    """Refuse outputs that share memory with an operand or with each other. Of matrices with gaps between their rows
-    only the first elements are compared: their address ranges may interlock without sharing an element."""
-    ranges = []
-    first_at: dict[int, tuple[str, int]] = {}
-    for name, group in (("group_A", group_A), ("group_B", group_B), ("out", out)):
-        for i, tensor in enumerate(group):
-            if not tensor.numel():
-                continue
-            start = tensor.data_ptr()
-            other, other_i = first_at.setdefault(start, (name, i))
-            if name == "out" and (other, other_i) != (name, i):
-                raise ValueError(f"out[{i}] shares memory with {other}[{other_i}]; they must not overlap")
-            if tensor.is_contiguous() or tensor.t().is_contiguous():
-                ranges.append((start, start + tensor.numel() * tensor.element_size(), name, i))
-    ranges.sort()
-    last_end, last_name, last_i = 0, "", 0  # of the range that reaches furthest
-    out_end, out_i = 0, 0  # likewise among the outputs
-    for start, end, name, i in ranges:
-        if name == "out" and start < last_end:
-            raise ValueError(f"out[{i}] shares memory with {last_name}[{last_i}]; they must not overlap")
-        if start < out_end:
-            raise ValueError(f"out[{out_i}] shares memory with {name}[{i}]; they must not overlap")
-        if end > last_end:
-            last_end, last_name, last_i = end, name, i
-        if name == "out":
-            out_end, out_i = end, i
 
 
 def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
@@ -346,6 +307,8 @@ class _GroupGemm(torch.autograd.Function):
         group_A, group_B = operands[:half], operands[half:]
         dtype = group_A[0].dtype
         grads = [grad.to(dtype).resolve_neg() for grad in grads]
+        # What sum() hands back is one element, expanded: worth a copy, since no descriptor reads strides of 0.
+        grads = [grad.contiguous() if 0 in grad.stride() else grad for grad in grads]
         need_A, need_B = ctx.needs_input_grad[1 : half + 1], ctx.needs_input_grad[half + 1 :]
 
         plain = dataclasses.replace(settings, out_dtype=None)  # a gradient has its operand's dtype
