@@ -22,21 +22,21 @@ def operands(problems) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     return group_A, group_B
 
 
-def verify(name: str, out, group_A, group_B) -> None:
+def verify(name: str, out, group_A, group_B, bound: float = 1e-3) -> None:
     """Compare outputs with float64 products; the bound is that of one rounding to float16 and a float32 sum."""
     for i, (c, a, b) in enumerate(zip(out, group_A, group_B)):
         exact = a.double() @ b.double()
         error = ((c.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
-        if not error < 1e-3:
+        if not error < bound:
             raise AssertionError(f"{name} is wrong in problem {i}: relative error {error}")
 
 
-def graphed(name: str, call, out, group_A, group_B):
+def graphed(name: str, call, out, group_A, group_B, bound: float = 1e-3):
     """A CUDA graph of a call whose outputs were poisoned before it and verified after."""
     for c in out:
         c.fill_(float("nan"))
     call()
-    verify(name, out, group_A, group_B)
+    verify(name, out, group_A, group_B, bound)
     return timing.capture(call)
 
 
@@ -97,6 +97,43 @@ def rows() -> dict:
         }
         print(row, {name: value["median_us"] for name, value in us.items()}, flush=True)
     return {"dtype": "float16", "rows": results}
+
+
+def dtypes() -> dict:
+    """The other operand types against one torch product per problem; B is column-major, as a weight is."""
+    results = {}
+    for dtype, precision in (
+        (torch.bfloat16, "ieee"),
+        (torch.float8_e4m3fn, "ieee"),
+        (torch.float32, "tf32"),
+        (torch.float32, "ieee"),
+    ):
+        name = str(dtype).removeprefix("torch.") + (f", {precision}" if dtype == torch.float32 else "")
+        results[name] = {}
+        for n in (256, 512, 1024, 2048):
+            group_A = [torch.randn(n, n, device="cuda").to(dtype) for _ in range(4)]
+            group_B = [torch.randn(n, n, device="cuda").to(dtype).t() for _ in range(4)]
+            plan = GroupGemmPlan(group_A, group_B, precision=precision)
+            out = [torch.empty_like(c) for c in plan.out]
+            one = torch.ones((), device="cuda")
+
+            def loop(group_A=group_A, group_B=group_B, out=out, fp8=dtype == torch.float8_e4m3fn, one=one):
+                for a, b, c in zip(group_A, group_B, out):
+                    if fp8:
+                        torch._scaled_mm(a, b, one, one, out_dtype=c.dtype, out=c)
+                    else:
+                        torch.mm(a, b, out=c)
+
+            torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+            bound = 1e-2 if dtype in (torch.bfloat16, torch.float8_e4m3fn) else 2e-3 if precision == "tf32" else 1e-5
+            graphs = {
+                "torch loop": graphed("torch loop", loop, out, group_A, group_B, bound),
+                "group_gemm": graphed("group_gemm", plan.run, plan.out, group_A, group_B, bound),
+            }
+            times = timing.interleaved_us({name: graph.replay for name, graph in graphs.items()}, repeats=60)
+            results[name][f"4 x {n}^3"] = {p: timing.summary(values)["median_us"] for p, values in times.items()}
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return {"us": results}
 
 
 def when_to_group() -> dict:

@@ -26,6 +26,7 @@ from course_kernels.bench import record
 
 RECORDS = {
     "group_gemm": list_api.rows,
+    "dtypes": list_api.dtypes,
     "when_to_group": list_api.when_to_group,
     "programs": list_api.programs,
     "launches": timelines.launches,

@@ -1,4 +1,5 @@
-"""Draw the picture of the README: `python tools/make_pictures.py` writes docs/grouped_gemm.png."""
+"""What the README shows: `python tools/make_pictures.py` writes docs/grouped_gemm.png, and the README's table of times
+from their record."""
 
 from __future__ import annotations
 
@@ -10,10 +11,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from course_kernels import testing
+from course_kernels.bench import record
 from course_kernels.viz.overview import overview
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "grouped_gemm.png"
+README = ROOT / "README.md"
+START, END = "<!-- written by tools/make_pictures.py -->", "<!-- end -->"
 PIXELS_WIDE = 1600
 COLORS = 128  # the figure has a few flat colours and the edges of text: a palette takes a third of the bytes
 
@@ -32,7 +36,36 @@ def hero() -> Figure:
     return overview(testing.route("zipf", 64, s=1.2, seed=1))
 
 
+def table() -> str:
+    """The list API's times as Markdown, from their record."""
+    measured = record.load("group_gemm")
+    columns = {
+        "auto": "`group_gemm`",
+        "cublas loop": "cuBLAS loop",
+        "tutorial": "the tutorial's kernel, tuned",
+        "naive": "a Triton launch each",
+    }
+    source = measured["provenance"]
+    lines = [
+        f"| µs on an {source['gpu'].removeprefix('NVIDIA ')}, {measured['dtype']} | {' | '.join(columns.values())} |",
+        "| --- |" + " ---: |" * len(columns),
+    ]
+    for row, entry in measured["rows"].items():
+        name = row.replace("^3", "³").replace(" x ", " × ").replace("64-2048", "sizes, 64 to 2048")
+        cells = (f"{entry['us'][provider]['median_us']:.1f}" for provider in columns)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    note = f"Measured {source['date'][:10]}, torch {source['torch']}, Triton {source['triton']}."
+    return "\n".join([*lines, "", note])
+
+
+def with_table(readme: str) -> str:
+    """The README's text with the table between its two marks."""
+    before, rest = readme.split(START)
+    return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
 def main() -> int:
+    README.write_text(with_table(README.read_text()))
     TARGET.parent.mkdir(exist_ok=True)
     data = png(hero())
     TARGET.write_bytes(data)

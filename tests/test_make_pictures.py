@@ -1,0 +1,41 @@
+"""What the README shows is what the tool makes of the code and the records."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[course]'")
+np = pytest.importorskip("numpy", reason="needs numpy: pip install '.[course]'")
+Image = pytest.importorskip("PIL.Image", reason="needs matplotlib: pip install '.[course]'")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "tools" / "make_pictures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_stored_picture_is_what_the_tool_draws(tool):
+    data = tool.TARGET.read_bytes()
+    assert len(data) < 200_000
+    stored = Image.open(io.BytesIO(data)).convert("RGB")
+    drawn = Image.open(io.BytesIO(tool.png(tool.hero()))).convert("RGB")
+    assert stored.size == drawn.size
+    assert stored.width == tool.PIXELS_WIDE
+    # Another version of matplotlib may set an edge of a letter otherwise.
+    difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
+    assert difference.mean() < 2
+
+
+def test_readme_table_is_the_record(tool):
+    readme = tool.README.read_text()
+    assert tool.with_table(readme) == readme
+    assert tool.with_table(readme.replace("| 4 × 1024³ |", "| 4 × 1025³ |")) == readme
