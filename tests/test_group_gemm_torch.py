@@ -190,3 +190,13 @@ def test_a_block_of_k_spans_more_than_2_to_the_31_elements(method):
     a = integers((16, block_k + 1), torch.float8_e4m3fn, 2, low=1, device=DEVICE)
     (out,) = group_gemm([a], [b], method=method, config=GemmConfig(16, 16, block_k), out_dtype=torch.float32)
     assert_exact(out, a, b)
+
+
+@pytest.mark.parametrize("method", ["auto", "round_robin"])
+def test_dual_tensors_are_refused(method):
+    a = torch.randn(8, 8, device=runtime.device())
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a, torch.ones_like(a))
+        with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            group_gemm([dual], [a], method=method)
+        group_gemm([a], [a], method=method)  # within the level, but not dual

@@ -55,8 +55,8 @@ def group_gemm(
     Raises:
         TypeError: an argument is not a sequence of tensors, or of an unsupported or mixed dtype.
         ValueError: lengths, shapes or devices do not fit, or a name is unknown.
-        RuntimeError: called while a CUDA graph is being captured (capture a plan's ``run`` instead), or the process
-            cannot run kernels.
+        RuntimeError: called while a CUDA graph is being captured (capture a plan's ``run`` instead), or on dual tensors
+            of forward-mode differentiation, or the process cannot run kernels.
 
     Notes:
         Differentiable in reverse mode, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
@@ -70,6 +70,7 @@ def group_gemm(
     """
     settings = _Settings.checked(method, out_dtype, precision, config)
     group_A, group_B = _check_operands(group_A, group_B, precision, cast=out is None)
+    _check_no_tangent((*group_A, *group_B))
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
     if not needs_grad:
         return _compute(group_A, group_B, settings, out)
@@ -229,6 +230,18 @@ def _check_operands(
             f"newer; {device} has {runtime.capability(device)}"
         )
     return group_A, group_B
+
+
+def _check_no_tangent(group: tuple[torch.Tensor, ...]) -> None:
+    """Refuse dual tensors: kernels compute primal values alone, and the tangent would be lost without a word."""
+    forward_ad = torch.autograd.forward_ad
+    if getattr(forward_ad, "_current_level", -1) < 0:
+        return
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in group):
+        raise RuntimeError(
+            "group_gemm has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
+            "torch.func.grad), or unpack_dual it"
+        )
 
 
 def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
