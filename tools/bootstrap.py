@@ -150,6 +150,14 @@ def is_ready(extras: list[str]) -> bool:
     return inside("import sys; print(sys.version)") == stamp.get("python")
 
 
+def note_other_python() -> None:
+    """Say that an environment keeps the Python that it was made with, where another one was asked for."""
+    kept = inside("import sys; print('.'.join(map(str, sys.version_info[:2])))")
+    asked = ".".join(map(str, sys.version_info[:2]))
+    if kept and kept != asked:
+        say(f".venv keeps its Python {kept}; to use {asked} ({sys.executable}), delete .venv first")
+
+
 def check_platform() -> None:
     """Triton has wheels for Linux with glibc, on two processors."""
     machine = platform.machine().lower()
@@ -266,7 +274,7 @@ def ensure_torch() -> None:
     except Failed as error:
         raise Failed(
             f"{error}\nInstall the CPU build of {requirement} yourself, then run this again:\n"
-            f"  {PYTHON} -m pip install ...   (pytorch.org > Get Started > Compute Platform: CPU)"
+            f"  {PYTHON} -m pip install ...   (PyTorch's web site, Get Started, Compute Platform: CPU)"
         ) from None
 
 
@@ -300,6 +308,7 @@ def main() -> int:
     try:
         check_platform()
         if is_ready(extras):
+            note_other_python()
             return 0
         import fcntl
 

@@ -47,7 +47,7 @@ def group_gemm(
         precision: for float32 operands, "ieee" multiplies in full float32, "tf32" on tensor cores with 10 bits of
             mantissa. Sums are float32 in any case and rounded once.
         out: G matrices (M_i, N_i) of out_dtype to write to, any strides; not with gradients.
-        config: block sizes and launch parameters instead of the chosen ones.
+        config: block sizes and launch parameters instead of the chosen ones (``GemmConfig`` says which are valid).
 
     Returns:
         List of G matrices (M_i, N_i); ``out`` itself if it was given. K_i of 0 gives zeros.
@@ -92,7 +92,8 @@ class GroupGemmPlan:
 
     Args:
         programs: number of programs of a grouped launch. Default: as many as the GPU's SMs hold.
-        record: keep each tile's program, and on a GPU its SM, start and end, in ``records`` (see ``kernels.record``).
+        record: keep each tile's program, and on a GPU its SM, start and end, in each launch's ``records`` (see
+            ``kernels.record``).
 
         The other arguments, and errors, are those of ``group_gemm``; ``out`` is allocated when not given. On CPU
         tensors, "auto" stands for the kernel that an H200 would run, in the interpreter.

@@ -80,7 +80,10 @@ def device() -> torch.device:
 def _interpreter_problem() -> str | None:
     """Why the interpreter cannot run here, or None."""
     if importlib.util.find_spec("numpy") is None:
-        return "Triton's interpreter needs numpy, which is not installed: pip install 'numpy'"
+        return (
+            "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with "
+            "its extra [interpreter]"
+        )
     import numpy
     import triton
 
