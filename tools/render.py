@@ -46,6 +46,7 @@ def notebook_of(source: Path) -> Path:
 def sources(selection: list[str]) -> list[Path]:
     """The lesson sources whose names start with one of `selection`; all of them when it is empty."""
     found = sorted(SOURCES.glob("[0-9][0-9]_*.py"))
+    selection = [prefix.zfill(2) if prefix.isdigit() else prefix for prefix in selection]  # 3 means 03
     for prefix in selection:
         if not any(path.name.startswith(prefix) for path in found):
             names = ", ".join(path.stem for path in found) or "none"
