@@ -73,3 +73,19 @@ def test_an_expert_without_tokens_has_no_tile():
     figure = overview([0, 0, 2], experts=3)
     assert patches(figure, "C1") == []
     assert patches(figure, "C2") != []
+
+
+def test_an_output_has_as_many_tiles_side_by_side_whatever_the_router_did():
+    """N is a property of the weights: only the rows of tiles depend on the tokens."""
+    for expert_of in ([0], [0] * 5, [0] * 40, [0, 1] * 32, [1] * 63 + [0]):
+        figure = overview(expert_of, experts=2, block=4)
+        for g in range(2):
+            left = {round(patch.get_x(), 6) for patch in patches(figure, f"C{g}")}
+            rows_of_tiles = -(-expert_of.count(g) // 4)
+            assert len(left) == (6 if rows_of_tiles else 0)
+            assert len(patches(figure, f"C{g}")) == 6 * rows_of_tiles
+
+
+def test_a_few_tokens_are_not_drawn_higher_than_wide():
+    (group,) = patches(overview([0, 0], experts=1), "A0")
+    assert group.get_height() < group.get_width()

@@ -11,12 +11,14 @@ from matplotlib.path import Path
 from course_kernels import schedule
 from course_kernels.viz.style import BLACK, GREY, WIDTH, color_of, styled
 
-# All in inches. A matrix is drawn to scale: one token is one row.
+# All in inches. Rows are drawn to scale: one token is one row.
 _HEIGHT, _TOP, _BOTTOM = 5.0, 4.42, 0.12
 _TOKENS_X, _TOKEN_W = 0.12, 0.3
 _A_X, _K, _W_X, _C_X, _N = 2.3, 0.4, 3.0, 4.1, 0.8
 _LAUNCH_X = 6.2
 _GAP = 0.09  # between groups
+_COLUMNS = 6  # tiles side by side in an output: the weights' N, the same whatever the router did
+_MAX_ROW = _K / 4  # so that a few tokens do not become rows higher than wide
 
 
 @styled()
@@ -30,11 +32,12 @@ def overview(expert_of: Sequence[int], experts: int = 8, programs: int = 10, blo
         block: edge of a square tile, in tokens.
 
     Returns:
-        The figure. Groups are drawn to scale, and each tile where `schedule.walk` says that it runs.
+        The figure. The rows of all groups are drawn to one scale, and each tile where `schedule.walk` says that it
+        runs.
     """
     expert_of = [int(expert) for expert in expert_of]
     sizes = [expert_of.count(g) for g in range(experts)]
-    unit = (_TOP - _BOTTOM) / max(len(expert_of), 1)
+    unit = min((_TOP - _BOTTOM) / max(len(expert_of), 1), _MAX_ROW)
     while _height(sizes, unit) > _TOP - _BOTTOM and unit > 1e-3:
         unit *= 0.99
     figure = Figure(figsize=(WIDTH, _HEIGHT), dpi=100)
@@ -43,7 +46,7 @@ def overview(expert_of: Sequence[int], experts: int = 8, programs: int = 10, blo
     ax.axis("off")
     tops = _draw_groups(ax, sizes, unit, block * unit)
     _draw_routes(ax, expert_of, tops, unit)
-    _draw_launch(ax, sizes, unit, programs, block)
+    _draw_launch(ax, sizes, programs, block)
     return figure
 
 
@@ -80,19 +83,13 @@ def _draw_groups(ax, sizes: Sequence[int], unit: float, tile: float) -> list[flo
 
 
 def _draw_tiles(ax, g: int, upper: float, height: float, tile: float) -> None:
-    columns = _columns(tile)
-    y, width = upper, _N / columns
+    y, width = upper, _N / _COLUMNS
     while y > upper - height + 1e-9:
         lower = max(y - tile, upper - height)
-        for column in range(columns):
+        for column in range(_COLUMNS):
             corner = (_C_X + column * width, lower)
             ax.add_patch(Rectangle(corner, width, y - lower, fc=color_of(g), ec="white", lw=0.8, gid=f"C{g}"))
         y = lower
-
-
-def _columns(tile: float) -> int:
-    """Tiles side by side in an output."""
-    return max(1, round(_N / tile))
 
 
 def _pale(color: str) -> tuple[float, float, float]:
@@ -117,9 +114,8 @@ def _draw_routes(ax, expert_of: Sequence[int], tops: Sequence[float], unit: floa
         ax.add_patch(PathPatch(path, fc="none", ec=color_of(g), lw=1.0))
 
 
-def _draw_launch(ax, sizes: Sequence[int], unit: float, programs: int, block: int) -> None:
-    columns = _columns(block * unit)
-    problems = [(size, columns * block, block) for size in sizes]
+def _draw_launch(ax, sizes: Sequence[int], programs: int, block: int) -> None:
+    problems = [(size, _COLUMNS * block, block) for size in sizes]
     lanes = schedule.walk(problems, "round_robin", programs, (block, block))
     steps = max(map(len, lanes), default=0)
     count = sum(map(len, lanes))
