@@ -88,6 +88,77 @@ def test_each_problem_is_named_with_its_remedy(machine, stops, what, remedy):
     assert ("To repair" in page) is stops
 
 
+LIBRARY = dataclasses.replace(without(LAPTOP, "jupyterlab", "ipykernel", "matplotlib", "nbval", "pytest"), records=None)
+NO_NUMPY = dataclasses.replace(
+    without(LAPTOP, "numpy"),
+    cannot_launch="Triton's interpreter needs numpy, which is not installed: pip install 'numpy'",
+    kernel=None, compiler=Trial("ModuleNotFoundError: No module named 'numpy'", 0.3),
+)  # fmt: skip
+
+
+def test_library_installed_alone_has_its_own_verdict():
+    (problem,) = doctor.problems(LIBRARY)
+    assert not problem.stops
+    assert "clone the course's repository" in problem.remedy
+    page = doctor.report(LIBRARY)
+    assert "The library runs here" in page
+    assert "The course's notebooks need JupyterLab and a clone" in page
+    assert "To repair" not in page
+
+
+def test_checkout_with_the_library_alone_lacks_the_course():
+    checkout = dataclasses.replace(LIBRARY, records=())
+    assert [problem.stops for problem in doctor.problems(checkout)] == [True, False]
+    assert "make lab" in doctor.problems(checkout)[0].remedy
+    page = doctor.report(checkout)
+    assert "The course does not run here yet" in page
+    assert "The library runs here" in page
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outside_a_checkout_no_remedy_needs_one(case):
+    machine = dataclasses.replace(CASES[case][0], records=None)
+    page = doctor.report(machine)
+    for needs_checkout in ("make lab", "make test", ".devcontainer", "pyproject.toml", ".venv", "notebooks/"):
+        assert needs_checkout not in page
+    library_stops = any(problem.stops for problem in doctor.problems(machine))
+    assert library_stops is (CASES[case][1] and case != "no Lab")
+    assert ("The library does not run here yet" in page) is library_stops
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("records", [None, ("group_gemm",)])
+def test_without_numpy_the_interpreter_neither_runs_nor_compiles(records, quick):
+    machine = dataclasses.replace(NO_NUMPY, records=records)
+    if quick:
+        machine = dataclasses.replace(machine, compiler=None)
+    (problem,) = doctor.problems(machine)
+    assert problem.stops
+    assert not problem.notebooks_only
+    assert problem.remedy == "pip install numpy"
+    plan = dict(doctor.plan(machine))
+    assert plan["kernels"] == "do not run: Triton's interpreter needs numpy"
+    assert plan["compiling"] == "does not run: Triton's interpreter needs numpy"
+    assert plan["TMA and fp8"] == "do not run, as no kernel does"
+    assert "The library runs here" not in doctor.report(machine)
+
+
+def test_a_gpu_runs_the_library_without_numpy():
+    machine = dataclasses.replace(without(H200, "numpy"), records=None)
+    assert not any(problem.stops for problem in doctor.problems(machine))
+    assert dict(doctor.plan(machine))["kernels"].startswith("compiled, on the NVIDIA H200")
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, H200], ids=["laptop", "H200"])
+def test_the_plan_claims_nothing_that_a_trial_refuted(machine):
+    failed = Trial("OSError: odd", 0.1)
+    plan = dict(doctor.plan(dataclasses.replace(machine, kernel=failed, compiler=failed)))
+    assert plan["kernels"] == "do not run: OSError: odd"
+    assert plan["compiling"] == "does not run: OSError: odd"
+    assert plan["TMA and fp8"] == "do not run, as no kernel does"
+    assert plan["live timings"].startswith("none")
+
+
 def test_what_stops_comes_first():
     machine = dataclasses.replace(without(LAPTOP, "nbval", "jupyterlab"), driver="present")
     assert [problem.stops for problem in doctor.problems(machine)] == [True, False, False]
@@ -140,3 +211,14 @@ def test_command_fails_with_a_remedy_where_no_kernel_can_run():
     assert told["ok"] is False
     assert told["machine"]["mode"] == "compile-only"
     assert "Unset TRITON_INTERPRET" in told["problems"][0]["remedy"]
+    assert told["library"] is False
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["page", "json"])
+def test_a_reader_that_leaves_early_sees_no_traceback(arguments):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "course_kernels.doctor", "--quick", *arguments]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,8 @@
 
 ``machine.examine`` collects the facts, ``problems`` judges them, ``report`` tells them: so any machine can be judged on
 any other. ``--json`` prints everything for a program, ``--quick`` leaves out the two trials (a kernel run, a kernel
-compiled). The exit code is 0 where the course can run, else 1.
+compiled). In a checkout of the course the exit code is 0 where the course can run, else 1; where the library alone is
+installed, the library decides.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ class Problem:
     """Something to know about a machine.
 
     Attributes:
-        stops: whether the course cannot run until it is repaired.
+        stops: whether the course, or the library installed alone, cannot run until it is repaired.
         what: what is the case.
         remedy: what to do.
+        notebooks_only: whether the library runs all the same.
     """
 
     stops: bool
     what: str
     remedy: str
+    notebooks_only: bool = False
 
 
 def problems(machine: Machine) -> list[Problem]:
@@ -57,24 +60,56 @@ def _missing(machine: Machine) -> list[Problem]:
     found = []
     if machine.python < OLDEST_PYTHON:
         have = ".".join(map(str, machine.python))
-        found.append(Problem(True, f"Python {have} is older than 3.10", "make lab PYTHON=python3.12, or any from 3.10"))
+        remedy = "install into a virtual environment of Python 3.10 or newer"
+        if _is_checkout(machine):
+            remedy = "make lab PYTHON=python3.12, or any from 3.10"
+        found.append(Problem(True, f"Python {have} is older than 3.10", remedy))
     if machine.packages["triton"] is None:
-        what, remedy = "Triton is not installed", "make lab installs it"
+        what, remedy = (
+            "Triton is not installed",
+            "make lab installs it" if _is_checkout(machine) else _pip_triton(machine),
+        )
         if machine.system[0] != "Linux":
             what = f"Triton has no build for {machine.system[0]}"
-            remedy = "open the folder in its dev container (.devcontainer/)"
+            remedy = "work in a container of Linux"
+            if _is_checkout(machine):
+                remedy = "open the folder in its dev container (.devcontainer/)"
         found.append(Problem(True, what, remedy))
-    for names, stops, purpose in ((NEEDED, True, "to run the notebooks"), (FOR_TESTS, False, "to run the tests")):
-        missing = [name for name in names if machine.packages[name] is None]
-        if missing:
-            target = "make lab" if stops else "make test"
-            found.append(Problem(stops, f"{', '.join(missing)} missing, needed {purpose}", f"{target} installs it"))
+    # The interpreter's want of NumPy is told with the kernels that do not run.
+    needed = [name for name in NEEDED if not (name == "numpy" and _interpreter_lacks_numpy(machine))]
+    missing = [name for name in needed if machine.packages[name] is None]
+    if missing:
+        what = f"{', '.join(missing)} missing, needed to run the notebooks"
+        remedy = "make lab installs it"
+        if not _is_checkout(machine):
+            remedy = "for the notebooks, clone the course's repository: it installs what they need"
+        found.append(Problem(_is_checkout(machine), what, remedy, notebooks_only=True))
+    missing = [name for name in FOR_TESTS if machine.packages[name] is None]
+    if missing and _is_checkout(machine):
+        what = f"{', '.join(missing)} missing, needed to run the tests"
+        found.append(Problem(False, what, "make test installs it", notebooks_only=True))
     return found
+
+
+def _is_checkout(machine: Machine) -> bool:
+    return machine.records is not None
+
+
+def _pip_triton(machine: Machine) -> str:
+    return f"pip install 'triton=={machine.triton_wanted}'" if machine.triton_wanted else "pip install triton"
+
+
+def _interpreter_lacks_numpy(machine: Machine) -> bool:
+    """Whether ``import triton`` fails: set up for its interpreter, it imports NumPy, also to compile only."""
+    return machine.mode == "interpreter" and machine.packages["triton"] is not None and not machine.packages["numpy"]
 
 
 def _kernels_do_not_run(machine: Machine) -> list[Problem]:
     if machine.packages["triton"] is None:
         return []
+    if _interpreter_lacks_numpy(machine):
+        what = "no kernel can run, and none can be compiled: Triton's interpreter needs numpy, which is not installed"
+        return [Problem(True, what, "pip install numpy")]
     found = []
     if machine.cannot_launch:
         # The sentences of runtime: the reason, then what to do.
@@ -83,13 +118,16 @@ def _kernels_do_not_run(machine: Machine) -> list[Problem]:
             what, _, remedy = machine.cannot_launch.rpartition(": ")
         found.append(Problem(True, f"no kernel can run: {what or remedy}", remedy))
     if machine.kernel and machine.kernel.error:
-        remedy = "pip install --force-reinstall the torch and Triton that pyproject.toml pins"
+        remedy = "pip install --force-reinstall a torch and a Triton that belong together"
+        if _is_checkout(machine):
+            remedy = "pip install --force-reinstall the torch and Triton that pyproject.toml pins"
         if machine.mode == "gpu":
             remedy = "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"
         found.append(Problem(True, f"a small kernel does not run: {machine.kernel.error}", remedy))
     if machine.compiler and machine.compiler.error:
+        readers = "lessons that read PTX need" if _is_checkout(machine) else "course_kernels.codegen needs"
         found.append(Problem(True, f"a kernel does not compile: {machine.compiler.error}",
-                             "lessons that read PTX need the compiler: reinstall Triton"))  # fmt: skip
+                             f"{readers} the compiler: reinstall Triton"))  # fmt: skip
     return found
 
 
@@ -101,8 +139,10 @@ def _gpu_not_used(machine: Machine) -> list[Problem]:
         return []
     driver = "an NVIDIA driver" + ("" if machine.driver == "present" else f" ({machine.driver})")
     if machine.torch_built_for == "CPU":
-        return [Problem(False, f"there is {driver}, and torch is a CPU build that cannot use it",
-                        "delete .venv and run make lab, which picks the build for the GPU that it sees")]  # fmt: skip
+        remedy = "install a CUDA build of torch to use the GPU"
+        if _is_checkout(machine):
+            remedy = "delete .venv and run make lab, which picks the build for the GPU that it sees"
+        return [Problem(False, f"there is {driver}, and torch is a CPU build that cannot use it", remedy)]
     return [Problem(False, f"there is {driver}, and torch for {machine.torch_built_for} sees no GPU",
                     "nvidia-smi must list one; a driver older than that CUDA, and an empty CUDA_VISIBLE_DEVICES, "
                     "hide it")]  # fmt: skip
@@ -118,35 +158,66 @@ def plan(machine: Machine) -> list[tuple[str, str]]:
         Pairs of a part and a sentence.
     """
     lab = machine.packages["jupyterlab"]
+    notebooks = f"in JupyterLab {lab}: make lab" if lab else "cannot be opened yet"
     tests = all(machine.packages[name] for name in FOR_TESTS)
-    records = "not found: this is no checkout of the course"
-    if machine.records is not None:
+    tests = "make test" if tests else "make test installs what they need"
+    on_gpu = machine.mode == "gpu"
+    gpu_tests = "run: python -m pytest -m gpu" if on_gpu else "skip themselves, and say why"
+    recorded = "the recorded ones are shown"
+    if _is_checkout(machine):
         count = len(machine.records)
         records = f"{count} record{'' if count == 1 else 's'} of an H200, drawn in the lessons on any machine"
-    on_gpu = machine.mode == "gpu"
-    timings = "of this GPU, beside the recorded ones" if on_gpu else "none here; the recorded ones are shown"
+    else:
+        notebooks = tests = gpu_tests = "not here: they are in the course's repository"
+        records, recorded = "not found: this is no checkout of the course", "they need kernels on a GPU"
+    timings = f"none here; {recorded}"
+    if on_gpu:
+        timings = "none until kernels run" if _why_no_kernel(machine) else "of this GPU, beside the recorded ones"
     return [
-        ("notebooks", f"in JupyterLab {lab}: make lab" if lab else "cannot be opened yet"),
-        ("kernels", _how_kernels_run(machine) + _outcome(machine.kernel)),
+        ("notebooks", notebooks),
+        ("kernels", _how_kernels_run(machine)),
         *_features(machine),
-        ("compiling", "for Turing to Blackwell and AMD's CDNA, with no GPU" + _outcome(machine.compiler)),
+        ("compiling", _how_kernels_compile(machine)),
         ("live timings", timings),
-        ("tests", "make test" if tests else "make test installs what they need"),
-        ("GPU tests", "run: python -m pytest -m gpu" if on_gpu else "skip themselves, and say why"),
+        ("tests", tests),
+        ("GPU tests", gpu_tests),
         ("records", records),
     ]
 
 
+def _why_no_kernel(machine: Machine) -> str | None:
+    """Why kernels do not run, as far as is known, in a few words."""
+    if machine.packages["triton"] is None:
+        return "Triton is missing"
+    if _interpreter_lacks_numpy(machine):
+        return "Triton's interpreter needs numpy"
+    if machine.cannot_launch:
+        return "see 'To repair'"
+    return machine.kernel.error if machine.kernel else None
+
+
 def _how_kernels_run(machine: Machine) -> str:
-    if machine.packages["triton"] is None or machine.cannot_launch:
-        return "do not run yet"
+    if why := _why_no_kernel(machine):
+        return f"do not run: {why}"
+    how = "in Triton's interpreter, on the CPU: slow, same answers"
     if machine.mode == "gpu":
-        return f"compiled, on the {machine.gpus[0].name}"
-    return "in Triton's interpreter, on the CPU: slow, same answers"
+        how = f"compiled, on the {machine.gpus[0].name}"
+    return how + _outcome(machine.kernel)
+
+
+def _how_kernels_compile(machine: Machine) -> str:
+    why = machine.compiler.error if machine.compiler else None
+    if machine.packages["triton"] is None or _interpreter_lacks_numpy(machine):
+        why = _why_no_kernel(machine)
+    if why:
+        return f"does not run: {why}"
+    return "for Turing to Blackwell and AMD's CDNA, with no GPU" + _outcome(machine.compiler)
 
 
 def _features(machine: Machine) -> list[tuple[str, str]]:
     """The lessons that ask for newer hardware."""
+    if _why_no_kernel(machine):
+        return [("TMA and fp8", "do not run, as no kernel does")]
     if machine.mode != "gpu" or machine.gpus[0].capability is None:
         return [("TMA and fp8", "in the interpreter")] if machine.mode == "interpreter" else []
     capability = machine.gpus[0].capability
@@ -161,9 +232,8 @@ def _features(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _outcome(trial: Trial | None) -> str:
-    if trial is None:
-        return ""
-    return f" (tried: failed after {trial.seconds:.1f} s)" if trial.error else f" (tried: right, {trial.seconds:.1f} s)"
+    """Appended to a claim that a trial, where there was one, has proved."""
+    return "" if trial is None else f" (tried: right, {trial.seconds:.1f} s)"
 
 
 # ---- report
@@ -199,10 +269,24 @@ def report(machine: Machine, color: bool = False) -> str:
         mark = paint("31", "✗") if problem.stops else paint("33", "!")
         lines.append(f"  {mark} " + textwrap.fill(problem.what, _WIDTH - 4, subsequent_indent="    "))
         lines.append(textwrap.fill(f"→ {problem.remedy}", _WIDTH, initial_indent="    ", subsequent_indent="      "))
-    verdict = "The course runs here. Start with notebooks/00_start_here.ipynb: make lab opens it."
-    if stopped:
-        verdict = "The course does not run here yet: see 'To repair'."
-    return "\n".join([*lines, "", paint("1;31" if stopped else "1;32", verdict)])
+    return "\n".join([*lines, "", paint("1;31" if stopped else "1;32", _verdict(machine, found))])
+
+
+def _verdict(machine: Machine, found: list[Problem]) -> str:
+    stopping = [problem for problem in found if problem.stops]
+    library_runs = all(problem.notebooks_only for problem in stopping)
+    if not _is_checkout(machine):
+        if not library_runs:
+            return "The library does not run here yet: see 'To repair'."
+        needs = "" if machine.packages["jupyterlab"] else "JupyterLab and "
+        return (
+            "The library runs here: from course_kernels import group_gemm.\n"
+            f"The course's notebooks need {needs}a clone of its repository."
+        )
+    if not stopping:
+        return "The course runs here. Start with notebooks/00_start_here.ipynb: make lab opens it."
+    verdict = "The course does not run here yet: see 'To repair'."
+    return f"{verdict}\nThe library runs here: from course_kernels import group_gemm." if library_runs else verdict
 
 
 def _facts(machine: Machine) -> list[tuple[str, str]]:
@@ -235,7 +319,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: of the command line; None takes the process's own.
 
     Returns:
-        0 where the course can run, else 1.
+        0 where the course can run (outside a checkout: the library), else 1.
     """
     parser = argparse.ArgumentParser(
         prog="python -m course_kernels.doctor", description="What this machine has, and what of the course runs how."
@@ -247,10 +331,17 @@ def main(arguments: list[str] | None = None) -> int:
     found = problems(machine)
     stopped = any(problem.stops for problem in found)
     if options.json:
-        result = {"ok": not stopped, "machine": dataclasses.asdict(machine), "plan": dict(plan(machine))}
-        print(json.dumps({**result, "problems": [dataclasses.asdict(problem) for problem in found]}, indent=1))
+        library = all(problem.notebooks_only for problem in found if problem.stops)
+        result = {"ok": not stopped, "library": library, "machine": dataclasses.asdict(machine)}
+        result |= {"plan": dict(plan(machine)), "problems": [dataclasses.asdict(problem) for problem in found]}
+        text = json.dumps(result, indent=1)
     else:
-        print(report(machine, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        text = report(machine, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        # Python flushes once more when it ends, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return int(stopped)
 
 
