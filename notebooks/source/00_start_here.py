@@ -144,7 +144,11 @@ check_ends(lambda sizes: torch.cumsum(sizes, dim=0) - sizes)
 # ## Try it
 #
 # - Draw `overview(testing.route("one_hot", 40))`: what do the processors do when one expert gets everything?
-# - Route 5 tokens instead of 40. Which experts have no tile at all, and does `group_gemm` mind?
+#   <details><summary>Answer</summary>All ten work, on six tiles each: tiles are dealt, not experts.</details>
+# - Route 5 tokens instead of 40 and run the notebook again. Which experts have no tile at all, and does
+#   `group_gemm` mind?
+#   <details><summary>Answer</summary>All five tokens go to expert 0; the other seven have no tile.
+#   <code>group_gemm</code> does not mind: their results are matrices of no rows.</details>
 # - Take `method="naive"`, then `"tma"`, in the call above. The answers must not change; lessons 02 and 05 say
 # what does.
 #

@@ -227,7 +227,7 @@ groups.misread(owner, taken)
 # %% [markdown]
 # Every group moved by one: the first group's rows were skipped, all others met their neighbour's weights, and the
 # last expert did nothing. A training run would go on like that. Ask for a check of the *values* and it is found
-# at once. (The CPU must wait for those values, so nobody checks unless asked to.)
+# at once: the next cell fails **on purpose**. (The CPU must wait for those values, so nobody checks unless asked to.)
 
 # %% tags=["raises-exception"]
 GroupLayout.from_offsets(five.ends).validate(total_m=21)
@@ -265,9 +265,17 @@ groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 1
 #
 # ## Try it
 #
-# - Route 8 tokens instead of 8192 in the table of costs. Which column still separates the three ways?
+# - Route 8 tokens instead of 8192 in the table of costs. What does grouping still save against the loop, and why
+#   does `bmm` move as many MB under every router?
+#   <details><summary>Answer</summary>Launches only, and none where one expert has all tokens: arithmetic and MB are
+#   the loop's. With so few rows nearly all traffic is weights, and <code>bmm</code> reads those of all eight experts,
+#   with tokens or without.</details>
 # - `padding_waste([100, 100, 100, 101])`, `padding_waste([0, 0, 9])`: predict, then run.
+#   <details><summary>Answer</summary>4 · 101 / 401 − 1, less than 1 %; and G − 1 = 2, as always when one group has
+#   everything.</details>
 # - Give `multiply` the *sizes* instead of offsets. Does anything crash? Which rows are right, and by what luck?
+#   <details><summary>Answer</summary>Nothing crashes, and of 21 rows only row 5 is right: read as offsets, 4, 3, 6, 3, 5
+#   give expert 1 the rows 3 to 5, of which 4 and 5 are its own, and expert 3 then writes over 3 and 4.</details>
 #
 # Exercise 01, the offsets (sizes to ends, rows to groups, on the device), in `exercises/`, is not out yet.
 #

@@ -513,10 +513,20 @@ for name, (got, x, y) in results.items():
 #
 # - In `masked`, replace `(ka < K)` by `(ka <= K)` and run it and the cell below it again. How many elements are wrong,
 #   although B's mask is still right?
-# - Give `tile_of_product` a tile of 128 × 128 for expert 2. What share of the multiplications is for nothing?
+#   <details><summary>Answer</summary>All of them. The column too many is NaN in our buffer, and NaN times the zero from
+#   B's mask is NaN.</details>
+# - Draw `memory.tile_of_product((50, 80, 72), block=(128, 128, 32))`, expert 2 with one large tile. What share of the
+#   multiplications is for nothing?
+#   <details><summary>Answer</summary>1 − (50 · 80) / (128 · 128), three quarters; with the last step along K, which is a
+#   quarter full, 82 %.</details>
 # - In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes, which
 #   does not?
+#   <details><summary>Answer</summary>A problem has 64 tiles instead of 4, so 64 SMs of 132 work <i>during</i> a kernel.
+#   The time <i>between</i> kernels stays.</details>
 # - Which `rtol` rejects the float16 sums and accepts the right result? And `computed.bfloat16()`?
+#   <details><summary>Answer</summary>Anything from 0.0005, the right result's own rounding, to 0.007. In bfloat16 the
+#   right result is off by up to 0.004: an <code>rtol</code> of 0.001 accepts it in one type and not in the
+#   other.</details>
 #
 # Exercise 02, the tail masks, in `exercises/`, is not out yet.
 #

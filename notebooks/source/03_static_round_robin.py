@@ -506,9 +506,15 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #
 # 1. In `grouped_kernel`, step by 1 instead of `tl.num_programs(0)`. Is the answer still right? How many tiles do 4
 #    programs compute now, and why does no check of the result notice?
-# 2. Record a plan with 5 programs, then with 8, and draw it. When does a program stay in one column of C, and which
-#    operand does it then read again and again?
+#    <details><summary>Answer</summary>Right, but program p computes every tile from p on: 22 + 21 + 20 + 19 = 82 instead
+#    of 22. Programs that share a tile all write the same numbers.</details>
+# 2. Record a plan of the four squares with 5 programs, then with 8, and draw it. When does a program stay in one column
+#    of C, and which operand does it then read again and again?
+#    <details><summary>Answer</summary>When the number of programs is a multiple of the tiles in a row, as 8 is of 4. It
+#    then reads the same columns of B for every tile.</details>
 # 3. How many programs need exactly 3 waves for 256 tiles? Which of them would you launch?
+#    <details><summary>Answer</summary>86 to 127. The fewest, since more gain nothing; or 128 if the GPU has as many SMs,
+#    for 2 waves.</details>
 #
 # ## Summary
 #
