@@ -101,22 +101,35 @@ print(doctor.report(doctor.examine(trials=False)))
 from course_kernels.layout import GroupLayout
 
 
+def mistake(got, sizes, want):
+    """What is wrong with these ends; None when nothing is."""
+    if got is None:
+        return "the function returned None: is there a `return`?"
+    got = torch.as_tensor(got, device=device)
+    if got.dtype == torch.bool or got.is_floating_point():
+        return f"an end is a row number, an integer; these are {got.dtype}"
+    if got.shape != want.shape:
+        return f"one number for each of {len(want)} groups, please; the shape is {tuple(got.shape)}"
+    known = {
+        "these are the sizes: an end also counts the rows of all groups before": sizes,
+        "these are the rows at which groups start": want - sizes,
+        "these are the last rows themselves: an exclusive end is one further": want - 1,
+    }
+    if torch.equal(got.long(), want):
+        return None
+    return next((why for why, wrong in known.items() if torch.equal(got.long(), wrong)), "some ends are wrong")
+
+
+# %%
 def check_ends(ends_of):
     for sizes in ([3, 0, 5, 2], [7], [0, 0, 0]):
-        sizes = torch.tensor(sizes, dtype=torch.int32, device=device)
-        want = GroupLayout.from_sizes(sizes).ends
-        got = torch.as_tensor(ends_of(sizes), device=device).to(torch.int32)
-        if torch.equal(got, want):
-            continue
-        why = "some ends are wrong"
-        if torch.equal(got, sizes):
-            why = "these are the sizes: an end also counts the rows of all groups before"
-        elif got.shape != want.shape:
-            why = "the task wants one number for each group"
-        elif torch.equal(got, want - sizes):
-            why = "these are the rows at which groups start"
-        print(f"not yet: sizes {sizes.tolist()} gave {got.tolist()}, not {want.tolist()}; {why}")
-        return
+        sizes = torch.tensor(sizes, device=device)
+        want, got = GroupLayout.from_sizes(sizes.int()).ends.long(), ends_of(sizes)
+        if why := mistake(got, sizes, want):
+            got = got.tolist() if isinstance(got, torch.Tensor) else got
+            print(f"not yet: sizes {sizes.tolist()} gave {got},")
+            print(f"not {want.tolist()}: {why}")
+            return
     print("pass: every group ends where it should, empty ones too")
 
 
