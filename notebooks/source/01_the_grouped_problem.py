@@ -274,8 +274,8 @@ groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 1
 #   <details><summary>Answer</summary>4 · 101 / 401 − 1, less than 1 %; and G − 1 = 2, as always when one group has
 #   everything.</details>
 # - Give `multiply` the *sizes* instead of offsets. Does anything crash? Which rows are right, and by what luck?
-#   <details><summary>Answer</summary>Nothing crashes, and of 21 rows only row 5 is right: read as offsets, 4, 3, 6, 3, 5
-#   give expert 1 the rows 3 to 5, of which 4 and 5 are its own, and expert 3 then writes over 3 and 4.</details>
+#   <details><summary>Answer</summary>Nothing crashes, and of 21 rows only row 5 is right: read as offsets, 4, 3, 6, 3,
+#   5 give expert 1 the rows 3 to 5, of which 4 and 5 are its own, and expert 3 then writes over 3 and 4.</details>
 #
 # Exercise 01, the offsets (sizes to ends, rows to groups, on the device), in `exercises/`, is not out yet.
 #

@@ -5,8 +5,8 @@
 # problems, launches it once per problem?
 #
 # You will build a tiled matrix product from nothing and watch it go wrong until it has every mask it needs. Then you
-# will see 64 launches on a recorded timeline, find out when grouping does *not* pay, and break the kernel in three ways
-# that raise no error. About 35 minutes.
+# will see 64 launches on a recorded timeline, find out when grouping does *not* pay, and make four mistakes that raise
+# no error: three in a kernel, one in a test. About 35 minutes.
 
 # %%
 import course_kernels  # first: it decides whether kernels are compiled or interpreted
@@ -347,10 +347,13 @@ launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm
 # are. Right: if all sizes are *equal*, `torch.bmm` needs no tables and no search for its tile. Use it.
 
 # %%
+every_n = {cell["n"] for cell in crossover["cells"]}
 for count in sorted({cell["count"] for cell in crossover["cells"]}):
     times = {cell["n"]: cell["us"] for cell in crossover["cells"] if cell["count"] == count}
     loses = [n for n, us in times.items() if us["group_gemm"] >= us["cublas loop"]]
-    print(f"{count:2} problems: the loop is as fast or faster for N =", ", ".join(map(str, loses)) or "none recorded")
+    unknown = "".join(f"; N = {n} was not measured" for n in sorted(every_n - times.keys()))
+    named = ", ".join(map(str, loses)) or "none"
+    print(f"{count:2} problems: the loop is as fast or faster for N = {named}{unknown}")
 
 # %% [markdown]
 # And a problem can be too small to be worth any of this. Grouping still beats a loop there, but all it saves is
@@ -379,8 +382,8 @@ for name, label in labels.items():
 # %% [markdown]
 # ## What goes wrong
 #
-# Three mistakes that raise no error, and a test that does not see them. Look at each picture and say what happened
-# before you read on.
+# Four mistakes that raise no error: three in a kernel, the fourth in the test that should have seen them. Look at each
+# result and say what happened before you read on.
 #
 # **1. A leading dimension taken for K.** A is 72 columns of a matrix that is 96 wide, as a slice of a fused projection
 # would be. To see where numbers come from, row r of it holds the number r, and B holds ones.
@@ -517,8 +520,8 @@ for name, (got, x, y) in results.items():
 #   B's mask is NaN.</details>
 # - Draw `memory.tile_of_product((50, 80, 72), block=(128, 128, 32))`, expert 2 with one large tile. What share of the
 #   multiplications is for nothing?
-#   <details><summary>Answer</summary>1 − (50 · 80) / (128 · 128), three quarters; with the last step along K, which is a
-#   quarter full, 82 %.</details>
+#   <details><summary>Answer</summary>1 − (50 · 80) / (128 · 128), three quarters; with the last step along K, which is
+#   a quarter full, 82 %.</details>
 # - In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes, which
 #   does not?
 #   <details><summary>Answer</summary>A problem has 64 tiles instead of 4, so 64 SMs of 132 work <i>during</i> a kernel.
@@ -538,4 +541,4 @@ for name, (got, x, y) in results.items():
 # - One launch per problem pays for every launch and leaves every SM idle that has no tile of *this* problem.
 # - Large problems: a loop does as well. Equal sizes: `bmm`. Many, different, smallish: group them.
 #
-# Next: [03 · Static round-robin](03_static_round_robin.ipynb), all problems in one launch.
+# Next: [03 Static round-robin](03_static_round_robin.ipynb), all problems in one launch.

@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # 03 Static round-robin: one launch for all problems
+# # 03 · Static round-robin
 #
 # One launch per problem pays for every launch and leaves most of the GPU idle in each. A kernel's grid is one box and
 # its arguments are fixed. How can *one* launch compute matrices of many sizes?
@@ -95,8 +95,8 @@ print("sizes, one row per problem (M, N, K):", *sizes.tolist(), sep="\n  ")
 print("strides (A row, column, B row, column, C row, column):", *strides.tolist(), sep="\n  ")
 
 # %% [markdown]
-# To reach a matrix, a program now loads twice: ① the address out of the table, ② the element at that address. The
-# table is chosen at launch; the row, a plain number `g`, while the kernel runs.
+# To reach a matrix, a program now loads twice: first (arrow 1) the address out of the table, then (arrow 2) the element
+# at that address. The table is chosen at launch; the row, a plain number `g`, while the kernel runs.
 
 # %%
 ownership.pointer_tables(problems, strides[:, :2].tolist())
@@ -436,8 +436,10 @@ def run_in_canary(full_tiles):
     c = buffer[10:60, 10:50]
     pointers, sizes, strides = tables([a], [b], [c])
     grouped_kernel[(4,)](*pointers, sizes, strides, 1, BLOCK=32, FULL_TILES=full_tiles)
-    print("C itself is right:", torch.equal(c.double(), a.double() @ b.double()), ownership.count_canary(
-        buffer.cpu(), (50, 40), (10, 10)))  # fmt: skip
+    right = torch.equal(c.double(), a.double() @ b.double())
+    fates = ownership.count_canary(buffer.cpu(), c.shape, (10, 10))
+    print(f"full tiles: {full_tiles!s:5}  C itself is right: {right}, and around it", end=" ")
+    print(f"{fates['overwritten']} elements are overwritten, {fates['intact']} intact.")
     return buffer.cpu()
 
 
@@ -506,15 +508,15 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #
 # 1. In `grouped_kernel`, step by 1 instead of `tl.num_programs(0)`. Is the answer still right? How many tiles do 4
 #    programs compute now, and why does no check of the result notice?
-#    <details><summary>Answer</summary>Right, but program p computes every tile from p on: 22 + 21 + 20 + 19 = 82 instead
-#    of 22. Programs that share a tile all write the same numbers.</details>
+#    <details><summary>Answer</summary>Right, but program p computes every tile from p on: 22 + 21 + 20 + 19 = 82
+#    instead of 22. Programs that share a tile all write the same numbers.</details>
 # 2. Record a plan of the four squares with 5 programs, then with 8, and draw it. When does a program stay in one column
 #    of C, and which operand does it then read again and again?
 #    <details><summary>Answer</summary>When the number of programs is a multiple of the tiles in a row, as 8 is of 4. It
 #    then reads the same columns of B for every tile.</details>
 # 3. How many programs need exactly 3 waves for 256 tiles? Which of them would you launch?
-#    <details><summary>Answer</summary>86 to 127. The fewest, since more gain nothing; or 128 if the GPU has as many SMs,
-#    for 2 waves.</details>
+#    <details><summary>Answer</summary>86 to 127. The fewest, since more gain nothing; or 128 if the GPU has as many
+#    SMs, for 2 waves.</details>
 #
 # ## Summary
 #

@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # 04 Scheduling: who computes which tile, and when
+# # 04 · Scheduling
 #
 # Round-robin gives every program the same number of tiles. If tiles are not equally long, is that fair? And of two
 # schedules that take equally long, can one read half as much memory?

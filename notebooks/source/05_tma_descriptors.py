@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 05 TMA descriptors: let the hardware compute the addresses
+# # 05 · TMA descriptors
 #
 # Lesson 03's kernel multiplies on tensor cores, yet most of the instructions in its main loop do not multiply: they
 # compute addresses and compare them with edges. Hopper has a unit that does both. What must a kernel tell it, and
