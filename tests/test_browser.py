@@ -210,10 +210,13 @@ def test_first_lesson_runs_in_a_browser(page, jupyter):
         expected = list(stored_cells())
 
         def settled():
+            # "Run all" can come back while cells are still queued: it does not wait past one that may fail.
             shown = page.evaluate(RESULT)
-            return shown if sum(c["pictures"] for c in shown) >= sum(p for _, _, p in expected) else None
+            done = all(c["count"] is not None for c in shown)
+            return shown if done and sum(c["pictures"] for c in shown) >= sum(p for _, _, p in expected) else None
 
-        wait_for("complete set of figures", settled, 20)
+        wait_for("run of every cell, with its figures", settled, RUN_S)
+        wait_for("idle kernel at the end", lambda: page.evaluate(IS_IDLE), RUN_S)
         shown = page.evaluate(RESULT)
         assert [cell["source"] for cell in shown] == [source for source, _, _ in expected]
         assert [cell["count"] for cell in shown] == list(range(1, len(shown) + 1)), "cells not run, or not in order"
