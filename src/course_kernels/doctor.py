@@ -312,6 +312,13 @@ def _describe(gpu: Gpu) -> str:
     return f"{gpu.name}: {capability}{gpu.sms} SMs, {gpu.memory_gib:.0f} GiB"
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options, here and as `course doctor`."""
+    parser.description = "What this machine has, and what of the course runs how."
+    parser.add_argument("--json", action="store_true", help="facts, plan and problems as JSON")
+    parser.add_argument("--quick", action="store_true", help="run and compile nothing")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the report, or the facts as JSON.
 
@@ -321,12 +328,20 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0 where the course can run (outside a checkout: the library), else 1.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m course_kernels.doctor", description="What this machine has, and what of the course runs how."
-    )
-    parser.add_argument("--json", action="store_true", help="facts, plan and problems as JSON")
-    parser.add_argument("--quick", action="store_true", help="run and compile nothing")
-    options = parser.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m course_kernels.doctor")
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report, or the facts as JSON.
+
+    Args:
+        options: of `add_arguments`.
+
+    Returns:
+        0 where the course can run (outside a checkout: the library), else 1.
+    """
     machine = examine(trials=not options.quick)
     found = problems(machine)
     stopped = any(problem.stops for problem in found)
