@@ -1,0 +1,385 @@
+"""Who computes the rows of a benchmark: this library, its peers, and a ceiling; each says itself whether it can.
+
+Every provider gets the same operands in the same memory. A pass is a table of candidates (configurations of one
+library); the fastest is measured, so that nobody is shown with a configuration that was tuned for something else.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from course_kernels.bench.rows import Row
+
+__all__ = ["ROLES", "Calls", "Operands", "Provider", "make_operands", "providers", "select"]
+
+ROLES = ("ours", "peer", "ceiling")
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What every provider reads and may write.
+
+    Attributes:
+        a: (total_m, K), row-major.
+        weight: (G, N, K), row-major, as a layer stores it; the product's B is `weight.mT`.
+        d_out: (total_m, N), row-major, the gradient of the result.
+        offs: (G,) int32 exclusive ends, on the device.
+        sizes: rows of each group, known to the host.
+        out, d_a, d_weight: shaped as the result, `a` and `weight`, for providers that write where they are told.
+    """
+
+    a: Tensor
+    weight: Tensor
+    d_out: Tensor
+    offs: Tensor
+    sizes: tuple[int, ...]
+    out: Tensor
+    d_a: Tensor
+    d_weight: Tensor
+
+    def as_dense(self) -> Operands:
+        """One group of all rows with the first weight: the dense product of the same size."""
+        return Operands(
+            self.a, self.weight[:1], self.d_out, self.offs[-1:], (sum(self.sizes),), self.out, self.d_a,
+            self.d_weight[:1],
+        )  # fmt: skip
+
+
+def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Operands:
+    """Random normal operands of a row, scaled so that results are near 1.
+
+    Args:
+        row: the problem.
+        device: of the tensors.
+        dtype: of the operands and results.
+        seed: chooses the draw.
+
+    Returns:
+        The operands; results hold NaN.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        # Filled in place: a float32 copy of 30 GB of weights would have to fit beside them.
+        return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale, generator=generator)
+
+    def nothing(*shape: int) -> Tensor:
+        return torch.full(shape, float("nan"), dtype=dtype, device=device)
+
+    G, M, N, K = row.groups, row.total_m, row.N, row.K
+    return Operands(
+        a=normal(M, K),
+        weight=normal(G, N, K, scale=K**-0.5),
+        d_out=normal(M, N),
+        offs=torch.tensor(row.sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device),
+        sizes=row.sizes,
+        out=nothing(M, N),
+        d_a=nothing(M, K),
+        d_weight=nothing(G, N, K),
+    )
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A row's passes as one provider computes them: candidate → function that enqueues the pass and returns its result.
+
+    Attributes:
+        forward, called, d_a, d_b: results (total_m, N), (total_m, N), (total_m, K) and (G, N, K), or a list of their
+            groups. `called` is the product as a user calls it; the others are for CUDA graphs and may write into the
+            operands' buffers. An empty table: the provider has no such pass.
+        operands: what the results are right for, where that is not the row itself.
+    """
+
+    forward: dict[str, Callable[[], Tensor]]
+    called: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
+    d_a: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
+    d_b: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
+    operands: Operands | None = None
+
+    def of(self, which: str) -> dict[str, Callable[[], Tensor]]:
+        """The candidates of one of `rows.PASSES`."""
+        return {"forward": self.forward, "called": self.called, "dA": self.d_a, "dB": self.d_b}[which]
+
+
+class Provider(abc.ABC):
+    """Something that computes grouped products.
+
+    Attributes:
+        name: for the command line and records.
+        label: for tables and figures.
+        role: one of `ROLES`; a ceiling does other work of the same size and is no peer.
+    """
+
+    name: str
+    label: str
+    role: str = "peer"
+
+    def unavailable(self) -> str | None:
+        """Why it cannot run here; None where it can."""
+        return None
+
+    def unsuited(self, row: Row) -> str | None:
+        """Why it does not compute this row; None where it does."""
+        return None
+
+    def version(self) -> str | None:
+        """Version of the package that it comes from, where that is not torch."""
+        return None
+
+    @abc.abstractmethod
+    def prepare(self, operands: Operands) -> Calls:
+        """Functions for a row's passes; whatever must be made once is made here."""
+
+
+class Ours(Provider):
+    """`grouped_mm` of this library with one of its backends."""
+
+    role = "ours"
+
+    def __init__(self, backend: str):
+        self.backend, self.name, self.label = backend, backend, f"grouped_mm ({backend})"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """Results of graphs go into the shared buffers; the call as a user makes it allocates its own."""
+        from course_kernels import grouped_mm
+
+        o, backend = operands, self.backend
+        return Calls(
+            forward={"": lambda: grouped_mm(o.a, o.weight.mT, offs=o.offs, out=o.out, backend=backend)},
+            called={"": lambda: grouped_mm(o.a, o.weight.mT, offs=o.offs, backend=backend)},
+            d_a={"": lambda: grouped_mm(o.d_out, o.weight, offs=o.offs, out=o.d_a, backend=backend)},
+            d_b={"": lambda: grouped_mm(o.d_out.mT, o.a, offs=o.offs, out=o.d_weight, backend=backend)},
+        )
+
+
+class Torch(Provider):
+    """`torch.nn.functional.grouped_mm`."""
+
+    name, label = "torch", "torch grouped_mm"
+
+    def unavailable(self) -> str | None:
+        """It came with torch 2.10; a little earlier under a private name."""
+        return None if self._function() else f"torch {torch.__version__} has no grouped_mm"
+
+    @staticmethod
+    def _function():
+        return getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+
+    def unsuited(self, row: Row) -> str | None:
+        """Its rule of 16 bytes."""
+        return None if row.N % 8 == row.K % 8 == 0 else "torch wants N and K to be multiples of 8"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """It has no `out=`: every pass allocates its result, in a graph once for all replays."""
+        o, function = operands, self._function()
+        forward = {"": lambda: function(o.a, o.weight.mT, offs=o.offs)}
+        return Calls(
+            forward=forward,
+            called=forward,
+            d_a={"": lambda: function(o.d_out, o.weight, offs=o.offs)},
+            # The layout in which torch's own backward makes it for a transposed B.
+            d_b={"": lambda: function(o.d_out.mT, o.a, offs=o.offs)},
+        )
+
+
+class CublasLoop(Provider):
+    """One `torch.mm` per group into slices of the result, for sizes that the host knows."""
+
+    name, label = "loop", "cuBLAS loop"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """As called, it also slices; in a graph the slices are made before."""
+        o = operands
+        a, d_out = o.a.split(o.sizes), o.d_out.split(o.sizes)
+        out, d_a = o.out.split(o.sizes), o.d_a.split(o.sizes)
+        weight, d_weight = o.weight.unbind(), o.d_weight.unbind()
+        weight_t, d_out_t = [w.mT for w in weight], [d.mT for d in d_out]
+
+        def loop(left: Sequence[Tensor], right: Sequence[Tensor], results: Sequence[Tensor], whole: Tensor) -> Tensor:
+            for x, y, result in zip(left, right, results):
+                torch.mm(x, y, out=result)
+            return whole
+
+        def called() -> Tensor:
+            result = o.a.new_empty(o.out.shape)
+            for x, w, c in zip(o.a.split(o.sizes), o.weight, result.split(o.sizes)):
+                torch.mm(x, w.mT, out=c)
+            return result
+
+        return Calls(
+            forward={"": lambda: loop(a, weight_t, out, o.out)},
+            called={"": called},
+            d_a={"": lambda: loop(d_out, weight, d_a, o.d_a)},
+            d_b={"": lambda: loop(d_out_t, a, d_weight, o.d_weight)},
+        )
+
+
+class Dense(Provider):
+    """One cuBLAS product of the same total size: what arithmetic allows, though it computes something else."""
+
+    name, label, role = "dense", "dense cuBLAS, same size", "ceiling"
+
+    def unsuited(self, row: Row) -> str | None:
+        """Reading one weight instead of all of them bounds nothing."""
+        return None if row.kind == "compute" else "a dense product reads one weight; here the copy bandwidth bounds"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """All rows with the first weight."""
+        o = operands.as_dense()
+        weight, d_weight = o.weight[0], o.d_weight[0]
+
+        def d_b() -> Tensor:
+            torch.mm(o.d_out.mT, o.a, out=d_weight)
+            return o.d_weight
+
+        return Calls(
+            forward={"": lambda: torch.mm(o.a, weight.mT, out=o.out)},
+            d_a={"": lambda: torch.mm(o.d_out, weight, out=o.d_a)},
+            d_b={"": d_b},
+            operands=o,
+        )
+
+
+class Tutorial(Provider):
+    """The kernel that tutorials present: float16, row-major copies of the weights, memory padded to whole tiles."""
+
+    name, label = "tutorial", "tutorial's kernel (fp16, padded)"
+
+    def unsuited(self, row: Row) -> str | None:
+        """It has no masks; padding covers M and N, not K."""
+        return None if row.K % 64 == 0 else f"it wants K to be a multiple of 64, got {row.K}"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """Its tables and padded copies are made before, and its results come back as their parts of padded memory."""
+        from course_kernels.bench.tutorial_peer import TutorialPlan, configurations
+
+        group_A = [part.half() for part in operands.a.split(operands.sizes)]
+        group_B = [weight.mT.contiguous().half() for weight in operands.weight.unbind()]
+        plan, settings = TutorialPlan(group_A, group_B, 0), configurations()
+
+        def candidate(setting: dict) -> Callable[[], list[Tensor]]:
+            def run() -> list[Tensor]:
+                plan.config = setting
+                return plan.run()
+
+            return run
+
+        names = [f"{s['BLOCK_M']}x{s['BLOCK_N']}x{s['BLOCK_K']}, {s['NUM_SM']} programs" for s in settings]
+        return Calls(forward=dict(zip(names, map(candidate, settings))))
+
+
+# Tiles (M, N, ping-pong) on Hopper, each with clusters of two along M and along N: the twelve of the course's table.
+_QUACK_TILES = (
+    (128, 128, True), (128, 160, True), (128, 192, True), (128, 208, True), (256, 128, False), (256, 192, False),
+)  # fmt: skip
+_QUACK_CLUSTERS = ((2, 1), (1, 2))
+# Compiling takes seconds a configuration; the gradients choose among those that win the forward pass.
+_QUACK_GRADIENT_TILES = ((128, 128, True), (128, 192, True), (256, 192, False))
+
+
+class Quack(Provider):
+    """QuACK's variable-length GEMM (package quack-kernels), the best of its Hopper configurations."""
+
+    name, label = "quack", "QuACK (best configuration)"
+
+    def unavailable(self) -> str | None:
+        """It needs its package, the CuTe DSL, and the configurations here are for capability 9."""
+        for module, package in (("quack", "quack-kernels"), ("cutlass", "nvidia-cutlass-dsl")):
+            if importlib.util.find_spec(module) is None:
+                return f"{package} is not installed"
+        if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] != 9:
+            return "its configurations here are for compute capability 9"
+        try:
+            importlib.import_module("quack.gemm")
+        except Exception as error:  # whatever a half-installed package raises is the reason
+            return f"quack.gemm cannot be imported: {type(error).__name__}: {str(error).splitlines()[0:1]}"
+        return None
+
+    def version(self) -> str | None:
+        """Of quack-kernels, where it says so."""
+        try:
+            return importlib.metadata.version("quack-kernels")
+        except importlib.metadata.PackageNotFoundError:
+            return getattr(importlib.import_module("quack"), "__version__", None)
+
+    def unsuited(self, row: Row) -> str | None:
+        """Its rule of 16 bytes."""
+        return None if row.N % 8 == row.K % 8 == 0 else "QuACK wants N and K to be multiples of 8"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """Group starts (G+1,) on the device; each candidate compiles when first called, once for all rows."""
+        gemm = importlib.import_module("quack.gemm").gemm
+        o = operands
+        starts = torch.nn.functional.pad(o.offs, (1, 0))
+        weight_t, a_t, d_out_t = o.weight.mT, o.a.mT, o.d_out.mT
+
+        def product(left: Tensor, right: Tensor, result: Tensor, groups: dict, tile: tuple, cluster: tuple) -> Callable:
+            def run(result: Tensor | None = result) -> Tensor:
+                gemm(
+                    left, right, result, None, None, tile[0], tile[1], cluster[0], cluster[1],
+                    pingpong=tile[2], persistent=True, **groups,
+                )  # fmt: skip
+                return result
+
+            return run
+
+        def candidates(left: Tensor, right: Tensor, result: Tensor, groups: dict, tiles: Sequence[tuple]) -> dict:
+            return {
+                f"{m}x{n}{' ping-pong' if pingpong else ''}, cluster {cluster[0]}x{cluster[1]}": product(
+                    left, right, result, groups, (m, n, pingpong), cluster
+                )
+                for m, n, pingpong in tiles
+                for cluster in _QUACK_CLUSTERS
+            }
+
+        by_m, by_k = {"cu_seqlens_m": starts}, {"cu_seqlens_k": starts}
+        default = product(o.a, o.weight, o.out, by_m, (128, 192, True), (2, 1))  # QuACK's own default on Hopper
+        return Calls(
+            forward=candidates(o.a, o.weight, o.out, by_m, _QUACK_TILES),
+            called={"128x192 ping-pong, cluster 2x1": lambda: default(o.a.new_empty(o.out.shape))},
+            # Its B is (G, n, k): for dA n is K and k is N; for dB the groups lie along k.
+            d_a=candidates(o.d_out, weight_t, o.d_a, by_m, _QUACK_GRADIENT_TILES),
+            d_b=candidates(d_out_t, a_t, o.d_weight, by_k, _QUACK_GRADIENT_TILES),
+        )
+
+
+def providers() -> list[Provider]:
+    """Every provider, whether it can run here or not, ours first."""
+    return [*map(Ours, _backends()), Quack(), Torch(), CublasLoop(), Tutorial(), Dense()]
+
+
+def _backends() -> list[str]:
+    """The backends of `grouped_mm` that are kernels of ours: a new one is measured as soon as it is accepted."""
+    try:
+        accepted = importlib.import_module("course_kernels.grouped_checks").BACKENDS
+    except (ImportError, AttributeError):
+        return []
+    return [name for name in accepted if name not in ("auto", "torch")]
+
+
+def select(names: Sequence[str] | None) -> list[Provider]:
+    """Providers by name.
+
+    Args:
+        names: of providers; None takes all.
+
+    Returns:
+        Providers in their order.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    every = {provider.name: provider for provider in providers()}
+    if names is None:
+        return list(every.values())
+    if unknown := [name for name in names if name not in every]:
+        raise ValueError(f"providers must be among {', '.join(every)}; got {', '.join(map(repr, unknown))}")
+    return [provider for name, provider in every.items() if name in names]

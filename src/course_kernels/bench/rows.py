@@ -1,0 +1,165 @@
+"""The problems that `grouped_mm` is measured on: nine rows of a layer's real shapes, and four variants that are unkind.
+
+Each is the forward product of a layer of experts: (total_m, K) times a weight per group, (G, N, K) transposed, in
+bfloat16. Sizes are drawn from a seed with Python's generator, so that they are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["PASSES", "Row", "by_name", "rows", "select", "variants"]
+
+# What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
+PASSES = ("forward", "called", "dA", "dB")
+_ELEMENT_BYTES = 2  # bfloat16
+
+
+@dataclass(frozen=True)
+class Row:
+    """One grouped product.
+
+    Attributes:
+        name: short, for the command line and records.
+        title: what a table shows.
+        sizes: rows of each group; any may be 0.
+        N, K: extents of every group's weight.
+        kind: "compute" where arithmetic bounds it on an H200, "memory" where reading the weights does.
+    """
+
+    name: str
+    title: str
+    sizes: tuple[int, ...]
+    N: int
+    K: int
+    kind: str
+
+    @property
+    def total_m(self) -> int:
+        """Rows of all groups."""
+        return sum(self.sizes)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups, empty ones included."""
+        return len(self.sizes)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the product, which each gradient has too."""
+        return 2 * self.total_m * self.N * self.K
+
+    def bytes_moved(self, of: str = "forward") -> int:
+        """Bytes of both operands and the result of a pass, each counted once.
+
+        Args:
+            of: one of `PASSES`. Weights of empty groups need not be read, their gradients are written as zeros.
+
+        Returns:
+            Bytes.
+        """
+        weights = self.groups if of == "dB" else sum(size > 0 for size in self.sizes)
+        return _ELEMENT_BYTES * (self.total_m * (self.N + self.K) + weights * self.N * self.K)
+
+    def rate(self, us: float, of: str = "forward") -> float:
+        """TFLOP/s of a compute-bound row, TB/s of a memory-bound one.
+
+        Args:
+            us: time in µs.
+            of: the pass that took it, one of `PASSES`.
+
+        Returns:
+            The rate in `unit`.
+        """
+        return (self.flops if self.kind == "compute" else self.bytes_moved(of)) / us / 1e6
+
+    @property
+    def unit(self) -> str:
+        """Unit of `rate`."""
+        return "TFLOP/s" if self.kind == "compute" else "TB/s"
+
+
+def _jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
+    """Sizes spread evenly over ±30 % of a mean; their sum is near groups × mean, and no multiple of anything."""
+    draw = random.Random(seed)
+    return tuple(round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups))
+
+
+def _zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[int, ...]:
+    """Sizes in proportion to rank ** -exponent that sum to `total`; which group has which rank is drawn."""
+    weights = [rank**-exponent for rank in range(1, groups + 1)]
+    exact = [total * weight / math.fsum(weights) for weight in weights]
+    sizes = [math.floor(size) for size in exact]
+    for i in sorted(range(groups), key=lambda i: sizes[i] - exact[i])[: total - sum(sizes)]:
+        sizes[i] += 1
+    random.Random(seed).shuffle(sizes)
+    return tuple(sizes)
+
+
+def _equal(groups: int, total: int) -> tuple[int, ...]:
+    """Sizes as equal as whole numbers can be."""
+    return tuple(total * (g + 1) // groups - total * g // groups for g in range(groups))
+
+
+def rows() -> list[Row]:
+    """The nine rows of the performance targets.
+
+    Returns:
+        Seven rows bound by arithmetic, then two of decoding, bound by memory.
+    """
+    return [
+        Row("equal12", "8192 over 12 equal, 2048, 1024", _equal(12, 8192), 2048, 1024, "compute"),
+        Row("jitter4", "~32768 over 4 ±30%, 6144, 7168", _jittered(4, 8192, 1), 6144, 7168, "compute"),
+        Row("jitter8-tall", "~32768 over 8 ±30%, 7168, 3072", _jittered(8, 4096, 2), 7168, 3072, "compute"),
+        Row("jitter8-square", "~32768 over 8 ±30%, 4096, 4096", _jittered(8, 4096, 3), 4096, 4096, "compute"),
+        Row("zipf8", "16384 over 8 Zipf(0.8), 14336, 4096", _zipf(8, 16384, 4), 14336, 4096, "compute"),
+        Row("zipf128-up", "32768 over 128 Zipf(0.8), 1536, 2048", _zipf(128, 32768, 5), 1536, 2048, "compute"),
+        Row("zipf128-down", "32768 over 128 Zipf(0.8), 2048, 768", _zipf(128, 32768, 6), 2048, 768, "compute"),
+        Row("decode256", "4 each over 256, 4096, 7168", (4,) * 256, 4096, 7168, "memory"),
+        Row("decode32", "20 each over 32, 7168, 2048", (20,) * 32, 7168, 2048, "memory"),
+    ]
+
+
+def variants() -> list[Row]:
+    """Four rows whose sizes are unkind: jittered, all rows in one group, every other group empty, one row a group."""
+    halved = tuple(size * (g % 2) for g, size in enumerate(_equal(128, 65536)))
+    return [
+        Row("jitter12", "~8192 over 12 ±30%, 2048, 1024", _jittered(12, 8192 / 12, 7), 2048, 1024, "compute"),
+        Row("one-hot8", "16384 in one of 8, 4096, 4096", (0, 0, 0, 16384, 0, 0, 0, 0), 4096, 4096, "compute"),
+        Row("half-empty128", "32768 over every other of 128, 1536, 2048", halved, 1536, 2048, "compute"),
+        Row("single256", "1 each over 256, 4096, 7168", (1,) * 256, 4096, 7168, "memory"),
+    ]
+
+
+def by_name() -> dict[str, Row]:
+    """Every row and variant by its name."""
+    return {row.name: row for row in [*rows(), *variants()]}
+
+
+def select(names: Sequence[str] | None) -> list[Row]:
+    """Rows by name.
+
+    Args:
+        names: of rows; the beginning of names will do ("zipf128" is two rows). None takes all.
+
+    Returns:
+        Rows in the order of the table, each once.
+
+    Raises:
+        ValueError: a name that no row's name begins with.
+    """
+    table = by_name()
+    if names is None:
+        return list(table.values())
+    for name in names:
+        if not any(known.startswith(name) for known in table):
+            near = difflib.get_close_matches(name, table, n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(table)}"
+            raise ValueError(f"rows must be names or beginnings of names, got {name!r}; {hint}")
+    # A name in full is meant in full, even where another begins with it.
+    chosen = {k for name in names for k in ([name] if name in table else [x for x in table if x.startswith(name)])}
+    return [row for name, row in table.items() if name in chosen]
