@@ -1,0 +1,381 @@
+"""From checked operands of a grouped product to one kernel launch.
+
+What depends on shapes, strides, types and alignment alone is prepared once and kept: which operand a descriptor can
+describe, the configuration, the compiled kernel, the argument list. A call then fills in addresses and launches. It
+reads nothing on the device and allocates nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import torch
+
+from course_kernels import runtime
+from course_kernels.config import GemmConfig
+from course_kernels.layout import GroupLayout
+from course_kernels.tuned import get_config
+
+_INTERPRETER_PROGRAMS = 4
+_WINDOW_ROWS = 2**30  # what a window can hold (triton.tools.ragged_tma)
+_MAX_PLANS = 4096
+_plans: dict[tuple, _Plan] = {}
+
+
+def multiply(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None,
+    out: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    scale_a: torch.Tensor | None = None,
+    scale_b: torch.Tensor | None = None,
+    keep_tail: bool = False,
+    config: GemmConfig | None = None,
+) -> None:
+    """Write the grouped product of checked operands to ``out``; ``grouped_mm`` says what they are.
+
+    Args:
+        mat_a, mat_b, offs, bias: as for ``grouped_mm``; the ranks of the matrices tell the mode.
+        out: the result, every element of which is written, zeros to the tail.
+        scale_a: float32, one factor for each row of A: (total_m,), (G, M); contiguous. Both scales or none.
+        scale_b: float32, one factor for each column of B: (total_n,), (G, N); contiguous.
+        keep_tail: leave what lies behind the last group in ``out`` as it is.
+        config: instead of ``get_config``'s.
+
+    Raises:
+        ValueError: ``config`` does not fit the kernel or the GPU's shared memory.
+        RuntimeError: the process cannot run kernels.
+    """
+    if not out.numel():
+        return
+    tensors = (mat_a, mat_b, offs, out, bias, scale_a, scale_b)
+    index = mat_a.device.index
+    key = (
+        tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in tensors]),
+        keep_tail,
+        config,
+        index,
+        mat_a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32,
+    )
+    plan = _plans.get(key)
+    if plan is None:
+        runtime.check_can_launch(mat_a.device)
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        plan = _Plan(tensors, keep_tail, config, precision="tf32" if key[-1] else "ieee")
+        _plans[key] = plan
+    if index is None or index == torch.cuda.current_device():
+        plan.run(tensors)
+    else:
+        with torch.cuda.device(index):
+            plan.run(tensors)
+
+
+class _Memory:
+    """An address in place of a tensor: what the launcher needs to know of a descriptor's base. A kept descriptor with
+    a tensor in it would keep the tensor's memory."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.address, self.dtype = tensor.data_ptr(), tensor.dtype
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self.address
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operand:
+    """How a kernel reads or writes one matrix or batch of matrices.
+
+    Attributes:
+        kind: the kernel's constant for it.
+        shape, strides: of the descriptor, contiguous dimension last; None where pointers are used.
+        window: the descriptor's first dimension is ragged and slides.
+    """
+
+    kind: int
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    window: bool = False
+
+    def descriptor(self, base: torch.Tensor, block: tuple[int, int]):
+        """The descriptor for blocks of two dimensions, or None."""
+        if self.shape is None:
+            return None
+        from triton.tools.ragged_tma import create_ragged_descriptor
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        if self.window:
+            return create_ragged_descriptor(base.as_strided(self.shape, self.strides), list(block))
+        leading = [1] * (len(self.shape) - 2)
+        return TensorDescriptor(base, list(self.shape), list(self.strides), leading + list(block))
+
+
+def _strides_for_descriptor(matrix: torch.Tensor) -> tuple[int, ...] | None:
+    """Strides under which a descriptor describes a tensor as it is, last dimension contiguous; None where it cannot.
+
+    A stride along an extent of 1 is never used: any that satisfies the hardware serves."""
+    unit = 16 // matrix.element_size()
+    if matrix.data_ptr() % 16 or not matrix.numel() or max(matrix.shape) >= 2**31:
+        return None
+    strides = [1]
+    if matrix.stride(-1) != 1 and matrix.shape[-1] > 1:
+        return None
+    span = -(-matrix.shape[-1] // unit) * unit
+    for extent, stride in reversed(list(zip(matrix.shape[:-1], matrix.stride()[:-1]))):
+        if extent <= 1:
+            stride = span
+        if stride <= 0 or stride % unit or stride * matrix.element_size() >= 2**40:
+            return None
+        strides.append(stride)
+        span = max(span, extent * stride)
+    return tuple(reversed(strides))
+
+
+def _lines(operand: torch.Tensor, described: bool, ragged: bool) -> _Operand:
+    """How ``contiguous.load_block`` reads an operand (..., lines, K)."""
+    from course_kernels.kernels.round_robin import ANY, COL_MAJOR, ROW_MAJOR
+
+    if described:
+        for kind, view in ((ROW_MAJOR, operand), (COL_MAJOR, operand.mT)):
+            if kind is COL_MAJOR and ragged and runtime.MODE == "interpreter":
+                continue  # where hardware takes any coordinate, the interpreter wants whole 16 bytes
+            if strides := _strides_for_descriptor(view):
+                return _Operand(kind.value, tuple(view.shape), strides)
+    return _Operand(ANY.value)
+
+
+def _window(matrix: torch.Tensor, described: bool) -> _Operand:
+    """A matrix whose first dimension is ragged, as a window; pointers where that cannot be."""
+    from course_kernels.kernels.contiguous import POINTERS, WINDOW
+
+    if described and matrix.shape[0] <= _WINDOW_ROWS and (strides := _strides_for_descriptor(matrix)):
+        return _Operand(WINDOW.value, tuple(matrix.shape), strides, window=True)
+    return _Operand(POINTERS.value)
+
+
+def _grouped(batch: torch.Tensor, described: bool) -> _Operand:
+    """A result (G, M, N) as a descriptor; pointers where that cannot be."""
+    from course_kernels.kernels.contiguous import GROUPED, POINTERS
+
+    if described and (strides := _strides_for_descriptor(batch)):
+        return _Operand(GROUPED.value, tuple(batch.shape), strides)
+    return _Operand(POINTERS.value)
+
+
+class _Plan:
+    """Everything about a launch but its addresses."""
+
+    def __init__(self, tensors, keep_tail: bool, config: GemmConfig | None, precision: str):
+        mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
+        self._lock = threading.Lock()
+        self._compiled = None
+        self._steps = None
+        mode = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}[mat_a.dim(), mat_b.dim()]
+        self.mode, self.keep_tail, self.config, self.precision = mode, keep_tail, config, precision
+        groups = out.shape[0] if mode in ("k", "batch") else offs.shape[0]
+        depth = mat_b.shape[-2]
+        self.without_product = (not groups or not depth) and mode != "k"
+        self.device = mat_a.device
+
+    def run(self, tensors) -> None:
+        """Launch on these tensors, which are alike to those that the plan was made for."""
+        if self.without_product:
+            return _write_without_product(self.mode, self.keep_tail, *tensors[2:5], tensors[1])
+        if self.device.type != "cuda":
+            return self._interpret(tensors)
+        with self._lock:  # the plan's descriptors are filled in and read in one go
+            if self._compiled is None:
+                self._compile(tensors)
+            else:
+                addresses = [None if t is None else t.data_ptr() for t in tensors]
+                for memory, source in self._memories:
+                    memory.address = addresses[source]
+                arguments = self._arguments
+                for position, source in self._pointers:
+                    arguments[position] = addresses[source]
+                if self._counter is not None:
+                    counter = torch.zeros(1, dtype=torch.int32, device=self.device)
+                    arguments[self._counter] = counter.data_ptr()
+                self._launch(*arguments, stream=torch._C._cuda_getCurrentRawStream(self.device.index))
+        return None
+
+    def _compile(self, tensors) -> None:
+        """Launch through Triton's own path, which compiles, and keep what it made."""
+        kernel, grid, arguments, options = self._build(tensors)
+        names = kernel.arg_names
+        values = [arguments[name] for name in names]
+        self._compiled = kernel[grid](**arguments, **options)
+        self._launch = self._compiled[(*grid, 1, 1)]
+        sources = {"a": self._source_a, "b": 1 - self._source_a, "c_ptr": 3, "c_desc": 3, "offs_ptr": 2, "bias_ptr": 4}
+        sources |= {"scale_a_ptr": 5 + self._source_a, "scale_b_ptr": 6 - self._source_a}
+        self._memories, self._pointers, self._counter = [], [], None
+        for position, (name, value) in enumerate(zip(names, values)):
+            if name == "counter_ptr" and value is not None:
+                self._counter = position
+            elif name in sources and isinstance(value, torch.Tensor):
+                self._pointers.append((position, sources[name]))
+            elif name in sources and value is not None:
+                value.base = _Memory(value.base)
+                self._memories.append((value.base, sources[name]))
+        self._arguments = values
+
+    def _interpret(self, tensors) -> None:
+        """Triton's interpreter multiplies bfloat16 bit patterns as if they were integers: float32 copies stand in."""
+
+        def wide(tensor):
+            return tensor.float() if tensor is not None and tensor.dtype == torch.bfloat16 else tensor
+
+        copies = [wide(tensor) for tensor in tensors]
+        kernel, grid, arguments, options = self._build(copies)
+        kernel[grid](**arguments, **options)
+        if copies[3] is not tensors[3]:
+            tensors[3].copy_(copies[3])
+
+    def _build(self, tensors):
+        """Kernel, grid, arguments by name, and compile options."""
+        if self.mode == "k":
+            return _transposed_launch(tensors, self.config, self.precision, self)
+        return _contiguous_launch(tensors, self.config, self.precision, self)
+
+
+def _contiguous_launch(tensors, config, precision, plan):
+    """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
+    from course_kernels.kernels import contiguous
+    from course_kernels.kernels.round_robin import DYNAMIC, ROUND_ROBIN
+
+    mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
+    plan._source_a = 0
+    if plan.mode == "n":
+        mat_a, mat_b, out, scale_a, scale_b = mat_b.mT, mat_a.mT, out.mT, scale_b, scale_a
+        plan._source_a = 1
+    ragged = plan.mode != "batch"
+    groups, depth, columns = mat_b.shape
+    rows = mat_a.shape[0] if ragged else mat_a.shape[1]
+    described = runtime.supports_descriptors(plan.device)
+    shared_b = groups > 1 and mat_b.stride(0) == 0
+    a = _lines(mat_a, described, ragged)
+    b = _lines((mat_b[:1] if shared_b else mat_b).mT, described, False)
+    c = (_window if ragged else _grouped)(out, described)
+    op = "grouped_mm" if ragged else "grouped_mm_batch"
+    config = _fitting(config, op, rows, depth, columns, groups, mat_a, out, c, plan.device)
+    block_m, block_n, block_k = config.block
+    counter = None
+    if config.schedule == "dynamic":
+        counter = torch.zeros(1, dtype=torch.int32, device=plan.device)
+    arguments = dict(
+        a=_block(a, mat_a, block_m, block_k),
+        b=_block(b, mat_b, block_n, block_k),
+        c_desc=c.descriptor(out, (block_m, block_n // config.store_parts)),
+        c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b, counter_ptr=counter,
+        total=rows, M=rows, N=columns, K=depth, G=groups,
+        **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
+        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
+        A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b,
+        ZERO_TAIL=ragged and not plan.keep_tail, GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
+        SCHEDULE=(DYNAMIC if counter is not None else ROUND_ROBIN).value, PRECISION=precision,
+    )  # fmt: skip
+    # What lies in groups is not known here; as many tiles as there could be.
+    most = (config.tiles(rows, columns) + groups * -(-columns // block_n)) if ragged else None
+    most = most or groups * config.tiles(rows, columns)
+    return contiguous.contiguous_kernel, _grid(config, most, plan.device), arguments, _options(config)
+
+
+def _transposed_launch(tensors, config, precision, plan):
+    """Mode "k"."""
+    from course_kernels.kernels import transposed
+
+    mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
+    plan._source_a = 0
+    (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
+    described = runtime.supports_descriptors(plan.device)
+    a, b, c = _window(mat_a.mT, described), _window(mat_b, described), _grouped(out, described)
+    config = _fitting(config, "grouped_mm_k", rows, total, columns, groups, mat_a, out, c, plan.device)
+    block_m, block_n, block_k = config.block
+    arguments = dict(
+        a=a.descriptor(mat_a, (block_k, block_m)) or mat_a,
+        b=b.descriptor(mat_b, (block_k, block_n)) or mat_b,
+        c_desc=c.descriptor(out, (block_m, block_n // config.store_parts)),
+        c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b,
+        total=total, M=rows, N=columns, G=groups,
+        stride_am=mat_a.stride(0), stride_ak=mat_a.stride(1), stride_bk=mat_b.stride(0), stride_bn=mat_b.stride(1),
+        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
+        A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
+        PRECISION=precision,
+    )  # fmt: skip
+    grid = _grid(config, groups * config.tiles(rows, columns), plan.device)
+    return transposed.transposed_kernel, grid, arguments, _options(config)
+
+
+def _block(operand: _Operand, tensor: torch.Tensor, lines: int, depth: int):
+    """The argument for an operand that ``load_block`` reads: a descriptor of its blocks, or the tensor."""
+    from course_kernels.kernels.round_robin import ROW_MAJOR
+
+    block = (lines, depth) if operand.kind == ROW_MAJOR.value else (depth, lines)
+    return operand.descriptor(tensor, block) or tensor
+
+
+def _strides(name: str, dims: tuple[str, str, str], tensor: torch.Tensor) -> dict[str, int]:
+    """Stride arguments of a tensor of two or three dimensions; a missing group has stride 0."""
+    strides = (0, *tensor.stride())[-3:]
+    return {f"stride_{name}{dim}": stride for dim, stride in zip(dims, strides)}
+
+
+def _side_strides(bias, scale_b) -> dict[str, int]:
+    return dict(
+        stride_bias_g=0 if bias is None else bias.stride(0),
+        stride_bias_n=0 if bias is None else bias.stride(1),
+        stride_scale_g=0 if scale_b is None else scale_b.stride(0),
+    )
+
+
+def _options(config: GemmConfig) -> dict[str, int]:
+    return dict(num_warps=config.num_warps, num_stages=config.num_stages)
+
+
+def _grid(config: GemmConfig, most_tiles: int, device: torch.device) -> tuple[int]:
+    num_sms = runtime.num_sms(device)
+    programs = _INTERPRETER_PROGRAMS if num_sms is None else num_sms * config.programs_per_sm
+    return (max(1, min(programs, most_tiles)),)
+
+
+def _fitting(config, op, rows, depth, columns, groups, mat_a, out, c, device) -> GemmConfig:
+    """The given or tuned configuration, with as many stages as the GPU's shared memory holds."""
+    chosen = config or get_config(op, rows, depth, columns, groups, dtype=mat_a.dtype, arch=runtime.capability(device))
+    if chosen.schedule == "chunks" or (chosen.schedule == "dynamic" and op == "grouped_mm_k"):
+        raise ValueError(f"config.schedule must be one that {op} has, got {chosen.schedule!r}")
+    limit = runtime.shared_memory_limit(device)
+    if limit is None:
+        return chosen
+    kernel = "pointers" if c.shape is None else "tma"
+    # Reductions over the groups and the barriers of the stages have a few hundred bytes to themselves.
+    limit -= 1024
+    stages = chosen.num_stages
+    while stages > 1:
+        fit = dataclasses.replace(chosen, num_stages=stages)
+        if fit.shared_memory(kernel, mat_a.element_size(), out.element_size(), runtime.capability(device)) <= limit:
+            return fit
+        if config is not None:
+            break
+        stages -= 1
+    raise ValueError(f"config needs more shared memory than the {limit + 1024} bytes that a program can have: {chosen}")
+
+
+def _write_without_product(mode, keep_tail, offs, out, bias, mat_b) -> None:
+    """Results of products over no K, or no groups: zeros, or the bias."""
+    if mode == "batch":
+        out.zero_() if bias is None else out.copy_(bias[:, None, :].expand_as(out))
+        return
+    dim = 0 if mode == "m" else 1
+    layout = GroupLayout.from_ends(offs)
+    group = layout.row_groups(out.shape[dim]) if layout.G else offs.new_full((out.shape[dim],), -1)
+    inside = (group >= 0).unsqueeze(1 - dim)
+    value = out.new_zeros(())
+    if bias is not None and layout.G:
+        value = torch.where(inside, bias[group.clamp(min=0).long()], 0).to(out.dtype)
+    out.copy_(torch.where(inside, value, out if keep_tail else torch.zeros_like(value)))

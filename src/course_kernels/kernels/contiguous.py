@@ -1,0 +1,218 @@
+"""Groups packed one behind the other along M: one descriptor for all of A, one for all of B, one for all of C.
+
+A tile of A may start at any row, because a descriptor's coordinates need no alignment, and may reach into the next
+group's rows: they only make rows of the tile that are never stored. Only the store must know where the group ends. It
+goes through a *window*: a descriptor whose bounds slide with the group (``triton.tools.ragged_tma``), so that the
+hardware cuts off what lies past the end, full tile or boundary tile alike, and the kernel has no branch.
+
+Without a branch, and with the group found by comparing instead of walking, the loop over tiles has nothing in it that
+the compiler cannot fuse with the loop over K (``flatten``): the first blocks of the next tile are on their way while
+this one is being stored.
+
+The ragged dimension is called M here. A ragged N is the same kernel on the transposed operands.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.tools.ragged_tma import to_ragged_indices
+
+from course_kernels.kernels.naive import multiply_add, tile_position
+from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
+
+# How C is stored: through pointers and masks, a window, or a descriptor of (G, M, N).
+POINTERS = tl.constexpr(0)
+WINDOW = tl.constexpr(1)
+GROUPED = tl.constexpr(2)
+
+
+@triton.jit
+def group_bounds(offs_ptr, g, total, used):
+    """First row of group g and the row after its last; what ``offs`` says outside of [0, total] is not believed. Both
+    are 0 where not ``used``."""
+    start = tl.load(offs_ptr + g - 1, mask=used & (g > 0), other=0)
+    end = tl.load(offs_ptr + g, mask=used, other=0)
+    start = tl.minimum(tl.maximum(start, 0), total).to(tl.int32)
+    end = tl.minimum(tl.maximum(end, 0), total).to(tl.int32)
+    return start, tl.maximum(end, start)
+
+
+@triton.jit
+def load_block(
+    operand, g, line, k, lines, K, stride_g, stride_line, stride_k,
+    KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A (BLOCK_L, BLOCK_K) block of an operand seen as lines of length K: rows of A, columns of B.
+
+    ROW_MAJOR and COL_MAJOR operands are descriptors in which K, or the line, is the contiguous dimension; ANY is a
+    pointer. Outside the operand there are zeros.
+    """
+    if KIND == ANY:
+        at = line + tl.arange(0, BLOCK_L)
+        depth = k + tl.arange(0, BLOCK_K)
+        base = operand + g * (tl.full((), 1, tl.int64) * stride_g)
+        pointers = base + at.to(tl.int64)[:, None] * stride_line + depth.to(tl.int64)[None, :] * stride_k
+        return tl.load(pointers, mask=(at < lines)[:, None] & (depth < K)[None, :], other=0.0)
+    elif KIND == ROW_MAJOR:
+        if IN_GROUP:
+            return operand.load([g, line, k]).reshape(BLOCK_L, BLOCK_K)
+        else:
+            return operand.load([line, k])
+    else:
+        if IN_GROUP:
+            return operand.load([g, k, line]).reshape(BLOCK_K, BLOCK_L).T
+        else:
+            return operand.load([k, line]).T
+
+
+@triton.jit
+def scaled_and_biased(
+    acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, rows, col, N, stride_bias_g, stride_bias_n, stride_scale_g,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """acc * scale_a[row] * scale_b[g, col] + bias[g, col], all in float32. ``row_a`` is the tile's first entry of
+    ``scale_a``, of which ``rows`` exist; what is None is left out."""
+    cols = col + tl.arange(0, BLOCK_N)
+    if scale_a_ptr is not None:
+        at = tl.arange(0, BLOCK_M)
+        acc *= tl.load(scale_a_ptr + row_a + at, mask=at < rows, other=0.0)[:, None]
+        acc *= tl.load(scale_b_ptr + g * stride_scale_g + cols, mask=cols < N, other=0.0)[None, :]
+    if bias_ptr is not None:
+        bias = tl.load(bias_ptr + g * stride_bias_g + cols * stride_bias_n, mask=cols < N, other=0.0)
+        acc += bias.to(tl.float32)[None, :]
+    return acc
+
+
+@triton.jit
+def store_part(desc, c_ptr, part, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, KIND: tl.constexpr):
+    """Round once and store what lies inside the group. ``row`` counts from the group's start."""
+    if KIND == WINDOW:
+        # Coordinates of a window: the last ``end - start`` rows in front of its bound are the group's.
+        sign, base, inside = to_ragged_indices(start, end - start, row)
+        desc.store([sign, base, inside, col], part.to(desc.dtype).reshape(1, 1, part.shape[0], part.shape[1]))
+    elif KIND == GROUPED:
+        desc.store([g, row, col], part.to(desc.dtype).reshape(1, part.shape[0], part.shape[1]))
+    else:
+        rows = start + row + tl.arange(0, part.shape[0])
+        cols = col + tl.arange(0, part.shape[1])
+        base = c_ptr + g * (tl.full((), 1, tl.int64) * stride_cg)
+        pointers = base + rows.to(tl.int64)[:, None] * stride_cm + cols.to(tl.int64)[None, :] * stride_cn
+        tl.store(pointers, part.to(c_ptr.dtype.element_ty), mask=(rows < end)[:, None] & (cols < N)[None, :])
+
+
+@triton.jit
+def store_result(
+    desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn,
+    KIND: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """``store_part`` in one or two halves: a half needs half the shared memory for staging."""
+    if PARTS == 1 or KIND == POINTERS:
+        store_part(desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, KIND)
+    else:
+        half: tl.constexpr = acc.shape[1] // 2
+        left, right = tl.split(acc.reshape(acc.shape[0], 2, half).permute(0, 2, 1))
+        store_part(desc, c_ptr, left, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, KIND)
+        store_part(desc, c_ptr, right, g, start, end, row, col + half, N, stride_cg, stride_cm, stride_cn, KIND)
+
+
+@triton.jit
+def compute_tile(
+    a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
+    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
+    stride_bias_g, stride_bias_n, stride_scale_g,
+    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Find a tile's group, multiply, store."""
+    if RAGGED:
+        # Each thread holds a few groups' ends, counted in rows of tiles; how many of them lie at or before this tile
+        # is its group. A loop over the groups would hand a program its next tile group by group.
+        passed = (row_ends <= tile // tiles_n) & (groups < G)
+        g = tl.sum(passed.to(tl.int32), 0)
+        first = tl.max(tl.where(passed, row_ends, 0), 0) * tiles_n
+        start, end = group_bounds(offs_ptr, g, total, g < G)
+        tiles_m = tl.cdiv(end - start, BLOCK_M)
+    else:
+        tiles_m = tl.cdiv(M, BLOCK_M)
+        g = tile // (tiles_m * tiles_n)
+        first = g * tiles_m * tiles_n
+        start, end = 0, M
+    tile_m, tile_n = tile_position(tile - first, tiles_m, tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    b_group = 0 if SHARED_B else g
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BLOCK_K)):
+        block_a = load_block(
+            a, g, start + row, k * BLOCK_K, end, K, stride_ag, stride_am, stride_ak, A_KIND, not RAGGED,
+            BLOCK_M, BLOCK_K,
+        )  # fmt: skip
+        block_b = load_block(
+            b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, True, BLOCK_N, BLOCK_K
+        )
+        acc = multiply_add(block_a, block_b.T, acc, PRECISION)
+    row_a = start + row if RAGGED else g * M + row
+    acc = scaled_and_biased(
+        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - start - row, col, N,
+        stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    store_result(c_desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
+
+
+@triton.jit
+def contiguous_kernel(
+    a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, counter_ptr,
+    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
+    stride_bias_g, stride_bias_n, stride_scale_g,
+    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
+    ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """C[start:end] = A[start:end] @ B[g] for every group g, or C[g] = A[g] @ B[g] where not RAGGED.
+
+    Args:
+        a: (total, K), or (G, M, K): a descriptor, or a pointer where A_KIND is ANY. Descriptors of three dimensions
+            are of blocks (1, ., .).
+        b: (G, K, N), or (1, K, N) where SHARED_B; its descriptor likewise.
+        c_desc: window of C (total, N), descriptor of C (G, M, N), or None; c_ptr: pointer to C, for masks and the tail.
+        offs_ptr: (G,) ends; counter_ptr: one int32 that is 0, for the dynamic schedule.
+        bias_ptr: (G, N); scale_a_ptr: (total,) or (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
+        GROUPS: at least G, a power of two.
+        ZERO_TAIL: write zeros to the rows behind the last group.
+    """
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    groups = tl.arange(0, GROUPS)
+    row_ends = groups
+    if RAGGED:
+        starts, ends = group_bounds(offs_ptr, groups, total, groups < G)
+        row_ends = tl.cumsum(tl.cdiv(ends - starts, BLOCK_M), 0)
+        tiles = tl.max(row_ends, 0) * tiles_n
+    else:
+        tiles = G * tl.cdiv(M, BLOCK_M) * tiles_n
+    if SCHEDULE == DYNAMIC:
+        tile = next_dynamic_tile(counter_ptr, tiles)
+        while tile < tiles:
+            compute_tile(
+                a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
+                total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
+                stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
+                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
+            )  # fmt: skip
+            tile = next_dynamic_tile(counter_ptr, tiles)
+    else:
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+            compute_tile(
+                a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
+                total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
+                stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
+                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
+            )  # fmt: skip
+    if ZERO_TAIL:
+        last = tl.max(tl.where(groups < G, ends, 0), 0)
+        zeros = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        # The tail's tiles go on where the groups' left off, so that the program with the least to do begins.
+        before = tl.program_id(0) + tl.num_programs(0) - tiles % tl.num_programs(0)
+        for tile in range(before % tl.num_programs(0), tl.cdiv(total - last, BLOCK_M) * tiles_n, tl.num_programs(0)):
+            row, col = tile // tiles_n * BLOCK_M, tile % tiles_n * BLOCK_N
+            store_part(c_desc, c_ptr, zeros, 0, last, total, row, col, N, stride_cg, stride_cm, stride_cn, POINTERS)

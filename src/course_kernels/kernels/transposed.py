@@ -1,0 +1,97 @@
+"""Groups packed along K: the weight gradient. Each group's product has its own (M, N) result and its own depth.
+
+C[g] = A[:, start:end] @ B[start:end, :]. Here the rows past a group's end would be summed into the product, so it is
+the loads that go through windows (``triton.tools.ragged_tma``): zeros past the end, from the hardware. An empty group's
+product is one block of such zeros.
+
+Since each tile has its own number of blocks, the compiler cannot fuse the loop over tiles with the loop over K; here it
+is done by hand. One loop runs over all blocks of all of a program's tiles: at a tile's first block it finds the tile,
+at its last it stores. That lets the next tile's blocks arrive while this one is stored.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.tools.ragged_tma import to_ragged_indices
+
+from course_kernels.kernels.contiguous import WINDOW, group_bounds, scaled_and_biased, store_result
+from course_kernels.kernels.naive import multiply_add, tile_position
+
+
+@triton.jit
+def load_depth(
+    operand, start, end, k, line, lines, stride_k, stride_line, KIND: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_L: tl.constexpr,
+):  # fmt: skip
+    """The (BLOCK_K, BLOCK_L) block of an operand (total, lines) at row start + k; zeros past the group's end."""
+    if KIND == WINDOW:
+        sign, base, inside = to_ragged_indices(start, end - start, k)
+        return operand.load([sign, base, inside, line]).reshape(BLOCK_K, BLOCK_L)
+    else:
+        depth = start + k + tl.arange(0, BLOCK_K)
+        at = line + tl.arange(0, BLOCK_L)
+        pointers = operand + depth.to(tl.int64)[:, None] * stride_k + at.to(tl.int64)[None, :] * stride_line
+        return tl.load(pointers, mask=(depth < end)[:, None] & (at < lines)[None, :], other=0.0)
+
+
+@triton.jit
+def blocks_of(offs_ptr, g, total, used, BLOCK_K: tl.constexpr):
+    """Start, end, and blocks of K of group g: at least one, so that an empty group's zeros get written."""
+    start, end = group_bounds(offs_ptr, g, total, used)
+    return start, end, tl.maximum(tl.cdiv(end - start, BLOCK_K), 1)
+
+
+@triton.jit
+def transposed_kernel(
+    a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
+    total, M, N, G, stride_am, stride_ak, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
+    stride_bias_g, stride_bias_n, stride_scale_g,
+    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr = 64,
+):  # fmt: skip
+    """C[g] = A[:, start:end] @ B[start:end, :] for every group g.
+
+    Args:
+        a: (M, total): a window of its transpose, or a pointer where A_KIND is POINTERS; b: (total, N), likewise.
+        c_desc: descriptor of C (G, M, N) in blocks (1, ., .), or None; c_ptr: pointer to C.
+        offs_ptr: (G,) ends.
+        bias_ptr: (G, N); scale_a_ptr: (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
+        SPAN: own tiles whose blocks are counted at a time.
+    """
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    per_group = tiles_m * tiles_n
+    programs = tl.num_programs(0)
+    blocks = 0
+    for first in range(tl.program_id(0), per_group * G, SPAN * programs):
+        tile = first + tl.arange(0, SPAN) * programs
+        used = tile < per_group * G
+        _, _, count = blocks_of(offs_ptr, tile // per_group, total, used, BLOCK_K)
+        blocks += tl.sum(tl.where(used, count, 0), 0)
+
+    tile = tl.program_id(0) - programs
+    # What the first block sets; k and left change at the loop's top, because only what is known there can be used to
+    # fetch blocks ahead of time.
+    g, start, end, row, col, k, left = 0, 0, 0, 0, 0, 0, 0
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for _ in tl.range(blocks):
+        left -= 1
+        k += BLOCK_K
+        if left < 0:
+            tile += programs
+            g = tile // per_group
+            start, end, left = blocks_of(offs_ptr, g, total, g < G, BLOCK_K)
+            left -= 1
+            tile_m, tile_n = tile_position(tile - g * per_group, tiles_m, tiles_n, GROUP_M)
+            row, col, k = tile_m * BLOCK_M, tile_n * BLOCK_N, 0
+        block_a = load_depth(a, start, end, k, row, M, stride_ak, stride_am, A_KIND, BLOCK_K, BLOCK_M)
+        block_b = load_depth(b, start, end, k, col, N, stride_bk, stride_bn, B_KIND, BLOCK_K, BLOCK_N)
+        acc = multiply_add(block_a.T, block_b, acc, PRECISION)
+        if left == 0:
+            acc = scaled_and_biased(
+                acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, g * M + row, M - row, col, N,
+                stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            store_result(c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
