@@ -113,47 +113,123 @@ def group_gemm(
     return results
 
 
+_MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}
+
+
+def _grouped_shape(mat_a: Tensor, mat_b: Tensor, offs: Tensor | GroupLayout | None) -> tuple[str, int, list[int]]:
+    """The mode, G, and the (G + 1) bounds of the groups (none in mode "batch"), once everything fits."""
+    for name, value in (("mat_a", mat_a), ("mat_b", mat_b)):
+        _check_matrix(name, value, 3 if isinstance(value, Tensor) and value.ndim == 3 else 2)
+    mode = _MODES[mat_a.ndim, mat_b.ndim]
+    if mat_a.shape[-1] != mat_b.shape[-2]:
+        raise ValueError(f"mat_a has K = {mat_a.shape[-1]}, mat_b has K = {mat_b.shape[-2]}: they must be equal")
+    counts = {name: t.shape[0] for name, t in (("mat_a", mat_a), ("mat_b", mat_b)) if t.ndim == 3}
+    if mode == "batch":
+        if offs is not None:
+            raise ValueError("offs must be None where mat_a and mat_b both hold one matrix for each group")
+        if counts["mat_a"] != counts["mat_b"]:
+            raise ValueError(f"mat_a holds {counts['mat_a']} matrices, mat_b holds {counts['mat_b']}: one for each")
+        return mode, counts["mat_a"], []
+    if offs is None:
+        raise ValueError("offs must be given where an operand packs its groups, got None")
+    layout = offs if isinstance(offs, GroupLayout) else GroupLayout.from_ends(offs)
+    for name, count in counts.items():
+        if layout.G != count:
+            raise ValueError(f"offs describes {layout.G} groups, {name} holds {count} matrices")
+    layout.validate(total_m=mat_b.shape[1] if mode == "n" else mat_a.shape[mode == "k"])
+    return mode, layout.G, layout.offsets.tolist()
+
+
+def _per_group(name: str, value: Tensor | None, lengths: list[int]) -> list[Tensor | None]:
+    """A vector for each group, from a tensor that holds them one after another, packed or as rows."""
+    if value is None:
+        return [None] * len(lengths)
+    _check_matrix(name, value, 2 if isinstance(value, Tensor) and value.ndim == 2 else 1)
+    equal = len(set(lengths)) == 1
+    if value.ndim == 2 and lengths and not (equal and tuple(value.shape) == (len(lengths), lengths[0])):
+        raise ValueError(f"{name} must hold {len(lengths)} vectors of {lengths} elements, got {tuple(value.shape)}")
+    if value.ndim == 1 and value.shape[0] < sum(lengths):
+        raise ValueError(f"{name} must have at least {sum(lengths)} elements, got {value.shape[0]}")
+    return list(value.flatten()[: sum(lengths)].split(lengths)) if lengths else []
+
+
 def grouped_mm(
     mat_a: Tensor,
     mat_b: Tensor,
-    offs: Tensor | GroupLayout,
+    offs: Tensor | GroupLayout | None = None,
     out_dtype: torch.dtype | None = None,
     *,
+    bias: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
     compute_dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Multiply each group's rows of a packed matrix with that group's own matrix.
+    """Multiply the matrices of each group; the ranks of the operands say which extent the groups share out.
+
+    ========  =====================================  ======================  ============================
+    mode      operands                               result                  scale_a, scale_b
+    ========  =====================================  ======================  ============================
+    "m"       (total_m, K) and (G, K, N)             (total_m, N)            (total_m,), (G, N)
+    "n"       (G, M, K) and (K, total_n)             (M, total_n)            (G, M), (total_n,)
+    "k"       (M, total_k) and (total_k, N)          (G, M, N)               (G, M), (G, N), or both flat
+    "batch"   (G, M, K) and (G, K, N)                (G, M, N)               (G, M), (G, N)
+    ========  =====================================  ======================  ============================
 
     Args:
-        mat_a: (total_m, K), the groups' rows one after another.
-        mat_b: (G, K, N).
-        offs: (G,) exclusive group ends, or any GroupLayout with G groups; its values are validated.
+        mat_a: as in the table, any dtype and strides.
+        mat_b: as in the table, any dtype and strides, on the device of `mat_a`.
+        offs: (G,) exclusive group ends along the shared extent, or any GroupLayout with G groups; its values are
+            validated. None in mode "batch".
         out_dtype: dtype of the result; None keeps `compute_dtype`.
+        bias: (G, N), added to every row of its group before the result is rounded; not in mode "n".
+        scale_a: multiplies the rows of each group's product, as in the table.
+        scale_b: multiplies the columns of each group's product, as in the table.
         compute_dtype: float64 or float32.
 
     Returns:
-        (total_m, N); the tail (rows past the last group) is zero.
+        As in the table. The tail (rows of mode "m", columns of mode "n" past the last group) is zero, and so is the
+        product of an empty group in mode "k" before its bias is added; what the operands hold past the last group
+        has no effect.
 
     Raises:
-        ValueError: shapes do not fit, or the ends decrease or leave [0, total_m].
+        ValueError: shapes do not fit, the ends decrease or leave the shared extent, or a bias in mode "n".
         TypeError: an operand is no tensor, or boolean or complex.
     """
     _check_precision(compute_dtype)
-    _check_matrix("mat_a", mat_a, 2)
-    _check_matrix("mat_b", mat_b, 3)
-    layout = offs if isinstance(offs, GroupLayout) else GroupLayout.from_ends(offs)
-    if layout.G != mat_b.shape[0]:
-        raise ValueError(f"offs describes {layout.G} groups, mat_b holds {mat_b.shape[0]} matrices")
-    if mat_a.shape[1] != mat_b.shape[1]:
-        raise ValueError(f"mat_a has K = {mat_a.shape[1]}, mat_b has K = {mat_b.shape[1]}: they must be equal")
-    total_m, n = mat_a.shape[0], mat_b.shape[2]
-    layout.validate(total_m=total_m)
-    bounds = layout.offsets.tolist()
-    blocks = [
-        gemm(mat_a[start:end], mat_b[g], compute_dtype=compute_dtype)
-        for g, (start, end) in enumerate(itertools.pairwise(bounds))
-    ]
-    blocks.append(torch.zeros(total_m - bounds[-1], n, dtype=compute_dtype, device=mat_a.device))
-    result = torch.cat(blocks)
+    mode, groups, bounds = _grouped_shape(mat_a, mat_b, offs)
+    m, n = mat_a.shape[-2], mat_b.shape[-1]
+    spans = [slice(start, end) for start, end in itertools.pairwise(bounds)]
+    sizes = [span.stop - span.start for span in spans]
+    if bias is not None:
+        if mode == "n":
+            raise ValueError('bias must be None in mode "n", whose groups share out the N that a bias would have')
+        if not isinstance(bias, Tensor) or tuple(bias.shape) != (groups, n):
+            raise ValueError(f"bias must have shape {(groups, n)}, got {tuple(getattr(bias, 'shape', ()))}")
+    scales_a = _per_group("scale_a", scale_a, sizes if mode == "m" else [m] * groups)
+    scales_b = _per_group("scale_b", scale_b, sizes if mode == "n" else [n] * groups)
+
+    blocks = []
+    for g in range(groups):
+        a = mat_a[g] if mat_a.ndim == 3 else mat_a[spans[g]] if mode == "m" else mat_a[:, spans[g]]
+        b = mat_b[g] if mat_b.ndim == 3 else mat_b[:, spans[g]] if mode == "n" else mat_b[spans[g]]
+        block = gemm(a, b, compute_dtype=compute_dtype)
+        if scales_a[g] is not None:
+            block = block * scales_a[g].to(compute_dtype)[:, None]
+        if scales_b[g] is not None:
+            block = block * scales_b[g].to(compute_dtype)
+        if bias is not None:
+            block = block + bias[g].to(compute_dtype)
+        blocks.append(block)
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=compute_dtype, device=mat_a.device)
+
+    if mode == "m":
+        result = torch.cat([*blocks, zeros(m - bounds[-1], n)])
+    elif mode == "n":
+        result = torch.cat([*blocks, zeros(m, n - bounds[-1])], dim=1)
+    else:
+        result = torch.stack(blocks) if blocks else zeros(0, m, n)
     return result if out_dtype is None else result.to(out_dtype)
 
 
