@@ -16,6 +16,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
+import grouped_api
 import list_api
 import timelines
 import torch
@@ -33,6 +34,7 @@ RECORDS = {
     "sm_timelines": timelines.schedules,
     "switch": timelines.switch,
     "traffic": traffic.swizzle,
+    "grouped_mm": grouped_api.rows,
     "verification": verify.verification,
 }
 

@@ -12,7 +12,7 @@ from course_kernels.bench.rows import PASSES, Row
 EXAMPLES = """\
 examples:
   course bench                                 every row, every provider that is installed (about three minutes)
-  course bench --list                          rows and providers, and which of them can run here
+  course bench --list                          rows and providers, and which are installed
   course bench --rows equal12 decode           rows whose names begin so
   course bench --providers triton torch --passes forward dB
   course bench --json mine.json --plot mine.png --roofline roof.png
@@ -56,7 +56,7 @@ def listing(rows: Sequence[Row], providers: Sequence) -> str:
     lines += ["", "Providers"]
     for provider in providers:
         reason = provider.unavailable()
-        about = f"{provider.role:<9}" + (f"not here: {reason}" if reason else "can run here")
+        about = f"{provider.role:<9}" + (f"left out: {reason}" if reason else "installed")
         lines.append(f"  {provider.name:<12}{provider.label:<36}{about}")
     return "\n".join(lines)
 
@@ -174,6 +174,8 @@ def run(arguments: argparse.Namespace) -> int:
         return USAGE
     if arguments.list:
         print(listing(rows, providers))
+        if not torch.cuda.is_available():
+            print("\nThere is no GPU that torch can use, so nothing can be measured here.")
         return OK
     if problem := _problem(arguments):
         print(f"course bench: {problem}", file=sys.stderr)

@@ -281,8 +281,9 @@ _QUACK_TILES = (
     (128, 128, True), (128, 160, True), (128, 192, True), (128, 208, True), (256, 128, False), (256, 192, False),
 )  # fmt: skip
 _QUACK_CLUSTERS = ((2, 1), (1, 2))
-# Compiling takes seconds a configuration; the gradients choose among those that win the forward pass.
+# Compiling takes seconds a configuration, once for each pass: the gradients choose among fewer.
 _QUACK_GRADIENT_TILES = ((128, 128, True), (128, 192, True), (256, 192, False))
+_QUACK_GRADIENT_CLUSTERS = ((2, 1),)
 
 
 class Quack(Provider):
@@ -300,7 +301,8 @@ class Quack(Provider):
         try:
             importlib.import_module("quack.gemm")
         except Exception as error:  # whatever a half-installed package raises is the reason
-            return f"quack.gemm cannot be imported: {type(error).__name__}: {str(error).splitlines()[0:1]}"
+            reason = (str(error).splitlines() or [""])[0]
+            return f"quack.gemm cannot be imported: {type(error).__name__}: {reason}"
         return None
 
     def version(self) -> str | None:
@@ -331,23 +333,25 @@ class Quack(Provider):
 
             return run
 
-        def candidates(left: Tensor, right: Tensor, result: Tensor, groups: dict, tiles: Sequence[tuple]) -> dict:
+        def candidates(
+            left: Tensor, right: Tensor, result: Tensor, groups: dict, tiles: tuple, clusters: tuple
+        ) -> dict:
             return {
                 f"{m}x{n}{' ping-pong' if pingpong else ''}, cluster {cluster[0]}x{cluster[1]}": product(
                     left, right, result, groups, (m, n, pingpong), cluster
                 )
                 for m, n, pingpong in tiles
-                for cluster in _QUACK_CLUSTERS
+                for cluster in clusters
             }
 
         by_m, by_k = {"cu_seqlens_m": starts}, {"cu_seqlens_k": starts}
         default = product(o.a, o.weight, o.out, by_m, (128, 192, True), (2, 1))  # QuACK's own default on Hopper
         return Calls(
-            forward=candidates(o.a, o.weight, o.out, by_m, _QUACK_TILES),
+            forward=candidates(o.a, o.weight, o.out, by_m, _QUACK_TILES, _QUACK_CLUSTERS),
             called={"128x192 ping-pong, cluster 2x1": lambda: default(o.a.new_empty(o.out.shape))},
             # Its B is (G, n, k): for dA n is K and k is N; for dB the groups lie along k.
-            d_a=candidates(o.d_out, weight_t, o.d_a, by_m, _QUACK_GRADIENT_TILES),
-            d_b=candidates(d_out_t, a_t, o.d_weight, by_k, _QUACK_GRADIENT_TILES),
+            d_a=candidates(o.d_out, weight_t, o.d_a, by_m, _QUACK_GRADIENT_TILES, _QUACK_GRADIENT_CLUSTERS),
+            d_b=candidates(d_out_t, a_t, o.d_weight, by_k, _QUACK_GRADIENT_TILES, _QUACK_GRADIENT_CLUSTERS),
         )
 
 
