@@ -135,14 +135,12 @@ def _strides_for_descriptor(matrix: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(reversed(strides))
 
 
-def _lines(operand: torch.Tensor, described: bool, ragged: bool) -> _Operand:
+def _lines(operand: torch.Tensor, described: bool) -> _Operand:
     """How ``contiguous.load_block`` reads an operand (..., lines, K)."""
     from course_kernels.kernels.round_robin import ANY, COL_MAJOR, ROW_MAJOR
 
     if described:
         for kind, view in ((ROW_MAJOR, operand), (COL_MAJOR, operand.mT)):
-            if kind is COL_MAJOR and ragged and runtime.MODE == "interpreter":
-                continue  # where hardware takes any coordinate, the interpreter wants whole 16 bytes
             if strides := _strides_for_descriptor(view):
                 return _Operand(kind.value, tuple(view.shape), strides)
     return _Operand(ANY.value)
@@ -170,7 +168,7 @@ class _Plan:
     """Everything about a launch but its addresses."""
 
     def __init__(self, tensors, keep_tail: bool, config: GemmConfig | None, precision: str):
-        mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
+        mat_a, mat_b, offs, out = tensors[:4]
         self._lock = threading.Lock()
         self._compiled = None
         self._steps = None
@@ -245,7 +243,7 @@ class _Plan:
 def _contiguous_launch(tensors, config, precision, plan):
     """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
     from course_kernels.kernels import contiguous
-    from course_kernels.kernels.round_robin import DYNAMIC, ROUND_ROBIN
+    from course_kernels.kernels.round_robin import COL_MAJOR, DYNAMIC, ROUND_ROBIN
 
     mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
     plan._source_a = 0
@@ -257,9 +255,11 @@ def _contiguous_launch(tensors, config, precision, plan):
     rows = mat_a.shape[0] if ragged else mat_a.shape[1]
     described = runtime.supports_descriptors(plan.device)
     shared_b = groups > 1 and mat_b.stride(0) == 0
-    a = _lines(mat_a, described, ragged)
-    b = _lines((mat_b[:1] if shared_b else mat_b).mT, described, False)
-    c = (_window if ragged else _grouped)(out, described)
+    a = _lines(mat_a, described)
+    b = _lines((mat_b[:1] if shared_b else mat_b).mT, described)
+    # A descriptor's innermost coordinate is a multiple of 16 bytes: the hardware traps otherwise.
+    row_step = 16 // mat_a.element_size() if ragged and a.kind == COL_MAJOR.value else 1
+    c = (_window if ragged else _grouped)(out, described and row_step == 1)
     op = "grouped_mm" if ragged else "grouped_mm_batch"
     config = _fitting(config, op, rows, depth, columns, groups, mat_a, out, c, plan.device)
     block_m, block_n, block_k = config.block
@@ -274,7 +274,7 @@ def _contiguous_launch(tensors, config, precision, plan):
         total=rows, M=rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
-        A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b,
+        A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not plan.keep_tail, GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=(DYNAMIC if counter is not None else ROUND_ROBIN).value, PRECISION=precision,
@@ -306,7 +306,7 @@ def _transposed_launch(tensors, config, precision, plan):
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
-        PRECISION=precision,
+        PRECISION=precision, SPAN=64,
     )  # fmt: skip
     grid = _grid(config, groups * config.tiles(rows, columns), plan.device)
     return transposed.transposed_kernel, grid, arguments, _options(config)

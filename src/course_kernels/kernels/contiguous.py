@@ -1,6 +1,6 @@
 """Groups packed one behind the other along M: one descriptor for all of A, one for all of B, one for all of C.
 
-A tile of A may start at any row, because a descriptor's coordinates need no alignment, and may reach into the next
+A tile of A may start at any row, because a descriptor's row coordinate needs no alignment, and may reach into the next
 group's rows: they only make rows of the tile that are never stored. Only the store must know where the group ends. It
 goes through a *window*: a descriptor whose bounds slide with the group (``triton.tools.ragged_tma``), so that the
 hardware cuts off what lies past the end, full tile or boundary tile alike, and the kernel has no branch.
@@ -86,19 +86,21 @@ def scaled_and_biased(
 
 @triton.jit
 def store_part(desc, c_ptr, part, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, KIND: tl.constexpr):
-    """Round once and store what lies inside the group. ``row`` counts from the group's start."""
+    """Round once and store what lies inside the group. ``row`` is the part's first row of C: not before ``start``
+    where there is a window."""
     if KIND == WINDOW:
         # Coordinates of a window: the last ``end - start`` rows in front of its bound are the group's.
-        sign, base, inside = to_ragged_indices(start, end - start, row)
+        sign, base, inside = to_ragged_indices(start, end - start, row - start)
         desc.store([sign, base, inside, col], part.to(desc.dtype).reshape(1, 1, part.shape[0], part.shape[1]))
     elif KIND == GROUPED:
         desc.store([g, row, col], part.to(desc.dtype).reshape(1, part.shape[0], part.shape[1]))
     else:
-        rows = start + row + tl.arange(0, part.shape[0])
+        rows = row + tl.arange(0, part.shape[0])
         cols = col + tl.arange(0, part.shape[1])
         base = c_ptr + g * (tl.full((), 1, tl.int64) * stride_cg)
         pointers = base + rows.to(tl.int64)[:, None] * stride_cm + cols.to(tl.int64)[None, :] * stride_cn
-        tl.store(pointers, part.to(c_ptr.dtype.element_ty), mask=(rows < end)[:, None] & (cols < N)[None, :])
+        inside = (rows >= start) & (rows < end)
+        tl.store(pointers, part.to(c_ptr.dtype.element_ty), mask=inside[:, None] & (cols < N)[None, :])
 
 
 @triton.jit
@@ -119,10 +121,10 @@ def store_result(
 @triton.jit
 def compute_tile(
     a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
-    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
-    stride_bias_g, stride_bias_n, stride_scale_g,
+    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
+    stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    ROW_STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Find a tile's group, multiply, store."""
@@ -133,28 +135,29 @@ def compute_tile(
         g = tl.sum(passed.to(tl.int32), 0)
         first = tl.max(tl.where(passed, row_ends, 0), 0) * tiles_n
         start, end = group_bounds(offs_ptr, g, total, g < G)
-        tiles_m = tl.cdiv(end - start, BLOCK_M)
+        top = start // ROW_STEP * ROW_STEP
+        tiles_m = tl.cdiv(end - top, BLOCK_M)
     else:
         tiles_m = tl.cdiv(M, BLOCK_M)
         g = tile // (tiles_m * tiles_n)
         first = g * tiles_m * tiles_n
-        start, end = 0, M
+        start, top, end = 0, 0, M
     tile_m, tile_n = tile_position(tile - first, tiles_m, tiles_n, GROUP_M)
-    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    row, col = top + tile_m * BLOCK_M, tile_n * BLOCK_N
     b_group = 0 if SHARED_B else g
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         block_a = load_block(
-            a, g, start + row, k * BLOCK_K, end, K, stride_ag, stride_am, stride_ak, A_KIND, not RAGGED,
+            a, g, row, k * BLOCK_K, end, K, stride_ag, stride_am, stride_ak, A_KIND, not RAGGED,
             BLOCK_M, BLOCK_K,
         )  # fmt: skip
         block_b = load_block(
             b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, True, BLOCK_N, BLOCK_K
         )
         acc = multiply_add(block_a, block_b.T, acc, PRECISION)
-    row_a = start + row if RAGGED else g * M + row
+    row_a = row if RAGGED else g * M + row
     acc = scaled_and_biased(
-        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - start - row, col, N,
+        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N,
         stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     store_result(c_desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
@@ -163,11 +166,12 @@ def compute_tile(
 @triton.jit
 def contiguous_kernel(
     a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, counter_ptr,
-    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
-    stride_bias_g, stride_bias_n, stride_scale_g,
+    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
+    stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
-    ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr,
+    ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """C[start:end] = A[start:end] @ B[g] for every group g, or C[g] = A[g] @ B[g] where not RAGGED.
 
@@ -178,6 +182,9 @@ def contiguous_kernel(
         c_desc: window of C (total, N), descriptor of C (G, M, N), or None; c_ptr: pointer to C, for masks and the tail.
         offs_ptr: (G,) ends; counter_ptr: one int32 that is 0, for the dynamic schedule.
         bias_ptr: (G, N); scale_a_ptr: (total,) or (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
+        ROW_STEP: tiles begin at multiples of it: 1, but the elements in 16 bytes where A is a descriptor in which the
+            rows lie side by side, for a descriptor's innermost coordinate has to be aligned. Then C goes through
+            pointers, which spare the rows before the group.
         GROUPS: at least G, a power of two.
         ZERO_TAIL: write zeros to the rows behind the last group.
     """
@@ -186,7 +193,8 @@ def contiguous_kernel(
     row_ends = groups
     if RAGGED:
         starts, ends = group_bounds(offs_ptr, groups, total, groups < G)
-        row_ends = tl.cumsum(tl.cdiv(ends - starts, BLOCK_M), 0)
+        tops = tl.where(ends > starts, starts // ROW_STEP * ROW_STEP, ends)
+        row_ends = tl.cumsum(tl.cdiv(ends - tops, BLOCK_M), 0)
         tiles = tl.max(row_ends, 0) * tiles_n
     else:
         tiles = G * tl.cdiv(M, BLOCK_M) * tiles_n
@@ -197,7 +205,8 @@ def contiguous_kernel(
                 a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
                 stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
+                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B,
+                ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
@@ -206,7 +215,8 @@ def contiguous_kernel(
                 a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
                 stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
+                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B,
+                ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
     if ZERO_TAIL:
         last = tl.max(tl.where(groups < G, ends, 0), 0)
@@ -214,5 +224,5 @@ def contiguous_kernel(
         # The tail's tiles go on where the groups' left off, so that the program with the least to do begins.
         before = tl.program_id(0) + tl.num_programs(0) - tiles % tl.num_programs(0)
         for tile in range(before % tl.num_programs(0), tl.cdiv(total - last, BLOCK_M) * tiles_n, tl.num_programs(0)):
-            row, col = tile // tiles_n * BLOCK_M, tile % tiles_n * BLOCK_N
+            row, col = last + tile // tiles_n * BLOCK_M, tile % tiles_n * BLOCK_N
             store_part(c_desc, c_ptr, zeros, 0, last, total, row, col, N, stride_cg, stride_cm, stride_cn, POINTERS)

@@ -49,7 +49,7 @@ def transposed_kernel(
     stride_bias_g, stride_bias_n, stride_scale_g,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr = 64,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """C[g] = A[:, start:end] @ B[start:end, :] for every group g.
 
