@@ -21,6 +21,7 @@ from course_kernels.tolerance import (
     assert_group_close,
     error_bound,
 )
+from course_kernels.tolerance_grouped import assert_grouped_close, assert_grouped_exact, grouped_error_bound
 
 __all__ = [
     "ROUTERS",
@@ -30,8 +31,11 @@ __all__ = [
     "assert_close_to_oracle",
     "assert_exact",
     "assert_group_close",
+    "assert_grouped_close",
+    "assert_grouped_exact",
     "empty_problems",
     "error_bound",
+    "grouped_error_bound",
     "integers",
     "make_operands",
     "poisoned",

@@ -9,7 +9,7 @@ misplaced element does not hide in it as it does in one global tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,7 +74,8 @@ TOLERANCES: dict[tuple[torch.dtype, str], Tolerance] = {
 }
 
 
-def _lookup(dtype: torch.dtype, accumulation: str | None, on_gpu: bool) -> Tolerance:
+def lookup(dtype: torch.dtype, accumulation: str | None, on_gpu: bool) -> Tolerance:
+    """The table's entry for operands of `dtype`; see `error_bound` for the default and the errors."""
     offered = [name for known, name in TOLERANCES if known == dtype]
     if not offered:
         raise ValueError(f"no tolerance is known for operands of {dtype}")
@@ -111,7 +112,7 @@ def error_bound(
     """
     if a.dtype != b.dtype:
         raise ValueError(f"a is {a.dtype}, b is {b.dtype}: they must be equal")
-    rule = _lookup(a.dtype, accumulation, a.is_cuda)
+    rule = lookup(a.dtype, accumulation, a.is_cuda)
     steps = a.shape[-1] * rule.unit
     if steps >= 0.5:
         raise ValueError(f"K = {a.shape[-1]} steps with an error of {rule.unit} each have no useful bound")
@@ -119,17 +120,22 @@ def error_bound(
     wide = [t.detach().to(torch.float64).abs() for t in (a, b)]
     magnitude = _product(*wide)
     relative = steps / (1 - steps) + rule.per_product
+    return exact.detach(), rounded_bound(exact, relative * magnitude, magnitude, a.shape[-1], out_dtype)
+
+
+def rounded_bound(exact: Tensor, error: Tensor, magnitude: Tensor, k: int, out_dtype: torch.dtype) -> Tensor:
+    """The largest error of sums of `k` products that are off by `error`, once they are rounded to `out_dtype`."""
     info = torch.finfo(out_dtype)
     # Half a unit in the last place of the result, taken where the accumulated error may have carried it.
-    rounding = (exact.abs() + relative * magnitude) * info.eps / 2
+    rounding = (exact.abs() + error) * info.eps / 2
     # Below float32's normal range hardware may flush to zero; below the result's it rounds to its finest
     # step. A product whose magnitudes are all 0 is exact.
-    flushed = a.shape[-1] * torch.finfo(torch.float32).tiny + info.smallest_normal * info.eps
-    bound = relative * magnitude + rounding + torch.where(magnitude > 0, flushed, 0.0)
-    return exact.detach(), bound
+    flushed = k * torch.finfo(torch.float32).tiny + info.smallest_normal * info.eps
+    return error + rounding + torch.where(magnitude > 0, flushed, 0.0)
 
 
-def _check_result(out: Tensor, shape: torch.Size, what: str) -> None:
+def check_result(out: Tensor, shape: torch.Size, what: str) -> None:
+    """Assert that `out` is a floating tensor of this shape."""
     if not isinstance(out, Tensor):
         raise AssertionError(f"{what} must be a torch.Tensor, got {type(out).__name__}")
     if out.shape != shape:
@@ -138,7 +144,8 @@ def _check_result(out: Tensor, shape: torch.Size, what: str) -> None:
         raise AssertionError(f"{what} has dtype {out.dtype}, wants a floating one")
 
 
-def _fail(what: str, out: Tensor, wanted: Tensor, wrong: Tensor, error: Tensor, detail) -> None:
+def fail(what: str, out: Tensor, wanted: Tensor, wrong: Tensor, error: Tensor, detail) -> None:
+    """Raise AssertionError with the number of wrong elements, the first and the worst; `detail(index)` adds to both."""
     first = wrong.nonzero()[0].tolist()
     worst_at = torch.where(wrong, error.nan_to_num(torch.inf, torch.inf), -1.0).flatten().argmax()
     worst = [int(i) for i in torch.unravel_index(worst_at, wrong.shape)]
@@ -167,23 +174,30 @@ def assert_close_to_oracle(
             the worst, and the bound there.
         ValueError: as `error_bound`, or an operand is not finite, which leaves nothing to compare with.
     """
-    _check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
+    check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
     exact, bound = error_bound(a, b, out.dtype, accumulation=accumulation)
     if not bound.isfinite().all():
         raise ValueError("a and b must be finite: there is no answer to compare with otherwise")
+    compare(out, exact, bound, what)
+
+
+def compare(
+    out: Tensor, exact: Tensor, bound: Tensor, what: str, group_at: Callable[[Sequence[int]], str] = lambda at: ""
+) -> None:
+    """Assert that `out` is within `bound` of `exact`, as `assert_close_to_oracle` says."""
     got = out.detach().to(exact)
     error = (got - exact).abs()
     largest = torch.finfo(out.dtype).max
     overflow = got.isinf() & (got.sign() == exact.sign()) & (exact.abs() + bound > largest)
     wrong = ~((error <= bound) | overflow)  # written so that a NaN is wrong
     if wrong.any():
-        _fail(
+        fail(
             what,
             got,
             exact,
             wrong,
             error,
-            lambda at: f", off by {error[at].item():g}, bound {bound[at].item():g}",
+            lambda at: f", off by {error[at].item():g}, bound {bound[at].item():g}{group_at(at)}",
         )
 
 
@@ -228,7 +242,7 @@ def assert_exact(out: Tensor, a: Tensor, b: Tensor, *, what: str = "the product"
         ValueError: the operands are not whole, or so large that a sum may leave float32's 24 bits (14 bits
             for 8-bit operands, which is what Hopper keeps), so that a correct kernel need not be exact.
     """
-    _check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
+    check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
     wide = [t.detach().to(torch.float64) for t in (a, b)]
     for name, t in zip("ab", wide, strict=True):
         if not torch.equal(t, t.round()):
@@ -241,4 +255,4 @@ def assert_exact(out: Tensor, a: Tensor, b: Tensor, *, what: str = "the product"
     got = out.detach().to(torch.float64)
     wrong = ~(got == wanted)
     if wrong.any():
-        _fail(what, got, wanted, wrong, (got - wanted).abs(), lambda at: "")
+        fail(what, got, wanted, wrong, (got - wanted).abs(), lambda at: "")
