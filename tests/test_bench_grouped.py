@@ -243,6 +243,31 @@ def test_quack_is_asked_for_the_right_products(monkeypatch):
         assert len(set(asked)) == count
 
 
+def test_the_tutorials_kernel_gets_float16_groups_and_each_of_its_configurations(monkeypatch):
+    from course_kernels.bench import tutorial_peer
+
+    class Plan:
+        def __init__(self, group_A, group_B, config):
+            assert all(m.dtype == torch.float16 and m.is_contiguous() for m in [*group_A, *group_B])
+            self.group_A, self.group_B, self.config = group_A, group_B, None
+
+        def run(self):
+            asked.append(self.config["NUM_SM"])
+            return [(a.float() @ b.float()).half() for a, b in zip(self.group_A, self.group_B)]
+
+    asked, settings = [], [dict(NUM_SM=n, BLOCK_M=128, BLOCK_N=64, BLOCK_K=32) for n in (84, 132)]
+    monkeypatch.setattr(tutorial_peer, "TutorialPlan", Plan)
+    monkeypatch.setattr(tutorial_peer, "configurations", lambda: settings)
+    operands = known.make_operands(TINY, "cpu")
+    calls = known.Tutorial().prepare(operands)
+    assert list(calls.forward) == ["128x64x32, 84 programs", "128x64x32, 132 programs"]
+    for function in calls.forward.values():
+        grouped.verify(function(), operands, "forward")
+    assert asked == [84, 132]
+    assert not calls.d_a
+    assert not calls.d_b
+
+
 # verification
 
 
@@ -475,6 +500,7 @@ def test_the_command_measures_prints_and_writes(on_a_gpu, capsys, tmp_path):
     assert command.main(["bench", *options]) == 0
     shown = capsys.readouterr().out
     assert "quack is left out: quack-kernels is not installed" in shown
+    assert "measuring 2 rows by mine, torch, loop, dense" in shown
     assert shown.index("tiny: 40 over 4") < shown.index("tiny-decode: 1 each")
     assert "mine, times faster" in shown
     assert "torch 1.50 (1.50)" in shown
@@ -491,6 +517,12 @@ def test_the_command_fails_where_ours_is_wrong(on_a_gpu, capsys):
     printed = capsys.readouterr()
     assert "tiny, mine, forward: WrongResult" in printed.err
     assert "! mine failed, forward" in printed.out
+
+
+def test_nobody_to_measure_is_no_success(on_a_gpu, capsys):
+    on_a_gpu([known.Quack()])
+    assert command.main(["bench"]) == command.CANNOT
+    assert "none of these providers is installed" in capsys.readouterr().err
 
 
 def test_a_wrong_peer_is_shown_and_is_no_failure(on_a_gpu, capsys):

@@ -189,9 +189,16 @@ def run(arguments: argparse.Namespace) -> int:
         return CANNOT
     from course_kernels.bench import grouped, record
 
-    for provider in providers:
-        if reason := provider.unavailable():
-            print(f"{provider.name} is left out: {reason}")
+    reasons = {provider.name: provider.unavailable() for provider in providers}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"{name} is left out: {reason}")
+    present = [name for name, reason in reasons.items() if reason is None]
+    if not present:
+        print("course bench: none of these providers is installed here", file=sys.stderr)
+        return CANNOT
+    print(f"measuring {len(rows)} row{'s' * (len(rows) != 1)} by {', '.join(present)}; kernels are compiled first",
+          flush=True)  # fmt: skip
     roles = {provider.name: provider.role for provider in providers}
     results = grouped.measure(
         rows, providers, passes=arguments.passes, repeats=arguments.repeats or grouped.REPEATS,
