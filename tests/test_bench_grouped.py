@@ -18,7 +18,7 @@ from course_kernels.bench import command as bench_command
 from course_kernels.bench import grouped, record
 from course_kernels.bench import providers as known
 from course_kernels.bench import rows as bench_rows
-from course_kernels.bench.providers import Calls, Provider
+from course_kernels.bench.interface import Calls, Provider, make_operands
 from course_kernels.bench.rows import PASSES, Row
 from course_kernels.course import command
 
@@ -166,7 +166,7 @@ def test_rows_are_chosen_by_the_beginning_of_their_names():
 @pytest.mark.parametrize("provider", PEERS, ids=lambda p: p.name)
 @pytest.mark.parametrize("row", [TINY, DECODE], ids=lambda row: row.name)
 def test_peers_compute_the_product_and_its_gradients(provider, row):
-    operands = known.make_operands(row, "cpu")
+    operands = make_operands(row, "cpu")
     calls = provider.prepare(operands)
     for of in PASSES:
         for function in calls.of(of).values():
@@ -175,7 +175,7 @@ def test_peers_compute_the_product_and_its_gradients(provider, row):
 
 
 def test_operands_are_random_and_results_hold_nan():
-    operands = known.make_operands(TINY, "cpu")
+    operands = make_operands(TINY, "cpu")
     assert operands.offs.tolist() == [8, 8, 32, 40]
     assert operands.offs.dtype == torch.int32
     for matrix, scale in ((operands.a, 1.0), (operands.d_out, 1.0), (operands.weight, 24**-0.5)):
@@ -183,7 +183,7 @@ def test_operands_are_random_and_results_hold_nan():
     for result, shape in ((operands.out, (40, 16)), (operands.d_a, (40, 24)), (operands.d_weight, (4, 16, 24))):
         assert result.shape == shape
         assert result.isnan().all()
-    assert torch.equal(known.make_operands(TINY, "cpu").a, operands.a)
+    assert torch.equal(make_operands(TINY, "cpu").a, operands.a)
 
 
 def test_dense_is_no_ceiling_where_memory_bounds():
@@ -233,7 +233,7 @@ def test_quack_is_asked_for_the_right_products(monkeypatch):
     module.gemm = gemm
     monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
     monkeypatch.setitem(sys.modules, "quack.gemm", module)
-    operands = known.make_operands(TINY, "cpu")
+    operands = make_operands(TINY, "cpu")
     calls = known.Quack().prepare(operands)
     for of, count in (("forward", 12), ("called", 1), ("dA", 3), ("dB", 3)):
         asked.clear()
@@ -258,7 +258,7 @@ def test_the_tutorials_kernel_gets_float16_groups_and_each_of_its_configurations
     asked, settings = [], [dict(NUM_SM=n, BLOCK_M=128, BLOCK_N=64, BLOCK_K=32) for n in (84, 132)]
     monkeypatch.setattr(tutorial_peer, "TutorialPlan", Plan)
     monkeypatch.setattr(tutorial_peer, "configurations", lambda: settings)
-    operands = known.make_operands(TINY, "cpu")
+    operands = make_operands(TINY, "cpu")
     calls = known.Tutorial().prepare(operands)
     assert list(calls.forward) == ["128x64x32, 84 programs", "128x64x32, 132 programs"]
     for function in calls.forward.values():
@@ -281,7 +281,7 @@ def spoilt(index, value):
 
 @pytest.mark.parametrize("of", PASSES)
 def test_a_wrong_element_is_found(of):
-    operands = known.make_operands(TINY, "cpu")
+    operands = make_operands(TINY, "cpu")
     result = next(iter(Correct().prepare(operands).of(of).values()))()
     grouped.verify(result, operands, of)
     place = (2, 3, 5) if of == "dB" else (9, 5)  # both in group 2
@@ -293,7 +293,7 @@ def test_a_wrong_element_is_found(of):
 
 
 def test_the_gradient_of_an_empty_group_must_be_zero():
-    operands = known.make_operands(TINY, "cpu")
+    operands = make_operands(TINY, "cpu")
     result = next(iter(Correct().prepare(operands).d_b.values()))()
     result[1, 0, 0] = 1e-30
     with pytest.raises(grouped.WrongResult, match="group 1"):
@@ -301,7 +301,7 @@ def test_the_gradient_of_an_empty_group_must_be_zero():
 
 
 def test_a_result_of_another_shape_is_wrong():
-    operands = known.make_operands(TINY, "cpu")
+    operands = make_operands(TINY, "cpu")
     with pytest.raises(grouped.WrongResult, match="shape"):
         grouped.verify(operands.out[:, :8], operands, "forward")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.bench import timing
-from course_kernels.bench.providers import Calls, Operands, Provider, make_operands
+from course_kernels.bench.interface import Calls, Operands, Provider, make_operands
 from course_kernels.bench.rows import PASSES, Row
 
 __all__ = ["GpuTimer", "WrongResult", "measure", "speedups", "verify"]
