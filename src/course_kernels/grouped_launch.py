@@ -15,6 +15,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.layout import GroupLayout
+from course_kernels.relaunch import Address, Relaunch
 from course_kernels.tuned import get_config
 
 _INTERPRETER_PROGRAMS = 4
@@ -72,18 +73,6 @@ def multiply(
     else:
         with torch.cuda.device(index):
             plan.run(tensors)
-
-
-class _Memory:
-    """An address in place of a tensor: what the launcher needs to know of a descriptor's base. A kept descriptor with
-    a tensor in it would keep the tensor's memory."""
-
-    def __init__(self, tensor: torch.Tensor):
-        self.address, self.dtype = tensor.data_ptr(), tensor.dtype
-
-    def data_ptr(self) -> int:
-        """Address of the first element."""
-        return self.address
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +159,7 @@ class _Plan:
     def __init__(self, tensors, keep_tail: bool, config: GemmConfig | None, precision: str):
         mat_a, mat_b, offs, out = tensors[:4]
         self._lock = threading.Lock()
-        self._compiled = None
-        self._steps = None
+        self._relaunch = None
         mode = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}[mat_a.dim(), mat_b.dim()]
         self.mode, self.keep_tail, self.config, self.precision = mode, keep_tail, config, precision
         groups = out.shape[0] if mode in ("k", "batch") else offs.shape[0]
@@ -186,40 +174,31 @@ class _Plan:
         if self.device.type != "cuda":
             return self._interpret(tensors)
         with self._lock:  # the plan's descriptors are filled in and read in one go
-            if self._compiled is None:
+            if self._relaunch is None:
                 self._compile(tensors)
-            else:
-                addresses = [None if t is None else t.data_ptr() for t in tensors]
-                for memory, source in self._memories:
-                    memory.address = addresses[source]
-                arguments = self._arguments
-                for position, source in self._pointers:
-                    arguments[position] = addresses[source]
-                if self._counter is not None:
-                    counter = torch.zeros(1, dtype=torch.int32, device=self.device)
-                    arguments[self._counter] = counter.data_ptr()
-                self._launch(*arguments, stream=torch._C._cuda_getCurrentRawStream(self.device.index))
+                return None
+            addresses = [None if t is None else t.data_ptr() for t in tensors]
+            if self._needs_counter:
+                counter = torch.zeros(1, dtype=torch.int32, device=self.device)
+                addresses.append(counter.data_ptr())
+            self._relaunch(addresses, torch._C._cuda_getCurrentRawStream(self.device.index))
         return None
 
     def _compile(self, tensors) -> None:
         """Launch through Triton's own path, which compiles, and keep what it made."""
         kernel, grid, arguments, options = self._build(tensors)
-        names = kernel.arg_names
-        values = [arguments[name] for name in names]
-        self._compiled = kernel[grid](**arguments, **options)
-        self._launch = self._compiled[(*grid, 1, 1)]
-        sources = {"a": self._source_a, "b": 1 - self._source_a, "c_ptr": 3, "c_desc": 3, "offs_ptr": 2, "bias_ptr": 4}
-        sources |= {"scale_a_ptr": 5 + self._source_a, "scale_b_ptr": 6 - self._source_a}
-        self._memories, self._pointers, self._counter = [], [], None
-        for position, (name, value) in enumerate(zip(names, values)):
-            if name == "counter_ptr" and value is not None:
-                self._counter = position
-            elif name in sources and isinstance(value, torch.Tensor):
-                self._pointers.append((position, sources[name]))
-            elif name in sources and value is not None:
-                value.base = _Memory(value.base)
-                self._memories.append((value.base, sources[name]))
-        self._arguments = values
+        compiled = kernel[grid](**arguments, **options)
+        index = {"a": self._source_a, "b": 1 - self._source_a, "c_desc": 3, "c_ptr": 3, "offs_ptr": 2, "bias_ptr": 4}
+        index |= {"scale_a_ptr": 5 + self._source_a, "scale_b_ptr": 6 - self._source_a, "counter_ptr": len(tensors)}
+        values = [arguments[name] for name in kernel.arg_names]
+        sources = {}
+        for position, (name, value) in enumerate(zip(kernel.arg_names, values)):
+            if name in index and value is not None:
+                sources[position] = index[name]
+                if not isinstance(value, torch.Tensor):
+                    value.base = Address(value.base.dtype)
+        self._needs_counter = arguments.get("counter_ptr") is not None
+        self._relaunch = Relaunch(compiled, grid, values, sources)
 
     def _interpret(self, tensors) -> None:
         """Triton's interpreter multiplies bfloat16 bit patterns as if they were integers: float32 copies stand in."""
@@ -271,7 +250,7 @@ def _contiguous_launch(tensors, config, precision, plan):
         b=_block(b, mat_b, block_n, block_k),
         c_desc=c.descriptor(out, (block_m, block_n // config.store_parts)),
         c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b, counter_ptr=counter,
-        total=rows, M=rows, N=columns, K=depth, G=groups,
+        total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,

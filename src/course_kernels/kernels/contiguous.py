@@ -163,7 +163,8 @@ def compute_tile(
     store_result(c_desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
 
 
-@triton.jit
+# A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
+@triton.jit(do_not_specialize=["total", "G"])
 def contiguous_kernel(
     a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, counter_ptr,
     total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,

@@ -42,7 +42,8 @@ def blocks_of(offs_ptr, g, total, used, BLOCK_K: tl.constexpr):
     return start, end, tl.maximum(tl.cdiv(end - start, BLOCK_K), 1)
 
 
-@triton.jit
+# A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
+@triton.jit(do_not_specialize=["total", "G"])
 def transposed_kernel(
     a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     total, M, N, G, stride_am, stride_ak, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
