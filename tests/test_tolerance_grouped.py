@@ -68,7 +68,7 @@ def test_the_tail_is_exactly_zero_or_not_looked_at(mode, check):
         with pytest.raises(AssertionError, match=r"1 of \d+ .*\n.*in the tail"):
             check(out, a, b, offs)
         check(out, a, b, offs, tail="any")
-    with pytest.raises(ValueError, match="tail must be .* got 'keep'"):
+    with pytest.raises(ValueError, match=r"tail must be .* got 'keep'"):
         check(out, a, b, offs, tail="keep")
 
 
