@@ -87,6 +87,65 @@ def test_shared_memory_by_hand():
     assert GemmConfig(128, 128, 16, num_stages=1).shared_memory("naive", 2, 4) == 128 * 128 * 4
 
 
+def test_shared_memory_of_the_packed_kernels_by_hand():
+    config = GemmConfig(128, 256, 64, num_stages=4, store_parts=2)
+    stages = 4 * 64 * (128 + 256) * 2
+    for kernel in ("contiguous", "transposed"):
+        assert config.shared_memory(kernel, 2, 2, (9, 0)) == stages + 128 * 256 * 2 // 2 + 1024
+        assert config.shared_memory(kernel, 2, 2, (10, 0)) == stages + 128 * 256 * 2 + 1024
+        assert config.shared_memory(kernel, 2, 2, (9, 0), described=False) == stages + 16384 + 1024
+    assert GemmConfig(16, 32, 16, num_stages=1).shared_memory("contiguous", 2, 4, described=False) == 1536 + 2048 + 1024
+
+
+# ---- validity
+
+
+def test_a_valid_configuration_has_no_reason_against_it():
+    for kernel in ("naive", "round_robin", "tma", "contiguous", "transposed"):
+        assert GemmConfig().valid_for(kernel, 2) is None
+        assert GemmConfig().valid_for(kernel, 2, 4, capability=(9, 0), shared_limit=232_448) is None
+
+
+def test_reasons_against_a_configuration():
+    chunks, dynamic = GemmConfig(schedule="chunks"), GemmConfig(schedule="dynamic")
+    assert chunks.valid_for("tma", 2) is None
+    assert "contiguous kernel, which has no schedule 'chunks'" in chunks.valid_for("contiguous", 2)
+    assert dynamic.valid_for("contiguous", 2) is None
+    assert "no schedule 'dynamic'" in dynamic.valid_for("transposed", 2)
+    thin = GemmConfig(block_k=16)
+    assert thin.valid_for("contiguous", 1) is None, "the interpreter multiplies any block"
+    assert "block_k is 16" in thin.valid_for("contiguous", 1, capability=(9, 0))
+    large = GemmConfig(128, 256, 64, 8, 4, store_parts=2)
+    assert large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=232_448) is None
+    assert "the 232448 bytes" in large.valid_for("contiguous", 2, 4, capability=(9, 0), shared_limit=232_448)
+    need = large.shared_memory("contiguous", 2, 2, (9, 0))
+    assert large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need) is None
+    assert f"it takes {need}" in large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need - 1)
+    # What does not fit beside a descriptor's store may fit where pointers store.
+    assert large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need - 1, described=False) is None
+    with pytest.raises(ValueError, match="kernel must be one of"):
+        large.valid_for("fast", 2)
+
+
+def test_the_1_byte_default_output_has_2_bytes():
+    config = GemmConfig(128, 128, 64)
+    need = config.shared_memory("tma", 1, 2)
+    assert config.valid_for("tma", 1, shared_limit=need) is None
+    assert config.valid_for("tma", 1, shared_limit=need - 1) is not None
+
+
+def test_fitted_gives_up_stages_but_not_the_second():
+    config = GemmConfig(128, 128, 64, num_stages=4)
+    needs = {n: dataclasses.replace(config, num_stages=n).shared_memory("contiguous", 2, 2) for n in (1, 2, 3, 4)}
+    assert config.fitted("contiguous", 2, shared_limit=needs[4]) is config
+    assert config.fitted("contiguous", 2, shared_limit=needs[4] - 1).num_stages == 3
+    assert config.fitted("contiguous", 2, shared_limit=needs[2]).num_stages == 2
+    assert config.fitted("contiguous", 2, shared_limit=needs[2] - 1) is None
+    single = dataclasses.replace(config, num_stages=1)
+    assert single.fitted("contiguous", 2, shared_limit=needs[1]) is single
+    assert dataclasses.replace(config, schedule="chunks").fitted("contiguous", 2) is None
+
+
 # ---- candidates
 
 

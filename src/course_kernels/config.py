@@ -14,6 +14,12 @@ from collections.abc import Sequence
 from course_kernels import runtime
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
+KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed")
+# What a kernel does not have; every problem of the naive kernel has its own launch, where a schedule has no effect.
+_ABSENT_SCHEDULES = {"contiguous": ("chunks",), "transposed": ("chunks", "dynamic")}
+# Packed kernels convert, reduce and synchronise through shared memory, too: a bias or scales, the search for a tile's
+# group, barriers. At most this much beside their stages and their result, in every build that the tests compile.
+_PACKED_EXTRAS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,20 +66,78 @@ class GemmConfig:
         return self.block_m, self.block_n, self.block_k
 
     def shared_memory(
-        self, kernel: str, itemsize: int, out_itemsize: int, capability: tuple[int, int] | None = None
+        self,
+        kernel: str,
+        itemsize: int,
+        out_itemsize: int,
+        capability: tuple[int, int] | None = None,
+        *,
+        described: bool = True,
     ) -> int:
         """Bytes of shared memory that a program takes, at most (barriers of pointer kernels aside: 16 on sm_100).
 
         The compiler may take less: an older GPU keeps fewer stages there. That it never takes more is tested by
-        compiling every candidate for every target.
+        compiling every candidate for every target. ``described``: a packed kernel stores through a descriptor.
         """
         stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
-        if kernel == "tma":  # the tile leaves through shared memory while the next one's blocks arrive
-            # Before Blackwell the parts of a tile take turns in one buffer; there the compiler gives each its own.
+        packed = kernel in _ABSENT_SCHEDULES
+        if kernel == "tma" or (packed and described):
+            # The tile leaves through shared memory while the next one's blocks arrive. Before Blackwell the parts of a
+            # tile take turns in one buffer; there the compiler gives each its own.
             parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
-            return stages + output // parts + 64
+            return stages + output // parts + (_PACKED_EXTRAS if packed else 64)
+        if packed:  # the result is transposed on its way to the pointers, a piece at a time
+            return stages + min(output, 16384) + _PACKED_EXTRAS
         return max(stages, output)
+
+    def valid_for(
+        self,
+        kernel: str,
+        itemsize: int,
+        out_itemsize: int | None = None,
+        *,
+        capability: tuple[int, int] | None = None,
+        shared_limit: int | None = None,
+        described: bool = True,
+    ) -> str | None:
+        """Why a kernel cannot run with this configuration; None where it can.
+
+        Args:
+            kernel: one of ``KERNELS``.
+            itemsize: bytes of one operand element.
+            out_itemsize: bytes of one output element. Default: as ``itemsize``, and 2 for 1-byte operands.
+            capability: the GPU's compute capability; None where there is none.
+            shared_limit: bytes of shared memory that a program can have; None: no limit.
+            described: the packed kernels store the result through a descriptor.
+
+        Returns:
+            A reason that reads on after "config does not suit", or None.
+
+        Raises:
+            ValueError: there is no such kernel.
+        """
+        if kernel not in KERNELS:
+            raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+        if self.schedule in _ABSENT_SCHEDULES.get(kernel, ()):
+            return f"the {kernel} kernel, which has no schedule {self.schedule!r}"
+        if itemsize == 1 and self.block_k < 32 and capability is not None:
+            return f"1-byte operands, of which an instruction takes 32 along K: block_k is {self.block_k}"
+        if shared_limit is not None:
+            out_itemsize = out_itemsize or max(2, itemsize)
+            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, described=described)
+            if need > shared_limit:
+                return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
+        return None
+
+    def fitted(self, kernel: str, itemsize: int, out_itemsize: int | None = None, **limits) -> GemmConfig | None:
+        """This configuration with as many of its stages as are valid, of two or more if it has them; None where no
+        number of stages is. Arguments as for ``valid_for``."""
+        for stages in range(self.num_stages, min(self.num_stages, 2) - 1, -1):
+            fewer = self if stages == self.num_stages else dataclasses.replace(self, num_stages=stages)
+            if fewer.valid_for(kernel, itemsize, out_itemsize, **limits) is None:
+                return fewer
+        return None
 
     def tiles(self, m: int, n: int) -> int:
         """Number of tiles of an (m, n) result."""
@@ -194,7 +258,8 @@ def candidates(
     def fits(candidate):
         config = candidate.config
         extra = config.num_stages * config.block_k * config.block_n * itemsize if copies_b else 0
-        return config.shared_memory(kernel, itemsize, out_itemsize, capability) + extra <= shared_limit
+        limits = dict(capability=capability, shared_limit=shared_limit - extra)
+        return config.valid_for(kernel, itemsize, out_itemsize, **limits) is None
 
     return tuple(filter(fits, found)) or tuple(filter(fits, _SMALL))
 
