@@ -9,6 +9,8 @@ first needed.
 from course_kernels import runtime  # isort: skip
 from course_kernels.config import GemmConfig
 from course_kernels.group_gemm import GroupGemmPlan, group_gemm
+from course_kernels.grouped_mm import grouped_mm
+from course_kernels.scaled_grouped_mm import scaled_grouped_mm
 
-__all__ = ["GemmConfig", "GroupGemmPlan", "group_gemm", "runtime"]
+__all__ = ["GemmConfig", "GroupGemmPlan", "group_gemm", "grouped_mm", "runtime", "scaled_grouped_mm"]
 __version__ = "0.1.0"

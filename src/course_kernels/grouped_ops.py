@@ -1,0 +1,367 @@
+"""``grouped_mm`` as torch sees it: operators with fake kernels, gradients, a batching rule and FLOP counts.
+
+An eager call without gradients goes to the kernels past torch's dispatcher, which would cost it several microseconds.
+Whatever needs the dispatcher (gradients, ``torch.compile``, ``torch.func``, modes, tensor subclasses, tensors without
+memory) goes through ``torch.ops.course_kernels``, and comes back here from there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+
+import torch
+from torch import Tensor
+
+from course_kernels import grouped_checks as checks
+from course_kernels.config import GemmConfig
+
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+_OUTS = object()  # in place of a dtype: that of the tensor to write to
+_launch = None  # course_kernels.grouped_launch, once a kernel has been needed
+
+
+def multiply(mat_a, mat_b, offs, bias, out_dtype, check=False, backend="auto", config=None) -> Tensor:
+    """A grouped product in any of torch's contexts but autocast, differentiable.
+
+    Args:
+        mat_a, mat_b, offs, bias, out_dtype, check, backend, config: as for ``grouped_mm``.
+    """
+    if is_plain(mat_a, mat_b, offs, bias):
+        found = checks.check(mat_a, mat_b, offs, bias, out_dtype, backend)
+        if check:
+            checks.validate_offs(found, offs)
+        if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad or wants_grad(bias)):
+            return _Differentiable.apply(mat_a, mat_b, offs, bias, out_dtype, found, backend, config)
+        out = torch.empty(found.out_shape, dtype=found.out_dtype, device=mat_a.device)
+        compute(mat_a, mat_b, offs, out, bias=bias, backend=backend, config=config)
+        return out
+    if not torch.compiler.is_compiling():  # before the dispatcher says in its own words what is no tensor
+        checks.problem(mat_a, mat_b, offs, bias, out_dtype, backend)
+    return torch.ops.course_kernels.grouped_mm(
+        mat_a, mat_b, offs, bias, out_dtype, bool(check), backend, encode_config(config)
+    )
+
+
+def multiply_scaled(mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, check, backend, config) -> Tensor:
+    """A grouped product of float8_e4m3fn operands with row-wise scales, in any of torch's contexts.
+
+    Args: as for ``scaled_grouped_mm``.
+    """
+    arguments = (mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype)
+    if is_plain(mat_a, mat_b, scale_a, scale_b, offs, bias):
+        return _scaled_grouped_mm(*arguments, check, backend, config)
+    if not torch.compiler.is_compiling():
+        _checked(*arguments, backend, fake=True)
+    return torch.ops.course_kernels.scaled_grouped_mm(*arguments, bool(check), backend, encode_config(config))
+
+
+def multiply_into(
+    out, mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, keep_tail, check, backend, config
+) -> Tensor:
+    """A grouped product, scaled or not, written to a given tensor; no gradients.
+
+    Args: as for ``grouped_mm`` and ``scaled_grouped_mm``.
+    """
+    if wants_grad(mat_a, mat_b, bias):
+        raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
+    if is_plain(out, mat_a, mat_b, offs, bias, scale_a, scale_b):
+        arguments = (mat_a, mat_b, offs, bias, scale_a, scale_b, out, keep_tail, check, backend, config)
+        _grouped_mm_out(*arguments, out_dtype=out_dtype)
+        return out
+    if not torch.compiler.is_compiling():
+        found, *_ = _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, backend, fake=True)
+        checks.check_out_form(out, found, mat_a.device)
+    torch.ops.course_kernels.grouped_mm_out(
+        mat_a, mat_b, offs, bias, scale_a, scale_b, out, keep_tail, bool(check), backend, encode_config(config)
+    )
+    return out
+
+
+def is_plain(*tensors) -> bool:
+    """Whether these are ordinary tensors in memory, and nothing of torch's wants to see what is done to them."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+    ):
+        return False
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
+            # What is no tensor at all is told so by the checks, which the plain way makes.
+            return not isinstance(tensor, Tensor)
+    return True
+
+
+def wants_grad(*tensors) -> bool:
+    """Whether a gradient may be asked of a product of these."""
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+
+
+def compute(
+    mat_a, mat_b, offs, out, *, bias=None, scale_a=None, scale_b=None, keep_tail=False, backend="auto", config=None
+) -> None:
+    """Write the product of checked operands to ``out``, by the backend's means."""
+    global _launch
+    if mat_a.is_neg():
+        mat_a = mat_a.resolve_neg()
+    if mat_b.is_neg():
+        mat_b = mat_b.resolve_neg()
+    if bias is not None and bias.is_neg():
+        bias = bias.resolve_neg()
+    if backend == "torch" or (backend == "auto" and mat_a.is_cpu):
+        _loop(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
+        return
+    if _launch is None:
+        from course_kernels import grouped_launch
+
+        _launch = grouped_launch
+    _launch.multiply(
+        mat_a, mat_b, offs, out, bias=bias, scale_a=scale_a, scale_b=scale_b, keep_tail=keep_tail, config=config
+    )
+
+
+@torch.no_grad()
+def _loop(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail) -> None:
+    """One product after another in float32, rounded once. Not torch's grouped_mm, which leaves the tail undefined."""
+    mode = checks.MODES[mat_a.dim(), mat_b.dim()]
+    extent = {"m": mat_a.shape[0], "n": mat_b.shape[-1], "k": mat_a.shape[-1], "batch": 0}[mode]
+    ends = [] if offs is None else offs.tolist()
+    groups = mat_a.shape[0] if mode == "batch" else len(ends)
+    start = 0
+    with torch.autocast(mat_a.device.type, enabled=False):  # it would round the widened operands again
+        for g in range(groups):
+            # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
+            end = 0 if mode == "batch" else max(start, min(ends[g], extent))
+            part = slice(start, end)
+            a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
+            product = a.float() @ b.float()
+            if scale_a is not None:
+                product *= (scale_a[part] if mode == "m" else scale_a[g])[:, None]
+                product *= scale_b[part] if mode == "n" else scale_b[g]
+            if bias is not None:
+                product += bias[g].float()
+            c.copy_(product)
+            start = end
+    if not keep_tail and mode in ("m", "n"):
+        (out[start:] if mode == "m" else out[:, start:]).zero_()
+
+
+def _parts(mode, g, part, mat_a, mat_b, out):
+    """Views of one group's operands and result."""
+    if mode == "m":
+        return mat_a[part], mat_b[g], out[part]
+    if mode == "n":
+        return mat_a[g], mat_b[:, part], out[:, part]
+    if mode == "k":
+        return mat_a[:, part], mat_b[part], out[g]
+    return mat_a[g], mat_b[g], out[g]
+
+
+# ---- configurations as strings, which operators can take
+
+_FIELDS = tuple(GemmConfig.__dataclass_fields__)
+
+
+def encode_config(config: GemmConfig | None) -> str:
+    """A configuration as an operator's argument; "" for none."""
+    return "" if config is None else " ".join([str(getattr(config, name)) for name in _FIELDS])
+
+
+@functools.lru_cache(maxsize=1024)
+def decode_config(text: str | GemmConfig | None) -> GemmConfig | None:
+    """The configuration that ``encode_config`` wrote; one that was never written comes back as it is."""
+    if not text:
+        return None
+    if isinstance(text, GemmConfig):
+        return text
+    words = text.split()
+    if len(words) != len(_FIELDS):
+        raise ValueError(f"config must name the {len(_FIELDS)} values {' '.join(_FIELDS)}, got {text!r}")
+    return GemmConfig(**{name: int(word) if word.isdigit() else word for name, word in zip(_FIELDS, words)})
+
+
+# ---- operators
+
+_library = torch.library.Library("course_kernels", "FRAGMENT")
+# No defaults: the dispatcher drops arguments that equal them, and then gradients are counted by what is left.
+_library.define(
+    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, ScalarType? out_dtype, bool check, "
+    "str backend, str config) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "scaled_grouped_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor? offs, Tensor? bias, "
+    "ScalarType? output_dtype, bool check, str backend, str config) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "grouped_mm_out(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, Tensor? scale_a, Tensor? scale_b, "
+    "Tensor(a!) out, bool keep_tail, bool check, str backend, str config) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _grouped_mm(mat_a, mat_b, offs, bias, out_dtype, check, backend, config, fake=False):
+    return _scaled_grouped_mm(mat_a, mat_b, None, None, offs, bias, out_dtype, check, backend, config, fake)
+
+
+def _scaled_grouped_mm(
+    mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, check, backend, config, fake=False
+):  # fmt: skip
+    found, scale_a, scale_b = _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, backend, fake)
+    config = decode_config(config)
+    out = mat_a.new_empty(found.out_shape, dtype=found.out_dtype)
+    if not fake:
+        if check:
+            checks.validate_offs(found, offs)
+        options = dict(scale_a=scale_a, scale_b=scale_b, backend=backend, config=config)
+        compute(mat_a, mat_b, offs, out, bias=bias, **options)
+    return out
+
+
+def _grouped_mm_out(
+    mat_a, mat_b, offs, bias, scale_a, scale_b, out, keep_tail, check, backend, config, fake=False, out_dtype=_OUTS
+):  # fmt: skip
+    """The others into a given tensor."""
+    if out_dtype is _OUTS:
+        out_dtype = out.dtype if out.dtype in checks.OUT_DTYPES else None
+    found, lines_a, lines_b = _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, backend, fake)
+    config = decode_config(config)
+    if fake:
+        checks.check_out_form(out, found, mat_a.device)
+        return
+    operands = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias, "scale_a": scale_a, "scale_b": scale_b}
+    checks.check_out(out, found, operands)
+    if check:
+        checks.validate_offs(found, offs)
+    options = dict(scale_a=lines_a, scale_b=lines_b, keep_tail=keep_tail, backend=backend, config=config)
+    compute(mat_a, mat_b, offs, out, bias=bias, **options)
+
+
+def _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, backend, fake):
+    """The problem, and the scales in the shapes that kernels read."""
+    scaled = scale_a is not None
+    # Fake extents may be symbols, which no table remembers.
+    found = (checks.problem if fake else checks.check)(mat_a, mat_b, offs, bias, out_dtype, backend, scaled)
+    return (found, *(checks.check_scales(found, scale_a, scale_b, mat_a.device) if scaled else (None, None)))
+
+
+for _name, _function in (
+    ("grouped_mm", _grouped_mm),
+    ("scaled_grouped_mm", _scaled_grouped_mm),
+    ("grouped_mm_out", _grouped_mm_out),
+):
+    _library.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"course_kernels::{_name}", functools.partial(_function, fake=True), lib=_library)
+
+
+# ---- gradients
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    mat_a, mat_b, offs, bias, _, _, ctx.backend, _ = inputs
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    ctx.mode, ctx.dtype = checks.MODES[mat_a.dim(), mat_b.dim()], mat_a.dtype
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    # Each operand is kept for the other one's gradient only.
+    ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
+
+
+def _backward(ctx, grad):
+    """Products of the other modes. Configurations are chosen anew, since a given one was meant for other extents."""
+    mat_a, mat_b, offs = ctx.saved_tensors
+    needs_a, needs_b, _, needs_bias, *_ = ctx.needs_input_grad
+    if 0 in grad.stride():  # what sum() hands back is one element, expanded: no descriptor reads strides of 0
+        grad = grad.contiguous()
+    grad_a = grad_b = grad_bias = None
+    narrow = grad.to(ctx.dtype)
+    if needs_a:
+        grad_a = multiply(narrow, mat_b.mT, offs, None, None, backend=ctx.backend)
+    if needs_b:
+        grad_b = multiply(mat_a.mT, narrow, offs, None, None, backend=ctx.backend)
+    if needs_bias:
+        grad_bias = _column_sums(grad, ctx.mode, offs, ctx.bias_dtype, ctx.backend)
+    return grad_a, grad_b, None, grad_bias, None, None, None, None
+
+
+def _column_sums(grad, mode, offs, dtype, backend):
+    """(G, N) sums over each group's rows, in float32, rounded once."""
+    if mode != "m":
+        return grad.sum(1, dtype=torch.float32).to(dtype)
+    ones = grad.new_ones(1, 1).expand(1, grad.shape[0])
+    return multiply(ones, grad, offs, None, dtype, backend=backend).squeeze(1)
+
+
+class _Differentiable(torch.autograd.Function):
+    """The plain way with gradients: the same as the operator's, for a third of its host time."""
+
+    @staticmethod
+    def forward(ctx, mat_a, mat_b, offs, bias, out_dtype, found, backend, config):
+        _setup_context(ctx, (mat_a, mat_b, offs, bias, out_dtype, False, backend, config), None)
+        out = torch.empty(found.out_shape, dtype=found.out_dtype, device=mat_a.device)
+        compute(mat_a, mat_b, offs, out, bias=bias, backend=backend, config=config)
+        return out
+
+    backward = staticmethod(_backward)
+
+
+torch.library.register_autograd("course_kernels::grouped_mm", _backward, setup_context=_setup_context, lib=_library)
+
+
+def _batched(info, in_dims, *arguments):
+    """vmap: one product for each element of the batch."""
+
+    def element(i):
+        return [v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims)]
+
+    outs = [torch.ops.course_kernels.grouped_mm(*element(i)) for i in range(info.batch_size)]
+    return torch.stack(outs), 0
+
+
+torch.library.register_vmap("course_kernels::grouped_mm", _batched, lib=_library)
+
+
+# ---- FLOP counts
+
+
+def flops(mat_a_shape, mat_b_shape, *others, out_shape=None) -> int:
+    """Multiplications and additions of a grouped product, the tail counted as if it belonged to a group: what the
+    groups hold is known to the device alone."""
+    groups = mat_a_shape[0] if len(mat_a_shape) == len(mat_b_shape) == 3 else 1
+    return 2 * groups * mat_a_shape[-2] * mat_a_shape[-1] * mat_b_shape[-1]
+
+
+def _register_flops(flop_counter) -> None:
+    ops = torch.ops.course_kernels
+    flop_counter.register_flop_formula([ops.grouped_mm, ops.scaled_grouped_mm, ops.grouped_mm_out])(flops)
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Registers the FLOP formula when torch's counter is first imported: importing it here would import triton, too."""
+
+    name = "torch.utils.flop_counter"
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The module's ordinary spec, with the registration behind its execution."""
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _register_flops(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if _WhenImported.name in sys.modules:
+    _register_flops(sys.modules[_WhenImported.name])
+else:
+    sys.meta_path.insert(0, _WhenImported())
