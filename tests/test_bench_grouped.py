@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from course_kernels import runtime
 from course_kernels.bench import command as bench_command
 from course_kernels.bench import grouped, record
 from course_kernels.bench import providers as known
@@ -184,6 +185,25 @@ def test_operands_are_random_and_results_hold_nan():
         assert result.shape == shape
         assert result.isnan().all()
     assert torch.equal(make_operands(TINY, "cpu").a, operands.a)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("row", [TINY, DECODE], ids=lambda row: row.name)
+def test_ours_computes_the_product_and_its_gradients(backend, row):
+    operands = make_operands(row, runtime.device(), torch.float16)  # bfloat16 is slow in the interpreter
+    calls = known.Ours(backend).prepare(operands)
+    for of in PASSES:
+        result = calls.of(of)[""]()
+        grouped.verify(result, operands, of)
+        shared = {"forward": operands.out, "dA": operands.d_a, "dB": operands.d_weight}.get(of)
+        assert of == "called" or result.data_ptr() == shared.data_ptr(), "every provider writes the same memory"
+
+
+def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monkeypatch):
+    assert [p.name for p in known.providers() if p.role == "ours"] == ["triton"]
+    monkeypatch.setattr(known.grouped_checks, "BACKENDS", ("auto", "triton", "torch", "cute"))
+    assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "cute"]
+    assert known.select(["cute"])[0].label == "grouped_mm (cute)"
 
 
 def test_dense_is_no_ceiling_where_memory_bounds():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from course_kernels import grouped_checks
 from course_kernels.bench.interface import Calls, Operands, Provider
 from course_kernels.bench.rows import Row
 
@@ -243,11 +244,7 @@ def providers() -> list[Provider]:
 
 def _backends() -> list[str]:
     """The backends of `grouped_mm` that are kernels of ours: a new one is measured as soon as it is accepted."""
-    try:
-        accepted = importlib.import_module("course_kernels.grouped_checks").BACKENDS
-    except (ImportError, AttributeError):
-        return []
-    return [name for name in accepted if name not in ("auto", "torch")]
+    return [name for name in grouped_checks.BACKENDS if name not in ("auto", "torch")]
 
 
 def select(names: Sequence[str] | None) -> list[Provider]:
