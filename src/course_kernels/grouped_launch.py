@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import Any, NamedTuple
 
 import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.device import Device
 from course_kernels.layout import GroupLayout
 from course_kernels.relaunch import Address, Relaunch
-from course_kernels.tuned import get_config
+from course_kernels.tuned import get_config, kernel_of
 
+_MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}  # by the operands' ranks
 _INTERPRETER_PROGRAMS = 4
 _WINDOW_ROWS = 2**30  # what a window can hold (triton.tools.ragged_tma)
 _MAX_PLANS = 4096
@@ -73,6 +76,30 @@ def multiply(
     else:
         with torch.cuda.device(index):
             plan.run(tensors)
+
+
+class Prepared(NamedTuple):
+    """A kernel with everything that one launch gives it: its name, grid, arguments by name, compile options."""
+
+    kernel: str
+    grid: tuple[int]
+    arguments: dict[str, Any]
+    options: dict[str, int]
+
+
+def prepare(tensors: tuple, *, keep_tail: bool, config: GemmConfig | None, precision: str, device: Device) -> Prepared:
+    """The launch for operands of a product, which decides all that is fixed at compile time. Runs nothing.
+
+    Args:
+        tensors: mat_a, mat_b, offs, out, bias, scale_a, scale_b, as for ``multiply``.
+        keep_tail, config: as for ``multiply``.
+        precision: "ieee" or "tf32".
+        device: that the launch is for; the tensors may be elsewhere.
+    """
+    mode = _MODES[tensors[0].dim(), tensors[1].dim()]
+    if mode == "k":
+        return _transposed_launch(tensors, config, precision, device)
+    return _contiguous_launch(tensors, mode, keep_tail, config, precision, device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +187,9 @@ class _Plan:
         mat_a, mat_b, offs, out = tensors[:4]
         self._lock = threading.Lock()
         self._relaunch = None
-        mode = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}[mat_a.dim(), mat_b.dim()]
+        mode = _MODES[mat_a.dim(), mat_b.dim()]
+        # Which operand the kernel calls a: a ragged N is computed as a ragged M of the transposed operands.
+        self._source_a = int(mode == "n")
         self.mode, self.keep_tail, self.config, self.precision = mode, keep_tail, config, precision
         groups = out.shape[0] if mode in ("k", "batch") else offs.shape[0]
         depth = mat_b.shape[-2]
@@ -214,25 +243,29 @@ class _Plan:
 
     def _build(self, tensors):
         """Kernel, grid, arguments by name, and compile options."""
-        if self.mode == "k":
-            return _transposed_launch(tensors, self.config, self.precision, self)
-        return _contiguous_launch(tensors, self.config, self.precision, self)
+        from course_kernels.kernels import contiguous, transposed
+
+        name, *rest = prepare(
+            tensors,
+            keep_tail=self.keep_tail,
+            config=self.config,
+            precision=self.precision,
+            device=Device.of(self.device),
+        )
+        return {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}[name], *rest
 
 
-def _contiguous_launch(tensors, config, precision, plan):
+def _contiguous_launch(tensors, mode, keep_tail, config, precision, device) -> Prepared:
     """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
-    from course_kernels.kernels import contiguous
     from course_kernels.kernels.round_robin import COL_MAJOR, DYNAMIC, ROUND_ROBIN
 
     mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
-    plan._source_a = 0
-    if plan.mode == "n":
+    if mode == "n":
         mat_a, mat_b, out, scale_a, scale_b = mat_b.mT, mat_a.mT, out.mT, scale_b, scale_a
-        plan._source_a = 1
-    ragged = plan.mode != "batch"
+    ragged = mode != "batch"
     groups, depth, columns = mat_b.shape
     rows = mat_a.shape[0] if ragged else mat_a.shape[1]
-    described = runtime.supports_descriptors(plan.device)
+    described = device.described
     shared_b = groups > 1 and mat_b.stride(0) == 0
     a = _lines(mat_a, described)
     b = _lines((mat_b[:1] if shared_b else mat_b).mT, described)
@@ -240,11 +273,11 @@ def _contiguous_launch(tensors, config, precision, plan):
     row_step = 16 // mat_a.element_size() if ragged and a.kind == COL_MAJOR.value else 1
     c = (_window if ragged else _grouped)(out, described and row_step == 1)
     op = "grouped_mm" if ragged else "grouped_mm_batch"
-    config = _fitting(config, op, rows, depth, columns, groups, mat_a, out, c, plan.device)
+    config = _fitting(config, op, (rows, depth, columns, groups), mat_a, out, (a, b, c), precision, device)
     block_m, block_n, block_k = config.block
     counter = None
     if config.schedule == "dynamic":
-        counter = torch.zeros(1, dtype=torch.int32, device=plan.device)
+        counter = torch.zeros(1, dtype=torch.int32, device=mat_a.device)
     arguments = dict(
         a=_block(a, mat_a, block_m, block_k),
         b=_block(b, mat_b, block_n, block_k),
@@ -254,26 +287,24 @@ def _contiguous_launch(tensors, config, precision, plan):
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
-        ZERO_TAIL=ragged and not plan.keep_tail, GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
+        ZERO_TAIL=ragged and not keep_tail, GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=(DYNAMIC if counter is not None else ROUND_ROBIN).value, PRECISION=precision,
     )  # fmt: skip
     # What lies in groups is not known here; as many tiles as there could be.
     most = (config.tiles(rows, columns) + groups * -(-columns // block_n)) if ragged else None
     most = most or groups * config.tiles(rows, columns)
-    return contiguous.contiguous_kernel, _grid(config, most, plan.device), arguments, _options(config)
+    return Prepared("contiguous", _grid(config, most, device), arguments, _options(config))
 
 
-def _transposed_launch(tensors, config, precision, plan):
+def _transposed_launch(tensors, config, precision, device) -> Prepared:
     """Mode "k"."""
-    from course_kernels.kernels import transposed
-
     mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
-    plan._source_a = 0
     (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
-    described = runtime.supports_descriptors(plan.device)
+    described = device.described
     a, b, c = _window(mat_a.mT, described), _window(mat_b, described), _grouped(out, described)
-    config = _fitting(config, "grouped_mm_k", rows, total, columns, groups, mat_a, out, c, plan.device)
+    extents = (rows, total, columns, groups)
+    config = _fitting(config, "grouped_mm_k", extents, mat_a, out, (a, b, c), precision, device)
     block_m, block_n, block_k = config.block
     arguments = dict(
         a=a.descriptor(mat_a, (block_k, block_m)) or mat_a,
@@ -287,8 +318,8 @@ def _transposed_launch(tensors, config, precision, plan):
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         PRECISION=precision, SPAN=64,
     )  # fmt: skip
-    grid = _grid(config, groups * config.tiles(rows, columns), plan.device)
-    return transposed.transposed_kernel, grid, arguments, _options(config)
+    grid = _grid(config, groups * config.tiles(rows, columns), device)
+    return Prepared("transposed", grid, arguments, _options(config))
 
 
 def _block(operand: _Operand, tensor: torch.Tensor, lines: int, depth: int):
@@ -317,32 +348,29 @@ def _options(config: GemmConfig) -> dict[str, int]:
     return dict(num_warps=config.num_warps, num_stages=config.num_stages)
 
 
-def _grid(config: GemmConfig, most_tiles: int, device: torch.device) -> tuple[int]:
-    num_sms = runtime.num_sms(device)
-    programs = _INTERPRETER_PROGRAMS if num_sms is None else num_sms * config.programs_per_sm
+def _grid(config: GemmConfig, most_tiles: int, device: Device) -> tuple[int]:
+    programs = _INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
     return (max(1, min(programs, most_tiles)),)
 
 
-def _fitting(config, op, rows, depth, columns, groups, mat_a, out, c, device) -> GemmConfig:
-    """The given or tuned configuration, with as many stages as the GPU's shared memory holds."""
-    chosen = config or get_config(op, rows, depth, columns, groups, dtype=mat_a.dtype, arch=runtime.capability(device))
-    if chosen.schedule == "chunks" or (chosen.schedule == "dynamic" and op == "grouped_mm_k"):
-        raise ValueError(f"config.schedule must be one that {op} has, got {chosen.schedule!r}")
-    limit = runtime.shared_memory_limit(device)
-    if limit is None:
-        return chosen
-    kernel = "pointers" if c.shape is None else "tma"
-    # Reductions over the groups and the barriers of the stages have a few hundred bytes to themselves.
-    limit -= 1024
-    stages = chosen.num_stages
-    while stages > 1:
-        fit = dataclasses.replace(chosen, num_stages=stages)
-        if fit.shared_memory(kernel, mat_a.element_size(), out.element_size(), runtime.capability(device)) <= limit:
-            return fit
-        if config is not None:
-            break
-        stages -= 1
-    raise ValueError(f"config needs more shared memory than the {limit + 1024} bytes that a program can have: {chosen}")
+def _fitting(config, op, extents, mat_a, out, operands, precision, device: Device) -> GemmConfig:
+    """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds."""
+    kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
+    limits = dict(
+        capability=device.capability, shared_limit=device.shared_limit, described=operands[-1].shape is not None
+    )
+    if config is not None:
+        if reason := config.valid_for(kernel, *sizes, **limits):
+            raise ValueError(f"config does not suit {reason}; got {config}")
+        return config
+    described = all(operand.shape is not None for operand in operands)
+    chosen = get_config(
+        op, *extents, dtype=mat_a.dtype, arch=device.arch, precision=precision, described=described
+    )  # fmt: skip
+    fitted = chosen.fitted(kernel, *sizes, **limits)
+    if fitted is None:
+        raise ValueError(f"no configuration suits this GPU: {chosen.valid_for(kernel, *sizes, **limits)}")
+    return fitted
 
 
 def _write_without_product(mode, keep_tail, offs, out, bias, mat_b) -> None:

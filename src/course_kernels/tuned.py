@@ -128,11 +128,6 @@ def get_config(
     return choice if explain else choice.config
 
 
-def arch_of(device: torch.device) -> tuple[int, int] | str | None:
-    """What ``get_config`` takes as ``arch`` for a device: "gfx" for any AMD GPU."""
-    return runtime.capability(device) or (None if runtime.num_sms(device) is None else "gfx")
-
-
 def canonical_arch(arch) -> str | None:
     """The name of an architecture: "sm_90", "gfx942", or None.
 
