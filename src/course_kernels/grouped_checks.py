@@ -69,7 +69,7 @@ def check(mat_a, mat_b, offs, bias, out_dtype, backend: str, scaled: bool = Fals
         return _known[key]
     except KeyError:
         found = problem(mat_a, mat_b, offs, bias, out_dtype, backend, scaled)
-    except (AttributeError, TypeError):  # something is no tensor, or cannot be hashed: find out what
+    except (AttributeError, TypeError, RuntimeError):  # no tensor, not to be hashed, or without a shape: find out
         return problem(mat_a, mat_b, offs, bias, out_dtype, backend, scaled)
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
@@ -315,8 +315,8 @@ def overlaps_itself(tensor: Tensor) -> bool:
 def share_memory(x: Tensor, y: Tensor) -> bool:
     """Whether two tensors have an address in common.
 
-    Exact where both have the same strides and element size and neither overlaps itself, as interlocking slices of one
-    buffer do. Of other tensors whose address ranges meet, it says that they do.
+    Exact where both have the same strides, as interlocking slices of one buffer do; a matrix and a batch of matrices
+    may differ in rank. Of others whose address ranges meet, it says that they share memory.
 
     Args:
         x, y: dense tensors of any rank.
@@ -324,14 +324,19 @@ def share_memory(x: Tensor, y: Tensor) -> bool:
     (x_start, x_end), (y_start, y_end) = byte_range(x), byte_range(y)
     if x_end <= y_start or y_end <= x_start:
         return False
-    size = x.element_size()
-    if x.stride() != y.stride() or size != y.element_size() or (x_start - y_start) % size:
+    if x.dim() > y.dim():
+        x, y, x_start, y_start = y, x, y_start, x_start
+    size, missing = x.element_size(), y.dim() - x.dim()
+    if x.stride() != y.stride()[missing:] or size != y.element_size() or (x_start - y_start) % size:
         return True
-    if overlaps_itself(x) or overlaps_itself(y):
-        return True
-    extents = sorted(zip(x.stride(), x.shape, y.shape), reverse=True)
-    used = [(stride, x_size, y_size) for stride, x_size, y_size in extents if x_size > 1 or y_size > 1]
-    return _reaches((x_start - y_start) // size, used)
+    extents = sorted(zip(y.stride(), (1,) * missing + tuple(x.shape), y.shape), reverse=True)
+    extents = [extent for extent in extents if max(extent[1:]) > 1]
+    reach = 0
+    for stride, x_size, y_size in reversed(extents):
+        if stride <= reach:  # steps of one stride do not pass over all that the smaller ones reach
+            return True
+        reach += stride * (max(x_size, y_size) - 1)
+    return _reaches((x_start - y_start) // size, extents)
 
 
 def _reaches(distance: int, extents: list[tuple[int, int, int]]) -> bool:
@@ -342,7 +347,5 @@ def _reaches(distance: int, extents: list[tuple[int, int, int]]) -> bool:
     if not extents:
         return distance == 0
     (stride, x_size, y_size), *rest = extents
-    if not stride:  # an extent of 1 in both would have been left out: the tensors meet wherever the rest does
-        return _reaches(distance, rest)
     first = distance // stride
     return any(-x_size < i < y_size and _reaches(distance - i * stride, rest) for i in (first, first + 1))

@@ -1,8 +1,8 @@
 """``grouped_mm`` as torch sees it: operators with fake kernels, gradients, a batching rule and FLOP counts.
 
-An eager call without gradients goes to the kernels past torch's dispatcher, which would cost it several microseconds.
-Whatever needs the dispatcher (gradients, ``torch.compile``, ``torch.func``, modes, tensor subclasses, tensors without
-memory) goes through ``torch.ops.course_kernels``, and comes back here from there.
+An eager call goes to the kernels past torch's dispatcher, which would cost it several microseconds, and three times as
+many with gradients. Whatever needs the dispatcher (``torch.compile``, modes, tensor subclasses, tensors without memory)
+goes through ``torch.ops.course_kernels``, and comes back here from there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from course_kernels import grouped_checks as checks
 from course_kernels.config import GemmConfig
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
-_OUTS = object()  # in place of a dtype: that of the tensor to write to
 _launch = None  # course_kernels.grouped_launch, once a kernel has been needed
 
 
@@ -40,6 +39,8 @@ def multiply(mat_a, mat_b, offs, bias, out_dtype, check=False, backend="auto", c
         return out
     if not torch.compiler.is_compiling():  # before the dispatcher says in its own words what is no tensor
         checks.problem(mat_a, mat_b, offs, bias, out_dtype, backend)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return _Functional.apply(mat_a, mat_b, offs, bias, out_dtype, check, backend, config)
     return torch.ops.course_kernels.grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, bool(check), backend, encode_config(config)
     )
@@ -68,15 +69,15 @@ def multiply_into(
     if wants_grad(mat_a, mat_b, bias):
         raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
     if is_plain(out, mat_a, mat_b, offs, bias, scale_a, scale_b):
-        arguments = (mat_a, mat_b, offs, bias, scale_a, scale_b, out, keep_tail, check, backend, config)
-        _grouped_mm_out(*arguments, out_dtype=out_dtype)
+        _grouped_mm_out(
+            mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail, check, backend, config
+        )  # fmt: skip
         return out
     if not torch.compiler.is_compiling():
         found, *_ = _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, backend, fake=True)
         checks.check_out_form(out, found, mat_a.device)
-    torch.ops.course_kernels.grouped_mm_out(
-        mat_a, mat_b, offs, bias, scale_a, scale_b, out, keep_tail, bool(check), backend, encode_config(config)
-    )
+    arguments = (mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail)
+    torch.ops.course_kernels.grouped_mm_out(*arguments, bool(check), backend, encode_config(config))
     return out
 
 
@@ -200,7 +201,7 @@ _library.define(
 )
 _library.define(
     "grouped_mm_out(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, Tensor? scale_a, Tensor? scale_b, "
-    "Tensor(a!) out, bool keep_tail, bool check, str backend, str config) -> ()",
+    "ScalarType? out_dtype, Tensor(a!) out, bool keep_tail, bool check, str backend, str config) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -224,11 +225,9 @@ def _scaled_grouped_mm(
 
 
 def _grouped_mm_out(
-    mat_a, mat_b, offs, bias, scale_a, scale_b, out, keep_tail, check, backend, config, fake=False, out_dtype=_OUTS
+    mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail, check, backend, config, fake=False
 ):  # fmt: skip
     """The others into a given tensor."""
-    if out_dtype is _OUTS:
-        out_dtype = out.dtype if out.dtype in checks.OUT_DTYPES else None
     found, lines_a, lines_b = _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, backend, fake)
     config = decode_config(config)
     if fake:
@@ -316,10 +315,22 @@ def _batched(info, in_dims, *arguments):
     """vmap: one product for each element of the batch."""
 
     def element(i):
-        return [v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims)]
+        *others, config = [v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims)]
+        return multiply(*others, decode_config(config))
 
-    outs = [torch.ops.course_kernels.grouped_mm(*element(i)) for i in range(info.batch_size)]
-    return torch.stack(outs), 0
+    return torch.stack([element(i) for i in range(info.batch_size)]), 0
+
+
+class _Functional(torch.autograd.Function):
+    """The operator under ``torch.func``, which does not look into an operator's own gradient."""
+
+    @staticmethod
+    def forward(*arguments):
+        return multiply(*arguments)
+
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
+    vmap = staticmethod(_batched)
 
 
 torch.library.register_vmap("course_kernels::grouped_mm", _batched, lib=_library)
