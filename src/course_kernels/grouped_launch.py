@@ -24,7 +24,7 @@ _MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}  # by the oper
 _INTERPRETER_PROGRAMS = 4
 _WINDOW_ROWS = 2**30  # what a window can hold (triton.tools.ragged_tma)
 _MAX_PLANS = 4096
-_plans: dict[tuple, _Plan] = {}
+_plans: dict[tuple, Plan] = {}
 
 
 def multiply(
@@ -38,7 +38,7 @@ def multiply(
     scale_b: torch.Tensor | None = None,
     keep_tail: bool = False,
     config: GemmConfig | None = None,
-) -> None:
+) -> Plan | None:
     """Write the grouped product of checked operands to ``out``; ``grouped_mm`` says what they are.
 
     Args:
@@ -49,12 +49,15 @@ def multiply(
         keep_tail: leave what lies behind the last group in ``out`` as it is.
         config: instead of ``get_config``'s.
 
+    Returns:
+        The launch, which can be run again on tensors of the same form; None where there was nothing to do.
+
     Raises:
         ValueError: ``config`` does not fit the kernel or the GPU's shared memory.
         RuntimeError: the process cannot run kernels.
     """
     if not out.numel():
-        return
+        return None
     tensors = (mat_a, mat_b, offs, out, bias, scale_a, scale_b)
     index = mat_a.device.index
     key = (
@@ -69,13 +72,14 @@ def multiply(
         runtime.check_can_launch(mat_a.device)
         if len(_plans) >= _MAX_PLANS:
             _plans.clear()
-        plan = _Plan(tensors, keep_tail, config, precision="tf32" if key[-1] else "ieee")
+        plan = Plan(tensors, keep_tail, config, precision="tf32" if key[-1] else "ieee")
         _plans[key] = plan
     if index is None or index == torch.cuda.current_device():
         plan.run(tensors)
     else:
         with torch.cuda.device(index):
             plan.run(tensors)
+    return plan
 
 
 class Prepared(NamedTuple):
@@ -180,7 +184,7 @@ def _grouped(batch: torch.Tensor, described: bool) -> _Operand:
     return _Operand(POINTERS.value)
 
 
-class _Plan:
+class Plan:
     """Everything about a launch but its addresses."""
 
     def __init__(self, tensors, keep_tail: bool, config: GemmConfig | None, precision: str):
@@ -195,6 +199,10 @@ class _Plan:
         depth = mat_b.shape[-2]
         self.without_product = (not groups or not depth) and mode != "k"
         self.device = mat_a.device
+
+    def here(self) -> bool:
+        """Whether the plan's device is the current one, as ``run`` wants it."""
+        return self.device.index is None or self.device.index == torch.cuda.current_device()
 
     def run(self, tensors) -> None:
         """Launch on these tensors, which are alike to those that the plan was made for."""

@@ -8,18 +8,46 @@ goes through ``torch.ops.course_kernels``, and comes back here from there.
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
-import sys
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from course_kernels import grouped_checks as checks
+from course_kernels import grouped_flops
 from course_kernels.config import GemmConfig
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 _launch = None  # course_kernels.grouped_launch, once a kernel has been needed
+
+
+class _Known(NamedTuple):
+    """A call that has passed all checks once: its result's form, and its launch."""
+
+    out_shape: tuple[int, ...]
+    out_dtype: torch.dtype
+    plan: object
+
+
+_known: dict[tuple, _Known] = {}
+_MOST_KNOWN = 4096  # a new total_m in every batch must not grow the memory for ever
+
+
+def _metadata(mat_a, mat_b, offs, bias, out_dtype, backend, config) -> tuple | None:
+    """All that checks and launch look at, which is everything but values and addresses. None where something is no
+    tensor, none with strides, or a lazily negated view."""
+    try:
+        if mat_a.is_neg() or mat_b.is_neg() or (bias is not None and bias.is_neg()):
+            return None
+        return (
+            mat_a.shape, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
+            mat_b.shape, mat_b.stride(), mat_b.dtype, mat_b.device, mat_b.data_ptr() & 15,
+            None if offs is None else (offs.shape, offs.stride(), offs.dtype, offs.device, offs.data_ptr() & 15),
+            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15),
+            out_dtype, backend, config, torch.backends.cuda.matmul.allow_tf32,
+        )  # fmt: skip
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def multiply(mat_a, mat_b, offs, bias, out_dtype, check=False, backend="auto", config=None) -> Tensor:
@@ -104,8 +132,8 @@ def wants_grad(*tensors) -> bool:
 
 def compute(
     mat_a, mat_b, offs, out, *, bias=None, scale_a=None, scale_b=None, keep_tail=False, backend="auto", config=None
-) -> None:
-    """Write the product of checked operands to ``out``, by the backend's means."""
+):
+    """Write the product of checked operands to ``out``, by the backend's means. Returns ``grouped_launch``'s plan."""
     global _launch
     if mat_a.is_neg():
         mat_a = mat_a.resolve_neg()
@@ -115,12 +143,12 @@ def compute(
         bias = bias.resolve_neg()
     if backend == "torch" or (backend == "auto" and mat_a.is_cpu):
         _loop(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
-        return
+        return None
     if _launch is None:
         from course_kernels import grouped_launch
 
         _launch = grouped_launch
-    _launch.multiply(
+    return _launch.multiply(
         mat_a, mat_b, offs, out, bias=bias, scale_a=scale_a, scale_b=scale_b, keep_tail=keep_tail, config=config
     )
 
@@ -239,6 +267,7 @@ def _grouped_mm_out(
         checks.validate_offs(found, offs)
     options = dict(scale_a=lines_a, scale_b=lines_b, keep_tail=keep_tail, backend=backend, config=config)
     compute(mat_a, mat_b, offs, out, bias=bias, **options)
+    torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
 
 
 def _checked(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, backend, fake):
@@ -336,43 +365,4 @@ class _Functional(torch.autograd.Function):
 torch.library.register_vmap("course_kernels::grouped_mm", _batched, lib=_library)
 
 
-# ---- FLOP counts
-
-
-def flops(mat_a_shape, mat_b_shape, *others, out_shape=None) -> int:
-    """Multiplications and additions of a grouped product, the tail counted as if it belonged to a group: what the
-    groups hold is known to the device alone."""
-    groups = mat_a_shape[0] if len(mat_a_shape) == len(mat_b_shape) == 3 else 1
-    return 2 * groups * mat_a_shape[-2] * mat_a_shape[-1] * mat_b_shape[-1]
-
-
-def _register_flops(flop_counter) -> None:
-    ops = torch.ops.course_kernels
-    flop_counter.register_flop_formula([ops.grouped_mm, ops.scaled_grouped_mm, ops.grouped_mm_out])(flops)
-
-
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Registers the FLOP formula when torch's counter is first imported: importing it here would import triton, too."""
-
-    name = "torch.utils.flop_counter"
-
-    def find_spec(self, fullname, path=None, target=None):
-        """The module's ordinary spec, with the registration behind its execution."""
-        if fullname != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            _register_flops(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-if _WhenImported.name in sys.modules:
-    _register_flops(sys.modules[_WhenImported.name])
-else:
-    sys.meta_path.insert(0, _WhenImported())
+grouped_flops.register()
