@@ -14,6 +14,7 @@ import triton
 
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, launch, runtime
 from course_kernels.codegen import TARGETS, Build, CompileError, build, compile_kernel, compile_many, shipped
+from course_kernels.codegen.builds import LIST_KERNELS
 
 CUDA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
 TMA = ["sm_90", "sm_100", "sm_120"]
@@ -51,7 +52,7 @@ def grid(target: str) -> list[Build]:
     three, only the configuration decides whether a build fits, so only that axis is covered in full. Of the pairs, the
     transposed ones (the gradients' operands) matter most and are not left out for any kernel.
     """
-    everything = shipped(target)
+    everything = shipped(target, LIST_KERNELS)
     chosen = [spec for spec in everything if " row/row " in str(spec) and "unaligned" not in str(spec)]
     others: dict[tuple, list[Build]] = {}
     for spec in everything:
@@ -88,7 +89,7 @@ def test_what_ships_compiles_fits_and_does_not_spill(target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_configuration_dtype_and_layout_is_in_the_grid(target):
-    everything, chosen = shipped(target), grid(target)
+    everything, chosen = shipped(target, LIST_KERNELS), grid(target)
 
     def covered(specs, pattern):
         return {re.search(pattern, str(spec))[0] for spec in specs}
@@ -100,7 +101,7 @@ def test_every_configuration_dtype_and_layout_is_in_the_grid(target):
 def test_what_is_claimed_where():
     half = build("round_robin", dtype="float16", config=GemmConfig(64, 64, 32, 8, 2, 8, 2), aligned=False)
     assert codegen.claims(half) == tuple(TARGETS)
-    names = {target: {" ".join(str(spec).split()[:2]) for spec in shipped(target)} for target in TARGETS}
+    names = {target: {" ".join(str(spec).split()[:2]) for spec in shipped(target, LIST_KERNELS)} for target in TARGETS}
     assert {target for target in TARGETS if "tma float16" in names[target]} == set(TMA)
     assert {target for target in TARGETS if "round_robin float8_e4m3fn" in names[target]} == set(TMA)
     assert "round_robin bfloat16" not in names["sm_75"]

@@ -94,6 +94,9 @@ def test_shared_memory_of_the_packed_kernels_by_hand():
         assert config.shared_memory(kernel, 2, 2, (9, 0)) == stages + 128 * 256 * 2 // 2 + 1024
         assert config.shared_memory(kernel, 2, 2, (10, 0)) == stages + 128 * 256 * 2 + 1024
         assert config.shared_memory(kernel, 2, 2, (9, 0), described=False) == stages + 16384 + 1024
+    wide = GemmConfig(64, 64, 32, num_stages=2)
+    assert wide.shared_memory("contiguous", 4, 4, (9, 0)) == 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024
+    assert wide.shared_memory("contiguous", 4, 4, (10, 0)) == 2 * 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024
     assert GemmConfig(16, 32, 16, num_stages=1).shared_memory("contiguous", 2, 4, described=False) == 1536 + 2048 + 1024
 
 

@@ -82,6 +82,8 @@ class GemmConfig:
         stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
         packed = kernel in _ABSENT_SCHEDULES
+        if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
+            stages *= 2  # for TF32 the compiler keeps a second, transposed copy of one operand's stages, or both's
         if kernel == "tma" or (packed and described):
             # The tile leaves through shared memory while the next one's blocks arrive. Before Blackwell the parts of a
             # tile take turns in one buffer; there the compiler gives each its own.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import re
 from pathlib import Path
@@ -252,11 +253,16 @@ def _nearest_table(arch: str) -> Table | None:
     return min(tables, key=lambda t: (abs(int(t.arch[3:]) - number), int(t.arch[3:])), default=None)
 
 
+def _serving(name: str) -> tuple[str, ...]:
+    """The ops, or dtypes, whose entries serve one, its own first."""
+    others = {"float16": "bfloat16", "bfloat16": "float16", "grouped_mm_batch": "grouped_mm"}
+    return (name, others[name]) if name in others else (name,)
+
+
 def _nearest_entry(table: Table, op: str, bucket: Bucket, dtype: str) -> tuple[int, Entry] | None:
     """Distance and entry: the op's and dtype's own if any is near enough, else those that serve them."""
-    siblings = {"float16": ("float16", "bfloat16"), "bfloat16": ("bfloat16", "float16")}.get(dtype, (dtype,))
-    for served in (op, "grouped_mm") if op == "grouped_mm_batch" else (op,):
-        for name in siblings:
+    for served in _serving(op):
+        for name in _serving(dtype):
             found = [
                 (away, entry.bucket, entry)
                 for entry in table.entries
@@ -304,13 +310,40 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bo
         notes.append("nothing was measured for this kind of architecture: defaults")
     else:
         notes.append("defaults for launches in which not everything goes through a descriptor; none is measured")
+    config, *more = _default(op, bucket, dtype, arch, described)
+    return choice(config, *notes, *more)
+
+
+def _default(op: str, bucket: Bucket, dtype: str, arch: str, described: bool) -> tuple:
+    """The configuration where nothing was measured, and notes."""
+    capability = capability_of(arch)
     if (capability or (0, 0)) < runtime.TENSOR_CORE_CAPABILITY:
-        return choice(packed_configs.NARROW, *notes, "no tensor cores that the compiler uses, or none that were tried")
+        return packed_configs.NARROW, "no tensor cores that the compiler uses, or none that were tried"
     options = packed_configs.defaults(op, bucket, dtype, described)
+    limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
     for config in options:
         fitted = config.fitted(kernel_of(op), TYPES[dtype], **limits)
         if fitted is not None:
-            if fitted != options[0]:
-                notes.append(f"for shared memory instead of {describe(options[0])}")
-            return choice(fitted, *notes)
+            return (fitted,) if fitted == options[0] else (fitted, f"for shared memory: not {describe(options[0])}")
     raise ValueError(f"no configuration of {op} for {dtype} fits into the shared memory of {arch}")
+
+
+def all_configs(op: str, dtype: str, arch: str, described: bool) -> tuple[GemmConfig, ...]:
+    """Every configuration that ``get_config`` can return for an op, a type and an architecture.
+
+    Args:
+        op: one of ``OPS``.
+        dtype: a name in ``packed_configs.TYPES``.
+        arch: a canonical name.
+        described: as for ``get_config``.
+    """
+    extents = (16, 32, 64, 128, 1024, 2048, 8192)
+    found = [
+        _default(op, Bucket(rows, extent, depth, 8), dtype, arch, described)[0]
+        for rows, extent, depth in itertools.product(extents, extents, extents)
+    ]
+    if described and (table := _nearest_table(arch)):
+        limits = dict(capability=capability_of(arch), shared_limit=shared_limit(arch), described=described)
+        served = [entry for entry in table.entries if entry.dtype in _serving(dtype) and entry.op in _serving(op)]
+        found += [entry.config.fitted(kernel_of(op), TYPES[dtype], **limits) for entry in served]
+    return tuple(dict.fromkeys(config for config in found if config is not None))

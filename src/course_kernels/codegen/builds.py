@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -13,7 +13,9 @@ from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig, candidates
 from course_kernels.group_gemm import IN_DTYPES, _Settings
 
-KERNELS = ("naive", "round_robin", "tma")
+LIST_KERNELS = ("naive", "round_robin", "tma")
+PACKED_KERNELS = ("contiguous", "transposed")
+KERNELS = LIST_KERNELS + PACKED_KERNELS
 _TYPE = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -28,8 +30,8 @@ class Build:
     """One specialisation of a kernel, ready to be compiled.
 
     Args:
-        kernel: "naive", "round_robin", "tma", or "module:function" or "path/to/file.py:function" for any
-            ``@triton.jit`` function.
+        kernel: "naive", "round_robin", "tma", "contiguous", "transposed", or "module:function" or
+            "path/to/file.py:function" for any ``@triton.jit`` function.
         signature: type of each run-time argument by name, as Triton writes them: "*fp16", "i32", "*i64", ...
         constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1.
         divisible_by_16: names of run-time arguments that are multiples of 16 (addresses: of 16 bytes). Triton looks
@@ -97,11 +99,13 @@ def build(
     aligned: bool = True,
     precision: str = "ieee",
     record: bool = False,
+    **packed,
 ) -> Build:
-    """The specialisation that ``group_gemm`` launches for problems of this kind.
+    """The specialisation that ``group_gemm``, or ``grouped_mm``, launches for problems of this kind.
 
     Args:
-        kernel: "naive", "round_robin" or "tma".
+        kernel: "naive", "round_robin" or "tma"; "contiguous" or "transposed", for which ``packed.build_packed`` has
+            more options and says what these mean.
         dtype: of A and B: "float16", "bfloat16", "float32" or "float8_e4m3fn".
         out_dtype: of C. Default: as ``group_gemm`` chooses it.
         a_layout, b_layout, c_layout: "row" (last stride 1), "col" (first stride 1) or "any"; "tma" reads no "any".
@@ -119,6 +123,15 @@ def build(
 
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    if kernel in PACKED_KERNELS:
+        from course_kernels.codegen.packed import build_packed
+
+        if record:
+            raise ValueError(f"record must be False for {kernel!r}, which keeps no log")
+        options = dict(a_layout=a_layout, b_layout=b_layout, c_layout=c_layout, aligned=aligned, precision=precision)
+        return build_packed(kernel, dtype=dtype, out_dtype=out_dtype, config=config, **options, **packed)
+    if packed:
+        raise TypeError(f"kernel {kernel!r} has no options {sorted(packed)}")
     for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
         if layout not in _LAYOUTS or (layout == "any" and kernel == "tma" and name != "c_layout"):
             allowed = "'row' or 'col' for kernel 'tma'" if kernel == "tma" else "'row', 'col' or 'any'"
@@ -173,7 +186,7 @@ def _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs) -> tuple[di
 
 
 def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: str = "ieee") -> bool:
-    """Whether ``group_gemm`` runs this kernel on operands of this dtype there: ``runtime``'s rules for a target."""
+    """Whether the library runs this kernel on operands of this dtype there: ``runtime``'s rules for a target."""
     target = find_target(target)
     capability = target.capability
     if kernel == "tma" and (capability or (0, 0)) < runtime.DESCRIPTOR_CAPABILITY:
@@ -185,17 +198,26 @@ def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: s
     return capability >= runtime.TENSOR_CORE_CAPABILITY or (dtype != torch.bfloat16 and precision == "ieee")
 
 
-def shipped(target: str | Target) -> list[Build]:
-    """Every kind of launch that ``group_gemm`` chooses by itself on a target: kernel × dtype (float32 as IEEE and
-    TF32) × layouts of A and B × aligned or not × configuration.
+def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Build]:
+    """Every kind of launch that ``group_gemm`` and ``grouped_mm`` choose by themselves on a target: kernel × dtype
+    (float32 as IEEE and TF32) × layouts of A and B × aligned or not × configuration.
 
     C is row-major and of the default dtype; ``build`` makes the others.
+
+    Args:
+        target: a name in ``TARGETS``.
+        kernels: whose launches.
     """
     target = find_target(target)
     builds = []
-    for kernel, dtype in itertools.product(KERNELS, IN_DTYPES):
+    for kernel, dtype in itertools.product(kernels, IN_DTYPES):
         for precision in ("ieee", "tf32") if dtype == torch.float32 else ("ieee",):
             if not supports(target, kernel, dtype, precision):
+                continue
+            if kernel in PACKED_KERNELS:
+                from course_kernels.codegen.packed import shipped_packed
+
+                builds += shipped_packed(target, kernel, dtype, precision)
                 continue
             sides = ("row", "col") if kernel == "tma" else ("row", "col", "any")
             out_itemsize = _Settings("auto", None, precision, None).result_dtype(dtype).itemsize
@@ -217,5 +239,6 @@ def shipped(target: str | Target) -> list[Build]:
 
 
 def claims(spec: Build) -> tuple[str, ...]:
-    """Names of the targets on which ``group_gemm`` chooses this build by itself."""
-    return tuple(name for name in TARGETS if spec in set(shipped(name)))
+    """Names of the targets on which ``group_gemm`` or ``grouped_mm`` chooses this build by itself."""
+    kernels = [spec.kernel] if spec.kernel in KERNELS else []
+    return tuple(name for name in TARGETS if spec in set(shipped(name, kernels)))

@@ -135,7 +135,7 @@ def compile_kernel(kernel, target: str | Target, *, timeout: float = 120.0, **op
     """Compile a kernel for a GPU that this machine need not have.
 
     Args:
-        kernel: a ``Build``; or "naive", "round_robin" or "tma", with the options of ``build``; or any
+        kernel: a ``Build``; or a name of one of the library's kernels, with the options of ``build``; or any
             ``@triton.jit`` function, as "module:function", "path/to/file.py:function" or itself, with the options of
             ``Build`` (``signature``, ``constexprs``, ``divisible_by_16``, ``num_warps``, ``num_stages``).
         target: a name in ``TARGETS``.

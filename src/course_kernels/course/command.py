@@ -32,6 +32,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "doctor": Subcommand("course_kernels.doctor", "what this machine has, and what of the course runs how"),
     "lab": Subcommand("course_kernels.course.lab", "open the notebooks in JupyterLab"),
     "bench": Subcommand("course_kernels.bench.command", "time grouped_mm against its peers on this machine's GPU"),
+    "tune": Subcommand("course_kernels.bench.tune_command", "measure the packed kernels' configurations on this GPU"),
 }
 
 EXAMPLES = """\

@@ -1,0 +1,180 @@
+"""The tuner's clock: configurations of the packed kernels verified, then timed in turn in CUDA graphs."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+from course_kernels import grouped_launch
+from course_kernels.bench import timing
+from course_kernels.bench.tune import Case, Measured
+from course_kernels.config import GemmConfig
+from course_kernels.packed_configs import candidates
+
+REPEATS = 9
+_MAX_THREADS = 16
+# A result may differ from the exact one by this times (its magnitude + the group's root mean square): a unit in the
+# last place of a 16-bit result; for float32 results what sums of up to 2**14 products were seen to lose, several times.
+_UNITS = {"float16": 2**-10, "bfloat16": 2**-7, "float8_e4m3fn": 2**-7, "float32": 2**-14, "tf32": 2**-8}
+
+
+def operands(case: Case, device: torch.device | str = "cuda", *, tiny: bool = False) -> tuple:
+    """Random operands of a case as ``grouped_launch.multiply`` takes them: mat_a, mat_b, offs, out, scales.
+
+    Args:
+        case: the product.
+        device: of the tensors.
+        tiny: with small extents for which Triton compiles the same kernel: of the same layouts and number of groups,
+            multiples of 16 where the case's are.
+    """
+    dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
+    sizes, M, N, K = case.sizes, case.M, case.N, case.K
+    if tiny:
+        sizes = (16 + bool(sum(sizes) % 16), *[16] * (len(sizes) - 1))
+        M, N, K = (256 + extent % 16 if extent else 0 for extent in (M, N, K))
+    total, groups = sum(sizes), len(sizes)
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        if dtype.itemsize == 1:
+            return torch.empty(shape, device=device).normal_(0.0, 1.0, generator=generator).to(dtype)
+        return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale, generator=generator)
+
+    offs = torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
+    scales: tuple = (None, None)
+    if case.op == "grouped_mm_k":
+        a, b = normal(total, M).mT, normal(total, N, scale=max(total / groups, 1.0) ** -0.5)
+        shape: tuple[int, ...] = (groups, M, N)
+    else:
+        weights = (groups, N, K) if case.b_layout == "col" else (groups, K, N)
+        a, b = normal(total, K), normal(*weights, scale=K**-0.5)
+        b = b.mT if case.b_layout == "col" else b
+        shape = (total, N)
+        if dtype.itemsize == 1:
+            scales = tuple(torch.rand(s, device=device, generator=generator) for s in ((total,), (groups, N)))
+    out = torch.empty(shape, dtype=torch.bfloat16 if dtype.itemsize == 1 else dtype, device=device)
+    return a, b, offs, out, *scales
+
+
+def _launch(case: Case, config: GemmConfig, a, b, offs, out, scale_a, scale_b) -> Callable[[], None]:
+    def launch() -> None:
+        grouped_launch.multiply(a, b, offs, out, scale_a=scale_a, scale_b=scale_b, config=config)
+
+    return launch
+
+
+def _groups(case: Case, out: torch.Tensor) -> Sequence[torch.Tensor]:
+    return out.unbind() if case.op == "grouped_mm_k" else out.split(case.sizes)
+
+
+def _exact(case: Case, g: int, start: int, a, b, scale_a, scale_b) -> torch.Tensor:
+    end = start + case.sizes[g]
+    if case.op == "grouped_mm_k":
+        return a[:, start:end].double() @ b[start:end].double()
+    product = a[start:end].double() @ b[g].double()
+    return product if scale_a is None else product * scale_a[start:end, None].double() * scale_b[g].double()
+
+
+def wrong_elements(case: Case, tensors: tuple, reference: torch.Tensor | None = None) -> int:
+    """How many elements of a result are off, against float64 products, or twice the bound against a right result."""
+    a, b, _, out, *scales = tensors
+    start, wrong = 0, []
+    for g, part in enumerate(_groups(case, out)):
+        exact = _exact(case, g, start, a, b, *scales) if reference is None else _groups(case, reference)[g].float()
+        start += case.sizes[g]
+        rms = exact.square().mean().sqrt() if exact.numel() else 0.0
+        bound = (exact.abs() + rms) * (_UNITS[case.dtype] * (1 if reference is None else 2))
+        wrong.append((~((part.to(exact.dtype) - exact).abs() <= bound)).sum())  # a NaN is within no bound
+    return int(torch.stack(wrong).sum()) if wrong else 0
+
+
+@contextmanager
+def _tf32(case: Case):
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")
+
+
+def compile_ahead(cases: Sequence[Case], tell: Callable[[str], object] = print) -> None:
+    """Compile what the cases need, several kernels at a time, by running each on tiny operands.
+
+    The compiler works without Python's lock for the most part. What fails here fails again, with its reason, when it
+    is measured.
+    """
+    work: dict[tuple, tuple[Case, GemmConfig]] = {}
+    for case in cases:
+        for config in candidates(case.op, case.bucket, case.dtype):
+            fixed = (case.op, case.dtype, case.b_layout, config, (len(case.sizes) - 1).bit_length())
+            work.setdefault((*fixed, sum(case.sizes) % 16 == 0), (case, config))
+    threads = min(_MAX_THREADS, os.cpu_count() or 1)
+    tell(f"compiling {len(work)} kernels, {threads} at a time")
+    device = torch.device("cuda", torch.cuda.current_device())  # a new thread's own would be the first
+
+    def one(item: tuple[Case, GemmConfig]) -> None:
+        case, config = item
+        try:
+            _launch(case, config, *operands(case, device, tiny=True))()
+        except Exception:
+            return
+
+    for tf32 in (False, True):
+        items = [item for item in work.values() if (item[0].dtype == "tf32") is tf32]
+        if items:
+            # A setting of the process: not while other threads' cases want the other.
+            with _tf32(items[0][0]), ThreadPoolExecutor(threads) as pool:
+                list(pool.map(one, items))
+    torch.cuda.synchronize()
+
+
+def measure(case: Case, configs: Sequence[GemmConfig], repeats: int = REPEATS) -> Measured:
+    """Time configurations of a case on the current GPU, each after its result over poisoned memory was verified.
+
+    Args:
+        case: the product.
+        configs: to time.
+        repeats: timed calls of each, in turn, the L2 cache flushed before each.
+
+    Returns:
+        Times, and reasons where a configuration failed or was wrong.
+    """
+    tensors = operands(case)
+    out = tensors[3]
+    graphs: dict[GemmConfig, torch.cuda.CUDAGraph] = {}
+    failed: dict[GemmConfig, str] = {}
+    reference = None
+    with _tf32(case):
+        for config in configs:
+            try:
+                graph = timing.capture(_launch(case, config, *tensors), warmups=1)
+                out.fill_(float("nan"))
+                graph.replay()
+                if wrong := wrong_elements(case, tensors, reference):
+                    failed[config] = f"{wrong} of {out.numel()} elements are wrong"
+                    continue
+            except Exception as error:
+                failed[config] = _reason(error)
+                torch.cuda.synchronize()  # raises where the device is lost, and with it every figure to come
+                continue
+            graphs[config] = graph
+            reference = out.clone() if reference is None else reference
+        names = {str(i): config for i, config in enumerate(graphs)}
+        functions = {name: graphs[config].replay for name, config in names.items()}
+        times = timing.interleaved_us(functions, repeats) if functions else {}
+    us = {names[name]: values for name, values in times.items()}
+    del tensors, out, graphs, functions, reference
+    gc.collect()
+    torch.cuda.empty_cache()
+    return Measured(us, failed)

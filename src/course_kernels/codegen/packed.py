@@ -1,0 +1,168 @@
+"""Builds of the packed kernels: whatever ``grouped_launch`` would launch for operands like these."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+
+import torch
+
+from course_kernels import tuned
+from course_kernels.codegen.builds import _TYPE, Build, _dtype
+from course_kernels.codegen.targets import Target
+from course_kernels.config import GemmConfig
+from course_kernels.device import Device
+from course_kernels.group_gemm import IN_DTYPES, OUT_DTYPES
+from course_kernels.packed_configs import TYPES
+
+MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
+_OPS = {"m": "grouped_mm", "n": "grouped_mm", "k": "grouped_mm_k", "batch": "grouped_mm_batch"}
+# Layouts of A and B that training and inference meet: weights are stored (N, K) or (K, N), gradients transpose. What a
+# layer stores comes first.
+_LAYOUTS = {
+    "m": (("row", "col"), ("row", "row")),
+    "n": (("row", "row"), ("col", "row")),
+    "k": (("col", "row"), ("row", "row")),
+    "batch": (("row", "col"), ("row", "row"), ("col", "row")),
+}
+# Extents of the stand-in operands: as for all that are multiples of 16, Triton specialises for no others but 1.
+_EXTENT, _GROUPS = 512, 8
+
+
+def build_packed(
+    kernel: str,
+    *,
+    mode: str | None = None,
+    dtype: str | torch.dtype = "bfloat16",
+    out_dtype: str | torch.dtype | None = None,
+    a_layout: str = "row",
+    b_layout: str = "row",
+    c_layout: str = "row",
+    config: GemmConfig | None = None,
+    aligned: bool = True,
+    precision: str = "ieee",
+    bias: bool = False,
+    described: bool = True,
+    keep_tail: bool = False,
+    groups: int = _GROUPS,
+) -> Build:
+    """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``grouped_launch.prepare``.
+
+    Args:
+        kernel: "contiguous" or "transposed".
+        mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
+            first of them.
+        dtype: of A and B; "float8_e4m3fn" comes with row-wise scales.
+        out_dtype: of C. Default: as ``dtype``, and bfloat16 for 1-byte operands.
+        a_layout, b_layout, c_layout: "row" (last stride 1) or "col" (the one before it 1), within a group.
+        config: Default: ``get_config``'s on sm_90 for products of 512 rows a group.
+        aligned: addresses and strides satisfy the 16-byte rule; for A, B and C alike.
+        precision: "ieee" or "tf32", for float32.
+        bias: with a bias of the operands' dtype.
+        described: the target has descriptors.
+        keep_tail: do not write the tail's zeros.
+        groups: number of groups, whose next power of two is known at compile time.
+
+    Raises:
+        ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
+    """
+    from course_kernels import grouped_launch
+
+    mode = MODES[kernel][0] if mode is None else mode
+    if mode not in MODES[kernel]:
+        raise ValueError(f"mode must be one of {MODES[kernel]} for kernel {kernel!r}, got {mode!r}")
+    for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
+        if layout not in ("row", "col"):
+            raise ValueError(f"{name} must be 'row' or 'col' for kernel {kernel!r}, got {layout!r}")
+    dtype = _dtype("dtype", dtype)
+    out_dtype = torch.bfloat16 if out_dtype is None and dtype.itemsize == 1 else out_dtype or dtype
+    out_dtype = _dtype("out_dtype", out_dtype, OUT_DTYPES)
+    if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
+        raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
+    tensors = _operands(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
+    device = Device((9, 0), (9, 0), 132, None, described)
+    prepared = grouped_launch.prepare(
+        tensors, keep_tail=keep_tail, config=config, precision=precision, device=device
+    )  # fmt: skip
+    signature, constexprs, divisible = _specialised(kernel, prepared.arguments)
+    name = str(dtype).removeprefix("torch.") + ("" if precision == "ieee" else f" {precision}")
+    stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
+    label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
+    label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
+    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not is_described(prepared.arguments))
+    return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
+
+
+def is_described(arguments: dict) -> bool:
+    """Whether all of a launch's operands and its result go through descriptors."""
+    return all(hasattr(arguments[name], "block_shape") for name in ("a", "b", "c_desc"))
+
+
+def _operands(mode, dtype, out_dtype, layouts, aligned, bias, groups):
+    """Operands that nothing is ever read from: the memory is not even touched."""
+    one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
+    shapes = {
+        "m": ((all_, one), some, (all_, one)),
+        "n": (some, (one, all_), (one, all_)),
+        "k": ((one, all_), (all_, one), some),
+        "batch": (some, some, some),
+    }[mode]
+
+    def matrix(shape, layout, dtype):
+        *batch, rows, cols = shape if layout == "row" else (*shape[:-2], shape[-1], shape[-2])
+        padded = torch.empty(*batch, rows, cols + (not aligned), dtype=dtype)
+        return padded[..., :cols] if layout == "row" else padded[..., :cols].mT
+
+    a, b, c = (matrix(*each) for each in zip(shapes, layouts, (dtype, dtype, out_dtype)))
+    offs = None if mode == "batch" else torch.empty(groups, dtype=torch.int32)
+    scales = (None, None)
+    if dtype.itemsize == 1:
+        sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
+        scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
+    return a, b, offs, c, torch.empty(groups, one, dtype=dtype) if bias else None, *scales
+
+
+def _specialised(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
+    """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
+    from course_kernels.kernels import contiguous, transposed
+
+    function = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}[kernel]
+    parameters = inspect.signature(function.fn).parameters
+    signature, constexprs, divisible = {}, {}, []
+    for name, value in arguments.items():
+        if "constexpr" in str(parameters[name].annotation) or value is None:
+            constexprs[name] = value
+        elif hasattr(value, "block_shape"):
+            signature[name] = f"tensordesc<{_TYPE[value.base.dtype]}{list(value.block_shape)}>"
+        elif isinstance(value, torch.Tensor):
+            signature[name] = "*" + (_TYPE.get(value.dtype) or {4: "i32", 8: "i64"}[value.element_size()])
+            divisible += [name] * (value.data_ptr() % 16 == 0)
+        elif value == 1:
+            constexprs[name] = 1
+        else:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            divisible += [name] * (value % 16 == 0)
+    return signature, constexprs, tuple(divisible)
+
+
+def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: str) -> list[Build]:
+    """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
+    configuration that ``get_config`` can return there."""
+    assert dtype in IN_DTYPES
+    name = "tf32" if precision == "tf32" else str(dtype).removeprefix("torch.")
+    arch = tuned.canonical_arch(target.name)
+    there = tuned.has_descriptors(arch)
+    builds = []
+    for mode in MODES[kernel]:
+        for (a, b), aligned in itertools.product(_LAYOUTS[mode], (True, False)):
+            options = dict(mode=mode, dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
+            options["described"] = there
+            described = " pointers" not in str(build_packed(kernel, **options))
+            for config in tuned.all_configs(_OPS[mode], name, arch, described):
+                limits = dict(
+                    capability=target.capability, shared_limit=target.shared_limit, described=described
+                )  # fmt: skip
+                fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPES[name], **limits)
+                if fitted is not None:
+                    builds.append(build_packed(kernel, config=fitted, **options))
+    return list(dict.fromkeys(builds))
