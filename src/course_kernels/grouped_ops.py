@@ -35,9 +35,11 @@ _MOST_KNOWN = 4096  # a new total_m in every batch must not grow the memory for 
 
 def _metadata(mat_a, mat_b, offs, bias, out_dtype, backend, config) -> tuple | None:
     """All that checks and launch look at, which is everything but values and addresses. None where something is no
-    tensor, none with strides, or a lazily negated view."""
+    tensor, none with strides, a lazily negated view, or ends with gaps between them."""
     try:
         if mat_a.is_neg() or mat_b.is_neg() or (bias is not None and bias.is_neg()):
+            return None
+        if offs is not None and not offs.is_contiguous():  # kernels read it from end to end
             return None
         return (
             mat_a.shape, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
@@ -141,6 +143,8 @@ def compute(
         mat_b = mat_b.resolve_neg()
     if bias is not None and bias.is_neg():
         bias = bias.resolve_neg()
+    if offs is not None and not offs.is_contiguous():  # kernels read it from end to end
+        offs = offs.contiguous()
     if backend == "torch" or (backend == "auto" and mat_a.is_cpu):
         _loop(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
         return None
