@@ -91,9 +91,10 @@ def test_shared_memory_of_the_packed_kernels_by_hand():
     config = GemmConfig(128, 256, 64, num_stages=4, store_parts=2)
     stages = 4 * 64 * (128 + 256) * 2
     for kernel in ("contiguous", "transposed"):
-        assert config.shared_memory(kernel, 2, 2, (9, 0)) == stages + 128 * 256 * 2 // 2 + 1024
-        assert config.shared_memory(kernel, 2, 2, (10, 0)) == stages + 128 * 256 * 2 + 1024
-        assert config.shared_memory(kernel, 2, 2, (9, 0), described=False) == stages + 16384 + 1024
+        assert config.shared_memory(kernel, 2, 2, (9, 0)) == stages + 128 * 256 * 2 // 2 + 1536
+        assert config.shared_memory(kernel, 2, 2, (10, 0)) == stages + 128 * 256 * 2 + 1536
+        assert config.shared_memory(kernel, 2, 2, (9, 0), described=False) == stages + 16384 + 1536
+        assert config.shared_memory(kernel, 2, 4, (9, 0), described=False) == stages + 128 * 256 * 4 + 1536
     wide = GemmConfig(64, 64, 32, num_stages=2)
     assert wide.shared_memory("contiguous", 4, 4, (9, 0)) == 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024
     assert wide.shared_memory("contiguous", 4, 4, (10, 0)) == 2 * 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024

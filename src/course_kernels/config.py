@@ -17,9 +17,6 @@ SCHEDULES = ("round_robin", "chunks", "dynamic")
 KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed")
 # What a kernel does not have; every problem of the naive kernel has its own launch, where a schedule has no effect.
 _ABSENT_SCHEDULES = {"contiguous": ("chunks",), "transposed": ("chunks", "dynamic")}
-# Packed kernels convert, reduce and synchronise through shared memory, too: a bias or scales, the search for a tile's
-# group, barriers. At most this much beside their stages and their result, in every build that the tests compile.
-_PACKED_EXTRAS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +79,18 @@ class GemmConfig:
         stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
         packed = kernel in _ABSENT_SCHEDULES
+        # Packed kernels convert, reduce and synchronise through shared memory, too: a row of bias or scales, the search
+        # for a tile's group, barriers.
+        extras = max(1024, 4 * (self.block_m + self.block_n)) if packed else 64
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
             stages *= 2  # for TF32 the compiler keeps a second, transposed copy of one operand's stages, or both's
         if kernel == "tma" or (packed and described):
             # The tile leaves through shared memory while the next one's blocks arrive. Before Blackwell the parts of a
             # tile take turns in one buffer; there the compiler gives each its own.
             parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
-            return stages + output // parts + (_PACKED_EXTRAS if packed else 64)
-        if packed:  # the result is transposed on its way to the pointers, a piece at a time
-            return stages + min(output, 16384) + _PACKED_EXTRAS
+            return stages + output // parts + extras
+        if packed:  # the result is transposed on its way to the pointers: 16-bit ones a piece at a time
+            return stages + (output if out_itemsize > 2 else min(output, 16384)) + extras
         return max(stages, output)
 
     def valid_for(
