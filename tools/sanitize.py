@@ -1,4 +1,4 @@
-"""Runs every kernel of the list API once on small problems, for NVIDIA's compute-sanitizer:
+"""Runs every kernel of group_gemm and grouped_mm once on small problems, for NVIDIA's compute-sanitizer:
 
     compute-sanitizer --tool memcheck python3 tools/sanitize.py
     compute-sanitizer --tool racecheck python3 tools/sanitize.py
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Before torch is imported: with its cache a block of memory is a slice of a larger one, and a step over the slice's end
 # is inside an allocation that memcheck finds valid.
@@ -21,6 +21,7 @@ os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 import course_kernels as ck  # isort: skip
 import torch
 
+from course_kernels.grouped_cases import MODES, GroupedCase, check
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
@@ -85,12 +86,86 @@ def run(case: Case) -> str:
     return ", ".join(f"{launch.kernel} of {len(launch.problems)}" for launch in plan.launches)
 
 
+@dataclass(frozen=True)
+class Packed:
+    """One call of grouped_mm, with a configuration whose tiles are small against the groups."""
+
+    case: GroupedCase
+    store_parts: int = 1
+    schedule: str = "round_robin"
+    precision: str = "ieee"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the operands."""
+        return self.case.dtype
+
+    def __str__(self) -> str:
+        case = self.case
+        dtypes = (str(dtype).removeprefix("torch.") for dtype in (case.dtype, case.out_dtype, case.bias))
+        extents = "x".join(map(str, (*case.sizes, case.M, case.N, case.K)))
+        fields = (case.mode, extents, *dtypes, case.layout_a, case.layout_b, case.layout_out, case.tail)
+        return "-".join(("packed", *map(str, fields), self.schedule, self.precision, str(self.store_parts)))
+
+
+def packed_cases() -> list[Packed]:
+    """Every mode with every type, layout, output and configuration; aligned extents, and extents that are not."""
+    found = []
+    for mode in MODES:
+        tail = 0 if mode == "batch" else 37
+        whole = GroupedCase(mode, (65, 0, 130, 16), 80, 96, 64, tail_size=tail, layout_out="padded")
+        ragged = GroupedCase(mode, (65, 0, 1, 33), 67, 33, 45, tail_size=tail, layout_out="unaligned", seed=1)
+        biased = torch.float32 if mode != "n" else None
+        for case in (whole, ragged):
+            found += [Packed(replace(case, dtype=dtype)) for dtype in (torch.float16, torch.bfloat16, torch.float32)]
+            found.append(Packed(replace(case, dtype=torch.float32), precision="tf32"))
+            found.append(Packed(replace(case, dtype=torch.float8_e4m3fn)))
+            found.append(Packed(replace(case, out_dtype=torch.float32, bias=biased)))
+            found.append(Packed(case, store_parts=2))
+            if mode != "k":
+                found += [Packed(case, schedule="dynamic", store_parts=parts) for parts in (1, 2)]
+            if mode in ("m", "n"):
+                found.append(Packed(replace(case, tail="keep")))
+        for pair in (("col", "row"), ("row", "col"), ("col", "col")):
+            found.append(Packed(replace(whole, layout_a=pair[0], layout_b=pair[1])))
+        for how in ("unaligned", "every_other", "expanded", "transposed"):
+            found.append(Packed(replace(whole, layout_a=how, layout_b=how, layout_out="every_other")))
+        if mode != "k":
+            found.append(Packed(replace(whole, **{"layout_a" if mode == "n" else "layout_b": "shared"})))
+        empty = {"m": dict(sizes=(0, 0, 0)), "n": dict(sizes=()), "k": dict(sizes=(0, 0)), "batch": dict(K=0)}[mode]
+        found.append(Packed(replace(whole, **empty)))
+        found.append(Packed(replace(whole, sizes=(1,) * 70, M=17, N=24, K=16)))
+    return found
+
+
+def run_packed(packed: Packed) -> str:
+    """Compute a case twice and compare; the result lies in memory that is checked for writes around it."""
+    recipe = torch.nn.functional.ScalingType.RowWise
+    config = ck.GemmConfig(64, 32, 32, group_m=2, store_parts=packed.store_parts, schedule=packed.schedule)
+
+    def function(mat_a, mat_b, scale_a=None, scale_b=None, out_dtype=None, **arguments):
+        arguments |= dict(backend="triton", config=config)
+        if scale_a is None:
+            return ck.grouped_mm(mat_a, mat_b, out_dtype=out_dtype, **arguments)
+        scales = (scale_a, recipe, scale_b, recipe)
+        return ck.scaled_grouped_mm(mat_a, mat_b, *scales, output_dtype=out_dtype, **arguments)
+
+    saved = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = packed.precision == "tf32"
+    try:
+        for repeat in range(2):  # the second goes through what the first has left prepared
+            check(replace(packed.case, seed=packed.case.seed + repeat), function, device=ck.runtime.device())
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = saved
+    return f"grouped_mm of {len(packed.case.sizes)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run, by name; default: all")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    known = {str(case): case for case in cases()}
+    known = {str(case): case for case in (*cases(), *packed_cases())}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
@@ -101,7 +176,8 @@ def main() -> int:
         if known[name].dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        print(f"{name}: exact; {run(known[name])}", flush=True)
+        case = known[name]
+        print(f"{name}: exact; {run_packed(case) if isinstance(case, Packed) else run(case)}", flush=True)
     if ck.runtime.MODE == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.MODE}")

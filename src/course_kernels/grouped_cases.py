@@ -317,10 +317,8 @@ def random_case(seed: int, largest: int = 256, most_groups: int = 64, *, scaled:
     draw.shuffle(sizes)
     dtype = draw.choice((*_TYPES, torch.float8_e4m3fn) if scaled else _TYPES)
     is_scaled = dtype.itemsize == 1
-    out_dtype = (
-        None if is_scaled else draw.choice([None, None, torch.float32, *(_TYPES[:2] if dtype.itemsize == 2 else ())])
-    )
-    out = None if is_scaled or draw.random() < 0.6 else draw.choice(_OUT_LAYOUTS)
+    out_dtype = draw.choice([None, None, *_TYPES])
+    out = None if draw.random() < 0.6 else draw.choice(_OUT_LAYOUTS)
     packed = mode in ("m", "n")
     ndim_a, ndim_b = {"m": (2, 3), "n": (3, 2), "k": (2, 2), "batch": (3, 3)}[mode]
     with_bias = mode != "n" and not is_scaled and draw.random() < 0.3

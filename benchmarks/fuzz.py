@@ -1,0 +1,194 @@
+"""Random problems for grouped_mm, each compared with the float64 oracle.
+
+    python benchmarks/fuzz.py                       20,000 cases on the GPU
+    python benchmarks/fuzz.py --count 1 --seed 4711 the case that a message named
+    python benchmarks/fuzz.py --count 20 --largest 24 --most-groups 4
+                                                    on the CPU, in Triton's interpreter
+
+The case with a given number is always the same, and a run takes consecutive numbers. A hundred at a time are alike in
+what a kernel is compiled for (mode, types, layouts, which extents are multiples of 16) and differ in extents, groups
+and values: compiling for every case would take hours. Operands lie in memory that ends in NaN, and given outputs in
+memory that is checked for writes around them. Any mismatch is an error with the case's number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import pathlib
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
+
+from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm  # isort: skip
+import torch
+
+from course_kernels.grouped_cases import GroupedCase, check, random_case
+
+COUNT = 20_000
+ALIKE = 100
+LARGEST = 512
+MOST_GROUPS = 24
+WORKERS = 12  # most of the time is the host's: compiling, and the oracle's loop over groups
+# Given by hand in some cases, so that tiles are small against the groups and every walk has several of them.
+CONFIGS = (
+    GemmConfig(64, 64, 64, group_m=2),
+    GemmConfig(64, 128, 32, num_stages=2, store_parts=2),
+    GemmConfig(32, 64, 64, schedule="dynamic"),
+)
+
+
+def case_of(number: int, largest: int = LARGEST, most_groups: int = MOST_GROUPS) -> GroupedCase:
+    """The case with this number."""
+    first = random_case(number // ALIKE, largest, most_groups)
+    draw = random.Random(number)
+
+    def like(extent: int) -> int:
+        """Another extent with as many factors of two, up to 16: so have its products with others."""
+        if extent < 2:
+            return extent
+        unit = min(16, extent & -extent)
+        steps = draw.randint(1, max(1, largest // unit))
+        return unit * (steps if unit == 16 else steps | 1)
+
+    changes = dict(M=like(first.M), N=like(first.N), K=like(first.K), seed=number)
+    total = sum(first.sizes) + first.tail_size
+    if sum(first.sizes) > 1:
+        sizes = [draw.choice([0, 1, size, like(size), draw.randint(0, largest)]) for size in first.sizes]
+        unit = min(16, total & -total)
+        # The tail makes up for what the sizes lack to be as divisible together as they were.
+        tail = (unit if unit < 16 else 0) - sum(sizes)
+        tail %= unit if unit == 16 else 2 * unit
+        if first.mode == "batch":
+            sizes, tail = first.sizes, 0
+        changes |= dict(sizes=tuple(sizes), tail_size=tail + 16 * draw.choice([0, 0, 1, 5]) * (first.mode != "batch"))
+    return dataclasses.replace(first, **changes)
+
+
+def cases(seed: int, count: int, largest: int = LARGEST, most_groups: int = MOST_GROUPS) -> Iterator[GroupedCase]:
+    """The cases with the numbers from `seed` on."""
+    return (case_of(number, largest, most_groups) for number in range(seed, seed + count))
+
+
+def config_of(case: GroupedCase) -> GemmConfig | None:
+    """Half of the cases take the chosen configuration, as a user does."""
+    kind = case.seed // ALIKE
+    if kind % 2 or case.dtype == torch.float32:
+        return None
+    config = CONFIGS[kind // 2 % len(CONFIGS)]
+    return CONFIGS[0] if case.mode == "k" and config.schedule == "dynamic" else config
+
+
+def compute(case: GroupedCase):
+    """The public function of a case, as `check` calls it."""
+    recipe = torch.nn.functional.ScalingType.RowWise
+
+    def call(mat_a, mat_b, scale_a=None, scale_b=None, out_dtype=None, **arguments):
+        arguments |= dict(backend="triton", config=config_of(case))
+        if scale_a is None:
+            return grouped_mm(mat_a, mat_b, out_dtype=out_dtype, **arguments)
+        return scaled_grouped_mm(mat_a, mat_b, scale_a, recipe, scale_b, recipe, output_dtype=out_dtype, **arguments)
+
+    return call
+
+
+def judge(seed: int, count: int, largest: int, most_groups: int) -> tuple[Counter, Counter]:
+    """Compute and compare some cases, in this process; their modes and dtypes."""
+    device = runtime.device()
+    modes, dtypes = Counter(), Counter()
+    for case in cases(seed, count, largest, most_groups):
+        if case.scaled and not runtime.supports_fp8():
+            continue
+        again = f"--count 1 --seed {case.seed} --largest {largest} --most-groups {most_groups}"
+        try:
+            check(case, compute(case), device=device)
+        except AssertionError as error:
+            raise AssertionError(f"mismatch, to be had again with {again}\n{error}") from error
+        except Exception as error:
+            raise RuntimeError(f"failed, to be had again with {again}\n{case}: {error}") from error
+        modes[case.mode] += 1
+        dtypes[str(case.dtype).removeprefix("torch.")] += 1
+    return modes, dtypes
+
+
+def fuzz(
+    count: int = COUNT,
+    seed: int = 0,
+    largest: int = LARGEST,
+    most_groups: int = MOST_GROUPS,
+    workers: int = WORKERS,
+    progress: bool = False,
+) -> dict:
+    """Compute and compare random cases.
+
+    Args:
+        count: number of cases.
+        seed: number of the first.
+        largest, most_groups: as for `random_case`.
+        workers: processes that share the GPU; 1 is this process.
+        progress: print a line now and then.
+
+    Returns:
+        Counts: of cases, of mismatches (0, since one is an error), of cases by mode and by dtype; and seconds.
+
+    Raises:
+        AssertionError: a result is wrong; the message has the case, and how to have it again.
+        RuntimeError: a call failed; likewise.
+    """
+    start = time.perf_counter()
+    ends = [*range(seed - seed % ALIKE + ALIKE, seed + count, ALIKE), seed + count]
+    jobs = [(first, end - first) for first, end in zip([seed, *ends[:-1]], ends)]
+    modes, dtypes, done = Counter(), Counter(), 0
+
+    def note(found: tuple[Counter, Counter]) -> None:
+        nonlocal done
+        modes.update(found[0])
+        dtypes.update(found[1])
+        done += 1
+        if progress and (done % 20 == 0 or done == len(jobs)):
+            print(f"{sum(modes.values())} of {count} cases, {time.perf_counter() - start:.0f} s", flush=True)
+
+    workers = min(workers, len(jobs))
+    if workers <= 1:
+        for job in jobs:
+            note(judge(*job, largest, most_groups))
+    else:
+        context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
+        with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
+            tasks = [pool.submit(judge, *job, largest, most_groups) for job in jobs]
+            try:
+                for task in concurrent.futures.as_completed(tasks):
+                    note(task.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    return {
+        "count": sum(modes.values()),
+        "mismatches": 0,
+        "seed": seed,
+        "seconds": round(time.perf_counter() - start, 1),
+        "modes": dict(sorted(modes.items())),
+        "dtypes": dict(sorted(dtypes.items())),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--largest", type=int, default=LARGEST, help="bound of every extent")
+    parser.add_argument("--most-groups", type=int, default=MOST_GROUPS)
+    parser.add_argument("--workers", type=int, default=WORKERS if runtime.MODE == "gpu" else 1)
+    arguments = parser.parse_args()
+    print(fuzz(**vars(arguments), progress=True))
+
+
+if __name__ == "__main__":
+    main()
