@@ -20,6 +20,7 @@ import render  # noqa: E402
 
 SOURCES = sorted(render.SOURCES.glob("*.py"))
 NOTEBOOKS = sorted(render.NOTEBOOKS.glob("*.ipynb"))
+LESSONS = 13  # 00 to 12; until all are there, the README names those to come
 MAX_CODE_LINES = 25
 MAX_BYTES = 1_500_000
 MAX_FIGURE_BYTES = 200_000
@@ -48,9 +49,21 @@ def test_there_are_lessons_and_each_has_its_notebook():
     assert names(SOURCES) == names(NOTEBOOKS)
 
 
-def test_lesson_names_are_numbered_without_a_gap():
-    assert [name[:3] for name in names(SOURCES)] == [f"{i:02d}_" for i in range(len(SOURCES))]
+def test_lessons_are_in_order_and_each_number_is_one_lesson():
+    numbers = [int(re.fullmatch(r"(\d\d)_[a-z0-9_]+", name)[1]) for name in names(SOURCES)]
+    assert numbers == sorted(set(numbers))
+    assert set(numbers) <= set(range(LESSONS))
     assert names(SOURCES)[0] == "00_start_here"
+
+
+def test_readme_has_every_lesson_once_those_to_come_included():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d_\w+)\]\(notebooks/(\d\d_\w+)\.ipynb\) \|", readme, re.MULTILINE)
+    assert [name for name, _ in rows] == [target for _, target in rows] == names(NOTEBOOKS)
+    paragraph = re.search(r"^To come: (.*?)(?=\n\n)", readme, re.MULTILINE | re.DOTALL)
+    to_come = re.findall(r"\b(\d\d) \w", paragraph[1]) if paragraph else []
+    missing = sorted({f"{number:02d}" for number in range(LESSONS)} - {name[:2] for name, _ in rows})
+    assert to_come == missing, "the table has the lessons that are there, the line below it the others"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
