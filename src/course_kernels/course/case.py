@@ -1,0 +1,103 @@
+"""What an exercise's module is made of: inputs to draw, what came back, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from course_kernels import testing
+
+
+@dataclass
+class Case:
+    """One drawn input.
+
+    Attributes:
+        inputs: what the process that runs the answer gets: tensors, numbers, strings, lists, dicts of them.
+        checks: names of the checks that this input bears on: they hold only if it was run.
+        expected: what only the judging process knows. It may be left out and computed in `examine`.
+        label: what was drawn, for messages, such as "M = 37, N = 20, K = 50".
+    """
+
+    inputs: dict
+    checks: Sequence[str]
+    expected: dict = field(default_factory=dict)
+    label: str = ""
+
+
+class Finding(NamedTuple):
+    """Something wrong.
+
+    Attributes:
+        check: name of the check that it breaks; "*" where nothing was computed at all: then no check of this input
+            holds, and the message stands above them.
+        message: what is wrong and where, and a likely why.
+        panels: pictures for it, from `Written.panel` or `row_panel`.
+    """
+
+    check: str
+    message: str
+    panels: Sequence[dict] = ()
+
+
+@dataclass
+class Ran:
+    """What came back for one input.
+
+    Attributes:
+        value: what the exercise's `run` returned.
+        outputs: every output of its `Watch`, by name.
+        events: what the probes saw, see `diagnose.sentence`. Empty on a GPU.
+    """
+
+    value: object
+    outputs: dict[str, Written]
+    events: list[dict]
+
+
+class Written:
+    """An output and its surroundings, after the run. What is said here is computed from the bytes that came back.
+
+    Attributes:
+        name: as the exercise called it.
+        values: (rows, columns), what it holds.
+        missing: bool, like `values`: the canary is still there, so nobody wrote it.
+        outside: number of elements around it that changed.
+        counts: how often each element was written, int32 like `values`; zeros on a GPU.
+        writers: the program (grid axis 0) that wrote each element last; -1 where unknown.
+    """
+
+    def __init__(self, data: dict):
+        self.name = str(data["name"])
+        shape, strides, offset = data["shape"], data["strides"], data["offset"]
+        buffer = data["buffer"]
+
+        def view(flat):
+            return torch.as_strided(flat, shape, strides, offset)
+
+        bits, pattern = testing._CANARY[buffer.dtype]
+        untouched = buffer.view(bits) == pattern
+        self.values = view(buffer)
+        self.missing = view(untouched).clone()
+        around = untouched.clone()
+        view(around).fill_(True)
+        self.outside = int((~around).sum())
+        self.counts, self.writers = view(data["counts"]), view(data["writers"])
+
+
+def expect_value(value, kind: type) -> str | None:
+    """Whether a returned value is of a kind; the message if not.
+
+    Args:
+        value: from `Ran.value`.
+        kind: `torch.Tensor`, `int`, `list` ...
+    """
+    if isinstance(value, kind):
+        return None
+    if value is None:
+        return "the function returned None: is there a `return`?"
+    name = value["not"] if isinstance(value, dict) and value.keys() == {"not"} else type(value).__name__
+    return f"the function returned a {name}, not a {kind.__name__}"

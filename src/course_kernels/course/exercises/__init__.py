@@ -1,0 +1,1 @@
+"""The exercises: for each a TOML file, what the manifest knows, and a module, how an answer is checked."""

@@ -1,0 +1,69 @@
+"""The picture of a failed check: tiles in three colours, as `diagnose.panel` and `row_panel` describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_kernels.course.diagnose import MISSING, RIGHT, WRONG
+from course_kernels.viz.style import BLACK, GREY, ORANGE, SKY, WIDTH, ink_on, styled
+from course_kernels.viz.style import WRONG as RED
+
+_COLORS = {RIGHT: SKY, WRONG: ORANGE, MISSING: "white"}
+_NAMES = {RIGHT: "right", WRONG: "wrong", MISSING: "not written"}
+_MAX_LABELS = 400
+
+
+@styled()
+def tiles(panels: Sequence[dict]) -> Figure:
+    """Draw every panel: right tiles blue, wrong ones orange and crossed, unwritten ones white with a red edge.
+
+    Args:
+        panels: each with "title", "shape" (rows, columns), "block" of a tile, "states" per tile, and perhaps "labels".
+
+    Returns:
+        A figure as wide as a notebook, the panels to scale, side by side.
+    """
+    panels = [panel for panel in panels if panel["states"] and panel["states"][0]]
+    widths = [max(panel["shape"][1], 1) for panel in panels] or [1]
+    height = max([panel["shape"][0] for panel in panels], default=1)
+    gap = 0.08 * sum(widths) / len(widths)
+    total = sum(widths) + gap * (len(widths) - 1)
+    scale = min((WIDTH - 0.4) / total, 3.4 / height, 0.6 if height == 1 else 9.9)
+    figure = Figure(figsize=(WIDTH, height * scale + 1.0))
+    axes = figure.subplots()
+    left, seen = 0.0, set()
+    for panel in panels:
+        rows, cols = panel["shape"]
+        down, across = panel["block"]
+        labelled = sum(map(len, panel["states"])) <= _MAX_LABELS and min(down, across) * scale > 0.22
+        axes.text(left, -0.12 / scale, panel["title"], ha="left", va="bottom", color=BLACK)
+        for i, line in enumerate(panel["states"]):
+            for j, state in enumerate(line):
+                seen.add(state)
+                x, y = left + j * across, i * down
+                size = min(across, cols - j * across), min(down, rows - i * down)
+                edge, face = (RED, 1.6) if state != RIGHT else ("white", 0.8), _COLORS[state]
+                axes.add_patch(
+                    Rectangle((x, y), *size, facecolor=face, edgecolor=edge[0], linewidth=edge[1],
+                              hatch="xx" if state == WRONG else None, zorder=1 + (state != RIGHT))
+                )  # fmt: skip
+                if labelled:
+                    labels = panel.get("labels")
+                    text = labels[i][j] if labels else f"{i},{j}"
+                    behind = dict(facecolor=face, edgecolor="none", pad=1) if state == WRONG else None
+                    axes.text(x + size[0] / 2, y + size[1] / 2, text, ha="center", va="center", fontsize=9,
+                              color=ink_on(face), zorder=3, bbox=behind)  # fmt: skip
+        left += cols + gap
+    handles = [
+        Rectangle((0, 0), 1, 1, facecolor=_COLORS[s], edgecolor=GREY if s == RIGHT else RED,
+                  hatch="xx" if s == WRONG else None)
+        for s in sorted(seen)
+    ]  # fmt: skip
+    axes.legend(handles, [_NAMES[s] for s in sorted(seen)], loc="upper left", bbox_to_anchor=(0, -0.02), ncols=3)
+    wide = (WIDTH - 0.2) / scale
+    axes.set(xlim=(-0.05 / scale, wide), ylim=(height + 0.5 / scale, -0.4 / scale), aspect="equal")
+    axes.set_axis_off()
+    return figure

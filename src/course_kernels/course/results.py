@@ -1,0 +1,98 @@
+"""What a check found, and how it reads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+PASSED, FAILED, TODO = "passed", "failed", "todo"
+_MARKS = {"pass": "✓", "fail": "✗", "skip": "–"}
+_WIDTH = 96
+
+
+@dataclass
+class Property:
+    """One check's outcome.
+
+    Attributes:
+        name, title: of the check, as in the manifest.
+        points: that it is worth.
+        status: "pass", "fail", or "skip" where the code did not get that far.
+        message: what is wrong and where; empty after a pass.
+    """
+
+    name: str
+    title: str
+    points: int
+    status: str
+    message: str = ""
+
+
+@dataclass(repr=False)
+class Result:
+    """The outcome of checking one answer.
+
+    Attributes:
+        exercise: its id.
+        title: its title.
+        status: "passed", "failed" or "todo".
+        properties: one for each check of the exercise, in order; none where the answer is unsolved.
+        message: what stopped the check as a whole (a crash, an endless loop, a hole); empty otherwise.
+        printed: the beginning of what the answer printed.
+        panels: the picture of the first failure: dicts that `picture.tiles` draws.
+        seed: gives the same inputs again.
+        max_points: of the exercise.
+    """
+
+    exercise: str
+    title: str
+    status: str
+    properties: list[Property] = field(default_factory=list)
+    message: str = ""
+    printed: str = ""
+    panels: list[dict] = field(default_factory=list)
+    seed: int = 0
+    max_points: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every property holds."""
+        return self.status == PASSED
+
+    @property
+    def points(self) -> int:
+        """Points earned."""
+        return sum(each.points for each in self.properties if each.status == "pass")
+
+    def __repr__(self) -> str:
+        return f"<exercise {self.exercise}: {self.status}, {self.points} of {self.max_points} points>"
+
+    def _ipython_display_(self) -> None:
+        """At the end of a cell, nothing: `check` has printed it."""
+
+    def as_dict(self) -> dict:
+        """For JSON; `from_dict` is the way back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict) -> Result:
+        """A result from `as_dict`."""
+        return cls(**{**data, "properties": [Property(**each) for each in data["properties"]]})
+
+    def text(self) -> str:
+        """For a terminal or a notebook: after a pass always the same text, whatever inputs were drawn."""
+        name = f"Exercise {self.exercise} · {self.title}"
+        if self.status == TODO:
+            return f"{name}\n{self.message}"
+        lines = [name]
+        if self.message:
+            lines += [self.message, ""]
+        for each in self.properties:
+            lines.append(f"  {_MARKS[each.status]} {each.title}")
+            lines += [f"      {line}" for line in each.message.splitlines()]
+        if self.passed:
+            lines.append(f"pass: {self.points} of {self.max_points} points")
+        else:
+            lines.append(f"not yet: {self.points} of {self.max_points} points")
+        if self.printed:
+            lines += ["", "your code printed:", *(f"  | {line[:_WIDTH]}" for line in self.printed.splitlines())]
+        return "\n".join(lines)

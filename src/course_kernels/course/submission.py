@@ -1,0 +1,78 @@
+"""Where an answer's source comes from: the cell of a notebook that defines the function."""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+from pathlib import Path
+
+SOLUTION_ID = "answer"  # nbgrader's grade_id of the cell with the hole
+
+
+def of_function(function, name: str) -> str:
+    """The source of the cell, or the file, that a live function was defined in.
+
+    Args:
+        function: a Python function, or one that `@triton.jit` wraps.
+        name: that the exercise asks for.
+
+    Raises:
+        TypeError: it is no function.
+        ValueError: its source cannot be had.
+    """
+    inner = function
+    while not hasattr(inner, "__code__") and hasattr(inner, "fn"):
+        inner = inner.fn
+    if not hasattr(inner, "__code__"):
+        raise TypeError(f"check wants the function itself, check({name}), got {type(function).__name__}")
+    file = inner.__code__.co_filename
+    lines = linecache.getlines(file)
+    if not lines:
+        raise ValueError(f"the source of {name} cannot be found: define it in a cell and run that cell")
+    source = "".join(lines)
+    if Path(file).suffix == ".py" and Path(file).is_file():
+        return _part(source, inner.__code__.co_firstlineno)
+    return source
+
+
+def _part(source: str, first_line: int) -> str:
+    """Of a whole file, the top-level statement at a line, on the line where it was."""
+    for node in ast.parse(source).body:
+        start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        if start <= first_line <= (node.end_lineno or start):
+            lines = source.splitlines()[start - 1 : node.end_lineno]
+            return "\n" * (start - 1) + "\n".join(lines) + "\n"
+    raise ValueError("the function must be defined at the top level of its file")
+
+
+def of_notebook(path: Path, function: str) -> str:
+    """The source of the cell of a stored notebook that holds the answer. Nothing is executed.
+
+    Args:
+        path: of the notebook; any version of the format since 4.
+        function: that the exercise asks for.
+
+    Returns:
+        The cell that the course marked; without its mark, the last one that defines the function.
+
+    Raises:
+        ValueError: it is no notebook, or no cell defines the function.
+    """
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = [
+            (cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]))
+            for cell in cells
+            if cell["cell_type"] == "code"
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path.name} cannot be read as a notebook ({type(error).__name__})") from None
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
+    marked = [source for grade_id, source in code if grade_id == SOLUTION_ID]
+    defining = [source for _, source in code if f"def {function}(" in source]
+    both = [source for source in marked if f"def {function}(" in source]
+    if found := both or defining or marked:
+        return found[-1]
+    raise ValueError(f"{path.name} has no cell that defines {function}")

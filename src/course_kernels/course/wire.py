@@ -1,0 +1,138 @@
+"""Values as bytes, without pickle: what a process sends that ran a learner's code must not be able to run code here.
+
+A message is one JSON header and the raw bytes of its tensors. Lists, dicts with string keys, numbers, strings, None
+and tensors travel; tensors arrive contiguous and on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import time
+
+import torch
+
+MAX_BYTES = 256 << 20
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
+    torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
+    torch.bool, torch.bfloat16, torch.float8_e4m3fn,
+)}  # fmt: skip
+_KEY = "__tensor__"
+
+
+def pack(value) -> bytes:
+    """One message.
+
+    Args:
+        value: what to send.
+
+    Raises:
+        TypeError: it holds something that cannot travel.
+    """
+    blobs: list[bytes] = []
+
+    def plain(part):
+        if type(part) is torch.Tensor:
+            data = part.detach().cpu().contiguous()
+            raw = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
+            blobs.append(raw)
+            return {_KEY: [str(part.dtype).removeprefix("torch."), list(part.shape), len(raw)]}
+        if isinstance(part, dict):
+            return {str(key): plain(each) for key, each in part.items()}
+        if isinstance(part, (list, tuple)):
+            return [plain(each) for each in part]
+        if part is None or isinstance(part, (bool, int, float, str)):
+            return part
+        raise TypeError(f"cannot send a {type(part).__name__}")
+
+    header = json.dumps(plain(value)).encode()
+    body = b"".join(blobs)
+    return struct.pack("<QQ", len(header), len(body)) + header + body
+
+
+def unpack(header: bytes, body: bytes):
+    """The value of one message.
+
+    Raises:
+        ValueError: the bytes are no message.
+    """
+    at = 0
+
+    def rich(part):
+        nonlocal at
+        if isinstance(part, list):
+            return [rich(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if part.keys() != {_KEY}:
+            return {key: rich(each) for key, each in part.items()}
+        name, shape, size = part[_KEY]
+        dtype = _DTYPES[name]
+        count = 1
+        for extent in shape:
+            if not isinstance(extent, int) or extent < 0:
+                raise ValueError("a shape with an extent that is no count")
+            count *= extent
+        if size != count * dtype.itemsize or at + size > len(body):
+            raise ValueError("a tensor whose size does not fit its shape")
+        raw = bytearray(body[at : at + size])
+        at += size
+        return torch.frombuffer(raw, dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+
+    try:
+        return rich(json.loads(header))
+    except (KeyError, TypeError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a message: {error!r}") from None
+
+
+class Reader:
+    """Messages from a pipe's end, read without ever waiting longer than asked."""
+
+    def __init__(self, fd: int):
+        self.fd = fd
+        self.closed = False
+        self._buffer = bytearray()
+
+    def pump(self) -> None:
+        """Take what is there now; call when the descriptor is readable."""
+        data = os.read(self.fd, 1 << 20)
+        self.closed = self.closed or not data
+        self._buffer += data
+
+    def messages(self) -> list:
+        """Every message that is complete.
+
+        Raises:
+            ValueError: what arrived is no message, or larger than any may be.
+        """
+        found = []
+        while len(self._buffer) >= 16:
+            header, body = struct.unpack_from("<QQ", self._buffer)
+            if header + body > MAX_BYTES:
+                raise ValueError("a message larger than any may be")
+            end = 16 + header + body
+            if len(self._buffer) < end:
+                break
+            found.append(unpack(bytes(self._buffer[16 : 16 + header]), bytes(self._buffer[16 + header : end])))
+            del self._buffer[:end]
+        return found
+
+    def next(self, timeout: float):
+        """The next message; None when the other end is closed or time is up."""
+        stop = time.monotonic() + timeout
+        while True:
+            if found := self.messages():
+                return found[0]
+            left = stop - time.monotonic()
+            if self.closed or left <= 0 or not select.select([self.fd], [], [], left)[0]:
+                return None
+            self.pump()
+
+
+def send(fd: int, value) -> None:
+    """Write one message to a descriptor, all of it."""
+    data = memoryview(pack(value))
+    while data:
+        data = data[os.write(fd, data) :]

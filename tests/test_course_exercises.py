@@ -1,0 +1,133 @@
+"""Every exercise: its stub says TODO, its solution passes, its mutants are rejected with their own message."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_kernels.course import generate, manifest, submission
+from course_kernels.course.judge import Judge
+
+ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "tests" / "mutants"
+SEEDS = range(20)
+EXERCISES = manifest.exercises()
+
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=[e.name for e in EXERCISES])
+every_mutant = pytest.mark.parametrize(
+    ("exercise", "path"),
+    [(e, path) for e in EXERCISES for path in sorted((MUTANTS / e.name).glob("*.py"))],
+    ids=lambda value: value.stem if isinstance(value, Path) else value.name,
+)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge() as found:
+        yield found
+
+
+def source_of(folder, exercise):
+    return submission.of_notebook(ROOT / folder / f"{exercise.name}.ipynb", exercise.function)
+
+
+def expected(path):
+    """Name of the check that must fail ("-": the whole run), and what its message must match."""
+    header = re.findall(r"^# (check|says): (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return dict(header)["check"], dict(header)["says"].replace(r"\n", "\n")
+
+
+def message_of(result, check):
+    return result.message if check == "-" else next(p.message for p in result.properties if p.name == check)
+
+
+@every_exercise
+def test_the_stub_says_todo_and_nothing_else(judge, exercise):
+    result = judge.check(exercise, source_of("exercises", exercise))
+    assert (result.status, result.properties, result.points) == ("todo", [], 0)
+    assert result.message == f"TODO {exercise.id}: {exercise.todo}"
+
+
+@every_exercise
+def test_the_solution_passes(judge, exercise):
+    result = judge.check(exercise, source_of("solutions", exercise))
+    assert result.passed, result.text()
+    assert result.points == exercise.points
+
+
+@every_exercise
+def test_the_solution_passes_whatever_is_drawn(judge, exercise):
+    source = source_of("solutions", exercise)
+    failed = [r.text() for seed in SEEDS if not (r := judge.check(exercise, source, seed, compiling=False)).passed]
+    assert failed == []
+
+
+@every_exercise
+def test_there_are_five_mutants(exercise):
+    assert len(list((MUTANTS / exercise.name).glob("*.py"))) >= 5
+
+
+@every_mutant
+def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, path):
+    check, says = expected(path)
+    result = judge.check(exercise, path.read_text(encoding="utf-8"))
+    assert result.status == "failed", result.text()
+    assert re.search(says, message_of(result, check)), result.text()
+
+
+@every_mutant
+def test_no_mutant_passes_by_luck(judge, exercise, path):
+    check, _ = expected(path)
+    if check in ("-", "compiles"):
+        pytest.skip("does not depend on the inputs")
+    source = path.read_text(encoding="utf-8")
+    lucky = [seed for seed in SEEDS if not message_of(judge.check(exercise, source, seed, compiling=False), check)]
+    assert lucky == []
+
+
+@every_exercise
+def test_an_answer_that_does_nothing_earns_nothing(judge, exercise):
+    """Not even for the checks that it cannot break."""
+    lines = source_of("exercises", exercise).splitlines()
+    source = "\n".join(re.sub(r"raise NotImplementedError\(.*\)", "pass", line) for line in lines)
+    result = judge.check(exercise, source)
+    assert (result.status, result.points) == ("failed", 0), result.text()
+
+
+@every_exercise
+def test_hints_lead_from_a_nudge_to_nearly_the_answer(exercise):
+    assert len(exercise.hints) >= 3
+    assert len(set(exercise.hints)) == len(exercise.hints)
+
+
+@every_exercise
+def test_the_notebooks_are_in_step(exercise):
+    pytest.importorskip("nbformat")
+    pytest.importorskip("jupytext")
+    sys.path.insert(0, str(ROOT / "tools"))
+    import exercises
+
+    assert exercises.differences(exercise) == []
+
+
+@every_exercise
+def test_the_exercise_shows_nothing_of_its_solution(exercise):
+    text = (ROOT / "exercises" / f"{exercise.name}.ipynb").read_text(encoding="utf-8")
+    assert "SOLUTION" not in text
+    assert "HIDDEN" not in text
+    assert generate.hole(exercise).replace('"', '\\"') in text
+
+
+@every_exercise
+def test_every_cell_was_executed(exercise):
+    for folder in ("exercises", "solutions"):
+        cells = generate.read(ROOT / folder / f"{exercise.name}.ipynb")["cells"]
+        counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
+        assert counts == list(range(1, len(counts) + 1)), folder
+
+
+def test_no_mutants_without_an_exercise():
+    assert {path.name for path in MUTANTS.iterdir()} == {exercise.name for exercise in EXERCISES}
