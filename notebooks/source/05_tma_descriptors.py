@@ -401,5 +401,5 @@ draw.reach(sizes, BLOCK, {"C ends with the tensor": whole, "C ends with the grou
 # - 16 bytes for address and leading stride, 1 for the other. The host checks; the pointer kernel takes the rest.
 # - Its bounds are the tensor's: reading past a group is harmless, writing is not.
 #
-# Tiles, stages, warps, schedule: who chooses them for a shape never seen before? That is the next question.
-# Back to the map: [00 Start here](00_start_here.ipynb).
+# Tiles, stages, warps, schedule: who chooses them for a shape never seen before?
+# Next: [06 Autotuning and configuration](06_autotuning.ipynb).
