@@ -230,9 +230,8 @@ for tile, one in zip(shortlist, compiled):
         print(f"{tile.block_m:3} rows: {found}")
 
 # %% [markdown]
-# Without reuse, speed is bytes on their way. The lowest bar above is nearly all orange: blocks of B, 32
-# KiB each, several under way. (Four stages were asked for. Count the blocks: with `mma.sync` the compiler keeps one
-# fewer.)
+# Without reuse, speed is bytes on their way. The lowest bar above is nearly all orange: blocks of B, 32 KiB each,
+# several under way. (Four stages were asked for. Count the blocks: with `mma.sync` the compiler keeps one fewer.)
 #
 # ## Measure when called: `triton.autotune`
 #
@@ -494,8 +493,8 @@ for bucket, us in measured_us["grouped_mm"].items():
 lookup.slowdowns(panels, frames)
 
 # %% [markdown]
-# Winning by less than a per cent is chance, and part of the patchwork above is no more than that. Before you look at
-# the next cell: in how many buckets, of all that were measured, is the runner-up that close?
+# A lead of less than a per cent may be chance, and with it part of the patchwork further up. Before you look at the next
+# cell: in how many buckets, of all that were measured, is the runner-up that close?
 
 # %%
 closest = [sorted(us.values())[:2] for found in measured_us.values() for us in found.values()]
