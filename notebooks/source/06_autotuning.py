@@ -493,8 +493,8 @@ for bucket, us in measured_us["grouped_mm"].items():
 lookup.slowdowns(panels, frames)
 
 # %% [markdown]
-# A lead of less than a per cent may be chance, and with it part of the patchwork further up. Before you look at the next
-# cell: in how many buckets, of all that were measured, is the runner-up that close?
+# A lead of less than a per cent may be chance, and with it part of the patchwork further up. Before you look at the
+# next cell: in how many buckets, of all that were measured, is the runner-up that close?
 
 # %%
 closest = [sorted(us.values())[:2] for found in measured_us.values() for us in found.values()]
