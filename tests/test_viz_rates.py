@@ -51,7 +51,7 @@ def test_a_dot_is_the_peers_time_over_ours():
     assert dots(gradient) == [(pytest.approx(0.6), 0), (pytest.approx(0.625), 1)]
     assert forward.get_xlim()[0] < 0.6, "slower is seen as well"
     assert [label.get_text() for label in forward.get_yticklabels()] == [ROWS[name].title for name in TIMES]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["against torch"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["torch"]
 
 
 def test_calls_are_multiples_of_the_graphs_time_and_so_is_the_host():

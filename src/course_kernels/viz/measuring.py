@@ -222,7 +222,8 @@ def claims(ratios: Mapping[str, float], mine: str, theirs: str) -> Figure:
     axes.set_yticks(range(len(ratios)), list(ratios), color=BLACK)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(ratios) - 0.5, -0.5)
-    ticks = [t for t in (0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50) if low / span <= t <= high * span]
+    near = (0.9, 0.95, 1.05, 1.1, 1.2) if high / low < 1.6 else (0.8, 1.25)  # close ticks only where there is room
+    ticks = [t for t in (0.1, 0.2, 0.5, *near, 1, 1.5, 2, 3, 5, 10, 20, 50) if low / span <= t <= high * span]
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

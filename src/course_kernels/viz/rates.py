@@ -70,14 +70,14 @@ def ahead(results: Mapping, ours: str, passes: Sequence[str] = ("forward", "dA",
         for row, peer, ratio in dots[of]:
             axes.plot(ratio, row, "o", color=colors[peer], markersize=6)
         axes.set(xscale="log", xlim=(low, high), title=_TITLES[of])
-        _log_axis(axes.xaxis, low, high, (0.25, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20))
+        _log_axis(axes.xaxis, low, high, (0.25, 0.5, 0.8, 1, 1.5, 2, 3, 5, 10, 20))
         axes.tick_params(axis="x", labelsize=8)
         _title_rows(axes, results, names)
     present = {peer for found in dots.values() for _, peer, _ in found}
     peers = [peer for peer in colors if peer in present]
     handles = [figure.axes[0].plot([], [], "o", color=colors[peer], markersize=6)[0] for peer in peers]
-    labels = [f"against {results['providers'][peer]['label']}" for peer in peers]
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=9)
+    labels = [results["providers"][peer]["label"] for peer in peers]
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=9, title="against", alignment="left")
     figure.supxlabel(f"times faster: {results['providers'][ours]['label']}", fontsize=9)
     return figure
 
@@ -143,9 +143,9 @@ class Share(NamedTuple):
 def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) -> dict[str, Share]:
     """Explain the forward time of each row.
 
-    The roof is arithmetic at the record's fastest dense rate, or traffic at the bandwidth of a copy, whichever is
-    longer. Where it is arithmetic, tiles that hang over the end of their group, and the last wave of tiles on the
-    SMs, are counted next, for a given tile.
+    The roof is arithmetic at the rate of the dense product of the row's size, or traffic at the bandwidth of a copy,
+    whichever takes longer. Where it is arithmetic, tiles that hang over the end of their group, and the last wave of
+    tiles on the SMs, are counted next, for a given tile.
 
     Args:
         results: of `bench.grouped.measure`, or its record.
@@ -157,18 +157,19 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
         Row → shares. A part that the measured time leaves no room for is cut; what nothing explains is "the rest".
 
     Raises:
-        ValueError: the provider was not measured, or no ceiling of arithmetic was.
+        ValueError: the provider was not measured, or the dense product of a compute-bound row was not.
     """
     rows = {name: entry for name, entry in results["rows"].items() if provider in entry["us"].get("forward", {})}
     if not rows:
         raise ValueError(f"provider must be one that was measured, {provider!r} was not")
-    dense = [top for name, e in results["rows"].items() if e["kind"] == "compute" and (top := ceiling(results, name))]
-    if not dense:
-        raise ValueError("results must have a dense product of some row, as the ceiling of arithmetic")
     found = {}
     for name, entry in rows.items():
         total = entry["us"]["forward"][provider]["median_us"]
-        arithmetic = entry["flops"] / max(dense) / 1e6
+        # The row's own ceiling and not the highest of all: it was measured at the clock that the row's other times had.
+        dense = ceiling(results, name) if entry["kind"] == "compute" else float("inf")
+        if dense is None:
+            raise ValueError(f"results must have the dense product of row {name!r}, as its ceiling")
+        arithmetic = entry["flops"] / dense / 1e6
         traffic = entry["bytes"]["forward"] / results["copy_tb_s"] / 1e6
         used = dict.fromkeys(_PARTS, 0.0)
         used["the roof"] = max(arithmetic, traffic)
