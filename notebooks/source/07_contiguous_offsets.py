@@ -453,9 +453,16 @@ print("dB:", torch.equal(w.grad, products["dB,      mode k"]))
 # There the loads go through windows, which give zeros past the end. Each tile has its own number of blocks, so the
 # compiler cannot fuse the loops; `kernels/transposed.py` does by hand what `flatten` does here.
 #
-# ## A drop-in, and what it drops
+# ## A drop-in for torch's
 #
-# `torch.nn.functional.grouped_mm` has the same names. An expert layer written against it changes one import:
+# `torch.nn.functional.grouped_mm` has the same names in the same order. A layer written against it changes one import:
+#
+# ```python
+# from torch.nn.functional import grouped_mm  # before
+# from course_kernels import grouped_mm  # after
+# ```
+#
+# Here both are passed to one layer, to compare them:
 
 
 # %%
@@ -504,7 +511,7 @@ modes.undefined_rows(outcome, few.tolist(), ["result", "gradient of A"])
 # %% [markdown]
 # One NaN in a padding row, and the mean over all rows, or the norm of all gradients, is NaN. `grouped_mm` here writes
 # zeros, in the same kernel: the programs with the least to do take the tail's tiles. (`tail="keep"` with `out=` leaves
-# them as they are.) Repair torch's with one line, in the forward and the backward pass at once:
+# them as they are.) Repair torch's from outside: what has to be masked, so that result *and* gradient are defined?
 
 # %%
 inside = (torch.arange(24) < used)[:, None]
@@ -519,7 +526,7 @@ for name, matrix in zip(("result", "gradient of A"), with_poison(repaired, *cpu)
     print(f"{name}: {int(matrix.isnan().any(1).sum())} rows undefined")
 
 # %% [markdown]
-# Two passes over memory for a definition. And an expert without tokens? Its gradient is a sum of nothing:
+# Two more passes over memory, for rows that nobody wants. And an expert without tokens? Its gradient is an empty sum:
 
 # %%
 up_grad = mm(x.to(device).T, ours.new_ones(24, 48).to(device), offs=offs_few.to(device))
