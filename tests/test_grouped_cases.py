@@ -142,7 +142,7 @@ def test_layouts_of_batches_and_their_guards(dtype, how):
     memory = buffer.view(dtype).float()
     assert memory[:64].isnan().all()
     assert memory[-64:].isnan().all()
-    expected = {"shared": (0, 5, 1), "permuted": (5, 15, 1)}
+    expected = {"shared": (0, 5, 1), "permuted": (5, 15, 1), "pitched": (64, 16, 1)}
     assert how not in expected or view.stride() == expected[how]
 
 

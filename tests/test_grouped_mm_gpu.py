@@ -106,6 +106,16 @@ def test_random_cases(first):
     fuzz.judge(first, 10, fuzz.LARGEST, fuzz.MOST_GROUPS)
 
 
+@pytest.mark.parametrize("rows_of", [1, 5, 200])
+@pytest.mark.parametrize("N", [9, 361, 364, 367])
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_written_between_rows_that_end_within_16_bytes(mode, N, rows_of):
+    """A descriptor's store writes whole 16 bytes in hardware, and in the interpreter it does not."""
+    sizes = (rows_of, 2) if mode == "m" else (N, 0) if mode == "n" else (40, 3)
+    case = GroupedCase(mode, sizes, rows_of, N, 48, layout_out="pitched")
+    check(case, fuzz.compute(GroupedCase("m", (), seed=fuzz.ALIKE)), device="cuda")
+
+
 # ---- more than 2**31 elements
 
 

@@ -123,16 +123,23 @@ class Operands:
 
 def layouts(ndim: int) -> tuple[str, ...]:
     """What `laid_out` takes for an operand of 2 or 3 dimensions."""
-    return STRIDES if ndim == 2 else (*STRIDES, *_BATCH_ONLY)
+    return (*STRIDES, "pitched") if ndim == 2 else (*STRIDES, "pitched", *_BATCH_ONLY)
 
 
 def laid_out(tensor: Tensor, how: str) -> Tensor:
-    """`strided_like`, and two more for batches: "shared", the first matrix under every index, and "permuted", the
-    batch within the rows: row m of every matrix, then row m + 1.
+    """`strided_like`, and "pitched": rows of any length, each at an address that is a multiple of 16 elements, with
+    canaries between them. Two more for batches: "shared", the first matrix under every index, and "permuted", the batch
+    within the rows: row m of every matrix, then row m + 1.
 
     Raises:
         ValueError: as `strided_like`, or a layout of batches for a matrix.
     """
+    if how == "pitched":
+        # A descriptor takes these strides, and hardware may write whole 16 bytes where a row's end cuts through them.
+        *lead, n = tensor.shape
+        pitch = n // 16 * 16 + 16
+        view = _canaries(torch.Size(lead).numel() * pitch, tensor.dtype, tensor.device).view(*lead, pitch)[..., :n]
+        return view.copy_(tensor)
     if how not in _BATCH_ONLY:
         return strided_like(tensor, how)
     if tensor.ndim != 3:
@@ -286,7 +293,7 @@ def _judge(case: GroupedCase, operands: Operands, result: Tensor, accumulation: 
 # ---- random cases
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
-_OUT_LAYOUTS = tuple(how for how in STRIDES if how != "expanded")
+_OUT_LAYOUTS = tuple(how for how in layouts(2) if how != "expanded")
 
 
 def random_case(seed: int, largest: int = 256, most_groups: int = 64, *, scaled: bool = True) -> GroupedCase:
