@@ -351,3 +351,16 @@ def test_plan_reports_the_programs_of_this_gpu():
     (launch,) = GroupGemmPlan(group_A, group_B, config=GemmConfig(64, 64, 64, programs_per_sm=2)).launches
     assert launch.programs == 2 * runtime.num_sms()
     assert_close_to_oracle(group_gemm(group_A, group_B)[0], group_A[0], group_B[0])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 130])
+@pytest.mark.parametrize("N", [361, 100, 4])
+def test_nothing_is_written_between_rows_of_c_that_end_within_16_bytes(rows, N):
+    """A descriptor's store writes whole 16 bytes in hardware, and in the interpreter it does not."""
+    a, b = make_operands([Problem(rows, N, 64)], device="cuda")
+    pitch = -(-N // 8) * 8 + 8
+    buffer = torch.full((rows * pitch,), 77.0, dtype=torch.float16, device="cuda")
+    c = buffer.as_strided((rows, N), (pitch, 1))
+    group_gemm(a, b, out=[c], method="tma")
+    assert_exact(c, a[0], b[0])
+    assert (buffer.view(rows, pitch)[:, N:] == 77).all()

@@ -7,12 +7,12 @@ reads nothing on the device and allocates nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from typing import Any, NamedTuple
 
 import torch
 
+from course_kernels import grouped_operands as operands
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.device import Device
@@ -22,7 +22,6 @@ from course_kernels.tuned import get_config, kernel_of
 
 _MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}  # by the operands' ranks
 _INTERPRETER_PROGRAMS = 4
-_WINDOW_ROWS = 2**30  # what a window can hold (triton.tools.ragged_tma)
 _MAX_PLANS = 4096
 _plans: dict[tuple, Plan] = {}
 
@@ -104,84 +103,6 @@ def prepare(tensors: tuple, *, keep_tail: bool, config: GemmConfig | None, preci
     if mode == "k":
         return _transposed_launch(tensors, config, precision, device)
     return _contiguous_launch(tensors, mode, keep_tail, config, precision, device)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Operand:
-    """How a kernel reads or writes one matrix or batch of matrices.
-
-    Attributes:
-        kind: the kernel's constant for it.
-        shape, strides: of the descriptor, contiguous dimension last; None where pointers are used.
-        window: the descriptor's first dimension is ragged and slides.
-    """
-
-    kind: int
-    shape: tuple[int, ...] | None = None
-    strides: tuple[int, ...] | None = None
-    window: bool = False
-
-    def descriptor(self, base: torch.Tensor, block: tuple[int, int]):
-        """The descriptor for blocks of two dimensions, or None."""
-        if self.shape is None:
-            return None
-        from triton.tools.ragged_tma import create_ragged_descriptor
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        if self.window:
-            return create_ragged_descriptor(base.as_strided(self.shape, self.strides), list(block))
-        leading = [1] * (len(self.shape) - 2)
-        return TensorDescriptor(base, list(self.shape), list(self.strides), leading + list(block))
-
-
-def _strides_for_descriptor(matrix: torch.Tensor) -> tuple[int, ...] | None:
-    """Strides under which a descriptor describes a tensor as it is, last dimension contiguous; None where it cannot.
-
-    A stride along an extent of 1 is never used: any that satisfies the hardware serves."""
-    unit = 16 // matrix.element_size()
-    if matrix.data_ptr() % 16 or not matrix.numel() or max(matrix.shape) >= 2**31:
-        return None
-    strides = [1]
-    if matrix.stride(-1) != 1 and matrix.shape[-1] > 1:
-        return None
-    span = -(-matrix.shape[-1] // unit) * unit
-    for extent, stride in reversed(list(zip(matrix.shape[:-1], matrix.stride()[:-1]))):
-        if extent <= 1:
-            stride = span
-        if stride <= 0 or stride % unit or stride * matrix.element_size() >= 2**40:
-            return None
-        strides.append(stride)
-        span = max(span, extent * stride)
-    return tuple(reversed(strides))
-
-
-def _lines(operand: torch.Tensor, described: bool) -> _Operand:
-    """How ``contiguous.load_block`` reads an operand (..., lines, K)."""
-    from course_kernels.kernels.round_robin import ANY, COL_MAJOR, ROW_MAJOR
-
-    if described:
-        for kind, view in ((ROW_MAJOR, operand), (COL_MAJOR, operand.mT)):
-            if strides := _strides_for_descriptor(view):
-                return _Operand(kind.value, tuple(view.shape), strides)
-    return _Operand(ANY.value)
-
-
-def _window(matrix: torch.Tensor, described: bool) -> _Operand:
-    """A matrix whose first dimension is ragged, as a window; pointers where that cannot be."""
-    from course_kernels.kernels.contiguous import POINTERS, WINDOW
-
-    if described and matrix.shape[0] <= _WINDOW_ROWS and (strides := _strides_for_descriptor(matrix)):
-        return _Operand(WINDOW.value, tuple(matrix.shape), strides, window=True)
-    return _Operand(POINTERS.value)
-
-
-def _grouped(batch: torch.Tensor, described: bool) -> _Operand:
-    """A result (G, M, N) as a descriptor; pointers where that cannot be."""
-    from course_kernels.kernels.contiguous import GROUPED, POINTERS
-
-    if described and (strides := _strides_for_descriptor(batch)):
-        return _Operand(GROUPED.value, tuple(batch.shape), strides)
-    return _Operand(POINTERS.value)
 
 
 class Plan:
@@ -275,11 +196,12 @@ def _contiguous_launch(tensors, mode, keep_tail, config, precision, device) -> P
     rows = mat_a.shape[0] if ragged else mat_a.shape[1]
     described = device.described
     shared_b = groups > 1 and mat_b.stride(0) == 0
-    a = _lines(mat_a, described)
-    b = _lines((mat_b[:1] if shared_b else mat_b).mT, described)
+    a = operands.lines(mat_a, described)
+    b = operands.lines((mat_b[:1] if shared_b else mat_b).mT, described)
     # A descriptor's innermost coordinate is a multiple of 16 bytes: the hardware traps otherwise.
     row_step = 16 // mat_a.element_size() if ragged and a.kind == COL_MAJOR.value else 1
-    c = (_window if ragged else _grouped)(out, described and row_step == 1)
+    describable = described and row_step == 1
+    c = operands.window(out, describable, stored=True) if ragged else operands.grouped(out, describable)
     op = "grouped_mm" if ragged else "grouped_mm_batch"
     config = _fitting(config, op, (rows, depth, columns, groups), mat_a, out, (a, b, c), precision, device)
     block_m, block_n, block_k = config.block
@@ -310,7 +232,7 @@ def _transposed_launch(tensors, config, precision, device) -> Prepared:
     mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
     (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
     described = device.described
-    a, b, c = _window(mat_a.mT, described), _window(mat_b, described), _grouped(out, described)
+    a, b, c = operands.window(mat_a.mT, described), operands.window(mat_b, described), operands.grouped(out, described)
     extents = (rows, total, columns, groups)
     config = _fitting(config, "grouped_mm_k", extents, mat_a, out, (a, b, c), precision, device)
     block_m, block_n, block_k = config.block
@@ -330,7 +252,7 @@ def _transposed_launch(tensors, config, precision, device) -> Prepared:
     return Prepared("transposed", grid, arguments, _options(config))
 
 
-def _block(operand: _Operand, tensor: torch.Tensor, lines: int, depth: int):
+def _block(operand: operands.Operand, tensor: torch.Tensor, lines: int, depth: int):
     """The argument for an operand that ``load_block`` reads: a descriptor of its blocks, or the tensor."""
     from course_kernels.kernels.round_robin import ROW_MAJOR
 
