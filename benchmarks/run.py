@@ -16,6 +16,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
+import fuzz
 import grouped_api
 import list_api
 import timelines
@@ -35,6 +36,7 @@ RECORDS = {
     "switch": timelines.switch,
     "traffic": traffic.swizzle,
     "grouped_mm": grouped_api.rows,
+    "fuzz": fuzz.fuzz,
     "verification": verify.verification,
 }
 
