@@ -357,7 +357,7 @@ def test_plan_reports_the_programs_of_this_gpu():
 @pytest.mark.parametrize("N", [361, 100, 4])
 def test_nothing_is_written_between_rows_of_c_that_end_within_16_bytes(rows, N):
     """A descriptor's store writes whole 16 bytes in hardware, and in the interpreter it does not."""
-    a, b = make_operands([Problem(rows, N, 64)], device="cuda")
+    a, b = make_operands([(rows, N, 64)], device="cuda")
     pitch = -(-N // 8) * 8 + 8
     buffer = torch.full((rows * pitch,), 77.0, dtype=torch.float16, device="cuda")
     c = buffer.as_strided((rows, N), (pitch, 1))
