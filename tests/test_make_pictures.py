@@ -35,7 +35,9 @@ def test_stored_picture_is_what_the_tool_draws(tool):
     assert difference.mean() < 2
 
 
-def test_readme_table_is_the_record(tool):
+def test_readme_tables_are_the_records(tool):
     readme = tool.README.read_text()
-    assert tool.with_table(readme) == readme
-    assert tool.with_table(readme.replace("| 4 × 1024³ |", "| 4 × 1025³ |")) == readme
+    assert tool.with_tables(readme) == readme
+    for wrong in (("| 4 × 1024³ |", "| 4 × 1025³ |"), ("| 4 each over 256,", "| 5 each over 256,")):
+        assert readme.count(wrong[0]) == 1
+        assert tool.with_tables(readme.replace(*wrong)) == readme

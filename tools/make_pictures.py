@@ -1,5 +1,5 @@
-"""What the README shows: `python tools/make_pictures.py` writes docs/grouped_gemm.png, and the README's table of times
-from their record."""
+"""What the README shows: `python tools/make_pictures.py` writes docs/grouped_gemm.png, and the README's tables of what
+was measured from their records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from course_kernels.viz.overview import overview
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "grouped_gemm.png"
 README = ROOT / "README.md"
-START, END = "<!-- written by tools/make_pictures.py -->", "<!-- end -->"
+END = "<!-- end -->"
 PIXELS_WIDE = 1600
 COLORS = 128  # the figure has a few flat colours and the edges of text: a palette takes a third of the bytes
 
@@ -58,14 +58,50 @@ def table() -> str:
     return "\n".join([*lines, "", note])
 
 
-def with_table(readme: str) -> str:
-    """The README's text with the table between its two marks."""
-    before, rest = readme.split(START)
-    return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
+def packed_table() -> str:
+    """The packed API's rates as Markdown, from their record."""
+    measured = record.load("grouped_mm")
+    columns = {
+        "triton": "`grouped_mm`",
+        "torch": "`torch`'s",
+        "quack": "QuACK, best of 12",
+        "loop": "cuBLAS loop",
+        "dense": "dense, same size",
+    }
+    source = measured["provenance"]
+    gpu = source["gpu"].removeprefix("NVIDIA ")
+    lines = [
+        f"| {gpu}, {measured['dtype']}: rows over groups, N, K | {' | '.join(columns.values())} | dA | dB |",
+        "| --- |" + " ---: |" * (len(columns) + 2),
+    ]
+    for entry in measured["rows"].values():
+        digits = 0 if entry["unit"] == "TFLOP/s" else 2
+        rate = entry["rate"]
+        cells = [f"{rate['forward'][p]:.{digits}f}" if p in rate["forward"] else "–" for p in columns]
+        # Gradients against torch alone: what a user changes from.
+        cells += [f"{rate[of]['triton'] / rate[of]['torch']:.2f} ×" for of in ("dA", "dB")]
+        unit = "" if entry["unit"] == "TFLOP/s" else " (TB/s)"
+        lines.append(f"| {entry['title']}{unit} | {' | '.join(cells)} |")
+    copy = f"a copy moves {measured['copy_tb_s']:.2f}"
+    versions = f"Measured {source['date'][:10]}, torch {source['torch']}, Triton {source['triton']}."
+    note = f"TFLOP/s, or TB/s where reading bounds ({copy}); dA and dB: times as fast as torch's. {versions}"
+    return "\n".join([*lines, "", note])
+
+
+TABLES = {"group_gemm": table, "grouped_mm": packed_table}
+
+
+def with_tables(readme: str) -> str:
+    """The README's text with each table between its two marks."""
+    for name, make in TABLES.items():
+        start = f"<!-- {name}: written by tools/make_pictures.py -->"
+        before, rest = readme.split(start)
+        readme = f"{before}{start}\n{make()}\n{END}{rest.split(END, 1)[1]}"
+    return readme
 
 
 def main() -> int:
-    README.write_text(with_table(README.read_text()))
+    README.write_text(with_tables(README.read_text()))
     TARGET.parent.mkdir(exist_ok=True)
     data = png(hero())
     TARGET.write_bytes(data)
