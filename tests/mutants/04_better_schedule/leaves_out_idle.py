@@ -1,0 +1,14 @@
+# ruff: noqa
+# check: idle
+# says: the schedule has \d lists? for \d programs: a program without a tile
+import heapq
+
+
+def assign_tiles(costs, programs):
+    schedule = [[] for _ in range(programs)]
+    free = [(0, program) for program in range(programs)]
+    for tile in sorted(range(len(costs)), key=lambda tile: -costs[tile]):
+        total, program = free[0]
+        schedule[program].append(tile)
+        heapq.heapreplace(free, (total + costs[tile], program))
+    return [tiles for tiles in schedule if tiles]

@@ -1,0 +1,8 @@
+# ruff: noqa
+# check: hits
+# says: have 2 keys; the first edge lies between\n\d+ rows over \d+ groups
+import math
+
+
+def tuning_key(total_m, groups, N, K, dtype):
+    return round(2 * math.log2(max(total_m, 1))), groups, N, K, dtype

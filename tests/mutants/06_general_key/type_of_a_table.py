@@ -1,0 +1,10 @@
+# ruff: noqa
+# check: types
+# says: float16 and float32 share the key
+import math
+
+
+def tuning_key(total_m, groups, N, K, dtype):
+    rows = max(total_m / groups, 1)
+    addresses = torch.zeros(groups, dtype=torch.int64)
+    return round(2 * math.log2(rows)), groups, N, K, addresses.dtype
