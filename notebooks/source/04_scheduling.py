@@ -457,7 +457,8 @@ for batch in batches:
 #
 # ## Try it here
 #
-# Exercise 04 (a better schedule, in `exercises/`) is not out yet. Until then, change a cell and run it again:
+# [Exercise 04](../exercises/04_better_schedule.ipynb), a better schedule: tiles with known costs, each to a program.
+# Or change a cell and run it again:
 #
 # 1. Give `cards` three programs instead of four. Why do fewer programs end earlier?
 # 2. Make tickets expensive: `simulate(..., cost=CostModel(atomic_us=5))`. From which price on does round-robin win on

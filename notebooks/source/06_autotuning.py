@@ -553,7 +553,8 @@ for op in tuned.OPS[:2]:
 #
 # ## Try it here
 #
-# Exercise 06 (a key that generalises, in `exercises/`) is not out yet. Until then, change a cell and run it again:
+# [Exercise 06](../exercises/06_general_key.ipynb), a key that generalises: neither too narrow nor too exact.
+# Or change a cell and run it again:
 #
 # - Compile the shortlist for `"sm_80"` as `"round_robin"`: which candidates die on an A100, and of what?
 #   <details><summary>Answer</summary>Nearly all with 128 sums a thread or more spill: without TMA, addresses and masks
