@@ -29,7 +29,8 @@ def draw(rng: random.Random) -> list[Case]:
     """Whole tiles; then tails along all three extents, once with M below N and once with M above it."""
 
     def tail(tiles):
-        return BLOCK * tiles + rng.randint(1, BLOCK - 1)
+        # Two short of a tile at least: one short, no mask at all reads as far as `<=` does, and is taken for it.
+        return BLOCK * tiles + rng.randint(1, BLOCK - 2)
 
     shapes = [
         ((BLOCK * 2, BLOCK * 2, BLOCK * 2), ("tiles",)),
