@@ -277,7 +277,7 @@ groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 1
 #   <details><summary>Answer</summary>Nothing crashes, and of 21 rows only row 5 is right: read as offsets, 4, 3, 6, 3,
 #   5 give expert 1 the rows 3 to 5, of which 4 and 5 are its own, and expert 3 then writes over 3 and 4.</details>
 #
-# Exercise 01, the offsets (sizes to ends, rows to groups, on the device), in `exercises/`, is not out yet.
+# [Exercise 01](../exercises/01_offsets.ipynb), the offsets: sizes to ends, rows to groups, on the device.
 #
 # ## Summary
 #

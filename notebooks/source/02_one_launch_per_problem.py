@@ -531,7 +531,7 @@ for name, (got, x, y) in results.items():
 #   right result is off by up to 0.004: an <code>rtol</code> of 0.001 accepts it in one type and not in the
 #   other.</details>
 #
-# Exercise 02, the tail masks, in `exercises/`, is not out yet.
+# [Exercise 02](../exercises/02_tail_masks.ipynb), the tail masks: a tile at every edge of its matrices.
 #
 # ## Summary
 #
