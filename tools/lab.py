@@ -86,7 +86,9 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     token = secrets.token_hex(16)
-    server = subprocess.Popen(command(port), cwd=ROOT, env={**os.environ, "JUPYTER_TOKEN": token})
+    # A terminal opened in Lab finds the `course` command beside this Python.
+    search = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    server = subprocess.Popen(command(port), cwd=ROOT, env={**os.environ, "JUPYTER_TOKEN": token, "PATH": search})
     try:
         wait_until_up(server, port, token)
         page = f"lab/tree/{FIRST}" if (ROOT / FIRST).exists() else "lab"

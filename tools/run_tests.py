@@ -82,7 +82,7 @@ def main() -> int:
         ruff("ruff format", "format", "--check", "."),
         pytest("unit tests", "-n", WORKERS, "tests", f"--ignore={BROWSER_TEST}"),
         # A notebook's cells need one kernel, so one worker.
-        pytest("notebooks", "-n", WORKERS, "--dist", "loadfile", "--nbval", "notebooks"),
+        pytest("notebooks", "-n", WORKERS, "--dist", "loadfile", "--nbval", "notebooks", "exercises", "solutions"),
         pytest("browser", BROWSER_TEST),
     ]
     print(summary(outcomes), flush=True)

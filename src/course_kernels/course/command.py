@@ -31,6 +31,9 @@ class Subcommand(NamedTuple):
 SUBCOMMANDS: dict[str, Subcommand] = {
     "doctor": Subcommand("course_kernels.doctor", "what this machine has, and what of the course runs how"),
     "lab": Subcommand("course_kernels.course.lab", "open the notebooks in JupyterLab"),
+    "list": Subcommand("course_kernels.course.list_command", "the exercises, and which of them are solved"),
+    "check": Subcommand("course_kernels.course.check_command", "check the answers in the exercises' notebooks"),
+    "hint": Subcommand("course_kernels.course.hint_command", "the next hint of an exercise"),
     "bench": Subcommand("course_kernels.bench.command", "time grouped_mm against its peers on this machine's GPU"),
     "tune": Subcommand("course_kernels.bench.tune_command", "measure the packed kernels' configurations on this GPU"),
 }
@@ -39,6 +42,8 @@ EXAMPLES = """\
 examples:
   course doctor          does everything run here?
   course lab             open the first notebook
+  course list            the exercises, and what comes next
+  course check 02        how far is the answer?
   course bench --list    what could be measured here
   course bench --help    a subcommand's options
 
