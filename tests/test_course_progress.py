@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from course_kernels.course import check_command, command, manifest, progress
+from course_kernels.course import check_command, command, manifest, notebook, progress
+from course_kernels.course.results import Property, Result
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,13 +31,24 @@ def test_hints_come_one_after_the_other_and_the_last_again():
     assert progress.next_hint("01", 3) == 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"exercises": 3}', '{"exercises": {"02": {"points": "many"}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"exercises": 3}',
+        '{"exercises": {"02": {"points": "many"}}}',
+        '{"exercises": {"02": {"points": Infinity}}}',
+    ],
+)
 def test_a_corrupt_file_is_reported_and_replaced(text):
     progress.path().parent.mkdir(parents=True)
     progress.path().write_text(text)
     told = []
     assert progress.load(told.append) == {}
     assert str(progress.path()) in told[0]
+    assert progress.path().with_suffix(".broken.json").read_text() == text
     progress.note_result("01", 3, False, told.append)
     assert progress.load(told.append)["01"]["points"] == 3
 
@@ -58,6 +70,22 @@ def test_hint_command(capsys):
     progress.note_result("01", 10, True)
     assert command.main(["hint"]) == 0
     assert "Exercise 02, hint 3 of" in capsys.readouterr().out
+
+
+def test_hint_when_all_is_solved_says_so(capsys):
+    for exercise in manifest.exercises():
+        progress.note_result(exercise.id, exercise.points, True)
+    assert command.main(["hint"]) == 0
+    assert "every exercise is solved" in capsys.readouterr().out
+
+
+def test_a_check_in_a_notebook_is_kept(monkeypatch):
+    result = Result("01", "ends", "passed", [Property("a", "b", 10, "pass")], max_points=10)
+    monkeypatch.setattr(notebook, "judge", lambda exercise, source: result)
+    monkeypatch.setattr(notebook.submission, "of_function", lambda function, name: "")
+    named = next(each for each in manifest.exercises() if each.id == "01").function
+    notebook.check(type(named, (), {}))
+    assert progress.load()["01"] == {"points": 10, "passed": True, "hints": 0}
 
 
 def test_list_shows_what_is_solved_and_what_is_next(capsys):

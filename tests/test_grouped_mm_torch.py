@@ -18,6 +18,7 @@ from course_kernels import (
     grouped_launch,
     grouped_mm,
     grouped_ops,
+    reference,
     runtime,
     scaled_grouped_mm,
 )
@@ -576,3 +577,31 @@ def test_scaled_is_the_scaled_product():
 def test_exact_against_the_plain_products():
     a, b, _, _ = operands("batch", torch.float16)
     assert_exact(grouped_mm(a, b), a, b)
+
+
+# ---- torch's settings
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_either_way_to_allow_tf32_is_understood(precision):
+    """torch refuses to say by the older setting what the newer one has set."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    a, b = (integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate(((10, 16), (2, 16, 8))))
+    offs = torch.tensor([4, 10], device=DEVICE)
+    matmul.fp32_precision = precision
+    try:
+        assert runtime.allows_tf32() == (precision == "tf32")
+        for backend in ("torch", "triton"):
+            out = grouped_mm(a, b, offs=offs, backend=backend)
+            assert torch.equal(out.double(), reference.grouped_mm(a, b, offs))
+        assert matmul.fp32_precision == precision
+    finally:
+        matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("out_dtype", [[], {}, "float32", 3])
+def test_out_dtype_that_is_none_is_named(out_dtype):
+    a, b = (integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate(((10, 16), (2, 16, 8))))
+    with pytest.raises((TypeError, ValueError), match="out_dtype"):
+        grouped_mm(a, b, offs=torch.tensor([4, 10], device=DEVICE), out_dtype=out_dtype)

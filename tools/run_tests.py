@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,13 @@ def summary(outcomes: list[Outcome]) -> str:
 
 
 def main() -> int:
+    # The solutions pass: not into the progress of whoever runs the tests.
+    with tempfile.TemporaryDirectory() as state:
+        os.environ["XDG_STATE_HOME"] = state
+        return run_all()
+
+
+def run_all() -> int:
     outcomes = [
         ruff("ruff check", "check", "."),
         ruff("ruff format", "format", "--check", "."),

@@ -64,7 +64,7 @@ def multiply(
         keep_tail,
         config,
         index,
-        mat_a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32,
+        mat_a.dtype == torch.float32 and runtime.allows_tf32(),
     )
     plan = _plans.get(key)
     if plan is None:

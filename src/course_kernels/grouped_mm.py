@@ -70,8 +70,9 @@ def grouped_mm(
         Differentiable in mat_a, mat_b and bias, in reverse mode, to any order, under ``torch.func``, too. Gradients are
         grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
         One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile``, whatever the group ends.
-        float32 operands multiply in full float32, or in TF32 where ``torch.backends.cuda.matmul.allow_tf32`` is set.
-        Deterministic bit for bit. A call copies nothing, waits for nothing, and can be captured in a CUDA graph.
+        float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
+        Deterministic bit for bit. With the kernels and without ``check`` a call waits for nothing, allocates its result
+        alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps, are copied.
 
         Names and order of the arguments: ``torch.nn.functional.grouped_mm``. What that one accepts, this one does, with
         the same result, but for autocast. Where the two differ:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import grouped_checks as checks
-from course_kernels import grouped_flops
+from course_kernels import grouped_flops, runtime
 from course_kernels.config import GemmConfig
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
@@ -44,13 +44,15 @@ def _metadata(mat_a, mat_b, offs, bias, out_dtype, backend, config) -> tuple | N
             return None
         if type(backend) is not str or not isinstance(config, (GemmConfig, type(None))):  # perhaps not hashable
             return None
+        if not isinstance(out_dtype, (torch.dtype, type(None))):
+            return None
         return (
             mat_a.shape, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
             mat_b.shape, mat_b.stride(), mat_b.dtype, mat_b.device, mat_b.data_ptr() & 15,
             None if offs is None else (offs.shape, offs.dtype, offs.device, offs.data_ptr() & 15),
             None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15),
             out_dtype, backend, config,
-            mat_a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32,
+            mat_a.dtype == torch.float32 and runtime.allows_tf32(),
         )  # fmt: skip
     except (AttributeError, RuntimeError):
         return None

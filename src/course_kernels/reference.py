@@ -22,12 +22,16 @@ __all__ = ["gemm", "group_gemm", "grouped_mm", "padded_bmm"]
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     """A float32 oracle that a global switch turns into 11-bit arithmetic would be no oracle."""
-    saved = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    matmul = torch.backends.cuda.matmul
+    try:
+        setting, saved, off = "allow_tf32", matmul.allow_tf32, False
+    except RuntimeError:  # the newer setting is in use, and torch refuses to answer by the older one
+        setting, saved, off = "fp32_precision", matmul.fp32_precision, "ieee"
+    setattr(matmul, setting, off)
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = saved
+        setattr(matmul, setting, saved)
 
 
 def _check_matrix(name: str, value: Tensor, ndim: int) -> None:

@@ -45,12 +45,13 @@ class Relaunch:
         self._compiled = compiled
         try:
             self._short = self._shortcut()
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError):
             self._short = None
 
     def __call__(self, addresses: list[int], stream: int) -> None:
         """Launch on a stream, ``addresses`` in the places that ``sources`` says."""
-        if self._short is not None and not self._enter.calls and not self._exit.calls:
+        hooks = self._hooks
+        if self._short is not None and not hooks.launch_enter_hook.calls and not hooks.launch_exit_hook.calls:
             return self._short(addresses, stream)
         for position, source in self._sources.items():
             if position in self._descriptors:
@@ -63,8 +64,9 @@ class Relaunch:
         """A function that calls Triton's C launcher with a kept argument list, or None."""
         from triton import knobs
 
-        self._enter, self._exit = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-        if not isinstance(self._enter.calls, list) or not isinstance(self._exit.calls, list):
+        self._hooks = knobs.runtime
+        hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+        if not all(isinstance(hook.calls, list) for hook in hooks):
             return None
         launcher = self._compiled.run
         wrapper = launcher.launch
@@ -128,4 +130,7 @@ class Relaunch:
 
 def _position(values: list, mark: object) -> int:
     """Where the mark itself is (not an equal value: some arguments do not compare)."""
-    return next(i for i, value in enumerate(values) if value is mark)
+    for i, value in enumerate(values):
+        if value is mark:
+            return i
+    raise ValueError("the launcher was not given an argument that it should have been given")

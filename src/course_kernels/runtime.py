@@ -190,6 +190,15 @@ def supports_tf32(tensor_device: torch.device | None = None) -> bool:
     return (capability(tensor_device) or (0, 0)) >= TENSOR_CORE_CAPABILITY
 
 
+def allows_tf32() -> bool:
+    """Whether torch's settings let products of float32 matrices on a GPU use TF32."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        return matmul.allow_tf32
+    except RuntimeError:  # the newer setting is in use, and torch refuses to answer by the older one
+        return matmul.fp32_precision == "tf32"
+
+
 def outside_graphs(function):
     """Decorator: ``torch.compile`` calls the function as it is, between two graphs, and does not look inside.
 

@@ -29,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
+    if not found:
+        print("every exercise is solved; `course hint NN` gives the hints of one all the same")
     for exercise in found:
         number = progress.next_hint(exercise.id, len(exercise.hints))
         print(f"Exercise {exercise.id}, hint {number + 1} of {len(exercise.hints)}:\n{exercise.hints[number]}")

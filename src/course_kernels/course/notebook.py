@@ -13,8 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
-from course_kernels.course import manifest, submission
-from course_kernels.course.results import Result
+from course_kernels.course import manifest, progress, submission
+from course_kernels.course.results import TODO, Result
 
 _lock = threading.Lock()
 _process: subprocess.Popen | None = None
@@ -96,6 +96,8 @@ def check(function) -> Result | None:
         return None
     result = judge(exercise, source)
     print(result.text())
+    if result.status != TODO:
+        progress.note_result(exercise.id, result.points, result.passed)
     if result.panels:
         _draw(result.panels)
     return result

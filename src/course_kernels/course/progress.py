@@ -5,6 +5,7 @@ A file that cannot be read, or written, is reported and worked around: the cours
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -38,8 +39,15 @@ def load(tell=None) -> dict[str, dict]:
         }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        tell(f"progress in {path()} cannot be read ({type(error).__name__}): going on as if there were none")
+    except (OSError, RuntimeError):
+        tell("progress cannot be read: going on as if there were none")
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        # The next write would end what can perhaps still be repaired by hand.
+        aside = path().with_suffix(".broken.json")
+        with contextlib.suppress(OSError):
+            os.replace(path(), aside)
+        tell(f"progress in {path()} is not what was written ({type(error).__name__}): kept as {aside}, beginning anew")
         return {}
 
 
@@ -50,16 +58,20 @@ def save(progress: dict[str, dict], tell=None) -> bool:
         Whether it could be written; where not, ``tell`` has been told.
     """
     tell = tell or _tell
-    target = path()
+    name = None
     try:
+        target = path()
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "exercises": progress}, file, indent=1, sort_keys=True)
+            json.dump({"exercises": progress}, file, indent=1, sort_keys=True)
         os.replace(name, target)
         return True
-    except OSError as error:
-        tell(f"progress cannot be written to {target} ({error.strerror or error}): it is not kept")
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+        if name is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        tell(f"progress cannot be written ({getattr(error, 'strerror', None) or error}): it is not kept")
         return False
 
 
