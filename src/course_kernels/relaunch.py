@@ -43,6 +43,7 @@ class Relaunch:
         self._grid, self._arguments, self._sources = (*grid, 1, 1), arguments, sources
         self._descriptors = {i: arguments[i] for i in sources if hasattr(arguments[i], "base")}
         self._compiled = compiled
+        self._hooks = None
         try:
             self._short = self._shortcut()
         except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError):
