@@ -1,0 +1,137 @@
+"""Relaunching a kernel: what Triton's launcher receives, for both ways in which Triton has written it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton", reason="needs triton, which Linux has")
+
+from triton import knobs
+
+from course_kernels.relaunch import Address, Relaunch
+
+ENCODED = []
+
+
+class PyCUtensorMap:
+    def __init__(self, address):
+        self.address = address
+
+
+class Descriptor:
+    def __init__(self):
+        self.base, self.shape = Address("fp16"), (8, 16)
+
+
+def make_tensordesc_arg(descriptor, meta):
+    """In place of Triton's function of this name: the map, then extents."""
+    ENCODED.append((descriptor.base.data_ptr(), meta))
+    return [PyCUtensorMap(descriptor.base.data_ptr()), *descriptor.shape]
+
+
+def wrap_flat(launcher, tensordesc_indices, tensordesc_meta):
+    def inner(*args):
+        final, at = list(args[:4]), 0
+        for i, argument in enumerate(args[4:]):
+            if i in tensordesc_indices:
+                final += make_tensordesc_arg(argument, tensordesc_meta[at])
+                at += 1
+            else:
+                final.append(argument)
+        return launcher(*final)
+
+    return inner
+
+
+def wrap_nested(launcher, tensordesc_indices, tensordesc_meta):
+    """As ``wrap_flat``, but the kernel's arguments travel in a list of their own."""
+
+    def inner(*args):
+        final, at = [], 0
+        for i, argument in enumerate(args[-1]):
+            if i in tensordesc_indices:
+                final += make_tensordesc_arg(argument, tensordesc_meta[at])
+                at += 1
+            else:
+                final.append(argument)
+        return launcher(*args[:-1], final)
+
+    return inner
+
+
+class Launcher:
+    global_scratch_size = 0
+
+    def __init__(self, wrap, seen):
+        self.nested = wrap is wrap_nested
+        self.launch = wrap(lambda *args: seen.append(args), {0, 2}, ["meta of a", "meta of c"])
+
+    def __call__(self, x, y, z, stream, function, packed, metadata, enter, leave, *args):
+        self.launch(x, stream, function, packed, *([args] if self.nested else args))
+
+
+class Compiled:
+    function, packed_metadata = "function", (4, 1, 0)
+
+    def __init__(self, wrap):
+        self.seen, self.slow = [], 0
+        self.run = Launcher(wrap, self.seen)
+
+    def __getitem__(self, grid):
+        def runner(*args, stream=None):
+            self.slow += 1
+            self.run(*grid, stream, self.function, self.packed_metadata, None, None, None, *args)
+
+        return runner
+
+
+def flattened(call):
+    return [*call[:-1], *call[-1]] if isinstance(call[-1], list) else list(call)
+
+
+def received(call):
+    """A launch as plain values, descriptors by the address that was encoded."""
+    return [value.address if isinstance(value, PyCUtensorMap) else value for value in flattened(call)]
+
+
+def relaunch(wrap):
+    """Of a kernel (a descriptor, an extent, a descriptor, a pointer, None, a flag)."""
+    compiled = Compiled(wrap)
+    return compiled, Relaunch(compiled, (132,), [Descriptor(), 77, Descriptor(), None, None, True], {0: 1, 2: 0, 3: 0})
+
+
+@pytest.mark.parametrize("wrap", [wrap_flat, wrap_nested])
+def test_addresses_reach_the_launcher_in_their_places(wrap):
+    compiled, launch = relaunch(wrap)
+    for addresses, stream in (([0x100, 0x200], 7), ([0x300, 0x200], 8), ([0x100, 0x400], 7)):
+        launch(addresses, stream)
+        first, second = addresses
+        want = [132, stream, "function", (4, 1, 0), second, 8, 16, 77, first, 8, 16, first, None, True]
+        assert received(compiled.seen[-1]) == want
+    assert compiled.slow == 0
+
+
+def test_a_descriptor_is_encoded_once_for_each_address():
+    _, launch = relaunch(wrap_flat)
+    ENCODED.clear()
+    for _ in range(3):
+        launch([0x100, 0x200], 7)
+        launch([0x100, 0x500], 7)
+    assert sorted(ENCODED) == [(0x100, "meta of c"), (0x200, "meta of a"), (0x500, "meta of a")]
+
+
+def test_a_launcher_that_looks_different_is_used_as_it_is():
+    compiled = Compiled(wrap_flat)
+    inner = compiled.run.launch
+    compiled.run.launch = lambda *args: inner(*args)  # no `launcher` in what it closes over
+    launch = Relaunch(compiled, (132,), [Descriptor(), 77, Descriptor(), None, None, True], {0: 1, 2: 0, 3: 0})
+    launch([0x100, 0x200], 7)
+    assert compiled.slow == 1
+    assert received(compiled.seen[-1])[4:12] == [0x200, 8, 16, 77, 0x100, 8, 16, 0x100]
+
+
+def test_a_profiler_that_listens_gets_triton_s_own_launch(monkeypatch):
+    compiled, launch = relaunch(wrap_flat)
+    monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [lambda metadata: None])
+    launch([0x100, 0x200], 7)
+    assert compiled.slow == 1
