@@ -16,11 +16,11 @@ from course_kernels import grouped_operands as operands
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.device import Device
+from course_kernels.grouped_checks import MODES
 from course_kernels.layout import GroupLayout
 from course_kernels.relaunch import Address, Relaunch
 from course_kernels.tuned import get_config, kernel_of
 
-_MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}  # by the operands' ranks
 _INTERPRETER_PROGRAMS = 4
 _MAX_PLANS = 4096
 _plans: dict[tuple, Plan] = {}
@@ -99,7 +99,7 @@ def prepare(tensors: tuple, *, keep_tail: bool, config: GemmConfig | None, preci
         precision: "ieee" or "tf32".
         device: that the launch is for; the tensors may be elsewhere.
     """
-    mode = _MODES[tensors[0].dim(), tensors[1].dim()]
+    mode = MODES[tensors[0].dim(), tensors[1].dim()]
     if mode == "k":
         return _transposed_launch(tensors, config, precision, device)
     return _contiguous_launch(tensors, mode, keep_tail, config, precision, device)
@@ -112,7 +112,7 @@ class Plan:
         mat_a, mat_b, offs, out = tensors[:4]
         self._lock = threading.Lock()
         self._relaunch = None
-        mode = _MODES[mat_a.dim(), mat_b.dim()]
+        mode = MODES[mat_a.dim(), mat_b.dim()]
         # Which operand the kernel calls a: a ragged N is computed as a ragged M of the transposed operands.
         self._source_a = int(mode == "n")
         self.mode, self.keep_tail, self.config, self.precision = mode, keep_tail, config, precision
@@ -128,7 +128,7 @@ class Plan:
     def run(self, tensors) -> None:
         """Launch on these tensors, which are alike to those that the plan was made for."""
         if self.without_product:
-            return _write_without_product(self.mode, self.keep_tail, *tensors[2:5], tensors[1])
+            return _write_without_product(self.mode, self.keep_tail, *tensors[2:5])
         if self.device.type != "cuda":
             return self._interpret(tensors)
         with self._lock:  # the plan's descriptors are filled in and read in one go
@@ -283,27 +283,31 @@ def _grid(config: GemmConfig, most_tiles: int, device: Device) -> tuple[int]:
     return (max(1, min(programs, most_tiles)),)
 
 
-def _fitting(config, op, extents, mat_a, out, operands, precision, device: Device) -> GemmConfig:
+def _fitting(config, op, extents, mat_a, out, described, precision, device: Device) -> GemmConfig:
     """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds."""
     kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
     limits = dict(
-        capability=device.capability, shared_limit=device.shared_limit, described=operands[-1].shape is not None
+        capability=device.capability, shared_limit=device.shared_limit, described=described[-1].shape is not None
     )
     if config is not None:
         if reason := config.valid_for(kernel, *sizes, **limits):
             raise ValueError(f"config does not suit {reason}; got {config}")
         return config
-    described = all(operand.shape is not None for operand in operands)
     chosen = get_config(
-        op, *extents, dtype=mat_a.dtype, arch=device.arch, precision=precision, described=described
-    )  # fmt: skip
+        op,
+        *extents,
+        dtype=mat_a.dtype,
+        arch=device.arch,
+        precision=precision,
+        described=all(operand.shape is not None for operand in described),
+    )
     fitted = chosen.fitted(kernel, *sizes, **limits)
     if fitted is None:
         raise ValueError(f"no configuration suits this GPU: {chosen.valid_for(kernel, *sizes, **limits)}")
     return fitted
 
 
-def _write_without_product(mode, keep_tail, offs, out, bias, mat_b) -> None:
+def _write_without_product(mode, keep_tail, offs, out, bias) -> None:
     """Results of products over no K, or no groups: zeros, or the bias."""
     if mode == "batch":
         out.zero_() if bias is None else out.copy_(bias[:, None, :].expand_as(out))
