@@ -16,7 +16,7 @@ import dataclasses
 import pytest
 import torch
 
-from course_kernels import GemmConfig, grouped_mm, reference, runtime, scaled_grouped_mm
+from course_kernels import GemmConfig, grouped_launch, grouped_mm, reference, runtime, scaled_grouped_mm
 from course_kernels.grouped_cases import MODES, GroupedCase, build, check, layouts
 from course_kernels.testing import STRIDES, integers
 
@@ -374,3 +374,18 @@ def test_mode_k_takes_operands_whose_tails_differ():
     wanted = reference.grouped_mm(a[:, :25], b, offs, torch.float16)
     for backend in BACKENDS:
         assert torch.equal(grouped_mm(a, b, offs=offs, backend=backend, config=SMALL), wanted)
+
+
+def test_a_new_total_prepares_no_new_launch():
+    """Nor does its gradient: a batch of another size must not cost a preparation, which takes a hundred times as long
+    as the call."""
+    grouped_launch._plans.clear()
+    device = runtime.device()
+    weights = integers((4, 24, 40), torch.float32, 1, device=device).requires_grad_()
+    for total in (260, 257, 340, 300):
+        a = integers((total, 24), torch.float32, total, device=device).requires_grad_()
+        ends = torch.tensor([100, 100, 150, 200], dtype=torch.int32, device=device)
+        out = grouped_mm(a, weights, offs=ends, backend="triton")
+        out.backward(integers((total, 40), torch.float32, 2, device=device))
+        assert torch.equal(out[:100], a[:100] @ weights[0])
+        assert len(grouped_launch._plans) == 3

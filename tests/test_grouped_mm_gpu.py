@@ -250,6 +250,36 @@ def test_call_waits_for_nothing_and_allocates_its_result_only(mode):
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("mode", ["m", "n", "k"])
+def test_totals_that_change_from_call_to_call(mode):
+    """Growing, shrinking, tiny, and the same again, at the same addresses."""
+    K, N, G = 96, 80, 4
+    most = 700
+    shapes = {"m": ((most, K), (G, K, N)), "n": ((G, N, K), (K, most)), "k": ((N, most), (most, K))}[mode]
+    buffers = [whole(*shape) for shape in shapes]
+    for total in (512, 513, 700, 17, 1, 0, 300, 512):
+        a, b = buffers
+        if mode in ("m", "k"):
+            a = a[:total] if mode == "m" else a[:, :total]
+        if mode in ("n", "k"):
+            b = b[:total] if mode == "k" else b[:, :total]
+        offs = ends((total // 3, 0, total // 2, total // 8))
+        assert_grouped_exact(grouped_mm(a, b, offs=offs), a, b, offs)
+
+
+def test_a_launch_keeps_no_operand_and_no_result():
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for mode in MODES:
+        case = GroupedCase(mode, (100, 0, 30), 72, 40, 56, dtype=torch.float16, tail_size=0 if mode == "batch" else 9)
+        for layout in ("row", "odd"):
+            operands = build(case, "cuda")
+            a = operands.mat_a if layout == "row" else torch.nn.functional.pad(operands.mat_a, (0, 1))[..., :-1]
+            grouped_mm(a, operands.mat_b, **operands.arguments)
+            del operands, a
+    assert torch.cuda.memory_allocated() == before
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_call_on_a_side_stream_uses_that_stream(mode):
     operands = build(CASES[mode], "cuda")

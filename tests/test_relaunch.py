@@ -20,12 +20,12 @@ class PyCUtensorMap:
 
 class Descriptor:
     def __init__(self):
-        self.base, self.shape = Address("fp16"), (8, 16)
+        self.base, self.shape = Address("fp16"), [8, 16]
 
 
 def make_tensordesc_arg(descriptor, meta):
     """In place of Triton's function of this name: the map, then extents."""
-    ENCODED.append((descriptor.base.data_ptr(), meta))
+    ENCODED.append((descriptor.base.data_ptr(), meta, descriptor.shape[0]))
     return [PyCUtensorMap(descriptor.base.data_ptr()), *descriptor.shape]
 
 
@@ -95,43 +95,60 @@ def received(call):
 
 
 def relaunch(wrap):
-    """Of a kernel (a descriptor, an extent, a descriptor, a pointer, None, a flag)."""
+    """Of a kernel (a descriptor that the total bounds, the total, a descriptor, a pointer, None, a flag)."""
     compiled = Compiled(wrap)
-    return compiled, Relaunch(compiled, (132,), [Descriptor(), 77, Descriptor(), None, None, True], {0: 1, 2: 0, 3: 0})
+    return compiled, made(compiled)
+
+
+def made(compiled):
+    arguments = [Descriptor(), 8, Descriptor(), None, None, True]
+    return Relaunch(compiled, 132, arguments, {0: 1, 2: 0, 3: 0}, {0: 0, 1: None})
 
 
 @pytest.mark.parametrize("wrap", [wrap_flat, wrap_nested])
 def test_addresses_reach_the_launcher_in_their_places(wrap):
     compiled, launch = relaunch(wrap)
-    for addresses, stream in (([0x100, 0x200], 7), ([0x300, 0x200], 8), ([0x100, 0x400], 7)):
-        launch(addresses, stream)
+    calls = (([0x100, 0x200], 7, 132, 8), ([0x300, 0x200], 8, 5, 8), ([0x100, 0x400], 7, 132, 9), ([0, 16], 7, 132, 8))
+    for addresses, stream, programs, total in calls:
+        launch(addresses, stream, programs, total)
         first, second = addresses
-        want = [132, stream, "function", (4, 1, 0), second, 8, 16, 77, first, 8, 16, first, None, True]
+        want = [programs, stream, "function", (4, 1, 0), second, total, 16, total, first, 8, 16, first, None, True]
         assert received(compiled.seen[-1]) == want
     assert compiled.slow == 0
 
 
-def test_a_descriptor_is_encoded_once_for_each_address():
+def test_a_descriptor_is_encoded_once_for_each_address_and_bound():
     _, launch = relaunch(wrap_flat)
     ENCODED.clear()
     for _ in range(3):
-        launch([0x100, 0x200], 7)
-        launch([0x100, 0x500], 7)
-    assert sorted(ENCODED) == [(0x100, "meta of c"), (0x200, "meta of a"), (0x500, "meta of a")]
+        for second, total in ((0x200, 8), (0x500, 8), (0x500, 9)):
+            launch([0x100, second], 7, 132, total)
+    a = [(0x200, "meta of a", 8), (0x500, "meta of a", 8), (0x500, "meta of a", 9)]
+    assert sorted(ENCODED) == [(0x100, "meta of c", 8), *a]
+
+
+def test_encoded_descriptors_age():
+    _, launch = relaunch(wrap_flat)
+    ENCODED.clear()
+    for second in [*range(300), 299, 0]:
+        launch([0x100, second], 7, 132, 8)
+    again = [address for address, meta, _ in ENCODED if meta == "meta of a"][300:]
+    assert again == [0]
 
 
 def test_a_launcher_that_looks_different_is_used_as_it_is():
     compiled = Compiled(wrap_flat)
     inner = compiled.run.launch
     compiled.run.launch = lambda *args: inner(*args)  # no `launcher` in what it closes over
-    launch = Relaunch(compiled, (132,), [Descriptor(), 77, Descriptor(), None, None, True], {0: 1, 2: 0, 3: 0})
-    launch([0x100, 0x200], 7)
+    launch = made(compiled)
+    launch([0x100, 0x200], 7, 5, 9)
     assert compiled.slow == 1
-    assert received(compiled.seen[-1])[4:12] == [0x200, 8, 16, 77, 0x100, 8, 16, 0x100]
+    want = [5, 7, "function", (4, 1, 0), 0x200, 9, 16, 9, 0x100, 8, 16, 0x100, None, True]
+    assert received(compiled.seen[-1]) == want
 
 
 def test_a_profiler_that_listens_gets_triton_s_own_launch(monkeypatch):
     compiled, launch = relaunch(wrap_flat)
     monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [lambda metadata: None])
-    launch([0x100, 0x200], 7)
+    launch([0x100, 0x200], 7, 132, 8)
     assert compiled.slow == 1

@@ -72,7 +72,7 @@ def check(mat_a, mat_b, offs, bias, out_dtype, backend: str, scaled: bool = Fals
     except (AttributeError, TypeError, RuntimeError):  # no tensor, not to be hashed, or without a shape: find out
         return problem(mat_a, mat_b, offs, bias, out_dtype, backend, scaled)
     if len(_known) >= _MOST_KNOWN:
-        _known.clear()
+        del _known[next(iter(_known))]  # the oldest
     _known[key] = found
     return found
 

@@ -2,12 +2,14 @@
 
 What depends on shapes, strides, types and alignment alone is prepared once and kept: which operand a descriptor can
 describe, the configuration, the compiled kernel, the argument list. A call then fills in addresses and launches. It
-reads nothing on the device and allocates nothing.
+reads nothing on the device and allocates nothing. The total over the groups changes from batch to batch: it is filled
+in like an address, and only its bucket decides what is prepared.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +20,12 @@ from course_kernels.config import GemmConfig
 from course_kernels.device import Device
 from course_kernels.grouped_checks import MODES
 from course_kernels.layout import GroupLayout
+from course_kernels.packed_configs import Bucket
 from course_kernels.relaunch import Address, Relaunch
 from course_kernels.tuned import get_config, kernel_of
 
+# Tensors of a launch (mat_a, mat_b, offs, out, bias, scale_a, scale_b) that have the ragged extent, and its axis.
+_RAGGED = {"m": {0: 0, 3: 0, 5: 0}, "n": {1: 1, 3: 1, 6: 0}, "k": {0: 1, 1: 0}, "batch": {}}
 _INTERPRETER_PROGRAMS = 4
 _MAX_PLANS = 4096
 _plans: dict[tuple, Plan] = {}
@@ -59,19 +64,14 @@ def multiply(
         return None
     tensors = (mat_a, mat_b, offs, out, bias, scale_a, scale_b)
     index = mat_a.device.index
-    key = (
-        tuple([None if t is None else (t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in tensors]),
-        keep_tail,
-        config,
-        index,
-        mat_a.dtype == torch.float32 and runtime.allows_tf32(),
-    )
+    tf32 = mat_a.dtype == torch.float32 and runtime.allows_tf32()
+    key = (_form(tensors), keep_tail, config, index, tf32)
     plan = _plans.get(key)
     if plan is None:
         runtime.check_can_launch(mat_a.device)
         if len(_plans) >= _MAX_PLANS:
-            _plans.clear()
-        plan = Plan(tensors, keep_tail, config, precision="tf32" if key[-1] else "ieee")
+            del _plans[next(iter(_plans))]  # the oldest
+        plan = Plan(tensors, keep_tail, config, precision="tf32" if tf32 else "ieee")
         _plans[key] = plan
     if index is None or index == torch.cuda.current_device():
         plan.run(tensors)
@@ -81,13 +81,48 @@ def multiply(
     return plan
 
 
+def _form(tensors: tuple) -> tuple:
+    """What a launch is prepared for: all that decides about it but addresses, and of the total no more than matters."""
+    mat_a, mat_b = tensors[:2]
+    mode = MODES[mat_a.dim(), mat_b.dim()]
+    axes = _RAGGED[mode]
+    form = []
+    for i, tensor in enumerate(tensors):
+        if tensor is None:
+            form.append(None)
+            continue
+        shape = tensor.shape
+        if (axis := axes.get(i)) is not None:
+            shape = shape[:axis] + shape[axis + 1 :]
+        form.append((shape, tensor.stride(), tensor.dtype, tensor.data_ptr() & 15))
+    if mode == "batch":
+        return tuple(form)
+    groups, depth = tensors[2].shape[0], mat_a.shape[-1]
+    rows, columns = mat_a.shape[-2], mat_b.shape[-1]
+    total = {"m": rows, "n": columns, "k": depth}[mode]
+    if total < 2 or total > operands.WINDOW_ROWS:  # strides without a meaning; extents that no window has
+        return (*form, total)
+    if mode == "n":
+        rows, columns = columns, rows
+    return (*form, Bucket.of("grouped_mm_k" if mode == "k" else "grouped_mm", rows, depth, columns, groups))
+
+
 class Prepared(NamedTuple):
-    """A kernel with everything that one launch gives it: its name, grid, arguments by name, compile options."""
+    """A kernel with everything that one launch gives it.
+
+    Attributes:
+        kernel: its name.
+        programs: of the launch, by the ragged extent's total.
+        arguments: by name.
+        options: of its compilation.
+        totals: of the arguments that hold the total: None for the number, an axis for a descriptor that it bounds.
+    """
 
     kernel: str
-    grid: tuple[int]
+    programs: Callable[[int], int]
     arguments: dict[str, Any]
     options: dict[str, int]
+    totals: dict[str, int | None]
 
 
 def prepare(tensors: tuple, *, keep_tail: bool, config: GemmConfig | None, precision: str, device: Device) -> Prepared:
@@ -119,6 +154,7 @@ class Plan:
         groups = out.shape[0] if mode in ("k", "batch") else offs.shape[0]
         depth = mat_b.shape[-2]
         self.without_product = (not groups or not depth) and mode != "k"
+        self._axis = next(iter(_RAGGED[mode].items()), None)
         self.device = mat_a.device
 
     def here(self) -> bool:
@@ -139,13 +175,20 @@ class Plan:
             if self._needs_counter:
                 counter = torch.zeros(1, dtype=torch.int32, device=self.device)
                 addresses.append(counter.data_ptr())
-            self._relaunch(addresses, torch._C._cuda_getCurrentRawStream(self.device.index))
+            total = self._total(tensors)
+            stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+            self._relaunch(addresses, stream, self._programs(total), total)
         return None
+
+    def _total(self, tensors) -> int:
+        """The ragged extent; 0 in mode "batch"."""
+        return tensors[self._axis[0]].shape[self._axis[1]] if self._axis else 0
 
     def _compile(self, tensors) -> None:
         """Launch through Triton's own path, which compiles, and keep what it made."""
-        kernel, grid, arguments, options = self._build(tensors)
-        compiled = kernel[grid](**arguments, **options)
+        kernel, self._programs, arguments, options, totals = self._build(tensors)
+        programs = self._programs(self._total(tensors))
+        compiled = kernel[(programs,)](**arguments, **options)
         index = {"a": self._source_a, "b": 1 - self._source_a, "c_desc": 3, "c_ptr": 3, "offs_ptr": 2, "bias_ptr": 4}
         index |= {"scale_a_ptr": 5 + self._source_a, "scale_b_ptr": 6 - self._source_a, "counter_ptr": len(tensors)}
         values = [arguments[name] for name in kernel.arg_names]
@@ -153,10 +196,13 @@ class Plan:
         for position, (name, value) in enumerate(zip(kernel.arg_names, values)):
             if name in index and value is not None:
                 sources[position] = index[name]
-                if not isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor):  # which would keep its memory
+                    values[position] = 0
+                else:
                     value.base = Address(value.base.dtype)
         self._needs_counter = arguments.get("counter_ptr") is not None
-        self._relaunch = Relaunch(compiled, grid, values, sources)
+        totals = {kernel.arg_names.index(name): axis for name, axis in totals.items()}
+        self._relaunch = Relaunch(compiled, programs, values, sources, totals)
 
     def _interpret(self, tensors) -> None:
         """Triton's interpreter multiplies bfloat16 bit patterns as if they were integers: float32 copies stand in."""
@@ -165,13 +211,13 @@ class Plan:
             return tensor.float() if tensor is not None and tensor.dtype == torch.bfloat16 else tensor
 
         copies = [wide(tensor) for tensor in tensors]
-        kernel, grid, arguments, options = self._build(copies)
-        kernel[grid](**arguments, **options)
+        kernel, programs, arguments, options, _ = self._build(copies)
+        kernel[(programs(self._total(copies)),)](**arguments, **options)
         if copies[3] is not tensors[3]:
             tensors[3].copy_(copies[3])
 
     def _build(self, tensors):
-        """Kernel, grid, arguments by name, and compile options."""
+        """As ``prepare``, with the kernel itself."""
         from course_kernels.kernels import contiguous, transposed
 
         name, *rest = prepare(
@@ -186,7 +232,7 @@ class Plan:
 
 def _contiguous_launch(tensors, mode, keep_tail, config, precision, device) -> Prepared:
     """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
-    from course_kernels.kernels.round_robin import COL_MAJOR, DYNAMIC, ROUND_ROBIN
+    from course_kernels.kernels.round_robin import COL_MAJOR, DYNAMIC, ROUND_ROBIN, ROW_MAJOR
 
     mat_a, mat_b, offs, out, bias, scale_a, scale_b = tensors
     if mode == "n":
@@ -221,10 +267,17 @@ def _contiguous_launch(tensors, mode, keep_tail, config, precision, device) -> P
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=(DYNAMIC if counter is not None else ROUND_ROBIN).value, PRECISION=precision,
     )  # fmt: skip
-    # What lies in groups is not known here; as many tiles as there could be.
-    most = (config.tiles(rows, columns) + groups * -(-columns // block_n)) if ragged else None
-    most = most or groups * config.tiles(rows, columns)
-    return Prepared("contiguous", _grid(config, most, device), arguments, _options(config))
+
+    def programs(total):
+        # What lies in groups is not known here; as many tiles as there could be.
+        if ragged:
+            return _programs(config, config.tiles(total, columns) + groups * -(-columns // block_n), device)
+        return _programs(config, groups * config.tiles(rows, columns), device)
+
+    totals = {"total": None} if ragged else {}
+    if ragged and a.shape is not None:
+        totals["a"] = 0 if a.kind == ROW_MAJOR.value else 1
+    return Prepared("contiguous", programs, arguments, _options(config), totals)
 
 
 def _transposed_launch(tensors, config, precision, device) -> Prepared:
@@ -248,8 +301,8 @@ def _transposed_launch(tensors, config, precision, device) -> Prepared:
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         PRECISION=precision, SPAN=64,
     )  # fmt: skip
-    grid = _grid(config, groups * config.tiles(rows, columns), device)
-    return Prepared("transposed", grid, arguments, _options(config))
+    programs = _programs(config, groups * config.tiles(rows, columns), device)
+    return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
 
 
 def _block(operand: operands.Operand, tensor: torch.Tensor, lines: int, depth: int):
@@ -278,9 +331,9 @@ def _options(config: GemmConfig) -> dict[str, int]:
     return dict(num_warps=config.num_warps, num_stages=config.num_stages)
 
 
-def _grid(config: GemmConfig, most_tiles: int, device: Device) -> tuple[int]:
+def _programs(config: GemmConfig, most_tiles: int, device: Device) -> int:
     programs = _INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
-    return (max(1, min(programs, most_tiles)),)
+    return max(1, min(programs, most_tiles))
 
 
 def _fitting(config, op, extents, mat_a, out, described, precision, device: Device) -> GemmConfig:

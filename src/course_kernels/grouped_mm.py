@@ -96,6 +96,9 @@ def grouped_mm(
         ``torch.autocast``                    operands stay as they are        cast as those of ``torch.matmul``
         other bad arguments                   RuntimeError                     TypeError or ValueError
         rows of the result, on a GPU          padded to 16 bytes               contiguous
+        groups start, on a GPU                at multiples of 16 bytes where   anywhere
+                                              the ragged extent is innermost
+        strided ``offs``, on a GPU            taken to be contiguous           accepted
         ====================================  ===============================  ======================================
     """
     if tail != "zero" or config is not None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-_WINDOW_ROWS = 2**30  # what a window can hold (triton.tools.ragged_tma)
+WINDOW_ROWS = 2**30  # what a window can hold (triton.tools.ragged_tma)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def window(matrix: torch.Tensor, described: bool, stored: bool = False) -> Opera
     from course_kernels.kernels.contiguous import POINTERS, WINDOW
 
     strides = (strides_for_store if stored else strides_for_load)(matrix)
-    if described and matrix.shape[0] <= _WINDOW_ROWS and strides:
+    if described and matrix.shape[0] <= WINDOW_ROWS and strides:
         return Operand(WINDOW.value, tuple(matrix.shape), strides, window=True)
     return Operand(POINTERS.value)
 

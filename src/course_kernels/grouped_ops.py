@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import grouped_checks as checks
-from course_kernels import grouped_flops, runtime
+from course_kernels import grouped_flops, grouped_loop, runtime
 from course_kernels.config import GemmConfig
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
@@ -28,6 +28,31 @@ class _Known(NamedTuple):
     out_shape: tuple[int, ...]
     out_dtype: torch.dtype
     plan: object
+
+    def run(self, mat_a, mat_b, offs, bias) -> Tensor:
+        """The product of operands like those."""
+        out = torch.empty(self.out_shape, dtype=self.out_dtype, device=mat_a.device)
+        self.plan.run((mat_a, mat_b, offs, out, bias, None, None))
+        return out
+
+
+class _Unknown(NamedTuple):
+    """A call that has passed all checks, and shall be known by a key from now on."""
+
+    key: tuple | None
+    found: checks.Problem
+    backend: str
+    config: GemmConfig | None
+
+    def run(self, mat_a, mat_b, offs, bias) -> Tensor:
+        """The product of the operands."""
+        out = torch.empty(self.found.out_shape, dtype=self.found.out_dtype, device=mat_a.device)
+        plan = compute(mat_a, mat_b, offs, out, bias=bias, backend=self.backend, config=self.config)
+        if plan is not None and self.key is not None and out.is_cuda:
+            if len(_known) >= _MOST_KNOWN:
+                del _known[next(iter(_known))]  # the oldest
+            _known[self.key] = _Known(self.found.out_shape, self.found.out_dtype, plan)
+        return out
 
 
 _known: dict[tuple, _Known] = {}
@@ -66,23 +91,15 @@ def multiply(mat_a, mat_b, offs, bias, out_dtype, check=False, backend="auto", c
     """
     if is_plain(mat_a, mat_b, offs, bias):
         key = _metadata(mat_a, mat_b, offs, bias, out_dtype, backend, config)
-        known = None if check else _known.get(key)
-        if known is not None and known.plan.here() and not wants_grad(mat_a, mat_b, bias):
-            out = torch.empty(known.out_shape, dtype=known.out_dtype, device=mat_a.device)
-            known.plan.run((mat_a, mat_b, offs, out, bias, None, None))
-            return out
-        found = checks.check(mat_a, mat_b, offs, bias, out_dtype, backend)
-        if check:
-            checks.validate_offs(found, offs)
+        product = None if check else _known.get(key)
+        if product is None or not product.plan.here():
+            found = checks.check(mat_a, mat_b, offs, bias, out_dtype, backend)
+            if check:
+                checks.validate_offs(found, offs)
+            product = _Unknown(key, found, backend, config)
         if wants_grad(mat_a, mat_b, bias):
-            return _Differentiable.apply(mat_a, mat_b, offs, bias, out_dtype, found, backend, config)
-        out = torch.empty(found.out_shape, dtype=found.out_dtype, device=mat_a.device)
-        plan = compute(mat_a, mat_b, offs, out, bias=bias, backend=backend, config=config)
-        if plan is not None and key is not None and out.is_cuda:
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[key] = _Known(found.out_shape, found.out_dtype, plan)
-        return out
+            return _Differentiable.apply(mat_a, mat_b, offs, bias, product, backend)
+        return product.run(mat_a, mat_b, offs, bias)
     if not torch.compiler.is_compiling():  # before the dispatcher says in its own words what is no tensor
         checks.problem(mat_a, mat_b, offs, bias, out_dtype, backend)
         if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -162,7 +179,7 @@ def compute(
     if offs is not None and not offs.is_contiguous():  # kernels read it from end to end
         offs = offs.contiguous()
     if backend == "torch" or (backend == "auto" and mat_a.is_cpu):
-        _loop(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
+        grouped_loop.multiply(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
         return None
     if _launch is None:
         from course_kernels import grouped_launch
@@ -171,43 +188,6 @@ def compute(
     return _launch.multiply(
         mat_a, mat_b, offs, out, bias=bias, scale_a=scale_a, scale_b=scale_b, keep_tail=keep_tail, config=config
     )
-
-
-@torch.no_grad()
-def _loop(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail) -> None:
-    """One product after another in float32, rounded once. Not torch's grouped_mm, which leaves the tail undefined."""
-    mode = checks.MODES[mat_a.dim(), mat_b.dim()]
-    extent = {"m": mat_a.shape[0], "n": mat_b.shape[-1], "k": mat_a.shape[-1], "batch": 0}[mode]
-    ends = [] if offs is None else offs.tolist()
-    groups = mat_a.shape[0] if mode == "batch" else len(ends)
-    start = 0
-    with torch.autocast(mat_a.device.type, enabled=False):  # it would round the widened operands again
-        for g in range(groups):
-            # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
-            end = 0 if mode == "batch" else max(start, min(ends[g], extent))
-            part = slice(start, end)
-            a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
-            product = a.float() @ b.float()
-            if scale_a is not None:
-                product *= (scale_a[part] if mode == "m" else scale_a[g])[:, None]
-                product *= scale_b[part] if mode == "n" else scale_b[g]
-            if bias is not None:
-                product += bias[g].float()
-            c.copy_(product)
-            start = end
-    if not keep_tail and mode in ("m", "n"):
-        (out[start:] if mode == "m" else out[:, start:]).zero_()
-
-
-def _parts(mode, g, part, mat_a, mat_b, out):
-    """Views of one group's operands and result."""
-    if mode == "m":
-        return mat_a[part], mat_b[g], out[part]
-    if mode == "n":
-        return mat_a[g], mat_b[:, part], out[:, part]
-    if mode == "k":
-        return mat_a[:, part], mat_b[part], out[g]
-    return mat_a[g], mat_b[g], out[g]
 
 
 # ---- configurations as strings, which operators can take
@@ -311,7 +291,13 @@ for _name, _function in (
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    mat_a, mat_b, offs, bias, _, _, ctx.backend, _ = inputs
+    mat_a, mat_b, offs, bias, _, _, backend, _ = inputs
+    _keep(ctx, mat_a, mat_b, offs, bias, backend)
+
+
+def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
+    """What the gradients need of a product."""
+    ctx.backend = backend
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.mode, ctx.dtype = checks.MODES[mat_a.dim(), mat_b.dim()], mat_a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
@@ -348,13 +334,13 @@ class _Differentiable(torch.autograd.Function):
     """The plain way with gradients: the same as the operator's, for a third of its host time."""
 
     @staticmethod
-    def forward(ctx, mat_a, mat_b, offs, bias, out_dtype, found, backend, config):
-        _setup_context(ctx, (mat_a, mat_b, offs, bias, out_dtype, False, backend, config), None)
-        out = torch.empty(found.out_shape, dtype=found.out_dtype, device=mat_a.device)
-        compute(mat_a, mat_b, offs, out, bias=bias, backend=backend, config=config)
-        return out
+    def forward(ctx, mat_a, mat_b, offs, bias, product, backend):
+        _keep(ctx, mat_a, mat_b, offs, bias, backend)
+        return product.run(mat_a, mat_b, offs, bias)
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx, grad):
+        return _backward(ctx, grad)[:6]
 
 
 torch.library.register_autograd("course_kernels::grouped_mm", _backward, setup_context=_setup_context, lib=_library)

@@ -31,37 +31,45 @@ class Relaunch:
 
     Args:
         compiled: what Triton returned from the first launch.
-        grid: (programs,).
+        programs: of that launch, whose grid has one axis.
         arguments: all of the kernel's arguments in order, those of compile time included. Descriptors have an
             ``Address`` for a base.
         sources: for each argument that is an address or a descriptor, its position and the index of its address in
             the list that is given to each call.
+        totals: position of each argument that holds a call's total: None for the number itself, else the axis of a
+            descriptor that it bounds.
     """
 
-    def __init__(self, compiled, grid: tuple[int], arguments: list, sources: dict[int, int]):
-        self._runner = compiled[(*grid, 1, 1)]
-        self._grid, self._arguments, self._sources = (*grid, 1, 1), arguments, sources
+    def __init__(
+        self, compiled, programs: int, arguments: list, sources: dict[int, int], totals: dict[int, int | None]
+    ):
+        self._arguments, self._sources, self._totals = arguments, sources, totals
         self._descriptors = {i: arguments[i] for i in sources if hasattr(arguments[i], "base")}
         self._compiled = compiled
         self._hooks = None
         try:
-            self._short = self._shortcut()
+            self._short = self._shortcut(programs)
         except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError):
             self._short = None
 
-    def __call__(self, addresses: list[int], stream: int) -> None:
-        """Launch on a stream, ``addresses`` in the places that ``sources`` says."""
+    def __call__(self, addresses: list[int], stream: int, programs: int, total: int) -> None:
+        """Launch on a stream, ``addresses`` and ``total`` in the places that ``sources`` and ``totals`` say."""
         hooks = self._hooks
         if self._short is not None and not hooks.launch_enter_hook.calls and not hooks.launch_exit_hook.calls:
-            return self._short(addresses, stream)
+            return self._short(addresses, stream, programs, total)
         for position, source in self._sources.items():
             if position in self._descriptors:
                 self._descriptors[position].base.value = addresses[source]
             else:
                 self._arguments[position] = addresses[source]
-        return self._runner(*self._arguments, stream=stream)
+        for position, axis in self._totals.items():
+            if axis is None:
+                self._arguments[position] = total
+            else:
+                self._descriptors[position].shape[axis] = total
+        return self._compiled[(programs, 1, 1)](*self._arguments, stream=stream)
 
-    def _shortcut(self):
+    def _shortcut(self, programs):
         """A function that calls Triton's C launcher with a kept argument list, or None."""
         from triton import knobs
 
@@ -85,48 +93,63 @@ class Relaunch:
         )
         recording = copy.copy(launcher)
         recording.launch = types.FunctionType(wrapper.__code__, wrapper.__globals__, wrapper.__name__, None, recorder)
-        marks = {i: object() for i in self._sources if i not in self._descriptors}
-        stream_mark = object()
+        changing = [i for i in (*self._sources, *self._totals) if i not in self._descriptors]
+        marks = {i: object() for i in changing}
+        stream_mark, grid_mark = object(), _Mark(programs)
         marked = [marks.get(i, value) for i, value in enumerate(self._arguments)]
         for descriptor in self._descriptors.values():
             descriptor.base.value = 0x10000
         recording(
-            *self._grid, stream_mark, self._compiled.function, self._compiled.packed_metadata, None, None, None, *marked
-        )
+            grid_mark, 1, 1, stream_mark, self._compiled.function, self._compiled.packed_metadata, None, None, None,
+            *marked,
+        )  # fmt: skip
         (call,) = seen
         # Kernel arguments come last: one by one, or as a list of their own.
         nested = isinstance(call[-1], list)
         fixed, tail = (list(call[:-1]), call[-1]) if nested else (list(call), None)
         values = tail if nested else fixed
-        pointers = [(_position(values, mark), self._sources[i]) for i, mark in marks.items()]
+        pointers = [(_position(values, marks[i]), source) for i, source in self._sources.items() if i in marks]
+        numbers = [_position(values, marks[i]) for i in self._totals if i in marks]
         maps = [i for i, value in enumerate(values) if type(value).__name__ == "PyCUtensorMap"]
         if len(maps) != len(self._descriptors):
             return None
+        # Behind each map lie the descriptor's extents.
         encoded = [
-            (at, self._sources[i], self._descriptors[i], metadata[i], {})
+            (at, self._sources[i], self._descriptors[i], metadata[i], self._totals.get(i), {})
             for at, i in zip(maps, sorted(self._descriptors), strict=True)
         ]
-        stream_at = _position(fixed, stream_mark)
+        stream_at, grid_at = _position(fixed, stream_mark), _position(fixed, grid_mark)
 
-        def launch(addresses, stream):
+        def launch(addresses, stream, programs, total):
             for at, source in pointers:
                 values[at] = addresses[source]
-            for at, source, descriptor, meta, known in encoded:
+            for at in numbers:
+                values[at] = total
+            for at, source, descriptor, meta, axis, known in encoded:
                 address = addresses[source]
-                found = known.get(address)
+                form = address if axis is None else (address, total)
+                found = known.get(form)
                 if found is None:
                     if len(known) >= _MAX_DESCRIPTORS:
-                        known.clear()
+                        del known[next(iter(known))]  # the oldest
                     descriptor.base.value = address
-                    found = known[address] = encode(descriptor, meta)[0]
+                    if axis is not None:
+                        descriptor.shape[axis] = total
+                    found = known[form] = encode(descriptor, meta)[0]
                 values[at] = found
-            fixed[stream_at] = stream
+                if axis is not None:
+                    values[at + 1 + axis] = total
+            fixed[grid_at], fixed[stream_at] = programs, stream
             if nested:
                 raw(*fixed, tail)
             else:
                 raw(*fixed)
 
         return launch
+
+
+class _Mark(int):
+    """A number that can be told from equal ones."""
 
 
 def _position(values: list, mark: object) -> int:
