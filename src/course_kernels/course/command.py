@@ -34,6 +34,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "list": Subcommand("course_kernels.course.list_command", "the exercises, and which of them are solved"),
     "check": Subcommand("course_kernels.course.check_command", "check the answers in the exercises' notebooks"),
     "hint": Subcommand("course_kernels.course.hint_command", "the next hint of an exercise"),
+    "grade": Subcommand("course_kernels.course.grade_command", "grade a folder of submissions"),
     "bench": Subcommand("course_kernels.bench.command", "time grouped_mm against its peers on this machine's GPU"),
     "tune": Subcommand("course_kernels.bench.tune_command", "measure the packed kernels' configurations on this GPU"),
 }

@@ -60,19 +60,51 @@ def of_notebook(path: Path, function: str) -> str:
         ValueError: it is no notebook, or no cell defines the function.
     """
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = [
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
+    return of_cells(code_cells(data, path.name), function, path.name)
+
+
+def code_cells(data: bytes, name: str) -> list[tuple[str | None, str]]:
+    """The code cells of a notebook as it is stored.
+
+    Args:
+        data: the file's bytes, from anyone.
+        name: of the file, for messages.
+
+    Returns:
+        nbgrader's grade_id (None where it has none) and the source of each.
+
+    Raises:
+        ValueError: it is no notebook.
+    """
+    try:
+        cells = json.loads(data.decode("utf-8-sig"))["cells"]
+        found = [
             (cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]))
             for cell in cells
             if cell["cell_type"] == "code"
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path.name} cannot be read as a notebook ({type(error).__name__})") from None
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
-    marked = [source for grade_id, source in code if grade_id == SOLUTION_ID]
-    defining = [source for _, source in code if f"def {function}(" in source]
+        raise ValueError(f"{name} cannot be read as a notebook ({type(error).__name__})") from None
+    return found
+
+
+def of_cells(cells: list[tuple[str | None, str]], function: str, name: str) -> str:
+    """The source of the cell that holds the answer.
+
+    Args:
+        cells: from `code_cells`.
+        function: that the exercise asks for.
+        name: of the file, for messages.
+
+    Raises:
+        ValueError: no cell defines the function.
+    """
+    marked = [source for grade_id, source in cells if grade_id == SOLUTION_ID]
+    defining = [source for _, source in cells if f"def {function}(" in source]
     both = [source for source in marked if f"def {function}(" in source]
     if found := both or defining or marked:
         return found[-1]
-    raise ValueError(f"{path.name} has no cell that defines {function}")
+    raise ValueError(f"{name} has no cell that defines {function}")

@@ -1,0 +1,73 @@
+"""Grades as Gradescope wants them: a results.json for each student, one test for each property of each answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from course_kernels.course.grading import Grade
+from course_kernels.course.results import PASSED
+
+
+def results(grades: Iterable[Grade], seed: int) -> dict:
+    """One student's results, in the format of Gradescope's autograder.
+
+    Args:
+        grades: of one student.
+        seed: of the inputs.
+
+    Returns:
+        For JSON. Gradescope adds the tests' scores up.
+    """
+    tests = []
+    for grade in grades:
+        properties = grade.result.get("properties", [])
+        if not properties:
+            tests.append(_test(grade.exercise.id, grade.exercise.title, 0, grade.exercise.points, grade.message))
+        for number, each in enumerate(properties, 1):
+            earned = each["points"] if each["status"] == "pass" else 0
+            output = each["message"] or (grade.message if each["status"] == "skip" else "")
+            tests.append(_test(f"{grade.exercise.id}.{number}", each["title"], earned, each["points"], output))
+    solved = [grade for grade in grades if grade.status == PASSED]
+    return {
+        "output": f"{len(solved)} of {len(grades)} exercises passed",
+        "output_format": "text",
+        "test_output_format": "text",
+        "stdout_visibility": "hidden",
+        "extra_data": {"seed": seed},
+        "tests": tests,
+    }
+
+
+def _test(number: str, name: str, score: int, possible: int, output: str) -> dict:
+    return {
+        "number": number,
+        "name": name,
+        "score": score,
+        "max_score": possible,
+        "status": "passed" if score == possible else "failed",
+        "output": output,
+        "visibility": "visible",
+    }
+
+
+def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
+    """Write `folder/STUDENT/results.json` for each student.
+
+    Args:
+        folder: made if it does not exist.
+        grades: of everybody.
+        seed: of the inputs.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    by_student: dict[str, list[Grade]] = {}
+    for each in grades:
+        by_student.setdefault(each.student, []).append(each)
+    for student, theirs in by_student.items():
+        target = folder / student
+        target.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(results(theirs, seed), indent=1)
+        (target / "results.json").write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,184 @@
+"""Who handed in what: finds, in a folder of submissions, each student's answers to each exercise.
+
+An exercise is known by its notebook's name, wherever that stands in the file's name, and where no name says it, by the
+function that a cell defines. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from course_kernels.course import submission, unpack
+from course_kernels.course.manifest import Exercise
+from course_kernels.course.unpack import File
+
+MAX_VERSIONS = 4
+MAX_ANSWER_KB = 100
+_OTHER_ARCHIVES = (".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+# Canvas: name_userid_submissionid_file or name_LATE_userid_submissionid_file; the second number changes with each file.
+_CANVAS = re.compile(r"([^\W_]+)_(?:LATE_)?(\d{3,})_\d{3,}_.+")
+# What browsers and JupyterLab add to a copy. A number alone may be a student's.
+_COPY = re.compile(r"^(copy of|kopie von) |([ _-]*(\(\d+\)|\bcopy ?\d*|_copy ?\d*))+$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One version of an answer.
+
+    Attributes:
+        where: its notebook's path in what was handed in.
+        source: of the cell that holds it; empty where that cannot be had.
+        refused: why it cannot; empty otherwise.
+    """
+
+    where: str
+    source: str = ""
+    refused: str = ""
+
+
+@dataclass
+class Submission:
+    """What one student handed in.
+
+    Attributes:
+        student: who; the name of the folder or file.
+        answers: by exercise name, the versions that are graded: properly named ones first, then the least deeply
+            buried; never two of the same text.
+        more: by exercise name, how many versions there were beyond those.
+        notes: what could not be looked at, and why.
+    """
+
+    student: str
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    more: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def collect(
+    folder: Path, exercises: Sequence[Exercise], ignore: Collection[Path] = ()
+) -> tuple[list[Submission], list[str]]:
+    """Everybody's answers.
+
+    Args:
+        folder: holds a folder, a zip file or notebooks for each student.
+        exercises: that are graded.
+        ignore: files in it that are nobody's submission.
+
+    Returns:
+        The submissions, sorted by student, and the names of the files that are none.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found: dict[str, list[File]] = {}
+    strangers = []
+    ignored = {path.resolve() for path in ignore}
+    for name in sorted(os.listdir(folder)):
+        path = folder / name
+        if unpack.passed_over(name):
+            continue
+        if path.is_symlink():
+            files, student = [File(name, refused="is a link, which is not followed")], _student(path, exercises)
+        elif path.is_dir():
+            files, student = unpack.folder(path), name
+        elif path.resolve() in ignored:
+            continue
+        else:
+            files, student = _files(path), _student(path, exercises)
+            if files is None:
+                strangers.append(name)
+                continue
+        found.setdefault(student, []).extend(files)
+    return [sort_out(student, found[student], exercises) for student in sorted(found)], strangers
+
+
+def _files(path: Path) -> list[File] | None:
+    """What is in a file that lies among the folders; None where it is no submission."""
+    name = path.name.casefold()
+    if name.endswith(".zip"):
+        return unpack.archive(path)
+    if name.endswith(".ipynb"):
+        return [unpack.notebook(path, path.name)]
+    if name.endswith(_OTHER_ARCHIVES):
+        return [File(path.name, refused="is no zip file: unpack it")]
+    return None
+
+
+def _student(path: Path, exercises: Sequence[Exercise]) -> str:
+    """Whose a file is: its name without the exercise's. Files that carry no other name are one student's."""
+    stem = re.sub(r"(\.tar)?\.\w+$", "", path.name)
+    if canvas := _CANVAS.fullmatch(stem):
+        return f"{canvas[1]}_{canvas[2]}"
+    _, found = _named(stem, exercises)
+    if found is None:
+        return stem
+    parts = (_COPY.sub("", stem[: found.start()]), _COPY.sub("", stem[found.end() :]))
+    return next(filter(None, (part.strip(" _-.") for part in parts)), path.resolve().parent.name or "submission")
+
+
+def _named(stem: str, exercises: Sequence[Exercise]) -> tuple[Exercise | None, re.Match | None]:
+    """The exercise whose name stands in a file's name, and where it stands."""
+    flat = re.sub(r"[\s.-]", "_", stem)
+    found = [(each, re.search(rf"(?<!\d){each.name}", flat, re.IGNORECASE | re.ASCII)) for each in exercises]
+    return max((pair for pair in found if pair[1]), key=lambda pair: len(pair[0].name), default=(None, None))
+
+
+def sort_out(student: str, files: Sequence[File], exercises: Sequence[Exercise]) -> Submission:
+    """One student's answers, by exercise.
+
+    Args:
+        student: who.
+        files: the notebooks that they handed in.
+        exercises: that are graded.
+    """
+    found = Submission(student)
+    named: dict[str, list[Answer]] = {}
+    defined: dict[str, list[Answer]] = {}
+    for file in files:
+        exercise, _ = _named(PurePosixPath(file.where).stem, exercises)
+        cells, refused = [], file.refused
+        if not refused:
+            try:
+                cells = submission.code_cells(file.data, "it")
+            except ValueError as error:
+                refused = str(error)
+        if exercise is not None:
+            answer = Answer(file.where, refused=refused) if refused else _answer(file.where, cells, exercise)
+            named.setdefault(exercise.name, []).append(answer)
+        elif refused:
+            found.notes.append(f"{file.where}: {refused}")
+        for each in exercises if exercise is None else ():
+            if any(f"def {each.function}(" in source for _, source in cells):
+                defined.setdefault(each.name, []).append(_answer(file.where, cells, each))
+    for name, versions in {**defined, **named}.items():
+        versions.sort(key=lambda each: _rank(each, name))
+        texts: dict[str, Answer] = {}
+        for each in versions:
+            texts.setdefault(each.source or f"refused: {each.where}", each)
+        different = list(texts.values())
+        found.answers[name] = different[:MAX_VERSIONS]
+        if len(different) > MAX_VERSIONS:
+            found.more[name] = len(different) - MAX_VERSIONS
+    return found
+
+
+def _rank(answer: Answer, exercise: str) -> tuple:
+    """Readable ones first, then those named as they were handed out, then the least deeply buried."""
+    path = PurePosixPath(answer.where)
+    return bool(answer.refused), path.stem != exercise, len(path.parts), answer.where
+
+
+def _answer(where: str, cells: list, exercise: Exercise) -> Answer:
+    try:
+        source = submission.of_cells(cells, exercise.function, "it")
+    except ValueError as error:
+        return Answer(where, refused=str(error))
+    if len(source) > MAX_ANSWER_KB << 10:
+        return Answer(where, refused=f"the answer's cell has {len(source) >> 10:,} kB; it may have {MAX_ANSWER_KB}")
+    if not source.strip():
+        return Answer(where, refused="the answer's cell is empty")
+    return Answer(where, source)
