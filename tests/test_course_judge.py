@@ -69,7 +69,7 @@ def test_one_clear_message_in_time(judge, source, says):
         ("import os\n" + HEAD + "os.abort()", "abort"),
         ("import ctypes\n" + HEAD + "ctypes.string_at(0)", "segmentation fault"),
         ("import signal\n" + HEAD + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass", "deaf"),
-        ("import os\n" + HEAD + "[os.fork() for _ in range(4)]\n    while True: pass", "still running"),
+        ("import os\n" + HEAD + "[os.fork() for _ in range(4)]\n    while True: pass", "no process to start"),
         ("import os\n" + HEAD + "os.closerange(3, 100)\n    while True: pass", "before a result came back"),
     ],
 )
@@ -95,7 +95,7 @@ def test_an_answer_cannot_write_files_or_signal_the_judge(judge, tmp_path):
         f"open({str(tmp_path / 'new')!r}, 'w')",
     ):
         result = judge.check(OFFSETS, HEAD + step)
-        assert "PermissionError" in result.message, result.text()
+        assert "no file to open" in result.message, result.text()
     assert target.read_text() == "kept"
     assert os.listdir(tmp_path) == ["checker.py"]
 

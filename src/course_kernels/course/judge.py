@@ -284,6 +284,8 @@ def _said(error: dict, exercise: Exercise) -> str:
         return f"{where}this wants more memory than an answer gets ({exercise.memory_mb} MB)"
     if name in ("SystemExit", "KeyboardInterrupt"):
         return f"{where}this ends the program ({name}); a function returns instead"
+    if name == "PermissionError":
+        return f"{where}an answer has no file to open, no process to start and no network: it computes ({text[:200]})"
     if name == "NameError":
         text += ": a check sees the cell with your function and nothing else"
     code = f"\n    {error['code']}" if error["code"] else ""

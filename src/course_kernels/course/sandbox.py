@@ -1,26 +1,42 @@
-"""What a learner's code may use: memory, time, no files to write, no other process to touch. Linux only.
+"""What a learner's code may use: memory, time, few files to read, none to write, no other process to touch. Linux only.
 
-Limits hold everywhere; the file and signal rules need Landlock (Linux 5.13, signals 6.12) and are left out where the
-kernel lacks it.
+Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those about other processes and the network a
+seccomp filter, see `syscalls`; each is left out where the kernel lacks it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
 import resource
 import signal
 import struct
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from course_kernels.course import syscalls
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _RULE_PATH_BENEATH, _VERSION_FLAG = 1, 1
-# Access rights by the Landlock version that brought them: everything that changes a file or a folder, no reading.
+# Access rights by the Landlock version that brought them: everything that changes a file or a folder.
 _WRITE = {1: (1 << 1) | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: 1 << 14}
-_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE, _DEVICE = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE
+_NET = 3  # version 4: bind and connect by TCP
 _SCOPE_SIGNAL_AND_SOCKETS = 3  # version 6: nothing outside may be signalled
+# What Python, torch and Triton read while they run. No home: there are solutions, other people's answers, keys.
+_SYSTEM = (
+    "/usr", "/lib", "/lib64", "/bin", "/opt", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
+    "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
+)  # fmt: skip
+_GPU = ("/proc/driver", "/proc/devices", "/proc/modules", "/proc/sys", "/sys")
+_GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm")
+_GPU_MEMORY_MB = 16 << 10  # what a driver maps for itself
 
 
 def _libc():
@@ -32,56 +48,84 @@ def become_subreaper() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
+def limit(memory_mb: int, seconds: float, file_mb: int = 0, *, gpu: bool = False) -> None:
     """Limit this process and its children.
 
     Args:
         memory_mb: writable memory beyond what the process has now.
         seconds: of CPU time.
         file_mb: size of a file that it writes.
+        gpu: whether it also holds what a GPU's driver wants.
     """
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
-    data, cpu = now + (memory_mb << 20), int(seconds) + 2
+    data, cpu = now + (memory_mb + gpu * _GPU_MEMORY_MB << 20), int(seconds) + 2
     for kind, value in (
         (resource.RLIMIT_DATA, data),
         (resource.RLIMIT_CPU, cpu),
         (resource.RLIMIT_FSIZE, file_mb << 20),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, 512),
     ):
         with contextlib.suppress(ValueError, OSError):  # an administrator's limit may be lower
             resource.setrlimit(kind, (value, value))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails instead
 
 
-def confine(writable: str | None = None) -> bool:
-    """Forbid this process to change files, and to signal or trace processes outside.
+def _installed() -> Iterator[str]:
+    """Where Python and its packages are, and this one."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).resolve().parents[1]))
+    yield from (entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
+    yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+
+
+def confine(readable: Iterable[str] = (), writable: str | None = None, *, programs: bool = False, gpu=False) -> None:
+    """Leave this process what it needs to compute, as far as the kernel can.
+
+    It can then read its own program and nothing of the user's, and change no file. It starts no process, has no
+    network, and can neither signal nor trace nor limit a process outside.
 
     Args:
-        writable: a folder that is exempt.
-
-    Returns:
-        Whether the kernel agreed.
+        readable: folders that it may read in addition.
+        writable: a folder in which it may do everything.
+        programs: whether it may start other programs, as a compiler does.
+        gpu: whether it needs a GPU.
     """
+    _landlock(readable, writable, gpu)
+    # A GPU's driver is not ours to know: what it asks of the kernel is left to it.
+    if gpu or not syscalls.forbid(processes=programs):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
+
+
+def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
+    """The rules about files. Returns whether the kernel agreed."""
     libc = _libc()
     version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     if version < 1:
         return False
-    rights = sum(right for since, right in _WRITE.items() if since <= version)
+    write = sum(right for since, right in _WRITE.items() if since <= version)
+    everything = write | _READ
     scope = _SCOPE_SIGNAL_AND_SOCKETS if version >= 6 else 0
-    attributes = struct.pack("<QQQ", rights, 0, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
+    net = 0 if gpu else _NET
+    attributes = struct.pack("<QQQ", everything, net, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return False
+    rules = [(place, _READ) for place in (*_SYSTEM, *_installed(), *readable)]
+    rules.append(("/dev/null", _READ_FILE | _WRITE_FILE | _TRUNCATE))
+    if gpu:
+        devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]
+        rules += [(place, _READ) for place in _GPU] + [(place, everything) for place in devices]
+    if writable is not None:
+        rules.append((writable, everything))
     try:
-        for place, allowed in (("/dev/null", rights & (_WRITE_FILE | _TRUNCATE)), (writable, rights)):
-            if place is None:
-                continue
-            folder = os.open(place, os.O_PATH | os.O_CLOEXEC)
-            libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("<Qi", allowed, folder), 0)
-            os.close(folder)
+        for place, allowed in rules:
+            with contextlib.suppress(OSError):  # not every machine has every place
+                inode = os.open(place, os.O_PATH | os.O_CLOEXEC)
+                allowed &= everything if os.path.isdir(place) else everything & _OF_FILES
+                libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("<Qi", allowed, inode), 0)
+                os.close(inode)
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         return libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0
     finally:

@@ -17,6 +17,11 @@ import sys
 from pathlib import Path
 
 MODES = ("run", "compile")
+# Beginnings of what is kept of the environment: a learner's code can print it, and tokens and passwords are kept there.
+_KEPT = (
+    "PATH", "HOME", "TMP", "LANG", "LC_", "LD_", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON", "TRITON_", "TORCH_",
+    "PYTORCH_", "CUDA_", "NVIDIA_", "CUTE_", "HELION_", "OMP_", "MKL_",
+)  # fmt: skip
 
 
 class Zygote:
@@ -28,7 +33,8 @@ class Zygote:
 
     def __init__(self, mode: str):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+        environment = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
+        environment.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
         if mode == "compile":
             environment.update(TRITON_INTERPRET="0", TRITON_DEFAULT_FP_FUSION="1")
         with theirs:

@@ -1,0 +1,98 @@
+"""What a learner's process may ask the kernel for: no other process, no network, no memory that its limit misses.
+
+A seccomp filter, made for one process after it was forked. Where the kernel or the processor has none, `forbid` says
+so and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in what a filter sees
+_CLONE_VFORK, _CLONE_THREAD = 0x4000, 0x10000
+_SHARED_ANONYMOUS = 0x21  # MAP_SHARED and MAP_ANONYMOUS: memory that RLIMIT_DATA does not count
+
+# Per processor: its AUDIT_ARCH, and its number of each call.
+_NUMBERS = {
+    "x86_64": (0xC000003E, {
+        "mmap": 9, "shmget": 29, "socket": 41, "clone": 56, "fork": 57, "vfork": 58, "execve": 59, "kill": 62,
+        "ptrace": 101, "rt_sigqueueinfo": 129, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144,
+        "mount": 165, "tkill": 200, "sched_setaffinity": 203, "tgkill": 234, "keyctl": 250, "ioprio_set": 251,
+        "unshare": 272, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302, "setns": 308,
+        "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319, "bpf": 321,
+        "execveat": 322, "userfaultfd": 323,
+    }),
+    "aarch64": (0xC00000B7, {
+        "ioprio_set": 30, "mount": 40, "unshare": 97, "ptrace": 117, "sched_setparam": 118, "sched_setscheduler": 119,
+        "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140,
+        "shmget": 194, "socket": 198, "keyctl": 219, "clone": 220, "execve": 221, "mmap": 222,
+        "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "prlimit64": 261, "setns": 268, "process_vm_readv": 270,
+        "process_vm_writev": 271, "sched_setattr": 274, "memfd_create": 279, "bpf": 280, "execveat": 281,
+        "userfaultfd": 282,
+    }),
+}  # fmt: skip
+_EVERYWHERE = {"pidfd_send_signal": 424, "io_uring_setup": 425, "clone3": 435, "pidfd_getfd": 438, "memfd_secret": 447}
+_RUNS_PROGRAMS = ("execve", "execveat")
+_ONLY_ITSELF = ("kill", "tgkill", "prlimit64", "sched_setaffinity")  # their first argument is a process
+_SPECIAL = {"mmap", "clone", "clone3", "vfork", *_RUNS_PROGRAMS, *_ONLY_ITSELF}
+
+
+def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, yes, no, value)
+
+
+def _refuse(error: int = errno.EPERM) -> bytes:
+    return _instruction(_RETURN, _ERRNO | error)
+
+
+def _program(arch: int, numbers: dict[str, int], processes: bool) -> bytes:
+    """The filter. Every rule for one call ends in a return, so a rule is skipped as a whole or not at all."""
+    argument = lambda index: _instruction(_LOAD, _ARGUMENTS + 8 * index)  # noqa: E731 (its low half)
+    allow = _instruction(_RETURN, _ALLOW)
+    rules = {name: [_refuse()] for name in numbers if name not in _SPECIAL}
+    rules["clone3"] = [_refuse(errno.ENOSYS)]  # its flags are in memory, out of sight: libraries then use clone
+    bits = _CLONE_THREAD | (_CLONE_VFORK if processes else 0)
+    rules["clone"] = [argument(0), _instruction(_ANY_BIT, bits, 0, 1), allow, _refuse()]
+    rules["mmap"] = [
+        argument(3), _instruction(_AND, _SHARED_ANONYMOUS), _instruction(_EQUAL, _SHARED_ANONYMOUS, 0, 1),
+        _refuse(errno.ENOMEM), allow,
+    ]  # fmt: skip
+    for name in _ONLY_ITSELF:
+        itself = [_instruction(_EQUAL, os.getpid(), 1, 0), _instruction(_EQUAL, 0, 0, 1)]
+        rules[name] = [argument(0), *itself, allow, _refuse()]
+    if not processes:
+        rules.update({name: [_refuse()] for name in (*_RUNS_PROGRAMS, "vfork") if name in numbers})
+    start = [
+        _instruction(_LOAD, _ARCH), _instruction(_EQUAL, arch, 1, 0), _refuse(),
+        _instruction(_LOAD, _NUMBER), _instruction(_AT_LEAST, 1 << 30, 0, 1), _refuse(),  # x86's other set of numbers
+    ]  # fmt: skip
+    parts = [_instruction(_EQUAL, numbers[name], 0, len(rule)) + b"".join(rule) for name, rule in rules.items()]
+    return b"".join([*start, *parts, allow])
+
+
+def forbid(processes: bool = False) -> bool:
+    """Forbid this process, for good, what an answer has no need of.
+
+    Args:
+        processes: whether it may start programs, as a compiler does that calls an assembler. A copy of itself, and
+            with it a bomb of copies, it may not start in any case.
+
+    Returns:
+        Whether the kernel agreed.
+    """
+    arch, numbers = _NUMBERS.get(platform.machine(), (0, {}))
+    if not arch:
+        return False
+    code = _program(arch, {**numbers, **_EVERYWHERE}, processes)
+    libc = ctypes.CDLL(None, use_errno=True)
+    text = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(text))
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.create_string_buffer(program, len(program)), 0, 0) == 0
