@@ -38,7 +38,7 @@ def unscreened(monkeypatch):
     ("source", "says"),
     [
         (HEAD + "while True: pass", "still running after 6 s, so it was stopped in line 2"),
-        (HEAD + "return [torch.ones(1 << 20) for _ in range(10000)]", "wants more memory than an answer gets"),
+        (HEAD + "return [torch.empty(1 << 20) for _ in range(10000)]", "wants more memory than an answer gets"),
         (HEAD + "while True: print('x' * 1000)", "printed more than 256 kB"),
         (HEAD + "input()", "waits for typed input"),
         (HEAD + "raise SystemExit(0)", "ends the program"),

@@ -1,26 +1,46 @@
 """Reads an answer before it runs: whether it is Python, and whether it keeps to what an answer may use.
 
 An answer computes; it has no need of files, processes, private attributes or this library's finished kernels. Being
-strict here costs honest answers nothing, and says in time what an answer is meant to be made of.
+strict here costs honest answers nothing, and says in time what an answer is meant to be made of. Modules are followed
+from name to name: an answer reaches those in `MODULES`, and through them no other. What a determined author gets past
+this still runs in a process that can do little (see `sandbox`), and is judged by what it computed.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import importlib
+import sys
 from collections.abc import Iterable
+from types import ModuleType
 
 IMPORTS = ("torch", "triton", "math")
+MODULES = {
+    "torch", "torch.autograd", "torch.cuda", "torch.fft", "torch.linalg", "torch.nn", "torch.nn.functional",
+    "torch.special", "triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda",
+    "triton.language.extra.libdevice", "triton.language.math", "math",
+}  # fmt: skip
+MAX_CHARACTERS = 100_000
+_THERE = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # what the notebook's first cell imports
 _NAMES = {
-    "__import__", "__builtins__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec", "exit",
-    "getattr", "globals", "locals", "open", "quit", "setattr", "vars",
+    "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "help", "locals", "open", "quit",
+    "setattr", "vars",
 }  # fmt: skip
-# Ways from torch and triton to the rest of the machine.
+# Of torch and Triton: files, other programs, kernels from elsewhere.
+_FUNCTIONS = {"load", "save", "compile", "from_file", "JITFunction"}
+# Of anything: ways to frames and globals, to files, and to what the interpreter makes of a kernel.
 _ATTRIBUTES = {
-    "os", "sys", "builtins", "importlib", "inspect", "ctypes", "subprocess", "shutil", "pathlib", "io", "gc", "pickle",
-    "hub", "package", "load", "save", "multiprocessing", "distributed", "cpp_extension", "load_library", "runtime",
-    "knobs", "backends", "testing", "tofile", "from_file", "threading", "warnings", "types", "modules",
+    "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "gi_code",
+    "gi_frame", "gi_yieldfrom", "tb_frame", "tb_next", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks",
+    "rewriter", "rewritten_fn", "handle", "builder", "semantic", "from_file", "tofile", "os", "sys", "builtins",
+    "importlib", "ctypes", "subprocess", "modules",
 }  # fmt: skip
-_KERNEL_ATTRIBUTES = {"load"}  # tl.load is what kernels are made of
+_METHODS = {
+    "__init__", "__call__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__repr__", "__str__",
+    "__eq__", "__lt__", "__hash__", "__enter__", "__exit__", "__torch_function__",
+}  # fmt: skip
+_PATTERNS = {name for name in dir(builtins) if isinstance(getattr(builtins, name), type)}
 
 
 def complain(source: str, function: str, imports: Iterable[str] = ()) -> str | None:
@@ -29,50 +49,130 @@ def complain(source: str, function: str, imports: Iterable[str] = ()) -> str | N
     Args:
         source: of the learner's cell.
         function: that it must define.
-        imports: modules that it may import beyond `IMPORTS`.
+        imports: modules that it may import beyond `IMPORTS`, with all that belongs to them.
 
     Returns:
         One message, or None.
     """
+    if len(source) > MAX_CHARACTERS:
+        return f"the cell has {len(source)} characters; an answer takes a few lines"
     try:
         tree = ast.parse(source)
+        return _undefined(tree, function) or _Reader(imports).read(tree)
     except SyntaxError as error:
         line = (error.text or "").strip()
         return f"line {error.lineno}: this is not Python yet: {error.msg}" + (f": {line}" if line else "")
     except (ValueError, RecursionError, MemoryError):
         return "this cannot be read as Python"
+
+
+def _undefined(tree: ast.Module, function: str) -> str | None:
     defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    if function not in defined:
-        near = f"; it defines {', '.join(sorted(defined))}" if defined else ""
-        return f"the cell must define the function {function}{near}"
-    allowed = {*IMPORTS, *imports}
-    for node in ast.walk(tree):
-        if found := _refused(node, allowed):
-            return f"line {node.lineno}: {found}"
-    return None
+    if function in defined:
+        return None
+    near = f"; it defines {', '.join(sorted(defined))}" if defined else ""
+    return f"the cell must define the function {function}{near}"
 
 
-def _refused(node: ast.AST, allowed: set[str]) -> str | None:
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or "."]
-        for name in names:
+class _Reader:
+    """Follows modules through one answer, and finds the first thing that it may not use."""
+
+    def __init__(self, imports: Iterable[str]):
+        self._extra = tuple(imports)
+        self._modules = {name: importlib.import_module(module) for name, module in _THERE.items()}
+        self._used: set[ast.Name] = set()  # names of modules of which an attribute is taken
+
+    def read(self, tree: ast.Module) -> str | None:
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and (found := self._import(node)):
+                return f"line {node.lineno}: {found}"
+        self._used = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+        for node in nodes:
+            if found := self._refused(node):
+                return f"line {node.lineno}: {found}"
+        return None
+
+    def _may(self, module: ModuleType) -> bool:
+        name = module.__name__
+        return name in MODULES or any(name == each or name.startswith(each + ".") for each in self._extra)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> str | None:
+        """What is wrong with an import; notes the modules that it brings."""
+        plain = isinstance(node, ast.Import)
+        for name in [alias.name for alias in node.names] if plain else ["." * node.level + (node.module or "")]:
             top = name.split(".")[0]
             if top == "course_kernels":
                 return "this uses the finished library; the exercise is to write it yourself"
-            if top not in allowed or any(part in _ATTRIBUTES or part.startswith("_") for part in name.split(".")):
-                return f"an answer cannot import {name}; there are {', '.join(sorted(allowed))}"
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if alias.name in _ATTRIBUTES - _KERNEL_ATTRIBUTES or alias.name.startswith("_"):
+            if name not in MODULES and top not in self._extra:
+                return f"an answer cannot import {name}; there are {', '.join(sorted({*IMPORTS, *self._extra}))}"
+        for alias in node.names:
+            if plain:
+                bound = alias.asname or alias.name.split(".")[0]
+                value = sys.modules.get(alias.name if alias.asname else bound)
+            elif alias.name == "*":
+                return f"import what is needed from {node.module} by its name: * also replaces sum, min and others"
+            else:
+                bound = alias.asname or alias.name
+                if alias.name.startswith("_") or alias.name in _ATTRIBUTES:
                     return f"an answer cannot import {alias.name}"
-    if isinstance(node, ast.Name) and node.id in _NAMES:
-        return f"an answer has no need of {node.id}"
-    if isinstance(node, ast.Attribute):
-        root = node.value.id if isinstance(node.value, ast.Name) else ""
-        if node.attr.startswith("_") or (
-            node.attr in _ATTRIBUTES and not (node.attr in _KERNEL_ATTRIBUTES and root in ("tl", "language"))
-        ):
+                module = sys.modules.get(node.module)
+                value = None if module is None else getattr(module, alias.name, None)
+                if node.module in MODULES and alias.name in _FUNCTIONS and node.module != "triton.language":
+                    return f"an answer cannot import {alias.name}"
+            if isinstance(value, ModuleType):
+                if not self._may(value):
+                    return f"an answer cannot import {value.__name__}"
+                self._modules[bound] = value
+            elif bound in self._modules:
+                return f"{bound} is a module here: give what is imported another name"
+        return None
+
+    def _module(self, node: ast.expr) -> ModuleType | None:
+        """The module that an expression is, such as `torch.nn`."""
+        if isinstance(node, ast.Name):
+            return self._modules.get(node.id)
+        if isinstance(node, ast.Attribute) and (parent := self._module(node.value)) is not None:
+            found = getattr(parent, node.attr, None)
+            return found if isinstance(found, ModuleType) else None
+        return None
+
+    def _refused(self, node: ast.AST) -> str | None:
+        if isinstance(node, ast.Name):
+            return self._name(node)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.MatchClass):
+            plain = isinstance(node.cls, ast.Name) and node.cls.id in _PATTERNS and not node.kwd_attrs
+            return None if plain else "an answer has no need of patterns that look into classes"
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            name = node.name
+            return f"an answer has no need of {name}" if name.startswith("__") and name not in _METHODS else None
+        return None
+
+    def _name(self, node: ast.Name) -> str | None:
+        if node.id in _NAMES or (node.id.startswith("__") and node.id != "__name__"):
+            return f"an answer has no need of {node.id}"
+        if node.id in self._modules and node not in self._used:
+            return f"{node.id} is a module: an answer uses what is in it, and keeps its name"
+        return None
+
+    def _attribute(self, node: ast.Attribute) -> str | None:
+        if node.attr.startswith("_") or node.attr in _ATTRIBUTES:
             return f"an answer has no need of .{node.attr}"
-        if isinstance(node.ctx, (ast.Store, ast.Del)) and root in ("torch", "triton", "tl", "math"):
-            return f"this replaces {root}.{node.attr}, which changes nothing: results are compared in another process"
-    return None
+        parent = self._module(node.value)
+        if parent is not None:
+            module = self._module(node)
+            if module is not None and not self._may(module):
+                return f"an answer has no need of {module.__name__}"
+            if node.attr in _FUNCTIONS and parent.__name__ in MODULES - {"triton.language"}:
+                return f"an answer has no need of .{node.attr}"
+        if isinstance(node.ctx, (ast.Store, ast.Del)):
+            root = node.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id in self._modules:
+                return (
+                    f"this replaces {ast.unparse(node)}, which changes nothing: results are compared in another process"
+                )
+        return None
