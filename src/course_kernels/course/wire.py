@@ -14,7 +14,8 @@ import time
 
 import torch
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 256 << 20  # of all messages that one reader takes
+MAX_HEADERS = 4 << 20  # of their headers alone: JSON takes many times its size, and some time, to read
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
     torch.bool, torch.bfloat16, torch.float8_e4m3fn,
@@ -94,6 +95,7 @@ class Reader:
         self.fd = fd
         self.closed = False
         self._buffer = bytearray()
+        self._bytes = self._headers = 0
 
     def pump(self) -> None:
         """Take what is there now; call when the descriptor is readable."""
@@ -105,18 +107,19 @@ class Reader:
         """Every message that is complete.
 
         Raises:
-            ValueError: what arrived is no message, or larger than any may be.
+            ValueError: what arrived is no message, or all together larger than they may be.
         """
         found = []
         while len(self._buffer) >= 16:
             header, body = struct.unpack_from("<QQ", self._buffer)
-            if header + body > MAX_BYTES:
-                raise ValueError("a message larger than any may be")
+            if self._headers + header > MAX_HEADERS or self._bytes + header + body > MAX_BYTES:
+                raise ValueError("messages larger than they may be")
             end = 16 + header + body
             if len(self._buffer) < end:
                 break
             found.append(unpack(bytes(self._buffer[16 : 16 + header]), bytes(self._buffer[16 + header : end])))
             del self._buffer[:end]
+            self._headers, self._bytes = self._headers + header, self._bytes + header + body
         return found
 
     def next(self, timeout: float):
