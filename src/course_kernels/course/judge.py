@@ -5,6 +5,7 @@ This process never runs an answer. What it reports is computed here, from inputs
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -19,7 +20,7 @@ from course_kernels.course import diagnose, screen, wire
 from course_kernels.course.case import Case, Ran, Written
 from course_kernels.course.manifest import Exercise
 from course_kernels.course.results import FAILED, PASSED, TODO, Property, Result
-from course_kernels.course.zygote import Zygote
+from course_kernels.course.zygote import Nursery, Zygote
 
 GRACE_S = 1.2  # beyond an exercise's limit, before its process is killed
 COMPILE_S = 20.0
@@ -39,14 +40,25 @@ class Outcome:
     flooded: bool = False
     late: bool = False
     garbled: bool = False
+    died: str = ""
+    """Why there was no process to begin with."""
 
 
 class Judge:
-    """Checks answers, one at a time. Starting one takes a second or two, in the background."""
+    """Checks answers, one at a time. Starting one takes a second or two, in the background.
 
-    def __init__(self):
+    Args:
+        compiling: whether to start at once what compiles answers, too; without, the first exercise that needs it waits.
+    """
+
+    def __init__(self, *, compiling: bool = False):
+        self._nursery: Nursery | None = None
         self._zygotes: dict[str, Zygote] = {}
-        self._zygote("run")
+        self._starting = threading.Lock()
+        with contextlib.suppress(OSError):  # tried again, and told, when there is something to check
+            self._zygote("run")
+            if compiling:
+                self._zygote("compile")
 
     def __enter__(self) -> Judge:
         return self
@@ -58,12 +70,38 @@ class Judge:
         """End the processes that it keeps."""
         while self._zygotes:
             self._zygotes.popitem()[1].close()
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
 
     def _zygote(self, mode: str) -> Zygote:
-        zygote = self._zygotes.get(mode)
-        if zygote is None or not zygote.alive:
-            zygote = self._zygotes[mode] = Zygote(mode)
-        return zygote
+        with self._starting:
+            if self._nursery is None or not self._nursery.alive:
+                if self._nursery is not None:
+                    self._nursery.close()
+                self._zygotes.clear()  # another thread may still be reading from one
+                self._nursery = Nursery()
+            zygote = self._zygotes.get(mode)
+            if zygote is None or not zygote.alive:
+                zygote = self._zygotes[mode] = Zygote(self._nursery, mode)
+            return zygote
+
+    def _ask(self, mode: str, request: dict, seconds: float) -> Outcome:
+        """Have a forked process answer a request. Where what forks has died, another is started, once."""
+        why = ""
+        for _ in range(2):
+            zygote = None
+            try:
+                zygote = self._zygote(mode)
+                outcome = _child(zygote, request, seconds)
+                if zygote.alive:
+                    return outcome
+                why = "the process that starts checks has died during one"
+            except (OSError, RuntimeError) as error:
+                why = str(error)
+            if zygote is not None:
+                zygote.close()
+        return Outcome(died=f"this could not be checked, twice: {why}\n`course doctor` says what this machine lacks.")
 
     def check(self, exercise: Exercise, source: str, seed: int | None = None, *, compiling: bool = True) -> Result:
         """Check an answer.
@@ -92,8 +130,7 @@ class Judge:
             compiled: list[Outcome] = []
             thread = None
             if exercise.compiles and compiling:
-                zygote = self._zygote("compile")
-                thread = threading.Thread(target=lambda: compiled.append(_compile(zygote, exercise, path)))
+                thread = threading.Thread(target=lambda: compiled.append(self._compile(exercise, path)))
                 thread.start()
             self._run(exercise, path, seed, result)
             if thread is not None and result.status != TODO:
@@ -112,8 +149,8 @@ class Judge:
         cases = module.draw(random.Random(seed))
         request = _request(exercise, path, exercise.seconds, exercise.memory_mb)
         request["cases"] = [case.inputs for case in cases]
-        outcome = _child(self._zygote("run"), request, exercise.seconds)
-        result.printed = outcome.printed
+        outcome = self._ask("run", request, exercise.seconds)
+        result.printed, result.message = outcome.printed, outcome.died
         done: set[int] = set()
         for message in outcome.messages:
             try:
@@ -143,6 +180,13 @@ class Judge:
             if each.status == "skip" and each.name not in not_run and each.name != COMPILES:
                 each.status = "pass"
 
+    def _compile(self, exercise: Exercise, path: Path) -> Outcome:
+        scratch = path.parent / "compiled"
+        scratch.mkdir()
+        request = _request(exercise, path, COMPILE_S, COMPILE_MB)
+        request["scratch"] = str(scratch)
+        return self._ask("compile", request, COMPILE_S)
+
 
 def _request(exercise: Exercise, path: Path, seconds: float, memory_mb: int) -> dict:
     return {
@@ -156,12 +200,18 @@ def _child(zygote: Zygote, request: dict, seconds: float) -> Outcome:
     outcome = Outcome()
     results, results_end = os.pipe()
     prints, prints_end = os.pipe()
-    with tempfile.TemporaryFile() as file:
-        file.write(wire.pack(request))
-        file.seek(0)
-        pid = zygote.fork([file.fileno(), results_end, prints_end])
-    os.close(results_end)
-    os.close(prints_end)
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(wire.pack(request))
+            file.seek(0)
+            pid = zygote.fork([file.fileno(), results_end, prints_end])
+    except BaseException:
+        os.close(results)
+        os.close(prints)
+        raise
+    finally:
+        os.close(results_end)
+        os.close(prints_end)
     reader, printed = wire.Reader(results), bytearray()
     stop = time.monotonic() + seconds + GRACE_S
     open_ends = {results, prints}
@@ -201,17 +251,6 @@ def _child(zygote: Zygote, request: dict, seconds: float) -> Outcome:
     return outcome
 
 
-def _compile(zygote: Zygote, exercise: Exercise, path: Path) -> Outcome:
-    scratch = path.parent / "compiled"
-    scratch.mkdir()
-    request = _request(exercise, path, COMPILE_S, COMPILE_MB)
-    request["scratch"] = str(scratch)
-    try:
-        return _child(zygote, request, COMPILE_S)
-    except RuntimeError as error:  # the zygote died
-        return Outcome(printed=str(error))
-
-
 def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
     which = next(each for each in result.properties if each.name == COMPILES)
     error = next((m["error"] for m in outcome.messages if m.get("error")), None)
@@ -219,6 +258,8 @@ def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
         return  # nothing of it works yet: that an empty function compiles earns nothing
     if error is None and any("value" in message for message in outcome.messages):
         which.status = "pass"
+    elif outcome.died:
+        which.status, which.message = "fail", outcome.died
     else:
         which.status = "fail"
         text = _compiler_message(error["text"] if error else outcome.printed[:300], Path(path))

@@ -94,7 +94,11 @@ def check(function) -> Result | None:
     except (TypeError, ValueError) as error:
         print(error)
         return None
-    result = judge(exercise, source)
+    try:
+        result = judge(exercise, source)
+    except (OSError, RuntimeError) as error:
+        print(f"this could not be checked: {error}")
+        return None
     print(result.text())
     if result.status != TODO:
         progress.note_result(exercise.id, result.points, result.passed)

@@ -1,22 +1,26 @@
-"""A process that has imported torch and Triton and does nothing but fork: a copy of it starts in milliseconds.
+"""Processes that do nothing but fork, so that a copy that runs an answer starts in milliseconds.
 
-It never runs a learner's code and never computes (a forked copy of a process with torch's thread pool would hang). One
-runs kernels in Triton's interpreter, or on a GPU; another, with TRITON_INTERPRET=0, compiles.
+A nursery imports torch, which takes a second, and forks zygotes; a zygote imports the rest, and forks the processes
+that run answers. None of them runs a learner's code or computes (a forked copy of a process with torch's thread pool
+would hang). One zygote runs kernels in Triton's interpreter, or on a GPU; another, with TRITON_INTERPRET=0, compiles.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 MODES = ("run", "compile")
+ANSWER_S = 60.0  # a fork takes milliseconds, its first one waits for the imports
 # Beginnings of what is kept of the environment: a learner's code can print it, and tokens and passwords are kept there.
 _KEPT = (
     "PATH", "HOME", "TMP", "LANG", "LC_", "LD_", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON", "TRITON_", "TORCH_",
@@ -24,33 +28,75 @@ _KEPT = (
 )  # fmt: skip
 
 
-class Zygote:
-    """The parent's side. Starts at once, in the background. One child at a time.
+class Nursery:
+    """The judge's side of a nursery. Starts at once, in the background."""
 
-    Args:
-        mode: "run" or "compile".
-    """
-
-    def __init__(self, mode: str):
+    def __init__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
         environment.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
-        if mode == "compile":
-            environment.update(TRITON_INTERPRET="0", TRITON_DEFAULT_FP_FUSION="1")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, __file__, mode, str(theirs.fileno())],
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=self._errors,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the process in front
             )
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork."""
-        return self.process.poll() is None
+        """Whether it can still start zygotes."""
+        return self._process.poll() is None
+
+    def start(self, mode: str, control: socket.socket) -> None:
+        """Start a zygote.
+
+        Args:
+            mode: "run" or "compile".
+            control: the zygote's end of the connection.
+
+        Raises:
+            OSError: the nursery has died.
+        """
+        socket.send_fds(self._socket, [mode.encode()], [control.fileno()])
+
+    def last_words(self) -> str:
+        """The last line that it, or a zygote of it, has printed on stderr; empty where there is none."""
+        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - 4096, 0))
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        """End it and its zygotes."""
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._errors.close()
+
+
+class Zygote:
+    """The judge's side of a zygote. Starts at once, in the background. One child at a time.
+
+    Args:
+        nursery: that forks it.
+        mode: "run" or "compile".
+
+    Raises:
+        OSError: the nursery has died.
+    """
+
+    def __init__(self, nursery: Nursery, mode: str):
+        self._nursery = nursery
+        self.alive = True  # as far as is known
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_S)
+        with theirs:
+            nursery.start(mode, theirs)
 
     def fork(self, fds: list[int]) -> int:
         """Start a child.
@@ -68,10 +114,11 @@ class Zygote:
             packed = array.array("i", fds).tobytes()
             self._socket.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
             answer = self._socket.recv(256)
-        except OSError as error:
-            raise RuntimeError(f"the process that starts checks has died: {error}") from None
+        except OSError:
+            answer = b""
         if not answer:
-            raise RuntimeError(f"the process that starts checks has died (exit {self.process.wait()})")
+            self.alive = False
+            raise RuntimeError(f"the process that starts checks has died. {self._nursery.last_words()}".strip())
         return json.loads(answer)["pid"]
 
     def finish(self, pid: int) -> int:
@@ -89,13 +136,12 @@ class Zygote:
         with contextlib.suppress(OSError):
             self._socket.send(b"reap")
             answer = self._socket.recv(256)
+        self.alive = bool(answer)
         return json.loads(answer)["status"] if answer else -signal.SIGKILL
 
     def close(self) -> None:
-        """End it."""
+        """Have it end itself, as soon as it has nothing to do."""
         self._socket.close()
-        self.process.kill()
-        self.process.wait()
 
 
 def _children() -> list[int]:
@@ -118,7 +164,12 @@ def _reap(pid: int) -> int:
 
 
 def serve(control: socket.socket, mode: str) -> None:
-    """Fork on request until the other end is closed."""
+    """A zygote's life: fork on request until the other end is closed.
+
+    Args:
+        control: its end of the connection.
+        mode: "run" or "compile".
+    """
     from course_kernels.course import sandbox, worker
 
     sandbox.become_subreaper()
@@ -140,9 +191,28 @@ def serve(control: socket.socket, mode: str) -> None:
             control.send(json.dumps({"status": _reap(pid)}).encode())
 
 
+def nurse(control: socket.socket) -> None:
+    """A nursery's life: fork zygotes on request until the other end is closed.
+
+    Args:
+        control: its end of the connection.
+    """
+    importlib.import_module("torch")  # and nothing of the course: its runtime looks at TRITON_INTERPRET once
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, 64, 1)
+        if not data:
+            return
+        if os.fork() == 0:
+            control.close()
+            mode = data.decode()
+            if mode == "compile":
+                os.environ.update(TRITON_INTERPRET="0", TRITON_DEFAULT_FP_FUSION="1")
+            serve(socket.socket(fileno=fds[0]), mode)
+            return
+        os.close(fds[0])
+
+
 if __name__ == "__main__":
     # Started by path, so that the caller's working directory cannot shadow a module; that puts this folder first.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
-    import course_kernels.course.zygote as this_module
-
-    this_module.serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[1])
+    nurse(socket.socket(fileno=int(sys.argv[1])))
