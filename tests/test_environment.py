@@ -57,7 +57,7 @@ def test_conda_and_pip_install_the_same():
     through_pip = next(each["pip"] for each in conda["dependencies"] if isinstance(each, dict))
     assert "--editable ." in through_pip, "the library itself"
     extras = PROJECT["optional-dependencies"]
-    expected = bounds(extras["course"] + extras["dev"])
+    expected = bounds(extras["course"] + extras["cutlass"] + extras["dev"])
     expected["python"], expected["pip"] = PROJECT["requires-python"], ""
     assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
 
@@ -73,7 +73,8 @@ def test_library_asks_for_torch_and_triton_only_and_the_course_pins_versions_tha
 
 
 def test_library_imports_nothing_else():
-    """`viz` draws, `bench` measures other libraries, `course` runs exercises; the rest needs torch and Triton alone."""
+    """`viz` draws, `bench` measures other libraries, `course` runs exercises; what is written in CuTe DSL has an extra;
+    the rest needs torch and Triton alone."""
     package = ROOT / "src" / "course_kernels"
     for path in package.rglob("*.py"):
         if path.relative_to(package).parts[0] in {"viz", "viz.py", "bench", "course"}:
@@ -84,6 +85,7 @@ def test_library_imports_nothing_else():
             others = {name.split(".")[0] for name in names} - sys.stdlib_module_names
             # NumPy is the interpreter's own requirement: runtime checks that the two fit together.
             admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path.name == "runtime.py" else set())
+            admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90"} & set(path.parts) else set()
             assert others <= admitted, f"{path.name} imports {others - admitted}"
 
 

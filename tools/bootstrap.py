@@ -35,7 +35,7 @@ UNFINISHED = VENV / "unfinished"  # there while something is being installed
 LOG = VENV / "install.log"
 LOCK = ROOT / ".venv.lock"
 
-EXTRAS = {"lab": ["course"], "test": ["course", "dev"]}
+EXTRAS = {"lab": ["course", "cutlass"], "test": ["course", "cutlass", "dev"]}
 OLDEST_PIP = (25, 0)  # from here on, a dry run asks for a wheel's metadata only, not for the wheel
 LARGE_MB = 20
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]

@@ -1,0 +1,45 @@
+"""NVIDIA's CUTLASS Operator API: operators are found by the operands that they are for, and compiled, read and run.
+
+>>> args = cutlass_ops.arguments(mat_a, mat_b, offs=offs)
+>>> found = cutlass_ops.discover(args, "100f")
+>>> compiled = cutlass_ops.compile(found[0], args, "100f")
+>>> cutlass_ops.report(compiled).instructions["tcgen05.mma"]
+>>> cutlass_ops.run(compiled, args)
+
+All but the last line works on a machine without a GPU, and without memory for the operands: describe them with tensors
+on torch's "meta" device. Arguments and operators are NVIDIA's own objects, for which the rest of its API works, too;
+ours is what it leaves out: compiling without a driver, and saying why no operator was found.
+
+It needs the extra ``cutlass``; nothing else of the library does.
+"""
+
+try:
+    import cutlass.operators  # noqa: F401 (asked for here once, so that its absence has one message)
+except ImportError as error:
+    raise ImportError(
+        "course_kernels.cutlass_ops needs NVIDIA's CUTLASS packages (nvidia-cutlass-operators, nvidia-cutlass-dsl): "
+        'pip install ".[cutlass]" where the course is checked out, or "grouped-gemm-course[cutlass]"'
+    ) from error
+
+from course_kernels.cutlass_ops.artifact import Compiled, compile, run
+from course_kernels.cutlass_ops.compare import Comparison, compare
+from course_kernels.cutlass_ops.discovery import Design, Operators, design, discover
+from course_kernels.cutlass_ops.operands import NoOperator, arguments
+from course_kernels.cutlass_ops.reading import Report, report, side_by_side
+
+__all__ = [
+    "Comparison",
+    "Compiled",
+    "Design",
+    "NoOperator",
+    "Operators",
+    "Report",
+    "arguments",
+    "compare",
+    "compile",
+    "design",
+    "discover",
+    "report",
+    "run",
+    "side_by_side",
+]

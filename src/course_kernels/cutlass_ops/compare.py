@@ -1,0 +1,65 @@
+"""Whether a grouped product is right: beside the reference loop, and beside torch's own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from course_kernels.cutlass_ops.operands import tensors
+from course_kernels.tolerance_grouped import grouped_error_bound
+
+
+class Comparison(NamedTuple):
+    """What ``out`` is beside the right answer.
+
+    Attributes:
+        right: every element within its error bound.
+        worst: the largest error, as a fraction of the bound at that element; infinite where a NaN is wrong.
+        from_torch: the largest difference from ``torch.nn.functional.grouped_mm``; None where torch refuses.
+        tail: what the rows past the last group are: "zero", "other", or "none" where there are none.
+    """
+
+    right: bool
+    worst: float
+    from_torch: float | None
+    tail: str
+
+
+def compare(args) -> Comparison:
+    """Compare what is in ``out`` with a loop over the groups in float64, and with ``torch.nn.functional.grouped_mm``.
+
+    Args:
+        args: of ``arguments``, after a run, or after anything else that computes the product. Finite operands.
+
+    Returns:
+        The comparison, the tail left out of all but ``tail``. Reads the result, and so waits for the device.
+    """
+    mat_a, mat_b, out, offs = tensors(args)
+    exact, bound = grouped_error_bound(mat_a, mat_b, offs, out.dtype)
+    groups, rest = _parts(args.offsets_along, offs)
+    error = (out.to(torch.float64) - exact).abs()[groups]
+    # A bound of 0 admits an error of 0 only.
+    share = torch.where(error == 0, 0.0, error / bound[groups]).nan_to_num(nan=float("inf"))
+    worst = float(share.max()) if share.numel() else 0.0
+    tail = out[rest] if rest is not None else out[:0]
+    state = "none" if tail.numel() == 0 else "zero" if not tail.any() else "other"
+    return Comparison(worst <= 1, worst, _difference(mat_a, mat_b, out, offs, groups), state)
+
+
+def _parts(along: str, offs) -> tuple[tuple, tuple | None]:
+    """Indices of what belongs to groups, and of the tail."""
+    end = int(offs[-1]) if offs.numel() else 0
+    if along == "k":
+        return (), None
+    before = () if along == "m" else (slice(None),)
+    return (*before, slice(end)), (*before, slice(end, None))
+
+
+def _difference(mat_a, mat_b, out, offs, groups) -> float | None:
+    try:
+        theirs = torch.nn.functional.grouped_mm(mat_a, mat_b, offs=offs, out_dtype=out.dtype)
+    except (RuntimeError, ValueError):
+        return None
+    difference = (theirs.to(torch.float64) - out.to(torch.float64)).abs()[groups]
+    return float(difference.max()) if difference.numel() else 0.0

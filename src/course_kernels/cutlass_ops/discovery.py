@@ -1,0 +1,169 @@
+"""Which operators there are for some operands, and what tells one from another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import cutlass.operators as ops
+import torch
+
+from course_kernels.cutlass_ops.operands import NoOperator, accepts, gaps, reasons
+
+
+class Design(NamedTuple):
+    """What tells operators for the same operands apart, from their metadata.
+
+    Attributes:
+        tile: rows, columns and depth of what one MMA instruction group works on at a time: by one CTA, or by two.
+        cluster: CTAs along M and N that are launched together and share loads.
+        ctas: CTAs that share one MMA instruction, 1 or 2.
+        stages: blocks in flight from global to shared memory; None where the operator decides when it is compiled.
+        schedule: how warps share the work, where the operator tells; else "".
+        targets: what it can be compiled for.
+        source: the package that it comes from.
+    """
+
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    ctas: int
+    stages: int | None
+    schedule: str
+    targets: tuple[str, ...]
+    source: str
+
+
+def design(operator: ops.Operator) -> Design:
+    """Read an operator's metadata.
+
+    Args:
+        operator: any operator of the API for matrix products.
+    """
+    metadata = operator.metadata
+    made = metadata.design
+    return Design(
+        tile=tuple(made.tile_shape),
+        cluster=tuple(made.cluster_shape[:2]),
+        ctas=2 if getattr(made, "use_2cta_mma", False) else 1,
+        stages=made.num_smem_stages,
+        schedule=getattr(made, "schedule", ""),
+        targets=tuple(str(target) for target in metadata.supported_targets),
+        source=metadata.operator_class.__module__.partition(".")[0],
+    )
+
+
+class Operators(Sequence):
+    """Operators that were found, as a table; one of them by its index.
+
+    Args:
+        operators: NVIDIA's objects.
+    """
+
+    _COLUMNS = ("", "tile", "cluster", "CTAs", "stages", "schedule", "targets", "source")
+
+    def __init__(self, operators: Iterable[ops.Operator]):
+        self._operators = list(operators)
+
+    def __len__(self) -> int:
+        return len(self._operators)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return Operators(self._operators[index])
+        return self._operators[index]
+
+    @property
+    def designs(self) -> list[Design]:
+        """What tells each from the others."""
+        return [design(operator) for operator in self]
+
+    def where(self, **wanted) -> Operators:
+        """Those whose design has these values.
+
+        Args:
+            wanted: fields of ``Design`` with the value to have, or a function that says whether a value will do.
+
+        Raises:
+            TypeError: a design has no such field.
+        """
+        if unknown := wanted.keys() - set(Design._fields):
+            raise TypeError(f"a design has {', '.join(Design._fields)}, and no {', '.join(sorted(unknown))}")
+
+        def fits(row: Design) -> bool:
+            values = row._asdict()
+            return all(want(values[key]) if callable(want) else want == values[key] for key, want in wanted.items())
+
+        return Operators(operator for operator, row in zip(self, self.designs) if fits(row))
+
+    def __str__(self) -> str:
+        rows = [self._COLUMNS]
+        for i, row in enumerate(self.designs):
+            tile, cluster = "×".join(map(str, row.tile)), "×".join(map(str, row.cluster))
+            stages = "auto" if row.stages is None else str(row.stages)
+            rows.append(
+                (str(i), tile, cluster, str(row.ctas), stages, row.schedule, ", ".join(row.targets), row.source)
+            )
+        kept = [i for i in range(len(self._COLUMNS)) if i == 0 or any(row[i] for row in rows[1:])]
+        widths = [max(len(row[i]) for row in rows) for i in kept]
+        return "\n".join("  ".join(row[i].ljust(w) for i, w in zip(kept, widths)).rstrip() for row in rows)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} operators>"
+
+
+def discover(
+    args: ops.IndexPtrGroupedGemmArguments,
+    target: str | ops.TargetSm | None = None,
+    *,
+    where: Callable[[ops.OperatorMetadata], bool] | None = None,
+) -> Operators:
+    """List the operators that take these operands on a target.
+
+    Args:
+        args: of ``arguments``.
+        target: "90a" (H100, H200), "100f" (B200 and its family), ...; see ``find_target``.
+        where: of an operator's metadata, whether to list it.
+
+    Returns:
+        At least one operator.
+
+    Raises:
+        NoOperator: there is none; the message says what the operands, or the target, would have to be.
+        ValueError: there is no such target.
+    """
+    target = find_target(target)
+    if wrong := gaps(args):
+        raise NoOperator("no operator takes these operands", wrong)
+    try:
+        found = [each for each in ops.get_operators(args, target_sm=target) if accepts(each, args, target)]
+    except NotImplementedError:  # a class that cannot even name an instruction for the dtype
+        found = []
+    if not found:
+        raise NoOperator(f"no operator takes these operands on {target}", reasons(args, target))
+    chosen = [operator for operator in found if where is None or where(operator.metadata)]
+    if not chosen:
+        raise NoOperator("no operator passes", [f"where says no to each of the {len(found)} that take these operands"])
+    return Operators(chosen)
+
+
+def find_target(target: str | ops.TargetSm | None) -> ops.TargetSm:
+    """The target of that name, or this machine's.
+
+    Args:
+        target: compute capability without its dot, and what the code may use: "90a" what that GPU alone has, "100f"
+            what its family has, "80" what all later ones have, too; also as "sm_90a". None means this machine's GPU.
+
+    Raises:
+        ValueError: there is no such target, or None was given and there is no GPU.
+    """
+    if isinstance(target, ops.TargetSm):
+        return target
+    if target is None:
+        if not torch.cuda.is_available():
+            raise ValueError('target must be given where there is no GPU, such as "90a" or "100f"; got None')
+        major, minor = torch.cuda.get_device_capability()
+        return ops.TargetSm(cc=10 * major + minor)
+    try:
+        return ops.TargetSm(str(target).lower().removeprefix("sm_"))
+    except (ValueError, IndexError):
+        raise ValueError(f'target must be like "90a", "100f" or "sm_100a", got {target!r}') from None
