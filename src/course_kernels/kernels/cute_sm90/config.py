@@ -1,0 +1,101 @@
+"""Configurations of the Hopper kernel, and which of them fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Rows of one wgmma, threads of the warp group that issues it.
+MMA_ROWS = 64
+WARP_GROUP = 128
+# What one block may use of an SM's shared memory, less a kilobyte for barriers.
+SHARED_BYTES = 227 * 1024 - 1024
+# Blocks of C that a warp group stages for its stores, and the bytes of a row of one.
+STORE_BLOCKS = 2
+STORE_ROW_BYTES = 128
+
+COOPERATIVE = "cooperative"
+PINGPONG = "pingpong"
+
+
+@dataclass(frozen=True)
+class CuteConfig:
+    """One variant of the kernel.
+
+    Args:
+        tile_m, tile_n, tile_k: rows, columns and depth that a CTA multiplies at a time.
+        cluster_m, cluster_n: CTAs of a cluster, along M and along N. Those along M share the columns of B, those along
+            N the rows of A: each loads a part and the hardware hands it to all.
+        stages: blocks of A and B on their way or in use.
+        schedule: COOPERATIVE, two warp groups share a tile's rows; or PINGPONG, each has a tile of its own, and one
+            stores while the other multiplies.
+        strip: rows of cluster tiles that are walked together, for reuse in L2.
+    """
+
+    tile_m: int = 128
+    tile_n: int = 256
+    tile_k: int = 64
+    cluster_m: int = 2
+    cluster_n: int = 1
+    stages: int = 4
+    schedule: str = COOPERATIVE
+    strip: int = 8
+
+    @property
+    def sharing_groups(self) -> int:
+        """Warp groups that share a tile."""
+        return 2 if self.schedule == COOPERATIVE else 1
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def name(self) -> str:
+        """Short name: tile, cluster, stages, schedule."""
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster_m}x{self.cluster_n}_"
+            f"{self.stages}_{self.schedule}_{self.strip}"
+        )
+
+    def shared_bytes(self, operand_bytes: int) -> int:
+        """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``."""
+        stage = (self.tile_m + self.tile_n) * self.tile_k * operand_bytes
+        return self.stages * stage + 2 * STORE_BLOCKS * MMA_ROWS * STORE_ROW_BYTES
+
+    def why_not(self, operand_bytes: int = 2) -> str | None:
+        """Why this configuration cannot be built for operands of ``operand_bytes``, or None where it can."""
+        if self.schedule not in (COOPERATIVE, PINGPONG):
+            return f"schedule is {COOPERATIVE!r} or {PINGPONG!r}, got {self.schedule!r}"
+        if self.tile_m % (MMA_ROWS * self.sharing_groups):
+            return f"tile_m is a multiple of {MMA_ROWS * self.sharing_groups} where {self.schedule}, got {self.tile_m}"
+        if self.tile_n % 64 or not 64 <= self.tile_n <= 256:
+            return f"tile_n is 64, 128, 192 or 256, got {self.tile_n}"
+        if self.tile_k * operand_bytes % 128:
+            return f"tile_k is a multiple of {128 // operand_bytes} at {operand_bytes} bytes, got {self.tile_k}"
+        accumulators = self.tile_m * self.tile_n // (WARP_GROUP * self.sharing_groups)
+        if accumulators > 208:
+            return f"at most 208 accumulators fit into a thread's registers, got {accumulators}"
+        if min(self.cluster_m, self.cluster_n) < 1 or self.cluster_size > 2:
+            return f"a cluster has one or two CTAs, got {self.cluster_m} x {self.cluster_n}"
+        if self.stages < 2 or self.shared_bytes(operand_bytes) > SHARED_BYTES:
+            return (
+                f"{self.stages} stages need {self.shared_bytes(operand_bytes)} bytes of shared memory of "
+                f"{SHARED_BYTES}; there are at least two"
+            )
+        return None
+
+
+CONFIGS = (
+    CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE),
+    CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE),
+    CuteConfig(256, 128, 64, 2, 1, 4, COOPERATIVE),
+    CuteConfig(256, 128, 64, 1, 2, 4, COOPERATIVE),
+    CuteConfig(256, 192, 64, 2, 1, 3, COOPERATIVE),
+    CuteConfig(128, 192, 64, 2, 1, 4, PINGPONG),
+    CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG),
+    CuteConfig(128, 128, 64, 2, 1, 6, PINGPONG),
+    CuteConfig(128, 128, 64, 1, 2, 6, PINGPONG),
+    CuteConfig(64, 256, 64, 1, 2, 4, PINGPONG),
+    CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG),
+)

@@ -1,0 +1,105 @@
+"""From the accumulators to C: each warp group stores its rows by itself, in blocks, through shared memory.
+
+The store goes through a *window* on C: a descriptor in which the rows end where the group ends, so that the hardware
+cuts off what lies past it, full tile or not. Two more dimensions do it, which cancel out because addresses wrap at 64
+bits: with B = 2**30 rows of stride s, and coordinates (B - n, B, end) along strides (s, 2**34 - s, s), the address is
+(B - n) * s + B * (2**34 - s) + end * s = (end - n) * s + 2**64: the row n before the group's end, where n more rows are
+in bounds. The idea is Triton's (``triton.tools.ragged_tma``).
+"""
+
+import cutlass
+from cutlass import Float16, Float32, Int32, cute, pipeline
+from cutlass.cute.nvgpu import cpasync, warp
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
+
+from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_BLOCKS, STORE_ROW_BYTES, WARP_GROUP
+from course_kernels.kernels.cute_sm90.mainloop import make_mma, shared_layout
+from course_kernels.kernels.cute_sm90.scheduler import Tile, group_end
+
+ROWS = 2**30
+ANY = 2**31 - 1
+
+
+def store_cols(dtype: type[cutlass.Numeric]) -> int:
+    """Columns of a block of C."""
+    return STORE_ROW_BYTES * 8 // dtype.width
+
+
+def make_store(c: cute.Tensor):
+    """Shared layout of the blocks of C, and the window on ``c`` (total_m, N): its descriptor and coordinates."""
+    dtype, cols = c.element_type, store_cols(c.element_type)
+    pitch = c.stride[0]
+    window = cute.make_tensor(
+        c.iterator, cute.make_layout((ROWS, c.shape[1], ANY, ANY), stride=(pitch, 1, 2**34 - pitch, pitch))
+    )
+    layout = shared_layout(dtype, MMA_ROWS, cols, 2 * STORE_BLOCKS)
+    block = cute.slice_(layout, (None, None, 0))
+    atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), window, block, (MMA_ROWS, cols))
+    return layout, atom, coords
+
+
+@cute.jit
+def store_tile(
+    config: cutlass.Constexpr,
+    tile: Tile,
+    acc: cute.Tensor,
+    c_atom: cute.CopyAtom,
+    window: cute.Tensor,
+    c_shared: cute.Tensor,
+):
+    """Round a warp group's part of a tile once and store what lies inside the group. Called by whole warp groups."""
+    dtype, cols = c_shared.element_type, store_cols(c_shared.element_type)
+    thread = cute.arch.thread_idx()[0] % WARP_GROUP
+    group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
+    together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
+
+    # Where wgmma left a thread's accumulators of 64 x cols, and where they go. The layout is that of 16-bit values.
+    to_shared = cute.make_tiled_copy_S(
+        hopper_helpers.get_smem_store_op(LayoutEnum.ROW_MAJOR, dtype, Float32),
+        cute.make_tiled_copy_C_atom(
+            cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), Float16), make_mma(Float16, config.tile_n, 1)
+        ),
+    ).get_slice(thread)
+    shared = to_shared.partition_D(c_shared)
+    part = cute.make_rmem_tensor(to_shared.partition_S(c_shared).shape[:3], Float32)
+    rounded = cute.make_rmem_tensor(part.shape, dtype)
+
+    for i in cutlass.range_constexpr(config.tile_m // MMA_ROWS // config.sharing_groups):
+        # Warp groups that share a tile take turns, 64 rows each.
+        row = tile.row + i * MMA_ROWS * config.sharing_groups
+        if cutlass.const_expr(config.sharing_groups > 1):
+            row += group * MMA_ROWS
+        before_end = tile.end - row
+        blocks = cute.zipped_divide(
+            cute.domain_offset((ROWS - before_end, tile.col), window[None, None, ROWS, tile.end]), (MMA_ROWS, cols)
+        )
+        source, target = cpasync.tma_partition(c_atom, 0, cute.make_layout(1), cute.group_modes(c_shared, 0, 2), blocks)
+        for j in cutlass.range_constexpr(config.tile_n // cols):
+            number = i * (config.tile_n // cols) + j
+            for v in cutlass.range_constexpr(cute.size(part)):
+                part[v] = acc[number * cute.size(part) + v]
+            rounded.store(part.load().to(dtype))
+            buffer = group * STORE_BLOCKS + number % STORE_BLOCKS
+            if thread < 32:
+                cute.arch.cp_async_bulk_wait_group(STORE_BLOCKS - 1, read=True)
+            together.arrive_and_wait()
+            cute.copy(to_shared, rounded, shared[None, None, None, buffer])
+            cute.arch.fence_proxy("async.shared", space="cta")
+            together.arrive_and_wait()
+            if thread < 32:
+                cute.copy(c_atom, source[None, buffer], target[None, (0, j)])
+                cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def zero_tail(c: cute.Tensor, offs: cute.Tensor, worker: Int32, workers: Int32):
+    """Write zeros to the rows of C behind the last group, a warp a row; this warp is ``worker`` of ``workers``."""
+    total = cute.size(c, mode=[0])
+    width = 128 // c.element_type.width
+    zeros = cute.make_rmem_tensor((1, width), c.element_type)
+    zeros.fill(0)
+    used = group_end(offs, cute.size(offs) - 1, total)
+    for row in cutlass.range(used + worker, total, workers, unroll=1):
+        for piece in cutlass.range(cute.arch.lane_idx(), cute.size(c, mode=[1]) // width, 32, unroll=1):
+            cute.autovec_copy(zeros, cute.local_tile(c, (1, width), (row, piece)))

@@ -1,0 +1,234 @@
+"""Grouped GEMM for Hopper: the kernel's roles put together, and its compilation.
+
+A block has three warp groups. The first one's first warp loads, its other three write zeros to the tail; the other two
+multiply and store. All walk the same tiles (``scheduler``), a cluster of CTAs together. Cooperative warp groups share
+a tile. Ping-pong ones take every other tile, and a pair of barriers lets one at a time multiply: so one's stores hide
+behind the other's products, and the order in which stages are used is that in which they were filled.
+"""
+
+import cutlass
+from cutlass import Float32, Int32, cute, pipeline
+from cutlass.cute.nvgpu import cpasync
+
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig
+from course_kernels.kernels.cute_sm90.epilogue import make_store, store_tile, zero_tail
+from course_kernels.kernels.cute_sm90.mainloop import (
+    finish_tile,
+    load_tile,
+    make_load,
+    make_mma,
+    make_ring,
+    multiply_tile,
+    shared_layout,
+)
+from course_kernels.kernels.cute_sm90.scheduler import find_tile, first_window
+
+# A thread's registers: 40 and twice 232 times 128 threads are what an SM has.
+LOADING_REGISTERS = 40
+MULTIPLYING_REGISTERS = 232
+# Named barriers from here on give ping-pong's warp groups their turns; those below belong to the epilogue.
+TURN = 3
+
+
+class HopperGroupedGemm:
+    """C[start:end] = A[start:end] @ B[g] for every group g, and zeros behind the last group.
+
+    Args:
+        config: tiles, cluster, stages, schedule.
+
+    Raises:
+        ValueError: if no kernel can be built from ``config``.
+    """
+
+    def __init__(self, config: CuteConfig):
+        reason = config.why_not()
+        if reason is not None:
+            raise ValueError(f"config: {reason}")
+        self.config = config
+
+    @cute.jit
+    def __call__(
+        self,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        c: cute.Tensor,
+        offs: cute.Tensor,
+        max_active_clusters: cutlass.Constexpr[int],
+        stream,
+    ):
+        """Make the descriptors and launch.
+
+        Args:
+            a: (total_m, K), K contiguous; float16 or bfloat16.
+            b: (G, K, N), K contiguous; of a's dtype.
+            c: (total_m, N), N contiguous; float16, bfloat16 or float32.
+            offs: (G,) int32, rows at which the groups end.
+            max_active_clusters: clusters that the GPU holds at one time.
+            stream: where to launch.
+        """
+        config = self.config
+        b = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
+        a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages)
+        b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages)
+        a_atom, a_coords = make_load(a, a_layout, config.tile_m, config.tile_k, config.cluster_n)
+        b_atom, b_coords = make_load(b, b_layout, config.tile_n, config.tile_k, config.cluster_m)
+        c_layout, c_atom, c_window = make_store(c)
+        mma = make_mma(a.element_type, config.tile_n, config.sharing_groups)
+
+        @cute.struct
+        class Shared:
+            barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
+            a_stages: cute.struct.Align[cute.struct.MemRange[a.element_type, cute.cosize(a_layout)], 1024]
+            b_stages: cute.struct.Align[cute.struct.MemRange[b.element_type, cute.cosize(b_layout)], 1024]
+            c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
+
+        self.shared = Shared
+        self.kernel(
+            mma, a_atom, a_coords, b_atom, b_coords, c_atom, c_window, c, offs, a_layout, b_layout, c_layout
+        ).launch(
+            grid=(config.cluster_m, config.cluster_n, max_active_clusters),
+            block=(3 * WARP_GROUP, 1, 1),
+            cluster=(config.cluster_m, config.cluster_n, 1),
+            min_blocks_per_mp=1,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        mma: cute.TiledMma,
+        a_atom: cute.CopyAtom,
+        a: cute.Tensor,
+        b_atom: cute.CopyAtom,
+        b: cute.Tensor,
+        c_atom: cute.CopyAtom,
+        c_window: cute.Tensor,
+        c: cute.Tensor,
+        offs: cute.Tensor,
+        a_layout: cute.ComposedLayout,
+        b_layout: cute.ComposedLayout,
+        c_layout: cute.ComposedLayout,
+    ):
+        """What every block does."""
+        config = self.config
+        thread = cute.arch.thread_idx()[0]
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
+        if warp == 0:
+            cpasync.prefetch_descriptor(a_atom)
+            cpasync.prefetch_descriptor(b_atom)
+            cpasync.prefetch_descriptor(c_atom)
+
+        storage = cutlass.memory.SmemAllocator().allocate(self.shared)
+        a_shared = storage.a_stages.get_tensor(a_layout.outer, swizzle=a_layout.inner)
+        b_shared = storage.b_stages.get_tensor(b_layout.outer, swizzle=b_layout.inner)
+        c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
+        stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * a_shared.element_type.width // 8
+        ring = make_ring(config, storage.barriers.data_ptr(), stage_bytes)
+        # No CTA may write to the other's stages, or count on its barriers, before they are set up.
+        cluster = (config.cluster_m, config.cluster_n)
+        pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
+
+        total, N, K = cute.size(c, mode=[0]), cute.size(c, mode=[1]), cute.size(a, mode=[1])
+        clusters = cute.arch.grid_dim()[2]
+        number = cute.arch.block_idx()[2]
+        if group == 0:
+            cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
+            if warp == 0:
+                state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+                window = first_window(config, offs, total, N)
+                window, tile = find_tile(config, window, number, offs, total, N)
+                while tile.found:
+                    state = load_tile(config, tile, ring, state, a_atom, a, a_shared, b_atom, b, b_shared)
+                    number += clusters
+                    window, tile = find_tile(config, window, number, offs, total, N)
+                # A CTA that ends while the other still reports to its barriers would be written to after its end.
+                ring.producer_tail(state)
+            else:
+                cta = number * config.cluster_size + cute.arch.block_idx_in_cluster()
+                zero_tail(c, offs, cta * 3 + warp - 1, clusters * config.cluster_size * 3)
+        else:
+            cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
+            consumer = group - 1
+            thread_mma = mma.get_slice(consumer * WARP_GROUP if config.schedule == COOPERATIVE else 0)
+            a_fragments = mma.make_fragment_A(thread_mma.partition_A(a_shared))
+            b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_shared))
+            acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), Float32)
+            state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
+            blocks = cute.ceil_div(K, config.tile_k)
+            step = clusters
+            my_turn = pipeline.NamedBarrier(barrier_id=TURN + consumer, num_threads=2 * WARP_GROUP)
+            other_turn = pipeline.NamedBarrier(barrier_id=TURN + 1 - consumer, num_threads=2 * WARP_GROUP)
+            if cutlass.const_expr(config.schedule == PINGPONG):
+                step = 2 * clusters
+                if consumer == 1:
+                    number += clusters
+                    state.advance(blocks)
+                    other_turn.arrive()
+
+            window = first_window(config, offs, total, N)
+            window, tile = find_tile(config, window, number, offs, total, N)
+            while tile.found:
+                if cutlass.const_expr(config.schedule == PINGPONG):
+                    my_turn.arrive_and_wait()
+                state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, blocks)
+                if cutlass.const_expr(config.schedule == PINGPONG):
+                    other_turn.arrive()
+                    state.advance(blocks)
+                finish_tile(ring, done)
+                store_tile(config, tile, acc, c_atom, c_window, c_shared)
+                number += step
+                window, tile = find_tile(config, window, number, offs, total, N)
+            # Shared memory must outlive the stores that read it.
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
+
+
+def compile_for(
+    config: CuteConfig,
+    dtype: str,
+    out_dtype: str | None = None,
+    *,
+    sm: str = "90a",
+    multiprocessors: int = 132,
+    options: tuple = (),
+):
+    """Compile for a target, GPU or not: sizes, strides and offsets are known only when the result is called.
+
+    Args:
+        config: tiles, cluster, stages, schedule.
+        dtype: of the operands, "float16" or "bfloat16".
+        out_dtype: of the result, "float16", "bfloat16" or "float32"; by default ``dtype``.
+        sm: the target.
+        multiprocessors: of the GPU; each holds one CTA.
+        options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
+
+    Returns:
+        A callable of torch tensors ``(a, b, c, offs)`` as in ``HopperGroupedGemm.__call__``, which launches on torch's
+        current stream. K, N, total_m and G are at least 1, K and N multiples of 8; pointers, and strides other than
+        the contiguous dimension's, are multiples of 16 bytes.
+
+    Raises:
+        ValueError: if no kernel can be built from ``config``.
+    """
+    element, out = DTYPES[dtype], DTYPES[out_dtype or dtype]
+    total, groups = cute.sym_int(), cute.sym_int()
+    K, N = cute.sym_int(divisibility=8), cute.sym_int(divisibility=8)
+
+    def fake(kind, shape, contiguous):
+        pitch = 128 // kind.width
+        strides = [1 if i == contiguous else cute.sym_int64(divisibility=pitch) for i in range(len(shape))]
+        return cute.runtime.make_fake_tensor(kind, shape, stride=tuple(strides), assumed_align=16)
+
+    return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
+        HopperGroupedGemm(config),
+        fake(element, (total, K), 1),
+        fake(element, (groups, K, N), 1),
+        fake(out, (total, N), 1),
+        cute.runtime.make_fake_tensor(Int32, (groups,), stride=(1,), assumed_align=4),
+        multiprocessors // config.cluster_size,
+        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
+    )
