@@ -1,0 +1,685 @@
+"""`course grade`: whatever is handed in costs its own points only, and the same answers get the same grades."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+import sys
+import time
+import uuid
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from course_kernels.course import command, grading, handed_in, journal, judges, manifest, unpack
+from course_kernels.course.handed_in import Answer, Submission
+from course_kernels.course.journal import Journal
+
+ROOT = Path(__file__).resolve().parents[1]
+OFFSETS, MASKS = manifest.find("01_offsets") + manifest.find("02_tail_masks")
+BOTH = (OFFSETS, MASKS)
+PREFIX = "def describe_groups(sizes, total_m):\n    "
+ANSWER = PREFIX + "return sizes\n"
+
+
+def notebook(*sources, marked=True):
+    """A stored notebook whose last code cell is the answer's."""
+    cells = [{"cell_type": "markdown", "metadata": {}, "source": ["text"]}]
+    for source in sources:
+        cells.append({"cell_type": "code", "metadata": {}, "source": source.splitlines(True), "outputs": []})
+    if marked:
+        cells[-1]["metadata"]["nbgrader"] = {"grade_id": "answer"}
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+
+
+def answer(text="return sizes"):
+    return notebook("import torch", PREFIX + text)
+
+
+def zipped(files):
+    """The bytes of a zip file: names, or ZipInfos, to contents."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, data in files.items():
+            made.writestr(name, data)
+    return stream.getvalue()
+
+
+def hand_in(folder, files):
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def collected(folder):
+    """{student: {exercise: [the versions' places]}}, without what nobody handed in."""
+    found, _ = handed_in.collect(folder, BOTH)
+    return {
+        each.student: {name: [a.where for a in versions] for name, versions in each.answers.items()} for each in found
+    }
+
+
+# The shapes in which people hand in
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"ann/exercises/01_offsets.ipynb": answer()}, {"ann": ["exercises/01_offsets.ipynb"]}),
+        ({"ann/01_offsets.ipynb": answer()}, {"ann": ["01_offsets.ipynb"]}),
+        ({"ann/week 1/mine/01_offsets.ipynb": answer()}, {"ann": ["week 1/mine/01_offsets.ipynb"]}),
+        ({"ann.ipynb": answer()}, {"ann": ["ann.ipynb"]}),
+        ({"ann_01_offsets.ipynb": answer()}, {"ann": ["ann_01_offsets.ipynb"]}),
+        ({"01_offsets-ann (1).ipynb": answer()}, {"ann": ["01_offsets-ann (1).ipynb"]}),
+        ({"01_offsets_7.ipynb": answer(), "01_offsets_8.ipynb": answer()},
+         {"7": ["01_offsets_7.ipynb"], "8": ["01_offsets_8.ipynb"]}),
+        ({"01_offsets.ipynb": answer()}, {"hand-ins": ["01_offsets.ipynb"]}),
+        ({"ann_LATE_1234_5678_01_offsets-1.ipynb": answer()}, {"ann_1234": ["ann_LATE_1234_5678_01_offsets-1.ipynb"]}),
+        ({"ann/01_offsets (1).ipynb": answer()}, {"ann": ["01_offsets (1).ipynb"]}),
+        ({"ann/01_offsets-copy1.ipynb": answer()}, {"ann": ["01_offsets-copy1.ipynb"]}),
+        ({"ann/01 Offsets final.IPYNB": answer()}, {"ann": ["01 Offsets final.IPYNB"]}),
+        ({"ann/homework.ipynb": answer()}, {"ann": ["homework.ipynb"]}),
+        ({"ann/unmarked.ipynb": notebook(ANSWER, "print(1)", marked=False)}, {"ann": ["unmarked.ipynb"]}),
+        ({"ann.zip": zipped({"mine/01_offsets.ipynb": answer()})}, {"ann": ["ann.zip/mine/01_offsets.ipynb"]}),
+        ({"ann.zip": zipped({"01_offsets.ipynb": answer()})}, {"ann": ["ann.zip/01_offsets.ipynb"]}),
+        ({"ann.zip": zipped({"mine\\01_offsets.ipynb": answer()})}, {"ann": ["ann.zip/mine/01_offsets.ipynb"]}),
+        ({"ann_x/all.zip": zipped({"a/b/01_offsets.ipynb": answer()})}, {"ann_x": ["all.zip/a/b/01_offsets.ipynb"]}),
+        ({"ann.zip": zipped({"__MACOSX/a/._01_offsets.ipynb": b"\0", "a/01_offsets.ipynb": answer()})},
+         {"ann": ["ann.zip/a/01_offsets.ipynb"]}),
+        ({"ann/.ipynb_checkpoints/01_offsets-checkpoint.ipynb": answer("return 1"), "ann/01_offsets.ipynb": answer()},
+         {"ann": ["01_offsets.ipynb"]}),
+        # Whoever hands in the whole repository has not solved it by that.
+        ({"ann/r/solutions/01_offsets.ipynb": answer("return 2"), "ann/r/notebooks/01.ipynb": answer("return 3"),
+          "ann/r/exercises/01_offsets.ipynb": answer()}, {"ann": ["r/exercises/01_offsets.ipynb"]}),
+        ({"ann/solutions/01_offsets.ipynb": answer()}, {"ann": ["solutions/01_offsets.ipynb"]}),
+    ],
+)  # fmt: skip
+def test_shapes(tmp_path, files, expected):
+    folder = tmp_path / "hand-ins"
+    hand_in(folder, files)
+    assert collected(folder) == {student: {"01_offsets": versions} for student, versions in expected.items()}
+    found, strangers = handed_in.collect(folder, BOTH)
+    assert "def describe_groups" in found[0].answers["01_offsets"][0].source
+    assert ([each.notes for each in found], strangers) == ([[]] * len(expected), [])
+
+
+def test_a_notebooks_name_counts_before_its_content(tmp_path):
+    hand_in(tmp_path, {
+        "ann/02_tail_masks.ipynb": notebook(ANSWER, "def product_tile(a):\n    pass"),
+        "ann/01_offsets.ipynb": answer(),
+    })  # fmt: skip
+    assert collected(tmp_path) == {
+        "ann": {"01_offsets": ["01_offsets.ipynb"], "02_tail_masks": ["02_tail_masks.ipynb"]}
+    }
+
+
+def test_one_notebook_may_hold_several_answers(tmp_path):
+    hand_in(tmp_path, {"ann.ipynb": notebook(ANSWER, "def product_tile(a):\n    pass", marked=False)})
+    assert collected(tmp_path) == {"ann": {"01_offsets": ["ann.ipynb"], "02_tail_masks": ["ann.ipynb"]}}
+
+
+def test_versions_the_handed_out_name_first_and_no_text_twice(tmp_path):
+    hand_in(tmp_path, {
+        "ann/01_offsets (1).ipynb": answer("return 1"),
+        "ann/deep/01_offsets.ipynb": answer("return 2"),
+        "ann/01_offsets.ipynb": answer("return 3"),
+        "ann/01_offsets (2).ipynb": answer("return 3"),
+        "ann/0/01_offsets.ipynb": b"{",
+        "ann/01_offsets-a.ipynb": answer("return 4"),
+        "ann/01_offsets-b.ipynb": answer("return 5"),
+    })  # fmt: skip
+    (found,), _ = handed_in.collect(tmp_path, BOTH)
+    places = [each.where for each in found.answers["01_offsets"]]
+    assert places == ["01_offsets.ipynb", "deep/01_offsets.ipynb", "01_offsets (1).ipynb", "01_offsets-a.ipynb"]
+    assert found.more == {"01_offsets": 2}
+
+
+def test_what_is_no_submission_is_named(tmp_path):
+    hand_in(tmp_path, {"roster.csv": b"", ".DS_Store": b"", "grades.csv": b"", "ann/01_offsets.ipynb": answer()})
+    found, strangers = handed_in.collect(tmp_path, BOTH, ignore=[tmp_path / "grades.csv"])
+    assert ([each.student for each in found], strangers) == (["ann"], ["roster.csv"])
+
+
+# What is refused
+
+
+def link_in_zip(target):
+    info = zipfile.ZipInfo("01_offsets.ipynb")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return zipped({info: target})
+
+
+def encrypted():
+    data = bytearray(zipped({"01_offsets.ipynb": answer()}))
+    data[data.index(b"PK\1\2") + 8] |= 1
+    return bytes(data)
+
+
+def damaged():
+    data = bytearray(zipped({"01_offsets.ipynb": answer()}))
+    data[60] ^= 255
+    return bytes(data)
+
+
+def lzma():
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_LZMA) as made:
+        made.writestr("01_offsets.ipynb", answer())
+    return stream.getvalue()
+
+
+def bomb(count):
+    return zipped({f"{i}/01_offsets.ipynb": bytes(15 << 20) for i in range(count)})
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("eve.zip", zipped({"../../evil.ipynb": answer()}), "outside of its folder: ../../evil.ipynb"),
+        ("eve.zip", zipped({"/evil.ipynb": answer()}), "outside of its folder"),
+        ("eve.zip", zipped({"a\\..\\..\\evil.ipynb": answer()}), "outside of its folder"),
+        ("eve.zip", zipped({"C:\\evil.ipynb": answer()}), "outside of its folder"),
+        ("eve.zip", zipped({"01_offsets.ipynb": bytes(17 << 20)}), "unpacks to 17 MB; a notebook may have 16"),
+        ("eve.zip", bomb(5), "unpack to more than 64 MB"),
+        ("eve.zip", zipped({f"{i}": b"" for i in range(unpack.MAX_FILES + 1)}), "holds 20,001 files"),
+        ("eve.zip", zipped({"inner.zip": zipped({"01_offsets.ipynb": answer()})}), "a zip file in a zip file"),
+        ("eve.zip", link_in_zip(b"/etc/passwd"), "is a link"),
+        ("eve.zip", encrypted(), "is encrypted"),
+        ("eve.zip", damaged(), "cannot be unpacked"),
+        ("eve.zip", lzma(), "other than deflate"),
+        ("eve.zip", b"PK but not a zip", "cannot be read as a zip file (BadZipFile)"),
+        ("eve/x.zip", b"PK but not a zip", "x.zip: cannot be read as a zip file"),
+        ("eve.tar.gz", b"", "is no zip file: unpack it"),
+        ("eve/01_offsets.ipynb", b"", "cannot be read as a notebook (JSONDecodeError)"),
+        ("eve/01_offsets.ipynb", b"\xff\xfe{}", "cannot be read as a notebook (UnicodeDecodeError)"),
+        ("eve/01_offsets.ipynb", b"[" * 200_000, "cannot be read as a notebook (RecursionError)"),
+        ("eve/01_offsets.ipynb", b'{"cells": 3}', "cannot be read as a notebook (TypeError)"),
+        ("eve/01_offsets.ipynb", notebook("print(1)", marked=False), "no cell that defines describe_groups"),
+        ("eve/01_offsets.ipynb", notebook(ANSWER + "#" * 200_000), "the answer's cell has 195 kB; it may have 100"),
+        ("eve/01_offsets.ipynb", notebook(" "), "the answer's cell is empty"),
+        ("eve/" + "deep/" * 14 + "01_offsets.ipynb", answer(), "more than 12 folders deep"),
+    ],
+)  # fmt: skip
+def test_refused_with_a_reason_that_costs_nobody_else(tmp_path, name, data, says):
+    folder = tmp_path / "in" / "hand-ins"
+    hand_in(folder, {name: data, "ann/01_offsets.ipynb": answer()})
+    (ann, eve), _ = handed_in.collect(folder, BOTH)
+    assert [each.where for each in ann.answers["01_offsets"]] == ["01_offsets.ipynb"]
+    grade = grading.grade([eve], [OFFSETS], 0, journal_of(tmp_path), 1, lambda *_: None)[0]
+    assert (grade.student, grade.status, grade.points) == ("eve", "refused", 0)
+    assert says in grade.message
+    assert sorted(path.name for path in tmp_path.rglob("*evil*")) == []
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    for name, says in (("01_offsets.ipynb", "a notebook may have 16"), ("all.zip", "an archive may have 64")):
+        hand_in(tmp_path, {f"{name}-of/{name}": b""})
+        os.truncate(tmp_path / f"{name}-of" / name, 1 << 40)
+        (file,) = unpack.folder(tmp_path / f"{name}-of")
+        assert (file.data, file.refused) == (b"", f"has 1,048,576 MB; {says}")
+
+
+def test_no_link_is_followed(tmp_path):
+    hand_in(tmp_path / "others", {"01_offsets.ipynb": answer(), "all.zip": zipped({"01_offsets.ipynb": answer()})})
+    hand_in(tmp_path / "in", {"ann/readme.txt": b""})
+    links = ["eve", "mal.ipynb", "ann/01_offsets.ipynb", "ann/exercises", "ann/all.zip", "ann/loop.ipynb"]
+    for link in links:
+        target = tmp_path / "others" if "." not in link else tmp_path / "others" / f"01_offsets{Path(link).suffix}"
+        (tmp_path / "in" / link).symlink_to((tmp_path / "in" / link) if "loop" in link else target)
+    found, _ = handed_in.collect(tmp_path / "in", BOTH)
+    assert [each.student for each in found] == ["ann", "eve", "mal"]
+    assert not any(answer.source for each in found for versions in each.answers.values() for answer in versions)
+    assert found[0].answers["01_offsets"] == [Answer("01_offsets.ipynb", refused="is a link, which is not followed")]
+    assert len(found[0].notes) == 3
+    assert found[1].notes == ["eve: is a link, which is not followed"]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "01_offsets.ipynb")
+    assert unpack.folder(tmp_path) == [unpack.File("01_offsets.ipynb", refused="is no file")]
+
+
+# Grades, with judges that only pretend
+
+
+def journal_of(folder):
+    folder.mkdir(exist_ok=True)
+    return Journal(folder / "grades.csv.journal")
+
+
+def outcome(points=10, message="", status=None, failure=""):
+    properties = [
+        {"name": "a", "title": "it is right", "points": points, "status": "pass", "message": ""},
+        {"name": "b", "title": "it is quick", "points": 10 - points, "status": "fail" if failure else "skip",
+         "message": failure},
+    ]  # fmt: skip
+    status = status or ("passed" if points == 10 else "failed")
+    return {"exercise": "01", "title": "", "status": status, "properties": properties, "message": message, "seed": 0}
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Judges that answer by the answer's text; returns the list of what they were asked."""
+    asked, answers = [], {}
+
+    def check_all(tasks, jobs, waiting=None):
+        for task in tasks:
+            asked.append((task.source, jobs))
+            found = answers.get(task.source, outcome())
+            if isinstance(found, list):
+                found = found.pop(0)
+            if isinstance(found, BaseException):
+                raise found
+            yield task, found
+
+    monkeypatch.setattr(judges, "check_all", check_all)
+    asked_for = type("Asked", (list,), {"answers": answers})()
+    asked = asked_for
+    return asked_for
+
+
+def submissions(**sources):
+    """One answer, or several versions of it, to exercise 01 by each student."""
+    return [
+        Submission(who, {"01_offsets": [Answer(f"{i}.ipynb", text) for i, text in enumerate(texts.split("|"))]})
+        for who, texts in sources.items()
+    ]
+
+
+def graded(kept, found, seed=1, jobs=2, exercises=(OFFSETS,)):
+    return grading.grade(found, exercises, seed, kept, jobs, lambda *_: None)
+
+
+def test_the_best_version_counts_and_the_message_says_so(tmp_path, pretend):
+    pretend.answers.update(b=outcome(6, failure="slow\nvery"), c=outcome(0, "TODO 01: do it", "todo"))
+    with journal_of(tmp_path) as kept:
+        one, other, third = graded(kept, submissions(ann="c|b", bob="b|a", cas="b"))
+    assert (one.points, one.status, one.message) == (
+        6, "failed", "it is quick: slow (the best of 2 versions: 1.ipynb)",
+    )  # fmt: skip
+    assert (other.points, other.status, other.message) == (10, "passed", "the best of 2 versions: 1.ipynb")
+    assert (third.points, third.message) == (6, "it is quick: slow")
+
+
+def test_a_refused_version_does_not_stand_in_for_one_that_was_checked(tmp_path, pretend):
+    pretend.answers["b"] = outcome(0, "all wrong")
+    found = [Submission("ann", {"01_offsets": [Answer("x", refused="is a link"), Answer("y", "b")]})]
+    with journal_of(tmp_path) as kept:
+        (grade,) = graded(kept, found)
+    assert (grade.status, grade.message) == ("failed", "all wrong (the best of 2 versions: y)")
+
+
+def test_the_same_text_is_checked_once_for_the_whole_class(tmp_path, pretend):
+    with journal_of(tmp_path) as kept:
+        grades = graded(kept, submissions(ann="a", bob="a", cas="b"))
+    assert [source for source, _ in pretend] == ["a", "b"]
+    assert [grade.points for grade in grades] == [10, 10, 10]
+
+
+def test_an_interrupted_run_goes_on_and_only_what_changed_is_checked_again(tmp_path, pretend, monkeypatch):
+    pretend.answers["b"] = [KeyboardInterrupt(), outcome(3), outcome(3)]
+    with journal_of(tmp_path) as kept, pytest.raises(KeyboardInterrupt):
+        graded(kept, submissions(ann="a", bob="b", cas="c"))
+    with journal_of(tmp_path) as kept:
+        assert [g.points for g in graded(kept, submissions(ann="a", bob="b", cas="c"))] == [10, 3, 10]
+    assert [source for source, _ in pretend] == ["a", "b", "b", "c"]
+    del pretend[:]
+    with journal_of(tmp_path) as kept:
+        graded(kept, submissions(ann="a2", bob="b", cas="c"))
+        assert [source for source, _ in pretend] == ["a2"]
+        graded(kept, submissions(ann="a2", bob="b"), seed=2)
+        assert [source for source, _ in pretend] == ["a2", "a2", "b"]
+        monkeypatch.setattr(journal, "engine", lambda: "another")
+        graded(kept, submissions(ann="a2"))
+    assert [source for source, _ in pretend] == ["a2", "a2", "b", "a2"]
+
+
+def test_a_journal_cut_short_loses_one_line(tmp_path, pretend):
+    with journal_of(tmp_path) as kept:
+        kept.use_seed(5)
+        graded(kept, submissions(ann="a", bob="b"))
+    path = kept.path
+    path.write_bytes(b"\xff{\n[]\n" + path.read_bytes()[:-20])
+    with journal_of(tmp_path) as kept:
+        assert kept.seed == 5
+        graded(kept, submissions(ann="a", bob="b", cas="c"))
+    with journal_of(tmp_path) as kept:
+        graded(kept, submissions(ann="a", bob="b", cas="c"))
+    assert [source for source, _ in pretend] == ["a", "b", "b", "c"]
+
+
+def test_what_the_clock_ended_is_checked_again_with_the_machine_to_itself(tmp_path, pretend):
+    pretend.answers["a"] = [outcome(0, "still running after 6 s, so it was stopped in line 2"), outcome(10)]
+    pretend.answers["b"] = [outcome(9, failure="it runs, but:\nnot compiled within 20 s"), outcome(10)]
+    with journal_of(tmp_path) as kept:
+        grades = graded(kept, submissions(ann="a", bob="b", cas="c"))
+    assert [grade.points for grade in grades] == [10, 10, 10]
+    assert list(pretend) == [("a", 2), ("b", 2), ("c", 2), ("a", 1), ("b", 1)]
+
+
+def test_an_answer_that_its_judge_dies_of_is_refused_and_not_remembered(tmp_path, pretend):
+    pretend.answers["a"] = [None, outcome(10)]
+    with journal_of(tmp_path) as kept:
+        assert [(g.status, g.points) for g in graded(kept, submissions(ann="a", bob="b"))] == [
+            ("refused", 0), ("passed", 10),
+        ]  # fmt: skip
+        assert [g.points for g in graded(kept, submissions(ann="a", bob="b"))] == [10, 10]
+
+
+def test_the_engine_is_everything_that_decides(monkeypatch, tmp_path):
+    import course_kernels
+
+    def digest():
+        journal.engine.cache_clear()
+        return journal.engine()
+
+    try:
+        assert digest() == digest()
+        (tmp_path / "course").mkdir()
+        monkeypatch.setattr(course_kernels, "__file__", str(tmp_path / "__init__.py"))
+        empty = digest()
+        (tmp_path / "course" / "e.toml").write_text("points = 1")
+        one = digest()
+        (tmp_path / "course" / "e.toml").write_text("points = 2")
+        assert len({empty, one, digest()}) == 3
+    finally:
+        journal.engine.cache_clear()
+
+
+# The table
+
+
+def read(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_for_each_student_and_exercise_and_a_total(tmp_path, pretend):
+    pretend.answers["b"] = outcome(6, failure="slow")
+    with journal_of(tmp_path) as kept:
+        grades = graded(kept, submissions(ann="a", bob="b"), seed=7, exercises=BOTH)
+    grading.write_csv(tmp_path / "grades.csv", grading.rows(grades, 7))
+    rows = [tuple(row.values()) for row in read(tmp_path / "grades.csv")]
+    assert rows == [
+        ("ann", "01_offsets", "10", "10", "passed", "", "7"),
+        ("ann", "02_tail_masks", "0", "10", "missing", "nothing was handed in", "7"),
+        ("ann", "total", "10", "20", "", "1 of 2 passed", "7"),
+        ("bob", "01_offsets", "6", "10", "failed", "it is quick: slow", "7"),
+        ("bob", "02_tail_masks", "0", "10", "missing", "nothing was handed in", "7"),
+        ("bob", "total", "6", "20", "", "0 of 2 passed", "7"),
+    ]
+    assert tuple(read(tmp_path / "grades.csv")[0]) == grading.COLUMNS
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", " =", "\t=", "\r=", "\n+", "＝"])
+def test_no_cell_is_a_formula(tmp_path, begin):
+    text = begin + 'HYPERLINK("http://x"),"'
+    grades = [grading.Grade(text, OFFSETS, 0, "failed", text)]
+    grading.write_csv(tmp_path / "grades.csv", grading.rows(grades, 0))
+    for row in read(tmp_path / "grades.csv"):
+        for name in ("student", "message"):
+            assert row[name].startswith("'") or row[name] == "0 of 1 passed"
+            assert "\n" not in row[name]
+            assert "\r" not in row[name]
+
+
+def test_a_name_of_any_bytes_gets_its_row(tmp_path, pretend):
+    hand_in(tmp_path / "in", {os.fsdecode(b"\xffann\x1b[31m/01_offsets.ipynb"): answer()})
+    found, _ = handed_in.collect(tmp_path / "in", BOTH)
+    with journal_of(tmp_path) as kept:
+        grading.write_csv(tmp_path / "grades.csv", grading.rows(graded(kept, found), 0))
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == [" ann [31m"] * 2
+
+
+def test_a_table_that_cannot_be_finished_leaves_the_old_one(tmp_path):
+    path = tmp_path / "grades.csv"
+    path.write_text("old")
+
+    def table():
+        yield ("ann",)
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        grading.write_csv(path, table())
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["grades.csv"]
+
+
+# Judges in processes
+
+
+class Mortal:
+    """A judge that dies when it is asked about what kills it; `lives` counts down."""
+
+    lives: dict[str, int]
+
+    def wait_until_ready(self):
+        if self.lives.get("start", 1) == 0:
+            raise RuntimeError("the process that checks answers died")
+
+    def check(self, task):
+        if self.lives.get(task.source, 0) > 0:
+            self.lives[task.source] -= 1
+            raise RuntimeError("the process that checks answers died")
+        return {"of": task.source}
+
+    def end(self):
+        pass
+
+    close = end
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_judge_that_dies_costs_one_answer_at_most(monkeypatch, jobs):
+    monkeypatch.setattr(judges, "JudgeProcess", type("Fresh", (Mortal,), {"lives": {"b": 1, "c": 5}}))
+    tasks = [judges.Task(text, OFFSETS, text, 0) for text in "abcd"]
+    found = {task.source: result and result["of"] for task, result in judges.check_all(tasks, jobs)}
+    assert found == {"a": "a", "b": "b", "c": None, "d": "d"}
+
+
+def test_judges_that_do_not_start_say_so(monkeypatch):
+    monkeypatch.setattr(judges, "JudgeProcess", type("Dead", (Mortal,), {"lives": {"start": 0}}))
+    with pytest.raises(RuntimeError, match=r"cannot be checked here.*course doctor"):
+        list(judges.check_all([judges.Task("a", OFFSETS, "a", 0)], 2))
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, "name the folder"),
+        (["nowhere"], 2, "nowhere cannot be read as a folder of submissions: No such file or directory"),
+        (["file"], 2, "file cannot be read as a folder of submissions: Not a directory"),
+        (["empty"], 2, "empty holds no submission"),
+        (["in", "--only", "01_ofsets"], 2, "did you mean 01_offsets"),
+        (["in", "--jobs", "0"], 2, "from 1 to 256"),
+        (["in", "--seed", "-1"], 2, "from 0 to 4294967295"),
+        (["in", "--out", "nowhere/grades.csv"], 3, "nowhere/grades.csv.journal cannot be written: No such file"),
+        (["in", "--out", "empty"], 3, "empty cannot be written"),
+        (["in", "--gradescope", "file/x"], 3, "file/x cannot be written: Not a directory"),
+    ],
+)
+def test_wrong_usage_has_one_line_and_a_code(tmp_path, monkeypatch, capsys, arguments, code, says):
+    monkeypatch.chdir(tmp_path)
+    hand_in(tmp_path, {"file": b"", "in/ann/01_offsets.ipynb": answer()})
+    (tmp_path / "empty").mkdir()
+    assert command.main(["grade", *arguments]) == code
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert printed.out == ""
+
+
+def test_two_at_once_do_not_write_the_same_file(tmp_path, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer()})
+    with journal_of(tmp_path):
+        assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv")]) == 3
+    assert "another `course grade`" in capsys.readouterr().err
+
+
+def test_the_seed_of_the_first_run_is_the_next_ones(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/bob/01_offsets.ipynb": answer("return 1")})
+
+    def seed(*more, out="grades.csv"):
+        assert command.main(["grade", str(tmp_path / "in"), "--only", "1", "--out", str(tmp_path / out), *more]) == 0
+        return {row["seed"] for row in read(tmp_path / out)}
+
+    first = seed()
+    assert seed() == first
+    assert seed(out="other.csv") != first
+    assert len(pretend) == 4
+    assert seed("--seed", "12") == seed() == {"12"}
+    assert f"seed {min(first)}: " in capsys.readouterr().out
+
+
+RIGHT = """
+    ends = torch.cumsum(sizes, 0)
+    rows = torch.arange(total_m, device=sizes.device)
+    group = torch.searchsorted(ends, rows, right=True)
+    return ends, torch.where(group < len(sizes), group, -1)
+"""
+TODO = 'raise NotImplementedError("TODO 01: later")'
+
+
+WRONG = RIGHT.replace("right=True", "right=False")
+
+
+@pytest.fixture(scope="module")
+def a_class(tmp_path_factory):
+    """A class in which somebody is right and others are not, in several ways; and what the command made of it."""
+    folder = tmp_path_factory.mktemp("class")
+    hand_in(folder / "in", {
+        "ann/exercises/01_offsets.ipynb": answer(RIGHT),
+        "bob.zip": zipped({"top/01_offsets.ipynb": answer(TODO)}),
+        "cas_01_offsets.ipynb": answer(WRONG),
+        "dan/01_offsets (1).ipynb": answer("raise SystemExit"),
+        "eve/01_offsets.ipynb": notebook("import os\n" + PREFIX + "os._exit(0)"),
+        "fay/01_offsets.ipynb": answer("return torch.ones(1 << 44)"),
+        "gus.zip": b"no zip",
+        "hal/empty.txt": b"",
+        "ida/01_offsets.ipynb": answer(")("),
+        # What runs is the cell with the answer: not the cells before it, and no output is looked at.
+        "jim/01_offsets.ipynb": notebook("raise SystemExit", "1/0", PREFIX + RIGHT),
+        "@kim/01_offsets.ipynb": answer("return 1"),
+    })  # fmt: skip
+    command = [sys.executable, "-m", "course_kernels.course.command", "grade", "in", "--out", "g.csv", "--only", "01",
+               "--seed", "3", "--gradescope", "scores"]  # fmt: skip
+    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def grades_of(path):
+    return {row["student"]: row for row in read(path) if row["exercise"] == "01_offsets"}
+
+
+def test_a_class_is_graded(a_class):
+    folder, done = a_class
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "11 students, 1 exercise, seed 3" in done.stdout
+    assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
+    grades = grades_of(folder / "g.csv")
+    assert {name: row["status"] for name, row in grades.items()} == {
+        "'@kim": "failed", "ann": "passed", "bob": "todo", "cas": "failed", "dan": "failed", "eve": "failed",
+        "fay": "failed", "gus": "refused", "hal": "missing", "ida": "failed", "jim": "passed",
+    }  # fmt: skip
+    points = {name: int(row["points"]) for name, row in grades.items()}
+    assert (points["ann"], points["jim"]) == (10, 10)
+    assert 0 < points["cas"] < 10
+    assert sum(points.values()) == 20 + points["cas"]
+    assert "ends the program" in grades["dan"]["message"]
+    assert "cannot import os" in grades["eve"]["message"]
+
+
+def test_gradescope_gets_a_test_for_each_property(a_class):
+    folder, _ = a_class
+    for row in grades_of(folder / "g.csv").values():
+        made = json.loads((folder / "scores" / row["student"].lstrip("'") / "results.json").read_text())
+        assert sum(test["score"] for test in made["tests"]) == int(row["points"])
+        assert sum(test["max_score"] for test in made["tests"]) == 10
+        assert (made["stdout_visibility"], made["extra_data"]) == ("hidden", {"seed": 3})
+        for test in made["tests"]:
+            assert set(test) == {"number", "name", "score", "max_score", "status", "output", "visibility"}
+            assert test["status"] == ("passed" if test["score"] == test["max_score"] else "failed")
+            assert test["status"] == "passed" or test["output"], "what is wrong is said"
+
+
+def test_the_same_seed_gives_the_same_grades(a_class, tmp_path):
+    folder, _ = a_class
+    others = {"ann/01_offsets.ipynb": answer(RIGHT), "cas/01_offsets.ipynb": answer(f"{WRONG}# another text")}
+    hand_in(tmp_path / "in", others)
+    out = str(tmp_path / "g.csv")
+    assert command.main(["grade", str(tmp_path / "in"), "--out", out, "--only", "1", "--seed", "3", "--jobs", "1"]) == 0
+    before = grades_of(folder / "g.csv")
+    assert grades_of(out) == {name: before[name] for name in ("ann", "cas")}
+
+
+def marked_processes(mark):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            pass
+    return found
+
+
+def interrupt_when(running, kept, lines):
+    """Interrupt a command as soon as its journal has so many lines; its exit code."""
+    stop = time.monotonic() + 60
+    try:
+        while not kept.exists() or kept.read_bytes().count(b"\n") < lines:
+            assert running.poll() is None
+            assert time.monotonic() < stop
+            time.sleep(0.05)
+        time.sleep(0.5)
+        running.send_signal(signal.SIGINT)
+        return running.wait(10)
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_interrupted_it_ends_cleanly_and_goes_on(tmp_path, monkeypatch):
+    hand_in(tmp_path / "in", {f"s{i}/01_offsets.ipynb": answer(f"{RIGHT}# {i}") for i in range(4)})
+    hand_in(tmp_path / "in", {"z/01_offsets.ipynb": answer("while True: pass")})
+    (tmp_path / "tmp").mkdir()
+    mark = f"GRADE_TEST={uuid.uuid4()}"
+    environment = dict([mark.split("=")], **os.environ, TMPDIR=str(tmp_path / "tmp"))
+    arguments = ["grade", "in", "--out", "g.csv", "--only", "01", "--jobs", "1"]
+    kept = tmp_path / "g.csv.journal"
+    terminal, end = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "course_kernels.course.command", *arguments],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=end, env=environment,
+    )  # fmt: skip
+    os.close(end)
+    assert interrupt_when(running, kept, lines=5) == 130, "the seed and the four that are right"
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert "Traceback" not in shown
+    assert "[###" in shown
+    assert "4 of 5" in shown
+    assert "the same command goes on" in shown
+    assert not (tmp_path / "g.csv").exists()
+    stop = time.monotonic() + 5
+    while marked_processes(mark) and time.monotonic() < stop:
+        time.sleep(0.05)
+    assert marked_processes(mark) == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+    before = kept.read_bytes()
+    hand_in(tmp_path / "in", {"z/01_offsets.ipynb": answer("return 1")})
+    monkeypatch.chdir(tmp_path)
+    assert command.main(arguments) == 0
+    assert kept.read_bytes().startswith(before)
+    assert kept.read_bytes().count(b"\n") == 6
+    assert [row["points"] for row in read(tmp_path / "g.csv") if row["exercise"] == "01_offsets"] == ["10"] * 4 + ["0"]
