@@ -386,7 +386,8 @@ draw.reach(sizes, BLOCK, {"C ends with the tensor": whole, "C ends with the grou
 #
 # ## Try it here
 #
-# Exercise 05 (the descriptor kernel, in `exercises/`) is not out yet. Until then, change a cell and run it again:
+# [Exercise 05](../exercises/05_descriptor_kernel.ipynb), the descriptor kernel: three descriptors, and where each ends.
+# Or change a cell and run it again:
 #
 # - `peek` at a negative row or column: what comes back, and why does that make a convolution's padding free?
 # - Compile both with `GemmConfig(128, 256, 64, num_warps=8)`: how many registers are left to either, of 255?

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -86,6 +87,14 @@ class Written:
         view(around).fill_(True)
         self.outside = int((~around).sum())
         self.counts, self.writers = view(data["counts"]), view(data["writers"])
+
+    def part(self, rows: slice, columns: slice, name: str) -> Written:
+        """Some of its rows and columns, such as a group's, under a name of their own; `outside` stays the whole's."""
+        found = copy.copy(self)
+        found.name = name
+        for each in ("values", "missing", "counts", "writers"):
+            setattr(found, each, getattr(self, each)[rows, columns])
+        return found
 
 
 def expect_value(value, kind: type) -> str | None:

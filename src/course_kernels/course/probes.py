@@ -74,26 +74,30 @@ class Watch:
         self._regions: list[_Region] = []
         self._events: dict[tuple, dict] = {}
         self._undo = None
+        self._by_descriptor: set[str] = set()
         self.device = runtime.device()
 
     # ---- matrices
 
-    def matrix(self, name: str, values: torch.Tensor, layout: str = "row") -> torch.Tensor:
+    def matrix(self, name: str, values: torch.Tensor, layout: str = "row", room: int = 0) -> torch.Tensor:
         """A watched input.
 
         Args:
             name: what messages call it, such as "A of group 2".
             values: (rows, columns) or (n,), any dtype that has a canary.
             layout: "row" or "col", which of its strides is 1; the other exceeds the extent by twice the margin.
+            room: elements by which that other stride is larger still, so that matrices differ in it.
 
         Returns:
             A view with the values, in a buffer of NaN (integers: 0x5A…), on the device of the exercise.
         """
-        return self._add(name, values.to(self.device), layout, output=False)
+        return self._add(name, values.to(self.device), layout, room, output=False)
 
-    def output(self, name: str, shape: Sequence[int], dtype: torch.dtype, layout: str = "row") -> torch.Tensor:
+    def output(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, layout: str = "row", room: int = 0
+    ) -> torch.Tensor:
         """A watched output, full of canaries like the buffer around it. Arguments as for `matrix`."""
-        return self._add(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), layout, output=True)
+        return self._add(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), layout, room, output=True)
 
     def table(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """A watched one-dimensional input, such as a table of addresses."""
@@ -107,10 +111,11 @@ class Watch:
         """A watched output without gaps between its rows, for kernels that cannot take a leading dimension."""
         return self._flat(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), output=True)
 
-    def _add(self, name, values, layout, output) -> torch.Tensor:
+    def _add(self, name, values, layout, room, output) -> torch.Tensor:
         shape = tuple(values.shape)
-        outer = shape[::-1] if layout == "col" else shape
-        view, verify = testing.poisoned(outer, values.dtype, MARGIN, device=self.device)
+        *lines, width = shape[::-1] if layout == "col" else shape
+        view, verify = testing.poisoned((*lines, width + room), values.dtype, MARGIN, device=self.device)
+        view = view[..., :width]
         del verify
         storage = view.untyped_storage()
         buffer = torch.empty(0, dtype=values.dtype, device=self.device).set_(storage)
@@ -132,6 +137,10 @@ class Watch:
             view.copy_(values)
         self._regions.append(_Region(name, view, buffer, output))
         return view
+
+    def through_descriptors(self, *names: str) -> None:
+        """Record every access to these matrices that is a pointer's and not a descriptor's, as a "pointer" event."""
+        self._by_descriptor.update(names)
 
     # ---- the interpreter
 
@@ -163,7 +172,11 @@ class Watch:
             self._undo = None
 
     def _look(self, kind, builder, ptrs, mask):
-        """Record one access; returns which lanes are allowed, and a mask that leaves out the others."""
+        """Record one access; returns which lanes are allowed, and a mask that leaves out the others.
+
+        A descriptor's access arrives here, too, with its bounds as the mask: a plain array, unlike a pointer's.
+        """
+        described = isinstance(mask, np.ndarray)
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
         unknown, good = active.copy(), np.zeros_like(active)
@@ -172,6 +185,8 @@ class Watch:
             if not here.any():
                 continue
             unknown &= ~here
+            if self._by_descriptor and not described and region.name in self._by_descriptor:
+                self._event("pointer", builder, region, None, int(here.sum()))
             row, col, inside = region.places(addresses)
             good |= here & inside
             outside = here & ~inside
@@ -189,8 +204,8 @@ class Watch:
             self._event(kind, builder, None, None, int(unknown.sum()))
         if (good == active).all():
             return np.ones_like(active), mask
-        handle = type(mask)(good.reshape(np.shape(ptrs.data)), mask.dtype)
-        return good | ~active, handle
+        good_mask = good.reshape(np.shape(ptrs.data))
+        return good | ~active, good_mask if described else type(mask)(good_mask, mask.dtype)
 
     def _spoil(self, builder, result, mask, allowed, other) -> None:
         """Make what was read outside, or masked off without a value, visible in the result."""

@@ -1,0 +1,217 @@
+"""Exercise 05: descriptors of packed A and C and of each group's own B, which is stored (N, K)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import torch
+import triton
+import triton.language as tl
+
+from course_kernels import runtime, testing
+from course_kernels.course import diagnose
+from course_kernels.course.case import Case, Finding, Ran, Written
+
+BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a block whose shape is swapped does not fit by chance
+UNIT = 8  # float16 elements in 16 bytes, the unit of a descriptor's rows
+
+
+@triton.jit
+def descriptor_kernel(
+    a_ptr, b_ptrs, c_ptr, offs_ptr, groups_ptr, count, total_m, N, K, lda, ldb, ldc,
+    MULTIPLY_GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """C[start:end] = A[start:end] Bᵀ for each of ``count`` groups, whose numbers and B's addresses are in tables. The
+    walk is lesson 03's: it enters a group once, and leaves to MULTIPLY_GROUP what happens there."""
+    tile, passed = tl.program_id(0), 0
+    for slot in range(count):
+        g = tl.load(groups_ptr + slot)
+        start = tl.load(offs_ptr + g - 1, mask=g > 0, other=0)
+        end = tl.load(offs_ptr + g)
+        here = passed + tl.cdiv(end - start, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        if tile < here:
+            b_ptr = tl.load(b_ptrs + slot).to(tl.pointer_type(a_ptr.dtype.element_ty))
+            MULTIPLY_GROUP(
+                a_ptr, b_ptr, c_ptr, tile - passed, start, end, total_m, N, K, lda, ldb, ldc, BLOCK_M, BLOCK_N, BLOCK_K
+            )
+            tile += tl.cdiv(here - tile, tl.num_programs(0)) * tl.num_programs(0)
+        passed = here
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Every second group, so that nobody repairs its neighbours' rows; all of them; N equal to K; whole blocks."""
+
+    def case(groups, n, k, programs, *checks):
+        sizes = [BLOCK_M * rng.randint(0, 1) + rng.randint(5, BLOCK_M - 2) for _ in range(4)]
+        if len(groups) == 4:
+            sizes[rng.randint(1, 2)] = 0
+        ends = list(accumulate(sizes))
+        total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 9)
+        a = testing.integers((total, k), generator=rng.getrandbits(31), low=1, high=3)
+        b = testing.integers((4 * n, k), generator=rng.getrandbits(31), low=1, high=3)
+        inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "programs": programs}
+        some = "" if len(groups) == 4 else f", of which {' and '.join(map(str, groups))} are computed"
+        label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
+        return Case(inputs, ("tiles", "depth", "descriptors", "extents", "group", *checks), label=label)
+
+    square = UNIT * rng.randint(3, 7)
+    n, k = BLOCK_N + UNIT * rng.randint(1, 3), BLOCK_K + UNIT * rng.randint(1, 7)
+    return [
+        case([0, 2], n, k, 2),
+        case([0, 1, 2, 3], n, k, 3),
+        case([0, 1, 2, 3], square, square, 2, "transposed"),
+        case([1, 3], BLOCK_N, BLOCK_K, 2),
+    ]
+
+
+def run(answer, inputs: dict, watch) -> None:
+    """One launch over the groups that are asked for, with the answer as its device function."""
+    runtime.ensure_allocator()
+    n, groups = len(inputs["b"]) // 4, inputs["groups"]
+    # Leading dimensions that all differ: one in place of another shows.
+    a = watch.matrix("A", inputs["a"], room=2 * UNIT)
+    b = [watch.matrix(f"B of group {g}", inputs["b"][g * n : (g + 1) * n], room=UNIT) for g in groups]
+    c = watch.output("C", (len(a), n), torch.float16)
+    watch.through_descriptors("A", "C", *(f"B of group {g}" for g in groups))
+    addresses = watch.table("the table of B", torch.tensor([each.data_ptr() for each in b]))
+    offs = watch.table("offs", torch.tensor(inputs["ends"], dtype=torch.int32))
+    table = watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+    descriptor_kernel[(inputs["programs"],)](
+        a, addresses, c, offs, table, len(groups), len(a), n, a.shape[1], a.stride(0), b[0].stride(0), c.stride(0),
+        answer, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+
+
+def builds(answer) -> Iterator[tuple]:
+    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    types = {"a_ptr": "*fp16", "b_ptrs": "*i64", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
+    types.update(dict.fromkeys(("count", "total_m", "N", "K", "lda", "ldb", "ldc"), "i32"))
+    blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
+    yield descriptor_kernel, types, {"MULTIPLY_GROUP": answer.multiply_group, **blocks}
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """What the probes saw; rows that nobody should have written; then C, group by group, against likely mistakes."""
+    a, c = case.inputs["a"].double(), ran.outputs["C"]
+    groups = case.inputs["groups"]
+    bounds = list(pairwise([0, *case.inputs["ends"]]))
+    b = case.inputs["b"].double().view(4, -1, a.shape[1])
+    want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
+    for g in groups:
+        want[slice(*bounds[g])], mine[slice(*bounds[g])] = a[slice(*bounds[g])] @ b[g].T, True
+    pictures = _pictures(c, want, bounds, groups)
+    for event in ran.events:
+        if event["kind"] == "pointer":
+            text = f"{diagnose.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
+            yield Finding("descriptors", text)
+        elif event["kind"] == "load":
+            text = f"{diagnose.sentence(event)}.\nExtents and strides of its descriptor must be those of this matrix"
+            yield Finding("extents", text, pictures)
+    if text := diagnose.stores_outside(ran) or _past_the_end(c, bounds, groups):
+        yield Finding("group", text, pictures)
+
+    right = c.values.double() == want
+    if right[mine].all():
+        return
+    check, why = _why(a, b, c, bounds, groups)
+    if check is not None:
+        yield Finding(check, why, pictures)
+    wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
+    rows = slice(*bounds[wrong]), slice(None)
+    text = diagnose.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
+    text += f"\n{why}" if why and check is None else ""
+    yield Finding("tiles" if right[mine].any() else "*", text, pictures)
+
+
+def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
+    """The first row that belongs to no computed group and was written all the same; whose tile it was."""
+    owned = {row for g in groups for row in range(*bounds[g])}
+    row = next((row for row in range(len(c.values)) if row not in owned and not c.missing[row].all()), None)
+    if row is None:
+        return None
+    owner = next((g for g, (start, end) in enumerate(bounds) if start <= row < end), None)
+    whose = "the tail" if owner is None else f"group {owner}, which this launch does not compute"
+    text = f"row {row} of C belongs to {whose}, and was written"
+    # Tiles begin at their group's first row, so only the last one of a group reaches past it.
+    by = next((g for g in reversed(groups) if bounds[g][1] <= row), None)
+    if by is None:
+        return text
+    start, end = bounds[by]
+    last = (end - start - 1) // BLOCK_M
+    program = int(c.writers[row].max())
+    text += f" by tile ({last}, 0) of group {by}" + (f", in program {program}" if program >= 0 else "")
+    return f"{text}.\nGroup {by} has rows {start} to {end - 1}: where does the descriptor of C end?"
+
+
+def _why(a, b, c: Written, bounds: list, groups: list[int]) -> tuple[str | None, str]:
+    """The mistake that would have given exactly this C, and the check that it breaks, if it has one."""
+    depth = a.shape[1]
+    whole, last = depth // BLOCK_K * BLOCK_K, (depth - 1) // BLOCK_K * BLOCK_K
+
+    def gave(product) -> bool:
+        """Whether `product(rows of A, B)` is what was written, in every group."""
+        return all(
+            torch.equal(c.values[slice(*bounds[g])].double(), product(a[slice(*bounds[g])], b[g])) for g in groups
+        )
+
+    if 0 < whole < depth and gave(lambda x, y: x[:, :whole] @ y[:, :whole].T):
+        return "depth", (
+            f"C is the sum over the first {whole} of {depth} columns of A and B: the loop over K leaves out the last "
+            f"block, of which {depth - whole} columns are left"
+        )
+    if last and gave(lambda x, y: x[:, last:] @ y[:, last:].T):
+        return "depth", f"C is the product of columns {last} to {depth - 1} alone: is each block added to the sum?"
+    if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
+        return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
+    if b.shape[1] == depth and gave(lambda x, y: x @ y):
+        return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
+    if gave(lambda x, y: x @ _reshaped(y)):
+        return "transposed", (
+            "B's blocks have the right shape, and their elements the wrong order: .reshape() fills the new rows from "
+            "the old ones as they come, .T makes rows of columns"
+        )
+    for g in groups:
+        start, end = bounds[g]
+        late = slice(max(start, end - start), end)
+        if start and late.start < end:
+            counted = f"its descriptor has to end at row {end}: coordinates count from row 0, where the pointer is"
+            if c.missing[late].all() and not c.missing[start : late.start].any():
+                return None, f"C is not written from row {late.start} on, the number of rows of group {g}; {counted}"
+            if not c.values[late].any() and c.values[start : late.start].all():
+                return None, f"A is read as zero from row {late.start} on, the number of rows of group {g}; {counted}"
+    if torch.isnan(c.values[~c.missing]).any():
+        return None, "NaN comes from elements outside of A and B"
+    return None, ""
+
+
+def _reshaped(b) -> torch.Tensor:
+    """B (N, K) with each of its blocks reshaped to (BLOCK_K, BLOCK_N) where it should be transposed: (K, N)."""
+    n, depth = b.shape
+    rows, cols = -(-n // BLOCK_N) * BLOCK_N, -(-depth // BLOCK_K) * BLOCK_K
+    found = torch.zeros(cols, rows, dtype=b.dtype)
+    for i in range(0, rows, BLOCK_N):
+        for j in range(0, cols, BLOCK_K):
+            block = torch.zeros(BLOCK_N, BLOCK_K, dtype=b.dtype)
+            inside = b[i : i + BLOCK_N, j : j + BLOCK_K]
+            block[: inside.shape[0], : inside.shape[1]] = inside
+            found[j : j + BLOCK_K, i : i + BLOCK_N] = block.reshape(BLOCK_K, BLOCK_N)
+    return found[:depth, :n]
+
+
+def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
+    """The tiles of each computed group; of the others, those with damage: what was left alone there is right."""
+    panels = []
+    for g, (start, end) in enumerate(bounds):
+        rows = slice(start, end), slice(None)
+        part = c.part(*rows, f"group {g}")
+        if g not in groups:
+            alone = part.missing
+            if not alone.all():
+                part.missing = torch.zeros_like(alone)
+                title = f"group {g}, not yours"
+                panels.append(diagnose.panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
+        elif end > start:
+            panels.append(diagnose.panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
+    return panels
