@@ -8,7 +8,8 @@
 
 All but the last line works on a machine without a GPU, and without memory for the operands: describe them with tensors
 on torch's "meta" device. Arguments and operators are NVIDIA's own objects, for which the rest of its API works, too;
-ours is what it leaves out: compiling without a driver, and saying why no operator was found.
+ours is what it leaves out: compiling without a driver, and saying why no operator was found. Importing this package
+also registers our operator for Hopper (``hopper``), where NVIDIA has none.
 
 It needs the extra ``cutlass``; nothing else of the library does.
 """
@@ -21,6 +22,7 @@ except ImportError as error:
         'pip install ".[cutlass]" where the course is checked out, or "grouped-gemm-course[cutlass]"'
     ) from error
 
+from course_kernels.cutlass_ops import hopper  # registers the operator
 from course_kernels.cutlass_ops.artifact import Compiled, compile, run
 from course_kernels.cutlass_ops.compare import Comparison, compare
 from course_kernels.cutlass_ops.discovery import Design, Operators, design, discover
@@ -39,6 +41,7 @@ __all__ = [
     "compile",
     "design",
     "discover",
+    "hopper",
     "report",
     "run",
     "side_by_side",

@@ -17,7 +17,7 @@ from cutlass.utils import HardwareInfo
 
 from course_kernels.codegen import CompileError
 from course_kernels.cutlass_ops.discovery import design, find_target
-from course_kernels.cutlass_ops.operands import NoOperator, accepts, gaps, reasons, tensors
+from course_kernels.cutlass_ops.operands import NoOperator, gaps, refusal, tensors
 
 # SMs by compute capability: H100 and H200, B200.
 SMS = {90: 132, 100: 148}
@@ -132,11 +132,8 @@ def _check(operator: ops.Operator, args, target: ops.TargetSm) -> None:
     name = operator.metadata.operator_name
     if wrong := gaps(args):
         raise NoOperator(f"{name} does not take these operands", wrong)
-    if not accepts(operator, args, target):
-        grouped = isinstance(args, ops.IndexPtrGroupedGemmArguments)
-        told = reasons(args, target) if grouped else []
-        own = str(operator.supports(args, target).error)
-        raise NoOperator(f"{name} does not take these operands on {target}", told or [own])
+    if told := refusal(operator, args, target):
+        raise NoOperator(f"{name} does not take these operands on {target}", told)
 
 
 def _runs_here(target: ops.TargetSm) -> bool:

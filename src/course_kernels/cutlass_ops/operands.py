@@ -118,6 +118,8 @@ def gaps(args) -> list[str]:
     strides from shapes."""
     found = []
     for name, operand in zip(_OPERANDS, (args.A, args.B, args.out)):
+        if 0 in operand.shape:
+            continue
         expected = 1
         for extent, stride in sorted(zip(operand.shape, operand.stride), key=lambda each: each[1]):
             if extent != 1 and stride != expected:
@@ -145,6 +147,19 @@ def accepts(operator: ops.Operator, args, target: ops.TargetSm) -> bool:
     if not (operator.supports(args, target) and reaches(target, operator.metadata)):
         return False
     return _dtypes(args) in _declared(operator.metadata.operator_class)
+
+
+def refusal(operator: ops.Operator, args, target: ops.TargetSm) -> list[str]:
+    """Why an operator does not take the arguments on a target; nothing where it does."""
+    if accepts(operator, args, target):
+        return []
+    if not reaches(target, operator.metadata):
+        targets = {str(each): each for each in operator.metadata.supported_targets}
+        return [f"target must be {_targets(targets)} for this operator, got {target}"]
+    status = operator.supports(args, target)
+    own = "its class does not claim to compute these dtypes" if status else str(status.error)
+    grouped = isinstance(args, ops.IndexPtrGroupedGemmArguments)
+    return (reasons(args, target) if grouped else []) or [own]
 
 
 def reaches(target: ops.TargetSm, metadata: ops.OperatorMetadata) -> bool:
