@@ -49,7 +49,9 @@ def test_first_screen_says_what_there_is_and_what_to_do(arguments, capsys):
         assert re.search(rf"^  {name} +{re.escape(each.help)}$", shown, re.MULTILINE)
     for code in (command.OK, command.FAILED, command.USAGE, command.CANNOT, command.INTERRUPTED):
         assert re.search(rf"\b{code} \w", shown.split("exit codes:")[1]), code
-    assert "course doctor" in shown.split("examples:")[1]
+    first, then = shown.split("start here:")[1].split("at an exercise:")
+    assert "course doctor" in first
+    assert "course check 02" in then
     assert max(map(len, shown.splitlines())) <= 110
 
 
@@ -64,7 +66,7 @@ def test_every_subcommand_keeps_the_contract(name, capsys):
     assert getattr(module, "EXAMPLES", "") in direct
     assert command.main(["help", name]) == 0
     assert capsys.readouterr().out == direct
-    assert command.main([name, "--no-such-option"]) == command.USAGE
+    assert command.main([name, "02", "--no-such-option"]) == command.USAGE
     assert "--no-such-option" in capsys.readouterr().err
 
 

@@ -5,61 +5,159 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
-from course_kernels.course import manifest, progress, submission
-from course_kernels.course.lab import checkout
+from course_kernels.course import manifest, places, progress, submission, terminal
+from course_kernels.course.manifest import Exercise
+from course_kernels.course.results import FAILED, TODO, Result
 
 EXAMPLES = """\
 examples:
   course check 02            the answer in exercises/02_tail_masks.ipynb, as it was last saved
+  course check 03            every exercise of lesson 03
+  course check 02 --watch    at once, and again each time that the notebook is saved
+  course check --watch       whichever notebook is saved
+  course check --all         a line for each exercise
   course check --all --json  all of them, for a script
 
-exit codes: 0 every answer passes; 1 one does not, or is not there yet; 2 wrong usage; 3 no checkout of the course here
+exit codes: 0 every answer passes; 1 one does not, or is not there yet; 2 wrong usage; 3 no exercises here.
+            With --watch, after Ctrl-C: how the last checks went.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.description = "Check the answers in the exercises' notebooks, as they were last saved."
-    parser.add_argument("exercise", metavar="NN", nargs="?", help="number or name of an exercise")
-    parser.add_argument("--all", action="store_true", help="every exercise")
+    parser.add_argument("exercise", metavar="NN", nargs="?", help="number, name or notebook of an exercise")
+    parser.add_argument("--all", action="store_true", help="every exercise, a line for each")
+    parser.add_argument("--watch", action="store_true", help="check again each time that a notebook is saved")
     parser.add_argument("--seed", type=int, help="draw the same inputs again")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, print, and keep what was reached."""
-    if bool(arguments.exercise) == arguments.all:
-        print("course check: name one exercise, or say --all", file=sys.stderr)
+    if wrong := _misused(arguments):
+        print(f"course check: {wrong}", file=sys.stderr)
         return 2
+    named = arguments.exercise or ""
     try:
-        found = manifest.exercises() if arguments.all else manifest.find(arguments.exercise)
+        found = manifest.find(named) if named else manifest.exercises()
     except ValueError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
-    root = checkout()
-    if root is None:
-        print("course check: no checkout of the course here, and so no exercises/", file=sys.stderr)
+    if not places.folders():
+        print(f"course check: {places.missing(found[0])}", file=sys.stderr)
         return 3
+    notebooks = [(exercise, places.notebook(exercise, named)) for exercise in found]
     from course_kernels.course.judge import Judge
 
-    results, good = [], True
-    with Judge() as judge:
-        for exercise in found:
-            path = root / "exercises" / f"{exercise.name}.ipynb"
-            try:
-                result = judge.check(exercise, submission.of_notebook(path, exercise.function), arguments.seed)
-            except ValueError as error:
-                good = False
-                results.append({"exercise": exercise.id, "status": "missing", "message": str(error)})
-                if not arguments.json:
-                    print(f"Exercise {exercise.id} · {exercise.title}\n{error}")
-                continue
-            good = good and result.passed
-            progress.note_result(exercise.id, result.points, result.passed)
-            results.append({key: value for key, value in result.as_dict().items() if key != "panels"})
-            if not arguments.json:
-                print(result.text())
+    with Judge(compiling=any(exercise.compiles for exercise in found)) as judge, terminal.Status() as status:
+        checker = _Checker(judge, status, arguments)
+        if arguments.watch:
+            from course_kernels.course.watch import watch
+
+            there = [(exercise, path or places.home(exercise)) for exercise, path in notebooks]
+            return watch(there, checker.told, now=bool(named))
+        rows = checker.lines(notebooks) if arguments.all else [checker.told(*each) for each in notebooks]
     if arguments.json:
-        print(json.dumps(results, indent=1))
-    return 0 if good else 1
+        print(json.dumps(checker.rows, indent=1))
+    return 0 if all(row is not None and row.passed for row in rows) else 1
+
+
+def _misused(arguments: argparse.Namespace) -> str:
+    """What is wrong with a combination of options."""
+    if arguments.watch and (arguments.all or arguments.json):
+        return "--watch goes with one exercise or with none, not with --all or --json"
+    if arguments.exercise and arguments.all:
+        return "name one exercise, or say --all"
+    if not (arguments.exercise or arguments.all or arguments.watch):
+        left = progress.unsolved(manifest.exercises(), progress.load())
+        return "name an exercise, or say --all" + (f"; the first unsolved is {left[0].id}" if left else "")
+    return ""
+
+
+class _Checker:
+    """Checks notebooks and tells what it found."""
+
+    def __init__(self, judge, status: terminal.Status, arguments: argparse.Namespace):
+        self.judge, self.status, self.arguments = judge, status, arguments
+        self.rows: list[dict] = []
+
+    def told(self, exercise: Exercise, path: Path | None) -> Result | None:
+        """Check a notebook, print all of it and what to do next."""
+        self.status.show(f"checking {exercise.id} · {exercise.title} …")
+        result, problem = self._check(exercise, path)
+        if self.arguments.json:
+            return result
+        if result is None:
+            print(f"{terminal.paint(f'Exercise {exercise.id} · {exercise.title}', 'bold')}\n{problem}", flush=True)
+        else:
+            print(f"{terminal.result(result.text())}\n\n{self._next(exercise, path, result)}", flush=True)
+        return result
+
+    def lines(self, notebooks: list[tuple[Exercise, Path | None]]) -> list[Result | None]:
+        """Check notebooks, print a line for each and a total."""
+        results, total = [], sum(exercise.points for exercise, _ in notebooks)
+        for number, (exercise, path) in enumerate(notebooks):
+            bar = terminal.bar(number, len(notebooks))
+            self.status.show(f"{bar} {number + 1} of {len(notebooks)}: {exercise.id} · {exercise.title}")
+            result, problem = self._check(exercise, path)
+            results.append(result)
+            if not self.arguments.json:
+                print(_line(exercise, result, problem), flush=True)
+        if not self.arguments.json:
+            solved = sum(result is not None and result.passed for result in results)
+            points = sum(result.points for result in results if result is not None)
+            print(f"\n{solved} of {len(notebooks)} pass, {points} of {total} points", flush=True)
+            wrong = [result.exercise for result in results if result is not None and result.status == FAILED]
+            if wrong:
+                print(f"course check {wrong[0]}   says what is wrong and where")
+        return results
+
+    def _check(self, exercise: Exercise, path: Path | None) -> tuple[Result | None, str]:
+        """The result; None where there is no answer to check, and why."""
+        try:
+            if path is None or not path.exists():
+                raise ValueError(places.missing(exercise))
+            result = self.judge.check(exercise, submission.of_notebook(path, exercise.function), self.arguments.seed)
+        except ValueError as error:
+            self.status.clear()
+            self.rows.append({"exercise": exercise.id, "status": "missing", "message": str(error)})
+            return None, str(error)
+        self.status.clear()
+        if result.status != TODO:
+            progress.note_result(exercise.id, result.points, result.passed)
+        row = {key: value for key, value in result.as_dict().items() if key != "panels"}
+        self.rows.append({**row, "points": result.points, "notebook": str(path)})
+        return result, ""
+
+    def _next(self, exercise: Exercise, path: Path, result: Result) -> str:
+        kept = progress.load()
+        if result.passed:
+            left = progress.unsolved(manifest.exercises(), kept)
+            if not left:
+                return "all exercises are solved"
+            there = places.notebook(left[0])
+            where = places.shown(there) if there else f"`course reset {left[0].id}` puts its notebook here"
+            return f"next: {left[0].id} · {left[0].title}: {where}"
+        given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
+        verb = "write" if result.status == TODO else "repair"
+        rows = [f"next: {verb} {exercise.function} in {places.shown(path)} and save it (Ctrl-S), then check again"]
+        rows.append(f"  course hint {exercise.id:<10}{count - given if given < count else 'no'} of {count} hints left")
+        if result.status != TODO and not self.arguments.watch:
+            rows.append(f"  course check {exercise.id} --seed {result.seed}   the same inputs again")
+        return "\n".join(rows)
+
+
+def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
+    """One line on an exercise, and one on what is wrong first."""
+    if result is None or result.status == TODO:
+        said = problem or "not begun"
+        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<4} 0 of {exercise.points}  {exercise.title}: {said}"
+    sign = terminal.mark(terminal.SOLVED if result.passed else terminal.WRONG)
+    line = f"{sign} {exercise.id:<4}{result.points:>2} of {exercise.points}  {exercise.title}"
+    if result.passed:
+        return line
+    said = result.message or next(each.message for each in result.properties if each.message)
+    return f"{line}\n       {said.splitlines()[0]}"

@@ -15,8 +15,13 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from course_kernels.course import terminal
+
 # What scripts can rely on, whatever the subcommand; each says in its own help what FAILED means for it.
 OK, FAILED, USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+LEARN, TEACH, MEASURE = "to learn", "to teach", "to measure"
 
 
 class Subcommand(NamedTuple):
@@ -26,27 +31,34 @@ class Subcommand(NamedTuple):
     """Loaded when the subcommand is asked for."""
     help: str
     """One line for the overview."""
+    purpose: str = LEARN
+    """Heading in the overview."""
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "doctor": Subcommand("course_kernels.doctor", "what this machine has, and what of the course runs how"),
     "lab": Subcommand("course_kernels.course.lab", "open the notebooks in JupyterLab"),
-    "list": Subcommand("course_kernels.course.list_command", "the exercises, and which of them are solved"),
-    "check": Subcommand("course_kernels.course.check_command", "check the answers in the exercises' notebooks"),
+    "list": Subcommand("course_kernels.course.list_command", "the exercises: what each is about, and what comes next"),
+    "check": Subcommand("course_kernels.course.check_command", "how far an answer is; with --watch, at each save"),
+    "progress": Subcommand("course_kernels.course.progress_command", "points, hints used, and what comes next"),
     "hint": Subcommand("course_kernels.course.hint_command", "the next hint of an exercise"),
-    "grade": Subcommand("course_kernels.course.grade_command", "grade a folder of submissions"),
-    "bench": Subcommand("course_kernels.bench.command", "time grouped_mm against its peers on this machine's GPU"),
-    "tune": Subcommand("course_kernels.bench.tune_command", "measure the packed kernels' configurations on this GPU"),
+    "solution": Subcommand("course_kernels.course.solution_command", "the answer, after a pass or with --give-up"),
+    "reset": Subcommand("course_kernels.course.reset_command", "an exercise's notebook as it was handed out"),
+    "grade": Subcommand("course_kernels.course.grade_command", "grade a folder of submissions", TEACH),
+    "bench": Subcommand("course_kernels.bench.command", "time grouped_mm against its peers on this GPU", MEASURE),
+    "tune": Subcommand("course_kernels.bench.tune_command", "measure the packed kernels' configurations", MEASURE),
 }
 
 EXAMPLES = """\
-examples:
-  course doctor          does everything run here?
-  course lab             open the first notebook
-  course list            the exercises, and what comes next
-  course check 02        how far is the answer?
-  course bench --list    what could be measured here
-  course bench --help    a subcommand's options
+start here:
+  course doctor            does everything run here?
+  course lab               open the first notebook
+  course list              the exercises, and what comes next
+
+at an exercise:
+  course check 02 --watch  how far is the answer? again each time that the notebook is saved
+  course hint 02           stuck? a nudge, then more
+  course check --help      a subcommand's options
 
 exit codes: 0 done; 1 the answer is no (the subcommand's help says what that means); 2 wrong usage;
             3 this machine or installation cannot do it; 130 interrupted
@@ -65,7 +77,9 @@ def overview() -> str:
         "",
         "Learn how grouped GEMM kernels work, and use the ones built here.",
     ]
-    lines += ["", "subcommands:", *(f"  {name:<{width}}{each.help}" for name, each in SUBCOMMANDS.items())]
+    for purpose in (LEARN, TEACH, MEASURE):
+        rows = {name: each.help for name, each in SUBCOMMANDS.items() if each.purpose == purpose}
+        lines += ["", f"{purpose}:", *(f"  {name:<{width}}{text}" for name, text in rows.items())]
     return "\n".join([*lines, "", EXAMPLES.rstrip()])
 
 
@@ -105,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code, one of those that `course --help` lists.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    terminal.prepare()
     if len(arguments) > 1 and arguments[0] == "help":
         arguments = [arguments[1], "--help"]
     try:

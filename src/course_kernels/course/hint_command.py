@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 
-from course_kernels.course import manifest, progress
+from course_kernels.course import manifest, progress, terminal
 
 EXAMPLES = """\
 examples:
@@ -25,18 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the next hint."""
     try:
-        found = manifest.find(arguments.exercise) if arguments.exercise else _unsolved()
+        found = manifest.find(arguments.exercise) if arguments.exercise else manifest.exercises()
     except ValueError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
-    if not found:
+    left = progress.unsolved(found, progress.load())
+    if not left and not arguments.exercise:
         print("every exercise is solved; `course hint NN` gives the hints of one all the same")
-    for exercise in found:
-        number = progress.next_hint(exercise.id, len(exercise.hints))
-        print(f"Exercise {exercise.id}, hint {number + 1} of {len(exercise.hints)}:\n{exercise.hints[number]}")
+        return 0
+    exercise = (left or found)[0]  # one hint at a time, where a lesson has several exercises
+    count = len(exercise.hints)
+    number = progress.next_hint(exercise.id, count)
+    print(terminal.paint(f"Exercise {exercise.id} · {exercise.title}, hint {number + 1} of {count}:", "bold"))
+    print("\n".join(textwrap.wrap(exercise.hints[number], 100, break_long_words=False, break_on_hyphens=False)))
+    if number + 1 == count:
+        print(f"\nThat was the last. `course solution {exercise.id} --give-up` shows the answer.")
     return 0
-
-
-def _unsolved() -> tuple[manifest.Exercise, ...]:
-    kept = progress.load()
-    return tuple(each for each in manifest.exercises() if not kept.get(each.id, {}).get("passed"))[:1]

@@ -1,16 +1,18 @@
-"""`course list`: the exercises in order, and which of them are solved."""
+"""`course list`: the catalogue of exercises. What has been reached in them is `course progress`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from course_kernels.course import manifest, progress
+from course_kernels.course import manifest, places, progress, terminal
 
 EXAMPLES = """\
 examples:
-  course list           what there is, what is solved, what comes next
+  course list           what there is, which of it is solved, what comes next
   course list --json    the same for a script
+
+`course progress` shows points and hints.
 
 exit codes: 0 done; 2 wrong usage
 """
@@ -18,7 +20,7 @@ exit codes: 0 done; 2 wrong usage
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.description = "The exercises in order, and which of them are solved."
+    parser.description = "The exercises in order: what each is about, and in which notebook."
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -29,23 +31,51 @@ def run(arguments: argparse.Namespace) -> int:
         {
             "id": exercise.id,
             "title": exercise.title,
+            "lesson": exercise.lesson,
+            "function": exercise.function,
             "notebook": f"exercises/{exercise.name}.ipynb",
-            "points": kept.get(exercise.id, {}).get("points", 0),
+            "points": progress.entry_of(kept, exercise.id)["points"],
             "of": exercise.points,
-            "passed": kept.get(exercise.id, {}).get("passed", False),
+            "passed": progress.entry_of(kept, exercise.id)["passed"],
         }
         for exercise in manifest.exercises()
     ]
     if arguments.json:
         print(json.dumps(rows, indent=1))
         return 0
-    width = max(len(row["title"]) for row in rows)
+    width, of_name = (max(len(row[key]) for row in rows) for key in ("title", "notebook"))
     for row in rows:
-        mark = "✓" if row["passed"] else "·"
-        print(f"{mark} {row['id']:<4}{row['title']:<{width}}  {row['points']:>2} of {row['of']} points")
-    unsolved = [row for row in rows if not row["passed"]]
-    if unsolved:
-        print(f"\nnext: open {unsolved[0]['notebook']}, or see how far it is with `course check {unsolved[0]['id']}`")
-    else:
-        print("\nall solved")
+        sign = terminal.mark(terminal.SOLVED if row["passed"] else terminal.OPEN)
+        where = terminal.paint(f"{row['notebook']:<{of_name}}", "dim")
+        print(f"{sign} {row['id']:<4}{row['title']:<{width}}  {where}  {row['of']:>2} points")
+    print(f"\n{following(kept)}")
     return 0
+
+
+def following(kept: dict[str, dict]) -> str:
+    """What to do next.
+
+    Args:
+        kept: from `progress.load`.
+
+    Returns:
+        The first unsolved exercise, and the commands that help with it; or that all is solved.
+    """
+    left = progress.unsolved(manifest.exercises(), kept)
+    if not left:
+        return terminal.paint("all solved", "bold", "green")
+    exercise = left[0]
+    found = places.notebook(exercise)
+    if found is None:
+        return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   puts its notebook here"
+    return (
+        f"next: {terminal.paint(f'{exercise.id} · {exercise.title}', 'bold')}\n"
+        f"  open {places.shown(found)} in JupyterLab (`course lab` starts it) and write {exercise.function}, then\n"
+        f"  course check {exercise.id}   how far is it?\n"
+        f"  course hint {exercise.id}    {_hints(exercise, kept)}"
+    )
+
+
+def _hints(exercise: manifest.Exercise, kept: dict[str, dict]) -> str:
+    given = progress.entry_of(kept, exercise.id)["hints"]
+    return f"a nudge; {given} of {len(exercise.hints)} hints used" if given else "a nudge, where it is stuck"

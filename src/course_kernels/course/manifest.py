@@ -144,7 +144,8 @@ def find(name: str) -> tuple[Exercise, ...]:
     found = tuple(e for e in exercises() if stem in (e.name, e.function, e.id) or number in (e.id, e.id[:2]))
     if found:
         return found
-    known = [known for e in exercises() for known in (e.id, e.name, e.function, e.name.partition("_")[2])]
-    near = difflib.get_close_matches(stem, known, n=3, cutoff=0.5)
-    names = near or [e.name for e in exercises()]
-    raise ValueError(f"no exercise {name!r}; {'did you mean' if near else 'there are'} {', '.join(names)}")
+    known = {known: e.name for e in exercises() for known in (e.id, e.name, e.function, e.name.partition("_")[2])}
+    near = dict.fromkeys(known[each] for each in difflib.get_close_matches(stem, known, n=3, cutoff=0.5))
+    if near:
+        raise ValueError(f"no exercise {name!r}; did you mean {' or '.join(near)}?")
+    raise ValueError(f"no exercise {name!r}; there are {', '.join(e.name for e in exercises())}")

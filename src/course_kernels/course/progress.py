@@ -1,6 +1,7 @@
 """What a learner has passed and which hints were given: one small file in the user's state directory.
 
-A file that cannot be read, or written, is reported and worked around: the course never stops for it.
+A file that cannot be read, or written, is reported and worked around: the course never stops for it. What another
+version of the course has kept in it stays in it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,18 @@ import json
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+LOCK_S = 5.0  # a lock that is held for longer is not waited for
+
+Tell = Callable[[str], None]
 
 
 def path() -> Path:
@@ -19,78 +31,163 @@ def path() -> Path:
     return Path(base) / "grouped-gemm-course" / "progress.json"
 
 
-def load(tell=None) -> dict[str, dict]:
-    """Progress by exercise: {"points": best so far, "passed": bool, "hints": given}.
+def load(tell: Tell | None = None) -> dict[str, dict]:
+    """Progress by exercise.
 
     Args:
         tell: called with a line of text where the file cannot be used. Default: print to stderr.
+
+    Returns:
+        For each id {"points": best so far, "passed": bool, "hints": given}, "gave_up": True where the solution was
+        shown before a pass, and whatever else another version has kept there.
     """
-    tell = tell or _tell
+    return _read(tell or _tell)["exercises"]
+
+
+def note_result(exercise: str, points: int, passed: bool, tell: Tell | None = None) -> None:
+    """Keep the best result of an exercise.
+
+    Args:
+        exercise: its id.
+        points: earned this time.
+        passed: whether every check holds.
+        tell: as in `load`.
+    """
+
+    def change(entry: dict) -> None:
+        entry["points"], entry["passed"] = max(entry["points"], points), entry["passed"] or passed
+
+    _update(exercise, change, tell)
+
+
+def next_hint(exercise: str, count: int, tell: Tell | None = None) -> int:
+    """Take the next hint.
+
+    Args:
+        exercise: its id.
+        count: of its hints.
+        tell: as in `load`.
+
+    Returns:
+        The hint's number, from 0; the last one again after all.
+    """
+    number = 0
+
+    def change(entry: dict) -> None:
+        nonlocal number
+        number = min(max(entry["hints"], 0), count - 1)
+        entry["hints"] = min(number + 1, count)
+
+    _update(exercise, change, tell)
+    return number
+
+
+def note_given_up(exercise: str, tell: Tell | None = None) -> None:
+    """Keep that the solution was shown before a pass.
+
+    Args:
+        exercise: its id.
+        tell: as in `load`.
+    """
+    _update(exercise, lambda entry: entry.update(gave_up=True), tell)
+
+
+def entry_of(kept: dict[str, dict], exercise: str) -> dict:
+    """What is kept of an exercise.
+
+    Args:
+        kept: from `load`.
+        exercise: its id.
+
+    Returns:
+        Its entry, or that of an exercise not begun.
+    """
+    return kept.get(exercise) or _entry({})
+
+
+def unsolved(exercises: Iterable, kept: dict[str, dict]) -> list:
+    """Those of some exercises that have not been passed.
+
+    Args:
+        exercises: from the manifest.
+        kept: from `load`.
+    """
+    return [each for each in exercises if not entry_of(kept, each.id)["passed"]]
+
+
+def _entry(data: dict) -> dict:
+    return {
+        **data,
+        "points": int(data.get("points", 0)),
+        "passed": bool(data.get("passed", False)),
+        "hints": int(data.get("hints", 0)),
+    }
+
+
+def _read(tell: Tell) -> dict:
+    """Everything that the file holds."""
     try:
         data = json.loads(path().read_text(encoding="utf-8"))
-        exercises = data["exercises"]
-        return {
-            str(name): {
-                "points": int(entry.get("points", 0)),
-                "passed": bool(entry.get("passed", False)),
-                "hints": int(entry.get("hints", 0)),
-            }
-            for name, entry in exercises.items()
-        }
+        return {**data, "exercises": {str(name): _entry(each) for name, each in data["exercises"].items()}}
     except FileNotFoundError:
-        return {}
-    except (OSError, RuntimeError):
+        pass
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         tell("progress cannot be read: going on as if there were none")
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         # The next write would end what can perhaps still be repaired by hand.
         aside = path().with_suffix(".broken.json")
         with contextlib.suppress(OSError):
             os.replace(path(), aside)
         tell(f"progress in {path()} is not what was written ({type(error).__name__}): kept as {aside}, beginning anew")
-        return {}
+    return {"exercises": {}}
 
 
-def save(progress: dict[str, dict], tell=None) -> bool:
-    """Write progress, whole or not at all.
-
-    Returns:
-        Whether it could be written; where not, ``tell`` has been told.
-    """
+def _update(exercise: str, change: Callable[[dict], None], tell: Tell | None) -> None:
+    """Read, change one entry, write, while nobody else does."""
     tell = tell or _tell
+    with _lock():
+        data = _read(tell)
+        entry = data["exercises"].setdefault(exercise, _entry({}))
+        change(entry)
+        _write(data, tell)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """Keep other processes from changing the file. Where files cannot be locked, or not now, go on without."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, RuntimeError):
+            target = path()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Not the file itself: each write puts another one in its place.
+            file = stack.enter_context(open(target.with_suffix(".lock"), "a", encoding="utf-8"))
+            stop = time.monotonic() + LOCK_S
+            while fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > stop:
+                        break
+                    time.sleep(0.01)
+        yield
+
+
+def _write(data: dict, tell: Tell) -> None:
+    """Write the file, whole or not at all."""
     name = None
     try:
         target = path()
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"exercises": progress}, file, indent=1, sort_keys=True)
+            json.dump(data, file, indent=1, sort_keys=True)
         os.replace(name, target)
-        return True
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+    except (OSError, RuntimeError) as error:
         if name is not None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
         tell(f"progress cannot be written ({getattr(error, 'strerror', None) or error}): it is not kept")
-        return False
-
-
-def note_result(exercise: str, points: int, passed: bool, tell=None) -> None:
-    """Keep the best result of an exercise."""
-    progress = load(tell)
-    entry = progress.setdefault(exercise, {"points": 0, "passed": False, "hints": 0})
-    entry["points"], entry["passed"] = max(entry["points"], points), entry["passed"] or passed
-    save(progress, tell)
-
-
-def next_hint(exercise: str, count: int, tell=None) -> int:
-    """Number of the next of ``count`` hints, from 0; the last one again after all."""
-    progress = load(tell)
-    entry = progress.setdefault(exercise, {"points": 0, "passed": False, "hints": 0})
-    number = min(max(entry["hints"], 0), count - 1)
-    entry["hints"] = min(number + 1, count)
-    save(progress, tell)
-    return number
 
 
 def _tell(text: str) -> None:

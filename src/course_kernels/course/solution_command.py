@@ -1,0 +1,78 @@
+"""`course solution NN`: the cell that solves an exercise, once it has been passed or given up."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from course_kernels.course import manifest, places, progress, submission, terminal
+
+EXAMPLES = """\
+examples:
+  course solution 02              after a pass: one way to write it, to compare with
+  course solution 02 --give-up    without one
+
+exit codes: 0 shown; 1 not passed yet; 2 no such exercise; 3 this installation has no solutions
+"""
+_BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.description = (
+        "Show the cell that solves an exercise, after a pass. With --give-up before one; `course progress` then says "
+        "so, and the points can still be earned."
+    )
+    parser.add_argument("exercise", metavar="NN", help="number or name of an exercise")
+    parser.add_argument("--give-up", action="store_true", help="show it before a pass, too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the solutions that may be shown."""
+    try:
+        found = manifest.find(arguments.exercise)
+    except ValueError as error:
+        print(f"course: {error}", file=sys.stderr)
+        return 2
+    kept, code = progress.load(), 0
+    for exercise in found:
+        entry = progress.entry_of(kept, exercise.id)
+        path = places.solution(exercise)
+        if not entry["passed"] and not arguments.give_up:
+            print(_not_yet(exercise, entry), file=sys.stderr)
+            code = max(code, 1)
+        elif path is None:
+            print("course solution: the solutions lie in the course's repository, in solutions/", file=sys.stderr)
+            return 3
+        else:
+            try:
+                source = submission.of_notebook(path, exercise.function)
+            except ValueError as error:
+                print(f"course solution: {error}", file=sys.stderr)
+                return 3
+            if not entry["passed"]:
+                progress.note_given_up(exercise.id)
+            print(f"# Exercise {exercise.id} · {exercise.title}\n{_painted(source)}")
+    return code
+
+
+def _painted(source: str) -> str:
+    """The cell without the markers; on a terminal the lines between them stand out."""
+    lines, inside = [], False
+    for line in source.splitlines():
+        if line.strip() in (_BEGIN, _END):
+            inside = line.strip() == _BEGIN
+        else:
+            lines.append(terminal.paint(line, "green") if inside else line)
+    return "\n".join(lines)
+
+
+def _not_yet(exercise: manifest.Exercise, entry: dict) -> str:
+    left = len(exercise.hints) - entry["hints"]
+    hints = f"{left} of {len(exercise.hints)} hints are left" if left > 0 else "the last hint again"
+    return (
+        f"The solution of {exercise.id} is shown after a pass; so far {entry['points']} of {exercise.points} points.\n"
+        f"  course check {exercise.id}                what is missing\n"
+        f"  course hint {exercise.id}                 {hints}\n"
+        f"  course solution {exercise.id} --give-up   shows it now"
+    )
