@@ -16,15 +16,18 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_kernels.course import diagnose, screen, wire
-from course_kernels.course.case import Case, Ran, Written
+from course_kernels import runtime
+from course_kernels.course import diagnose, distrust, screen, wire
+from course_kernels.course.case import Case, Ran
 from course_kernels.course.manifest import Exercise
 from course_kernels.course.results import FAILED, PASSED, TODO, Property, Result
 from course_kernels.course.zygote import Nursery, Zygote
 
-GRACE_S = 1.2  # beyond an exercise's limit, before its process is killed
-COMPILE_S = 20.0
+GRACE_S = 2.0  # beyond an exercise's limit, before its process is killed
+COMPILE_S = 7.0
 COMPILE_MB = 4096
+MAX_FILES_MB = 256  # that a compilation leaves in its folder
+LOOK_S = 0.2  # how often a process is looked after
 MAX_PRINTED = 1 << 18
 KEPT_PRINTED = 4000
 COMPILES = "compiles"
@@ -40,6 +43,7 @@ class Outcome:
     flooded: bool = False
     late: bool = False
     garbled: bool = False
+    filled: bool = False
     died: str = ""
     """Why there was no process to begin with."""
 
@@ -86,14 +90,14 @@ class Judge:
                 zygote = self._zygotes[mode] = Zygote(self._nursery, mode)
             return zygote
 
-    def _ask(self, mode: str, request: dict, seconds: float) -> Outcome:
+    def _ask(self, mode: str, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
         """Have a forked process answer a request. Where what forks has died, another is started, once."""
         why = ""
         for _ in range(2):
             zygote = None
             try:
                 zygote = self._zygote(mode)
-                outcome = _child(zygote, request, seconds)
+                outcome = _child(zygote, request, seconds, hopeless)
                 if zygote.alive:
                     return outcome
                 why = "the process that starts checks has died during one"
@@ -128,11 +132,13 @@ class Judge:
             path = Path(folder) / "answer.py"
             path.write_text(source, encoding="utf-8")
             compiled: list[Outcome] = []
-            thread = None
+            thread, hopeless = None, threading.Event()
             if exercise.compiles and compiling:
-                thread = threading.Thread(target=lambda: compiled.append(self._compile(exercise, path)))
+                thread = threading.Thread(target=lambda: compiled.append(self._compile(exercise, path, hopeless)))
                 thread.start()
             self._run(exercise, path, seed, result)
+            if not result.points:
+                hopeless.set()
             if thread is not None and result.status != TODO:
                 thread.join()
                 _note_compiled(result, compiled[0], str(path))
@@ -142,6 +148,9 @@ class Judge:
                 _note_compiled(result, Outcome(messages=[{"value": None}]), str(path))
         if result.status != TODO and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
+        for each in (result, *result.properties):
+            each.message = distrust.printable(each.message)
+        result.printed = distrust.printable(result.printed)
         return result
 
     def _run(self, exercise: Exercise, path: Path, seed: int, result: Result) -> None:
@@ -180,23 +189,20 @@ class Judge:
             if each.status == "skip" and each.name not in not_run and each.name != COMPILES:
                 each.status = "pass"
 
-    def _compile(self, exercise: Exercise, path: Path) -> Outcome:
-        scratch = path.parent / "compiled"
-        scratch.mkdir()
+    def _compile(self, exercise: Exercise, path: Path, hopeless: threading.Event) -> Outcome:
         request = _request(exercise, path, COMPILE_S, COMPILE_MB)
-        request["scratch"] = str(scratch)
-        return self._ask("compile", request, COMPILE_S)
+        return self._ask("compile", request, COMPILE_S, hopeless)
 
 
 def _request(exercise: Exercise, path: Path, seconds: float, memory_mb: int) -> dict:
     return {
         "path": str(path), "exercise": exercise.name, "function": exercise.function, "seconds": seconds,
-        "memory_mb": memory_mb, "scratch": str(path.parent),
+        "memory_mb": memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
     }  # fmt: skip
 
 
-def _child(zygote: Zygote, request: dict, seconds: float) -> Outcome:
-    """Have a forked process answer a request; never takes longer than the limit and the grace."""
+def _child(zygote: Zygote, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
+    """Have a forked process answer a request; never takes longer than the limit and the grace, nor once hopeless."""
     outcome = Outcome()
     results, results_end = os.pipe()
     prints, prints_end = os.pipe()
@@ -218,15 +224,16 @@ def _child(zygote: Zygote, request: dict, seconds: float) -> Outcome:
     try:
         while results in open_ends and not outcome.flooded:
             left = stop - time.monotonic()
-            ready = select.select(list(open_ends), [], [], max(left, 0))[0]
-            if not ready:
-                outcome.late = True
+            outcome.late = left <= 0
+            outcome.filled = distrust.bytes_in(request["scratch"]) > MAX_FILES_MB << 20
+            if outcome.late or outcome.filled or (hopeless is not None and hopeless.is_set()):
                 break
+            ready = select.select(list(open_ends), [], [], min(left, LOOK_S))[0]
             if results in ready:
                 reader.pump()
                 if reader.closed:
                     open_ends.discard(results)
-                outcome.messages += reader.messages()
+                outcome.messages += map(distrust.message, reader.messages())
                 if outcome.messages and outcome.messages[-1].get("done"):
                     break
             if prints in ready:
@@ -235,7 +242,7 @@ def _child(zygote: Zygote, request: dict, seconds: float) -> Outcome:
                 if not data:
                     open_ends.discard(prints)
                 outcome.flooded = len(printed) > MAX_PRINTED
-    except (ValueError, AttributeError):
+    except ValueError:
         outcome.garbled = True
     finally:
         outcome.status = zygote.finish(pid)
@@ -265,6 +272,8 @@ def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
         text = _compiler_message(error["text"] if error else outcome.printed[:300], Path(path))
         if (error and error["kind"] == "endless") or outcome.late:
             text = f"not compiled within {COMPILE_S:g} s"
+        elif outcome.filled:
+            text = f"more than {MAX_FILES_MB} MB of files were written"
         which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
 
 
@@ -284,7 +293,11 @@ def _compiler_message(text: str, path: Path) -> str:
 def _examine(module, case: Case, message: dict, result: Result) -> bool:
     """Note what is wrong with one input's outcome; returns whether there was anything to look at."""
     watched = message["watched"]
-    outputs = {str(data["name"]): Written(data) for data in watched.get("outputs", ())}
+    outputs = {str(data["name"]): distrust.output(data) for data in watched.get("outputs", ())}
+    strange = [text for each in outputs.values() if (text := distrust.not_stored(each))]
+    if strange and runtime.MODE == "interpreter":
+        result.message = result.message or strange[0]
+        return False
     ran = Ran(message["value"], outputs, list(watched.get("events", ())))
     for finding in module.examine(case, ran):
         if finding.check == "*":
@@ -340,6 +353,10 @@ def _ended(outcome: Outcome, exercise: Exercise) -> str:
         return f"this printed more than {MAX_PRINTED >> 10} kB, so it was stopped: is there a print in a loop?"
     if outcome.garbled:
         return "what came back is no result: is something other than the exercise's function running?"
+    if any(message.get("done") for message in outcome.messages):
+        return "this says that it is done, and sent no result: is something other than the exercise's function running?"
+    if outcome.filled:
+        return f"this wrote more than {MAX_FILES_MB} MB of files, so it was stopped"
     if outcome.late:
         return f"still running after {exercise.seconds:g} s and deaf to a signal, so it was killed: an endless loop?"
     status = outcome.status or 0

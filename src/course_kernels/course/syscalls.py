@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
+_PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in what a filter sees
@@ -77,6 +77,11 @@ def _program(arch: int, numbers: dict[str, int], processes: bool) -> bytes:
     return b"".join([*start, *parts, allow])
 
 
+def supported() -> bool:
+    """Whether this kernel filters system calls, and the filter for this processor is known."""
+    return platform.machine() in _NUMBERS and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
+
+
 def forbid(processes: bool = False) -> bool:
     """Forbid this process, for good, what an answer has no need of.
 
@@ -87,9 +92,9 @@ def forbid(processes: bool = False) -> bool:
     Returns:
         Whether the kernel agreed.
     """
-    arch, numbers = _NUMBERS.get(platform.machine(), (0, {}))
-    if not arch:
+    if not supported():
         return False
+    arch, numbers = _NUMBERS[platform.machine()]
     code = _program(arch, {**numbers, **_EVERYWHERE}, processes)
     libc = ctypes.CDLL(None, use_errno=True)
     text = ctypes.create_string_buffer(code, len(code))

@@ -23,6 +23,11 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 _KEY = "__tensor__"
 
 
+def travels(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be sent: dense, of a type that has bytes, on a device that holds some."""
+    return tensor.dtype in _DTYPES.values() and tensor.layout == torch.strided and tensor.device.type != "meta"
+
+
 def pack(value) -> bytes:
     """One message.
 

@@ -227,8 +227,12 @@ def _sendable(value):
     """Tensors, numbers and containers as they are; of anything else only the name of its type."""
     import torch
 
+    from course_kernels.course import wire
+
     if type(value) is torch.Tensor:
-        return value if value.device.type != "meta" else {"meta": str(value.dtype), "shape": list(value.shape)}
+        if wire.travels(value):
+            return value
+        return {"not": f"{value.dtype} tensor on {value.device} ({value.layout})".replace("torch.", "")}
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (list, tuple):

@@ -1,0 +1,77 @@
+"""What the judge does not take from a process that ran an answer: shapes, texts, and who wrote a result."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+from course_kernels.course.case import Written
+
+MAX_TEXT = 4000
+_FORMS = {"kind": str, "type": str, "text": str, "line": int, "code": str}
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def message(data) -> dict:
+    """A message in the form that `worker` gives it.
+
+    Args:
+        data: what arrived.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"a message is a dict, got a {type(data).__name__}")
+    error = data.get("error")
+    if error is None:
+        return data
+    if not isinstance(error, dict) or not all(type(error.get(key)) is form for key, form in _FORMS.items()):
+        raise ValueError("an error of another form")
+    program = error.get("program")
+    if program is not None and not (isinstance(program, list) and program and all(type(p) is int for p in program)):
+        raise ValueError("a program that is none")
+    return {**data, "error": {"stuck": False, **error, "program": program}}
+
+
+def output(data) -> Written:
+    """An output that came back.
+
+    Args:
+        data: one of `Watch.report`'s outputs.
+
+    Raises:
+        ValueError: it claims more elements than were sent, so that looking at it would take any amount of memory.
+    """
+    shape, strides, size = data["shape"], data["strides"], data["buffer"].numel()
+    if not all(type(extent) is int and extent >= 0 for extent in (*shape, *strides)) or math.prod(shape) > size:
+        raise ValueError("an output with more elements than its memory")
+    if data["counts"].numel() != size or data["writers"].numel() != size:
+        raise ValueError("an output that was counted elsewhere")
+    return Written(data)
+
+
+def not_stored(written: Written) -> str | None:
+    """Whether an output changed otherwise than by a kernel's store; only the interpreter's probes can say."""
+    if not (~written.missing & (written.counts == 0)).any():
+        return None
+    return f"{written.name} changed, and no kernel's tl.store did it: the exercise asks for a kernel that stores"
+
+
+def printable(text: str) -> str:
+    """A text without what moves a terminal's cursor or turns its letters round, and not too long."""
+    clean = _UNPRINTABLE.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return clean if len(clean) <= MAX_TEXT else clean[:MAX_TEXT] + "…"
+
+
+def bytes_in(folder: str) -> int:
+    """How much the files of a folder hold, in bytes, as far as they can be seen."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
