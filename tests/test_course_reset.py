@@ -6,11 +6,17 @@ import io
 import os
 import shutil
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from course_kernels.course import command, generate, manifest, places, progress, submission
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 (FIRST,) = manifest.find("01")
@@ -103,9 +109,10 @@ def test_reset_makes_a_notebook_that_is_not_there(course, capsys):
 
 
 def test_reset_in_an_installation_without_the_repository(course, tmp_path, monkeypatch, capsys):
-    """Only exercises/ was handed out: the stub comes from what the wheel has brought, or there is a message."""
-    installed = tmp_path / "share" / "grouped-gemm-course" / "solutions"
-    shutil.copytree(course / "solutions", installed)
+    """Only exercises/ was handed out: the stub is the copy that the wheel has brought, or there is a message."""
+    installed = tmp_path / "share" / "grouped-gemm-course" / "exercises"
+    installed.mkdir(parents=True)
+    shutil.copy(ROOT / "exercises" / NAME, installed)
     shutil.rmtree(course / "solutions")
     path = course / "exercises" / NAME
     before = path.read_bytes()
@@ -126,8 +133,19 @@ def test_reset_in_an_installation_without_the_repository(course, tmp_path, monke
     )
     assert command.main(["reset", "01", "--yes"]) == 0
     assert sources(path) == sources(ROOT / "exercises" / NAME)
-    assert command.main(["solution", "01", "--give-up"]) == 0
-    assert ANSWER in capsys.readouterr().out
+
+
+def test_the_wheel_brings_stubs_and_no_solutions(tmp_path):
+    """What is installed, an answer may read. A learner's backup is no stub."""
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    (patterns,) = setuptools["data-files"].values()
+    for each in manifest.exercises():
+        for name in (f"{each.name}.ipynb", f"{each.name}.backup-1.ipynb"):
+            (tmp_path / "exercises").mkdir(exist_ok=True)
+            (tmp_path / "exercises" / name).touch()
+    brought = {path.name for pattern in patterns for path in tmp_path.glob(pattern)}
+    assert brought == {f"{each.name}.ipynb" for each in manifest.exercises()}
+    assert all(pattern.startswith("exercises/") for pattern in patterns)
 
 
 def test_reset_that_cannot_write_says_so_and_changes_nothing(course, monkeypatch, capsys):

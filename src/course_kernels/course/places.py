@@ -1,4 +1,4 @@
-"""Where an exercise's notebook and its solution lie: in a checkout, or where the learner has put them."""
+"""Where an exercise's notebook, its stub and its solution lie: in a checkout, or where the learner has put them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 from pathlib import Path
 
+from course_kernels.course import generate
 from course_kernels.course.lab import checkout
 from course_kernels.course.manifest import Exercise
 
@@ -65,21 +66,34 @@ def home(exercise: Exercise) -> Path:
 
 
 def solution(exercise: Exercise) -> Path | None:
-    """An exercise's solution notebook.
+    """An exercise's solution notebook, which no installation brings: answers can read what is installed.
 
     Args:
         exercise: that it solves.
 
     Returns:
-        Its path in the checkout, or where the package's installation put it; None where there is neither.
+        Its path in the checkout; None where there is none.
     """
-    name = f"{exercise.name}.ipynb"
-    if (root := checkout()) and (root / "solutions" / name).is_file():
-        return root / "solutions" / name
+    path = (checkout() or Path()) / "solutions" / f"{exercise.name}.ipynb"
+    return path if path.is_absolute() and path.is_file() else None
+
+
+def stub(exercise: Exercise) -> dict | None:
+    """An exercise's notebook as it is handed out.
+
+    Args:
+        exercise: that it is of.
+
+    Returns:
+        A notebook, as JSON: made from the solution, or the copy that the package's installation brought; None where
+        there is neither.
+    """
+    if path := solution(exercise):
+        return generate.stub(generate.read(path), exercise)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
         for file in importlib.metadata.files(DISTRIBUTION) or ():
-            if file.parts[-2:] == ("solutions", name) and (path := Path(file.locate())).is_file():
-                return path
+            if file.parts[-2:] == ("exercises", f"{exercise.name}.ipynb"):
+                return generate.read(Path(file.locate()))
     return None
 
 

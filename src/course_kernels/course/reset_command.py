@@ -51,15 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
-    source = places.solution(exercise)
-    if source is None:
+    stub = places.stub(exercise)
+    if stub is None:
         print(
             "course reset: notebooks are made from the course's repository, which is not here, and this installation "
             f"brought no copy. Take exercises/{path.name} from where you got it.",
             file=sys.stderr,
         )
         return 3
-    stub = generate.stub(generate.read(source), exercise)
     name, kept = places.shown(path), None
     if path.exists():
         if _sources(path) == [(cell["cell_type"], "".join(cell["source"])) for cell in stub["cells"]]:

@@ -42,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
             print(_not_yet(exercise, entry), file=sys.stderr)
             code = max(code, 1)
         elif path is None:
-            print("course solution: the solutions lie in the course's repository, in solutions/", file=sys.stderr)
+            print(
+                "course solution: the solutions lie in the course's repository, which is not here. Clone it, and ask "
+                f"there; `course hint {exercise.id}` works here.",
+                file=sys.stderr,
+            )
             return 3
         else:
             try:
