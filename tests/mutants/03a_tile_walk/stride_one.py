@@ -1,0 +1,18 @@
+# ruff: noqa
+# check: turn
+# says: program 0 of \d computes tiles 0, 1, 2, 3, …, and its turns are tiles 0, \d.*\na step of 1 leads to
+@triton.jit
+def walk_tiles(
+    sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
+):
+    tile = tl.program_id(0)
+    g, passed = 0, 0
+    while g < num_problems:
+        M, N = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1)
+        tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+        if tile < passed + tiles_m * tiles_n:
+            COMPUTE_TILE(tables, g, (tile - passed) % tiles_m, (tile - passed) // tiles_m)
+            tile += 1
+        else:
+            passed += tiles_m * tiles_n
+            g += 1
