@@ -137,7 +137,7 @@ def test_members_of_a_family_find_its_operators():
 def test_a_filter_of_metadata_that_nothing_passes_says_so():
     only = cutlass_ops.discover(described(), "100f", where=lambda metadata: metadata.design.cluster_shape == (1, 1, 1))
     assert {row.cluster for row in only.designs} == {(1, 1)}
-    with pytest.raises(NoOperator, match="where says no to each of the 36"):
+    with pytest.raises(NoOperator, match=r"where says no to each of the \d+ that"):
         cutlass_ops.discover(described(), "100f", where=lambda metadata: False)
 
 
@@ -226,13 +226,15 @@ def test_blackwell_code_from_a_machine_without_one(blackwell):
     found = cutlass_ops.report(blackwell)
     assert ".target sm_100f" in found.ptx
     assert found.instructions["tcgen05.mma"] == found.instructions["tcgen05.mma, 2 CTAs"] > 0
-    assert found.machine_instructions["tcgen05.mma, 2 CTAs"] == found.instructions["tcgen05.mma, 2 CTAs"]
+    for name in ("tcgen05.mma", "tcgen05.mma, 2 CTAs", "tcgen05.ld", "TMA store", "setmaxnreg"):
+        assert found.machine_instructions[name] == found.instructions[name], name
     assert found.instructions["wgmma"] == found.machine_instructions["wgmma"] == 0
     assert found.instructions["TMA load"] == found.machine_instructions["TMA load"] == 2
     assert found.instructions["mbarrier"] > found.instructions["mbarrier wait"] > 0
     assert found.instructions["tensormap.replace"] == 0, "no descriptor changes on the device"
     assert found.stages == blackwell.operator.impl.num_ab_stage > 1
-    assert (found.threads, found.spills.bytes) == (224, 0)
+    assert found.spills.bytes == 0
+    assert found.threads % 32 == 0 < found.threads <= 1024
     assert 100 < found.registers <= 255
     assert found.binary_bytes == len(blackwell.cubin) > 10_000
     assert blackwell.cubin.startswith(b"\x7fELF")
@@ -281,7 +283,8 @@ class Asks(CuteDslOperator):
         return [cls(dataclasses.replace(like, operator_class=cls))]
 
     def _compile(self, args, target_sm=None):
-        raise RuntimeError(f"{get_max_active_clusters(self.metadata.design.cluster_shape)} clusters for {target_sm}")
+        number = get_max_active_clusters(self.metadata.design.cluster_shape)
+        raise RuntimeError(f"{number} clusters for {target_sm} on {CuTeDSL._get_dsl().envar.arch}")
 
     def _run(self, args, compiled_artifact, stream, workspace=None):
         raise NotImplementedError
@@ -290,7 +293,7 @@ class Asks(CuteDslOperator):
 @pytest.mark.parametrize(("target", "given", "told"), [("100f", None, 18), ("100a", 7, 7), ("110f", 3, 3)])
 def test_the_number_of_clusters_is_given_and_no_driver_asked(target, given, told):
     (operator,) = Asks.generate_operators(lambda metadata: True)
-    with pytest.raises(CompileError, match=f"{told} clusters for {target}$"):
+    with pytest.raises(CompileError, match=f": {told} clusters for {target} on sm_{target}$"):
         cutlass_ops.compile(operator, described(), target, clusters=given)
 
 

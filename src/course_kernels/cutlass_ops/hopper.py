@@ -82,11 +82,12 @@ class HopperGroupedGemmOperator(CuteDslOperator):
         target_sm=None,
         args: ops.IndexPtrGroupedGemmArguments | None = None,
     ) -> list[HopperGroupedGemmOperator]:
-        """One operator for each configuration; for each combination of dtypes, too, where no arguments are given."""
+        """One operator for each configuration and combination of dtypes. Whether it fits the arguments, the filter
+        knows."""
         if epilogue_args is not None:
             return []
         found = []
-        for operands, config in itertools.product(_operands(args), CONFIGS):
+        for operands, config in itertools.product(_operands(), CONFIGS):
             design = HopperDesignMetadata(
                 mma_instruction_type=HopperWgmma,
                 tile_shape=(config.tile_m, config.tile_n, config.tile_k),
@@ -111,12 +112,9 @@ def _tensors(args: ops.IndexPtrGroupedGemmArguments) -> tuple:
     return args.A.tensor, args.B.tensor, args.out.tensor, args.offsets.tensor
 
 
-def _operands(args: ops.IndexPtrGroupedGemmArguments | None) -> Iterator[IndexPtrGroupedGemmOperandsMetadata]:
-    """What the operands have to be: for the arguments' dtypes, where they are among ours, or for all of ours. Whether
-    the arguments are so, the API finds out by itself."""
+def _operands() -> Iterator[IndexPtrGroupedGemmOperandsMetadata]:
+    """What the operands have to be, for each combination of dtypes."""
     for dtype, out_dtype in itertools.product(IN_DTYPES, OUT_DTYPES):
-        if args is not None and (args.A.dtype, args.B.dtype, args.out.dtype) != (dtype, dtype, out_dtype):
-            continue
         dtypes = {"A": dtype, "B": dtype, "out": out_dtype}
         yield IndexPtrGroupedGemmOperandsMetadata(
             **{

@@ -1,0 +1,381 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # 08 · CUTLASS operators
+#
+# Seven lessons wrote kernels. NVIDIA has written many, in CUTLASS, and offers a catalogue: describe the operands, name
+# the GPU, and get the operators that multiply them. Can a kernel be ordered like that? What does the catalogue say
+# about one, what does it keep to itself, and what if it has none for your GPU?
+#
+# You will find operators for a GPU that you do not have, compile them here, read Hopper's and Blackwell's machine code
+# side by side, ask for things that nobody offers, and put a kernel of your own on the shelf. About 40 minutes.
+
+# %%
+import itertools
+
+import cutlass.operators as ops
+import torch
+
+from course_kernels import reference, testing
+from course_kernels.layout import GroupLayout
+from course_kernels.viz import descriptors as loops, operators as draw, ptx
+from course_kernels.viz.source import show
+
+# %% [markdown]
+# ## Order a product
+#
+# The problem is the one of NVIDIA's own example: 8192 tokens, 12 experts, K = 1024, N = 2048. What has to be computed,
+# as a loop, in a smaller size, and torch's name for it:
+
+
+# %%
+def loop(A, B, offs):
+    out, start = A.new_zeros(A.shape[0], B.shape[2]), 0
+    for g, end in enumerate(offs.tolist()):
+        out[start:end] = A[start:end] @ B[g]
+        start = end
+    return out
+
+
+few = GroupLayout.from_sizes(torch.tensor([16, 0, 40, 8], dtype=torch.int32)).ends
+x = testing.integers((64, 32), torch.bfloat16, 1)
+w = testing.integers((4, 48, 32), torch.bfloat16, 2).mT  # stored (G, N, K), seen as (G, K, N)
+print("torch's is the loop:", torch.equal(torch.nn.functional.grouped_mm(x, w, offs=few), loop(x, w, few)))
+print("the reference, too: ", torch.equal(reference.grouped_mm(x, w, few, out_dtype=torch.bfloat16), loop(x, w, few)))
+
+# %% [markdown]
+# An order needs no numbers, only shapes, strides and dtypes. Tensors on torch's "meta" device have these and no memory:
+
+# %%
+total_m, G, K, N = 8192, 12, 1024, 2048
+
+
+def blank(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+A, B, out, offs = blank(total_m, K), blank(G, N, K).mT, blank(total_m, N), blank(G, dtype=torch.int32)
+args = ops.IndexPtrGroupedGemmArguments(A, B, out, accumulator_type=torch.float32, offsets=offs, offsets_along="m")
+for target in ("100f", "90a"):
+    found = ops.get_operators(args, target_sm=target)
+    print(target, "some" if found else "none", "from", {type(each).__module__.partition(".")[0] for each in found})
+
+# %% [markdown]
+# `"100f"` is Blackwell's family (B200 and its relatives); `"90a"` is Hopper, with the instructions that it alone has.
+# For Blackwell there are operators; for an H100 or H200, the GPU that this course measures on, there are none. Hold
+# that thought: later in the lesson you will change it.
+#
+# ## Read the metadata
+#
+# `course_kernels.cutlass_ops` asks the same catalogue, and shows what tells one answer from another.
+
+# %% tags=["nbval-ignore-output"]
+from course_kernels import cutlass_ops
+
+args = cutlass_ops.arguments(A, B, offs=offs)
+blackwell = cutlass_ops.discover(args, "100f")
+print(blackwell.where(cluster=lambda shape: max(shape) <= 2))
+
+# %% [markdown]
+# - **tile**: the rows and columns of C that one instruction stream works on, and how deep a block of K is.
+# - **cluster**: CTAs, along M and N, that run at the same time on neighbouring SMs and can hand each other data.
+# - **CTAs**: on Blackwell two CTAs may share one instruction. Then the tile is the pair's: each has half of its rows.
+# - **stages**: "auto": the operator fills the shared memory that is left when it is compiled.
+#
+# Which is best? Metadata cannot say; but they say what must be fetched. A cluster's CTAs in a row need the same rows of
+# A, those in a column the same columns of B, and **multicast** delivers a block to all of them at once.
+
+# %%
+choices = {
+    "alone\n128×128, 1×1": blackwell.where(tile=(128, 128, 64), cluster=(1, 1)),
+    "in a cluster\n128×128, 2×2": blackwell.where(tile=(128, 128, 64), cluster=(2, 2), ctas=1),
+    "a pair\n256×256, 2×1": blackwell.where(tile=(256, 256, 64), cluster=(2, 1), ctas=2),
+    "pairs\n256×256, 4×2": blackwell.where(tile=(256, 256, 64), cluster=(4, 2), ctas=2),
+}
+draw.clusters({title: found.designs[0] for title, found in choices.items()})
+
+# %% [markdown]
+# Grey is what comes from L2, for every step along K. One colour is one instruction. Larger clusters fetch less per
+# product; they also round up. With 12 groups of ~683 rows, how much of each one's work is for nothing?
+
+# %%
+sizes = [total_m // G] * (G - 1) + [total_m - total_m // G * (G - 1)]
+for title, found in choices.items():
+    cluster = draw.cluster_of(found.designs[0])
+    computed = sum(-(-rows // cluster.rows) * cluster.rows for rows in sizes)
+    name = title.replace("\n", ": ")
+    print(f"{name:27} {cluster.reuse:3.0f} products per element, {1 - total_m / computed:4.0%} of the rows for nothing")
+
+# %% [markdown]
+# That is the bargain in every tile shape since lesson 06, one level up. (A kernel may skip a CTA's tile that lies
+# wholly past the end. Its SM is still taken.)
+#
+# ## What goes wrong: silence
+#
+# Three orders, each with one mistake. Find it before you run the cell.
+
+# %%
+orders = {
+    "first": dict(mat_a=blank(total_m, K), mat_b=blank(G, K, N), offs=blank(G, dtype=torch.int32)),
+    "second": dict(mat_a=blank(total_m, K), mat_b=blank(G, N, K).mT, offs=blank(G, dtype=torch.int64)),
+    "third": dict(mat_a=blank(total_m, 1020), mat_b=blank(G, N, 1020).mT, offs=blank(G, dtype=torch.int32)),
+}
+for name, order in orders.items():
+    print(f"{name:6}", ops.get_operators(cutlass_ops.arguments(**order), target_sm="100f"))
+
+# %% [markdown]
+# An empty list is all that the catalogue says. Every operator declares what it needs (`operator.metadata.operands`), so
+# the reasons can be worked out, which `cutlass_ops.discover` does:
+
+# %%
+for order in orders.values():
+    try:
+        cutlass_ops.discover(cutlass_ops.arguments(**order), "100f")
+    except cutlass_ops.NoOperator as error:
+        print(error, end="\n\n")
+
+# %% [markdown]
+# And the reverse: an order that it takes, and should not. Nobody in the catalogue declares float32 operands.
+
+# %%
+single = cutlass_ops.arguments(A.float(), B.float(), offs=offs)
+print("the catalogue finds operators:", bool(ops.get_operators(single, target_sm="100f")))
+try:
+    cutlass_ops.discover(single, "100f")
+except cutlass_ops.NoOperator as error:
+    print(error.reasons[0])
+
+# %% [markdown]
+# Those operators even compile, without a message, into an instruction that reads 10 of the 23 bits of each fraction
+# (TF32). Asked without arguments, an operator's class lists the dtypes that it is for; with arguments in hand, this one
+# forgets to look.
+#
+# ## Why the layouts are what they are
+#
+# The first order failed because B was stored (G, K, N). Are the catalogue's other operators as picky? Ask the classes
+# what they declare: the one for groups, and the one that NVIDIA has on Hopper, for a single product.
+
+# %%
+import cutlass
+
+square = blank(256, 256)
+single = ops.GemmArguments(square, square, square, accumulator_type=torch.float32)
+by_wgmma = ops.get_operators(
+    single, lambda metadata: metadata.design.mma_instruction_type is ops.mma.HopperWgmma, target_sm="90a"
+)
+
+
+def declared(operator, dtype):
+    every = type(operator).generate_operators(lambda metadata: metadata.operands.A.dtype is dtype)
+    operands = [each.metadata.operands for each in every]
+    return {(each.A.stride, each.B.stride, each.out.stride) for each in operands}
+
+
+# %% [markdown]
+# A stride of 1 marks the contiguous dimension: (…, 0, 1) is row-major, (…, 1, 0) column-major, that is, stored
+# transposed.
+
+# %%
+columns = {
+    "one, 16 bits": declared(by_wgmma[0], cutlass.BFloat16), "one, 8 bits": declared(by_wgmma[0], cutlass.Float8E4M3FN),
+    "groups, 16 bits": declared(blackwell[0], cutlass.BFloat16),
+}  # fmt: skip
+names = {(0, 0, 1): "row", (0, 1, 0): "col"}
+print("A    B    C   ", *columns, sep="  ")
+for strides in itertools.product(names, repeat=3):
+    layouts = "  ".join(names[each] for each in strides)
+    marks = ["yes" if strides in has else "-" for has in columns.values()]
+    print(f"{layouts}     {marks[0]:14}{marks[1]:13}{marks[2]}")
+
+# %% [markdown]
+# Three different reasons stand behind those columns:
+#
+# - **16 bits: anything.** Tensor cores read their operands from shared memory, and can turn a block of 16-bit numbers
+#   round while they read.
+# - **8 bits: along K.** Narrower numbers they cannot turn. A and B must lie there with K contiguous, and TMA copies
+#   them as it finds them.
+# - **Groups: rows whole.** Lesson 07's one coordinate that is not free: along the contiguous dimension TMA starts at
+#   multiples of 16 bytes only, and groups start at any row. So M must not be the contiguous dimension, neither of A
+#   nor of C. That says nothing about B; but (G, N, K) is how linear layers store their weights, and one layout is one
+#   kernel.
+#
+# ## Put your own on the shelf
+#
+# NVIDIA ships no such operator for Hopper, and the catalogue is open. `kernels/cute_sm90` has the kernel, in CuTe DSL:
+# Python in which you say what each warp does. The class that offers it answers four questions. What is it for?
+
+# %%
+from course_kernels.cutlass_ops import hopper
+
+show(hopper.HopperGroupedGemmOperator, "@ops.CuTeDSLProvider", "self.impl =")
+
+# %% [markdown]
+# The decorator puts the class on the shelf, under the kind of arguments that it takes. Which variants are there, and on
+# which GPUs? One for each configuration. The targets follow from the instruction that the design names.
+
+# %%
+show(hopper.HopperGroupedGemmOperator._generate_operators, "for operands, config in", "found.append")
+
+# %% [markdown]
+# What must operands be like? Each has a dtype, a contiguous dimension and an alignment. With this the catalogue
+# compares orders, and from this `discover` reads its reasons:
+
+# %%
+show(hopper._operands, "dtypes =", "accumulator_type")
+print(hopper.STRIDES)
+
+# %% [markdown]
+# And how is it compiled, and run? `get_max_active_clusters` asks the driver how many clusters the GPU holds at a time,
+# because a persistent kernel launches so many and no more. The rest is passing on.
+
+# %%
+show(hopper.HopperGroupedGemmOperator._compile)
+show(hopper.HopperGroupedGemmOperator._run)
+
+# %% [markdown]
+# Importing `cutlass_ops` imported this module. The order that found nothing, once more, and in NVIDIA's own words:
+
+# %%
+found = ops.get_operators(args, target_sm="90a")
+print("for Hopper now:", sorted({type(each).__name__ for each in found}))
+print("for Blackwell, still NVIDIA's alone:", {row.source for row in blackwell.designs} == {"cutlass"})
+
+# %% tags=["nbval-ignore-output"]
+ours = cutlass_ops.discover(args, "90a")
+print(ours)
+
+# %% [markdown]
+# A column more, because this design says something that NVIDIA's do not: how its warps share the work. *Cooperative*
+# warp groups multiply two halves of one tile; in *ping-pong*, each has a tile of its own, and one stores while the
+# other multiplies.
+#
+# ## Compile for both, owning neither
+#
+# A compiler needs no GPU. An operator asks for two things that a GPU's driver knows: the architecture, and how many
+# clusters there is room for. `cutlass_ops.compile` is told both, and answers in the driver's place. An H200 has 132
+# SMs, a B200 148, and a cluster of ours takes two. (Leave `clusters` out, and it divides for you, or asks the driver
+# where there is one.)
+
+# %%
+hopper_code = cutlass_ops.compile(ours.where(tile=(128, 256, 64), cluster=(2, 1))[0], args, "90a", clusters=132 // 2)
+blackwell_code = cutlass_ops.compile(choices["a pair\n256×256, 2×1"][0], args, "100f", clusters=148 // 2)
+reports = [cutlass_ops.report(code) for code in (hopper_code, blackwell_code)]
+for report in reports:
+    print(f"sm_{report.compiled.target}: {report.compiled.clusters} clusters, {report.spills.bytes} bytes spilled")
+
+# %% [markdown]
+# Both compute 256 × 256 of C with two CTAs. How differently, counted in the text of the PTX:
+
+# %% tags=["nbval-ignore-output"]
+print(cutlass_ops.side_by_side(reports))
+
+# %%
+multiplies = ("wgmma", "tcgen05.mma")
+for report in reports:
+    print(report.compiled.target, "multiplies with", [name for name in multiplies if report.instructions[name]])
+print("descriptors changed on the device:", [report.instructions["tensormap.replace"] for report in reports])
+print("copies for several CTAs at once:", [report.instructions["TMA load, multicast"] > 0 for report in reports])
+
+# %% [markdown]
+# The multiplications themselves, Hopper on the left:
+
+# %% tags=["nbval-ignore-output"]
+left = reports[0].excerpt(r"wgmma\.mma_async", before=2, after=1)
+right = reports[1].excerpt(r"tcgen05\.mma", before=2, after=1)
+print(ptx.side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), width=57))
+
+# %% [markdown]
+# - `wgmma` is issued by 128 threads, and the list in braces is where the sums are: their registers. 128 × 256 sums over
+#   the 256 threads that multiply are 128 registers each, before anything else. `m64n256k16`: a warp group has 64 rows.
+# - `tcgen05.mma` is issued by *one* thread, for `cta_group::2`: two CTAs. The sums are in **tensor memory**, which
+#   threads do not see until `tcgen05.ld` fetches them, a part at a time. Registers no longer limit the tile.
+# - The operands in `%rd…` describe blocks in shared memory, in both: neither is loaded into registers.
+# - No multicast on the right: each CTA of a pair fetches half of A's rows and half of B's columns, and the instruction
+#   reads the shared memory of both. Nothing has to be fetched twice.
+#
+# In both, `setmaxnreg` moves registers from warps that only copy to warps that work on the sums. And the machine's own
+# code, disassembled:
+
+# %% tags=["nbval-ignore-output"]
+for report in reports:
+    print(report.compiled.target, {name: n for name, n in report.machine_instructions.items() if n})
+print(reports[0].excerpt("HGMMA", 0, 0, stage="sass").strip())
+print(reports[1].excerpt("UTCHMMA", 0, 0, stage="sass").strip())
+
+# %% [markdown]
+# What the loop over K consists of, as in lesson 05: each square is one instruction, in the order of the text.
+
+# %% tags=["nbval-ignore-output"]
+loops.loop_instructions({f"sm_{report.compiled.target}": report.ptx for report in reports})
+
+# %% [markdown]
+# There is no copy in either. Copies are another warp's, in a loop that does nothing else, and the two meet at
+# `mbarrier`s in shared memory, a pair for each stage: "filled", and "free again". Warps with roles of their own, which
+# Triton's compiler did not make of lesson 07's kernel, are what this kernel was written in CuTe DSL for. (On Hopper all
+# warps that multiply run this loop; on Blackwell one warp does, for two CTAs.)
+#
+# ## Run what fits
+#
+# `run` launches on torch's current stream, and refuses where the GPU is another. `compare` holds the result against the
+# loop in float64, each element within its error bound, and against torch's.
+
+# %% tags=["nbval-ignore-output"]
+if not torch.cuda.is_available():
+    for code in (hopper_code, blackwell_code):
+        try:
+            cutlass_ops.run(code, args)
+        except RuntimeError as error:
+            print(str(error).partition(";")[0])
+
+# %% tags=["nbval-ignore-output"]
+if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
+    ends = GroupLayout.from_sizes(torch.tensor(sizes, dtype=torch.int32, device="cuda")).ends
+    tokens = torch.randn(total_m, K, device="cuda").bfloat16()
+    weights = torch.randn(G, N, K, device="cuda").bfloat16().mT
+    real = cutlass_ops.arguments(tokens, weights, offs=ends)
+    cutlass_ops.run(hopper_code, real)
+    print(cutlass_ops.compare(real))
+else:
+    print("No Hopper GPU here: what was compiled stays text.")
+
+# %% [markdown]
+# NVIDIA's example was written for the first release of this API, whose names have changed since. It runs with one line
+# changed, and on Hopper now:
+#
+# ```python
+# from course_kernels.cutlass_ops import cutlass_api  # import cutlass_api
+#
+# args = cutlass_api.arguments.GroupedGemmArguments(A, B, out, accumulator_type=torch.float32, offsets=offsets)
+# kernel = cutlass_api.get_kernels(args, cc=90)[0]  # cc=100
+# kernel.run(args, compiled_artifact=kernel.compile(args))
+# ```
+#
+# ## Try it here
+#
+# 1. For which of the targets "100a", "103a", "120a" and "90" are there operators? Guess, ask `discover`, and read the
+#    reasons.
+#    <details><summary>Answer</summary>"100a" and "103a" are members of the family "100f". "120a" has no `tcgen05`; "90"
+#    promises code for every later GPU, and `wgmma` exists on "90a" alone.</details>
+# 2. Compile one of our ping-pong operators. How many registers do its sums take from each thread?
+#    <details><summary>Answer</summary>A tile of 128 × 192 belongs to one warp group of 128 threads:
+#    192.</details>
+# 3. Shares of rows for nothing: change `sizes` to `testing.routed_sizes("zipf", total_m, 12)`. Which operator would you
+#    pick now?
+#    <details><summary>Answer</summary>Small groups round up the most, so smaller clusters lose less. Where each expert
+#    has thousands of rows it hardly matters, and what is fetched decides.</details>
+#
+# ## Summary
+#
+# - An operator is found by describing operands: shapes, strides and dtypes, no data, no GPU.
+# - Metadata tell designs apart; what a cluster fetches and what it rounds up follow from them, its speed does not.
+# - The catalogue is silent about why it has nothing, and takes orders that no operator declares: ask for reasons.
+# - Compiling needs a target and a number of clusters. Hopper sums in registers, Blackwell in tensor memory.
+# - The shelf is open: a class that says what it takes, which variants it has, how it is compiled and how it is run.
+#
+# Back to the map: [00 Start here](00_start_here.ipynb).
