@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -136,6 +137,12 @@ class Page:
             raise AssertionError(f"in the page: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def open(self, address):
+        """Open a notebook and wait for its kernel."""
+        self.command("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.command("Page.navigate", url=address)
+        wait_for("idle kernel in JupyterLab", lambda: self.evaluate(IS_IDLE), START_S)
+
     def screenshot(self, path):
         path.write_bytes(b64decode(self.command("Page.captureScreenshot", format="png")["data"]))
 
@@ -154,27 +161,41 @@ def stop(process):
         process.wait()
 
 
-@pytest.fixture
-def jupyter(tmp_path):
-    """A real JupyterLab over the repository, with the address that opens NOTEBOOK."""
+@contextlib.contextmanager
+def jupyterlab(folder, own, **environment):
+    """A real JupyterLab over a folder; yields a function from a notebook in it to the address that opens it.
+
+    Args:
+        folder: its root.
+        own: an empty folder for its settings, workspaces and running servers.
+        environment: variables for it and its kernels.
+    """
     for name, values in SETTINGS.items():
-        file = tmp_path / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file = own / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
     # The user's settings, workspaces and running servers stay out of it, and it out of them.
-    own = {
-        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
-        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
-        "JUPYTER_TOKEN": TOKEN,
-    }
+    environment.update(
+        JUPYTERLAB_SETTINGS_DIR=str(own / "settings"),
+        JUPYTERLAB_WORKSPACES_DIR=str(own / "workspaces"),
+        JUPYTER_RUNTIME_DIR=str(own / "runtime"),
+        JUPYTER_TOKEN=TOKEN,
+    )
     port = lab.free_port(18888)
-    server = subprocess.Popen([*lab.command(port), "--expose-app-in-browser"], cwd=ROOT, env={**os.environ, **own})
+    command = [*lab.command(port, folder), "--expose-app-in-browser"]
+    server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
     try:
         lab.wait_until_up(server, port, TOKEN)
-        yield f"http://127.0.0.1:{port}/lab/tree/{NOTEBOOK.relative_to(ROOT)}?token={TOKEN}"
+        yield lambda notebook: f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={TOKEN}"
     finally:
         stop(server)
+
+
+@pytest.fixture
+def jupyter(tmp_path):
+    """The address that opens NOTEBOOK in a JupyterLab over the repository."""
+    with jupyterlab(ROOT, tmp_path) as address:
+        yield address(NOTEBOOK.relative_to(ROOT))
 
 
 @pytest.fixture
@@ -203,9 +224,7 @@ def stored_cells():
 def test_first_lesson_runs_in_a_browser(page, jupyter):
     before = NOTEBOOK.read_bytes()
     try:
-        page.command("Emulation.setFocusEmulationEnabled", enabled=True)
-        page.command("Page.navigate", url=jupyter)
-        wait_for("idle kernel in JupyterLab", lambda: page.evaluate(IS_IDLE), START_S)
+        page.open(jupyter)
         assert page.evaluate(RUN_ALL) == 0, "outputs were left from before the run"
         expected = list(stored_cells())
 

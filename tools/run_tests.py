@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = "2"
-BROWSER_TEST = "tests/test_browser.py"
+BROWSER_TESTS = ("tests/test_browser.py", "tests/test_browser_exercise.py")
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def run_all() -> int:
     outcomes = [
         ruff("ruff check", "check", "."),
         ruff("ruff format", "format", "--check", "."),
-        pytest("unit tests", "-n", WORKERS, "tests", f"--ignore={BROWSER_TEST}"),
+        pytest("unit tests", "-n", WORKERS, "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
         # A notebook's cells need one kernel, so one worker.
         pytest("notebooks", "-n", WORKERS, "--dist", "loadfile", "--nbval", "notebooks", "exercises", "solutions"),
-        pytest("browser", BROWSER_TEST),
+        pytest("browser", *BROWSER_TESTS),
     ]
     print(summary(outcomes), flush=True)
     return int(any(part.failed for part in outcomes))

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from course_kernels.course import manifest, progress, submission
-from course_kernels.course.results import TODO, Result
+from course_kernels.course.results import FAILED, TODO, Result
 
 _lock = threading.Lock()
 _process: subprocess.Popen | None = None
@@ -99,13 +99,33 @@ def check(function) -> Result | None:
     except (OSError, RuntimeError) as error:
         print(f"this could not be checked: {error}")
         return None
-    print(result.text())
+    print(_marked(result))
     if result.status != TODO:
         # Not to stderr: graders, nbgrader for one, take that for a failure of the cell.
         progress.note_result(exercise.id, result.points, result.passed, tell=print)
     if result.panels:
         _draw(result.panels)
     return result
+
+
+def _marked(result: Result) -> str:
+    """The result's text; in a notebook what is wrong stands out. A pass is plain, like the output that is stored."""
+    text = result.text()
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return text
+    if result.status != FAILED or not hasattr(get_ipython(), "kernel"):
+        return text
+    important = {*result.message.splitlines()} - {""}
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("  ✗ "):
+            line = f"  \x1b[31m✗\x1b[0m \x1b[1m{line[4:]}\x1b[0m"
+        elif line in important:
+            line = f"\x1b[1m{line}\x1b[0m"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _draw(panels: list[dict]) -> None:

@@ -12,8 +12,9 @@ from course_kernels.viz.style import BLACK, GREY, ORANGE, SKY, WIDTH, ink_on, st
 from course_kernels.viz.style import WRONG as RED
 
 _COLORS = {RIGHT: SKY, WRONG: ORANGE, MISSING: "white"}
-_NAMES = {RIGHT: "right", WRONG: "wrong", MISSING: "not written"}
+_NAMES = {RIGHT: "right", WRONG: "wrong", MISSING: "not written, or not all of it"}
 _MAX_LABELS = 400
+_LINE, _LETTER = 0.16, 0.07  # inches that a label needs
 
 
 @styled()
@@ -32,7 +33,7 @@ def tiles(panels: Sequence[dict]) -> Figure:
     gap = 0.08 * sum(widths) / len(widths)
     total = sum(widths) + gap * (len(widths) - 1)
     scale = min((WIDTH - 0.4) / total, 3.4 / height, 0.6 if height == 1 else 9.9)
-    figure = Figure(figsize=(WIDTH, height * scale + 1.0))
+    figure = Figure(figsize=(WIDTH, height * scale + 0.9))
     axes = figure.subplots()
     left, seen = 0.0, set()
     for panel in panels:
@@ -50,9 +51,9 @@ def tiles(panels: Sequence[dict]) -> Figure:
                     Rectangle((x, y), *size, facecolor=face, edgecolor=edge[0], linewidth=edge[1],
                               hatch="xx" if state == WRONG else None, zorder=1 + (state != RIGHT))
                 )  # fmt: skip
-                if labelled:
-                    labels = panel.get("labels")
-                    text = labels[i][j] if labels else f"{i},{j}"
+                labels = panel.get("labels")
+                text = labels[i][j] if labels else f"{i},{j}"
+                if labelled and size[1] * scale > _LINE and size[0] * scale > _LETTER * len(text):
                     behind = dict(facecolor=face, edgecolor="none", pad=1) if state == WRONG else None
                     axes.text(x + size[0] / 2, y + size[1] / 2, text, ha="center", va="center", fontsize=9,
                               color=ink_on(face), zorder=3, bbox=behind)  # fmt: skip
@@ -64,6 +65,6 @@ def tiles(panels: Sequence[dict]) -> Figure:
     ]  # fmt: skip
     axes.legend(handles, [_NAMES[s] for s in sorted(seen)], loc="upper left", bbox_to_anchor=(0, -0.02), ncols=3)
     wide = (WIDTH - 0.2) / scale
-    axes.set(xlim=(-0.05 / scale, wide), ylim=(height + 0.5 / scale, -0.4 / scale), aspect="equal")
+    axes.set(xlim=(-0.05 / scale, wide), ylim=(height + 0.1 / scale, -0.4 / scale), aspect="equal")
     axes.set_axis_off()
     return figure

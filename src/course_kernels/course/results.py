@@ -86,9 +86,12 @@ class Result:
         lines = [name]
         if self.message:
             lines += [self.message, ""]
-        for each in self.properties:
+        shown = self.properties if any(each.status != "skip" for each in self.properties) else []
+        for each in shown:
             lines.append(f"  {_MARKS[each.status]} {each.title}")
             lines += [f"      {line}" for line in each.message.splitlines()]
+        if self.properties and not shown:
+            lines.append(f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked")
         if self.passed:
             lines.append(f"pass: {self.points} of {self.max_points} points")
         else:

@@ -90,6 +90,8 @@ def _why(c, want, ran: Ran) -> str:
     if torch.isnan(c.values[~c.missing]).any():
         return "\nNaN comes from elements outside of A and B: they must count as zero"
     rows, cols = want.shape
+    if c.missing.any() and any(event["kind"] == "store" for event in ran.events):
+        return "\nthe store's mask leaves out parts of C and lets through what is outside: are M and N in their places?"
     if c.missing.any() and not ran.events:
         row, col = c.missing.nonzero()[0].tolist()
         return f"\n({row}, {col}) lies inside C ({rows} × {cols}), and the store's mask leaves it out"
