@@ -117,10 +117,10 @@ def test_all_is_a_line_for_each_and_a_total(course, monkeypatch, capsys):
     monkeypatch.setattr(manifest, "exercises", lambda: (FIRST, SECOND, THIRD))
     assert command.main(["check", "--all"]) == 1
     first, why, second, third, _, total, advice = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(rf"✗ 01   \d of 10  {FIRST.title}", first)
+    assert re.fullmatch(rf"✗ 01    \d of 10  {FIRST.title}", first)
     assert why.startswith("       ")
-    assert second == f"✓ 02  10 of 10  {SECOND.title}"
-    assert re.fullmatch(r"· 04   0 of 10  .*: not begun", third)
+    assert second == f"✓ 02   10 of 10  {SECOND.title}"
+    assert re.fullmatch(r"· 04    0 of 10  .*: not begun", third)
     assert re.fullmatch(r"1 of 3 pass, 1\d of 30 points", total)
     assert advice.startswith("course check 01 ")
     assert [re.search(r"(\d) of 3: (\d\d)", text).groups() for text in shown] == [("1", "01"), ("2", "02"), ("3", "04")]
@@ -139,9 +139,21 @@ def test_where_a_notebook_is_looked_for(course, monkeypatch):
     assert places.notebook(FIRST) == loose / here.name
     assert places.notebook(FIRST, str(here)) == here
     monkeypatch.chdir(course.parent)
-    assert places.notebook(FIRST) is None
+    assert places.folder() is None
+    assert places.notebook(FIRST) == course.parent / "exercises" / here.name
     monkeypatch.setattr(places, "checkout", lambda: ROOT)
     assert places.notebook(FIRST) == ROOT / "exercises" / here.name
+
+
+def test_the_nearest_folder_counts_even_where_another_has_more(course, monkeypatch):
+    """Else a learner's reset would go to the notebooks of somebody else."""
+    (course / "exercises" / f"{FIRST.name}.ipynb").unlink()
+    monkeypatch.setattr(places, "checkout", lambda: ROOT)
+    assert places.notebook(FIRST).parent == course / "exercises"
+    shutil.rmtree(course / "exercises")
+    (course / "exercises").mkdir()
+    (course / "exercises" / "piano.ipynb").touch()
+    assert places.notebook(FIRST).parent == ROOT / "exercises"
 
 
 def test_this_checkout_is_found():

@@ -199,8 +199,8 @@ def test_progress_shows_points_hints_and_what_is_next(capsys):
     assert command.main(["progress"]) == 0
     printed = capsys.readouterr().out
     assert f"16 of {total} points, 1 of {count} solved" in printed
-    assert "✓ 01  ██████████ 10 of 10" in printed
-    assert re.search(r"^✗ 02  ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
+    assert "✓ 01   ██████████ 10 of 10" in printed
+    assert re.search(r"^✗ 02   ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
     assert re.search(r"^· 04 .*\(solution shown before a pass\)$", printed, re.MULTILINE)
     assert "next: 02" in printed
     assert command.main(["progress", "--json"]) == 0

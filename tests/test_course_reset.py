@@ -89,7 +89,7 @@ def test_reset_asks(course, monkeypatch, typed, code, capsys):
     solved = path.read_bytes()
     assert command.main(["reset", "01"]) == code
     printed = capsys.readouterr().out
-    assert "01_offsets.backup-1.ipynb. [y/N]" in printed
+    assert "01_offsets.backup-1.ipynb.\n[y/N]" in printed
     assert (path.read_bytes() == solved) == (code == 1)
     assert ("left as it is" in printed) == (code == 1)
 

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
-    if not places.folders():
+    if places.folder() is None and not Path(named).is_file():
         print(f"course check: {places.missing(found[0])}", file=sys.stderr)
         return 3
     notebooks = [(exercise, places.notebook(exercise, named)) for exercise in found]
@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.watch:
             from course_kernels.course.watch import watch
 
-            there = [(exercise, path or places.home(exercise)) for exercise, path in notebooks]
-            return watch(there, checker.told, now=bool(named))
+            return watch(notebooks, checker.told, now=bool(named))
         rows = checker.lines(notebooks) if arguments.all else [checker.told(*each) for each in notebooks]
     if arguments.json:
         print(json.dumps(checker.rows, indent=1))
@@ -84,7 +83,7 @@ class _Checker:
         self.judge, self.status, self.arguments = judge, status, arguments
         self.rows: list[dict] = []
 
-    def told(self, exercise: Exercise, path: Path | None) -> Result | None:
+    def told(self, exercise: Exercise, path: Path) -> Result | None:
         """Check a notebook, print all of it and what to do next."""
         self.status.show(f"checking {exercise.id} · {exercise.title} …")
         result, problem = self._check(exercise, path)
@@ -96,7 +95,7 @@ class _Checker:
             print(f"{terminal.result(result.text())}\n\n{self._next(exercise, path, result)}", flush=True)
         return result
 
-    def lines(self, notebooks: list[tuple[Exercise, Path | None]]) -> list[Result | None]:
+    def lines(self, notebooks: list[tuple[Exercise, Path]]) -> list[Result | None]:
         """Check notebooks, print a line for each and a total."""
         results, total = [], sum(exercise.points for exercise, _ in notebooks)
         for number, (exercise, path) in enumerate(notebooks):
@@ -115,10 +114,10 @@ class _Checker:
                 print(f"course check {wrong[0]}   says what is wrong and where")
         return results
 
-    def _check(self, exercise: Exercise, path: Path | None) -> tuple[Result | None, str]:
+    def _check(self, exercise: Exercise, path: Path) -> tuple[Result | None, str]:
         """The result; None where there is no answer to check, and why."""
         try:
-            if path is None or not path.exists():
+            if not path.exists():
                 raise ValueError(places.missing(exercise))
             result = self.judge.check(exercise, submission.of_notebook(path, exercise.function), self.arguments.seed)
         except ValueError as error:
@@ -139,25 +138,31 @@ class _Checker:
             if not left:
                 return "all exercises are solved"
             there = places.notebook(left[0])
-            where = places.shown(there) if there else f"`course reset {left[0].id}` puts its notebook here"
+            where = places.shown(there) if there.exists() else f"`course reset {left[0].id}` puts its notebook here"
             return f"next: {left[0].id} · {left[0].title}: {where}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
         verb = "write" if result.status == TODO else "repair"
-        rows = [f"next: {verb} {exercise.function} in {places.shown(path)} and save it (Ctrl-S), then check again"]
-        rows.append(f"  course hint {exercise.id:<10}{count - given if given < count else 'no'} of {count} hints left")
-        if result.status != TODO and not self.arguments.watch:
-            rows.append(f"  course check {exercise.id} --seed {result.seed}   the same inputs again")
-        return "\n".join(rows)
+        said = f"next: {verb} {exercise.function} in {places.shown(path)}, save it (Ctrl-S), and check again"
+        left = f"{count - given} of {count} hints left" if given < count else "the last hint again"
+        rows = [(f"course hint {exercise.id}", left)]
+        if not self.arguments.watch:
+            rows.append((f"course check {exercise.id} --watch", "checks at each save"))
+        if result.status != TODO:
+            rows.append((f"course check {exercise.id} --seed {result.seed}", "the same inputs again"))
+        if result.panels:
+            rows.append(("the check at the notebook's end", "draws what is wrong"))
+        width = max(len(what) for what, _ in rows)
+        return "\n".join([said, *(f"  {what:<{width}}   {why}" for what, why in rows)])
 
 
 def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
     """One line on an exercise, and one on what is wrong first."""
     if result is None or result.status == TODO:
         said = problem or "not begun"
-        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<4} 0 of {exercise.points}  {exercise.title}: {said}"
+        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {said}"
     sign = terminal.mark(terminal.SOLVED if result.passed else terminal.WRONG)
-    line = f"{sign} {exercise.id:<4}{result.points:>2} of {exercise.points}  {exercise.title}"
+    line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"
     if result.passed:
         return line
     said = result.message or next(each.message for each in result.properties if each.message)
-    return f"{line}\n       {said.splitlines()[0]}"
+    return f"{line}\n        {said.splitlines()[0]}"

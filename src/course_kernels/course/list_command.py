@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     for row in rows:
         sign = terminal.mark(terminal.SOLVED if row["passed"] else terminal.OPEN)
         where = terminal.paint(f"{row['notebook']:<{of_name}}", "dim")
-        print(f"{sign} {row['id']:<4}{row['title']:<{width}}  {where}  {row['of']:>2} points")
+        print(f"{sign} {row['id']:<5}{row['title']:<{width}}  {where}  {row['of']:>2} points")
     print(f"\n{following(kept)}")
     return 0
 
@@ -66,7 +66,7 @@ def following(kept: dict[str, dict]) -> str:
         return terminal.paint("all solved", "bold", "green")
     exercise = left[0]
     found = places.notebook(exercise)
-    if found is None:
+    if not found.exists():
         return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   puts its notebook here"
     return (
         f"next: {terminal.paint(f'{exercise.id} · {exercise.title}', 'bold')}\n"

@@ -7,30 +7,31 @@ import importlib.metadata
 import os
 from pathlib import Path
 
-from course_kernels.course import generate
+from course_kernels.course import generate, manifest
 from course_kernels.course.lab import checkout
 from course_kernels.course.manifest import Exercise
 
 DISTRIBUTION = "grouped-gemm-course"
 
 
-def folders() -> list[Path]:
-    """Where exercises may lie, the likeliest first.
+def folder() -> Path | None:
+    """Where the learner's notebooks lie: the nearest folder that holds any.
 
     Returns:
-        Folders that exist: the nearest `exercises/` around the working directory, the working directory itself (unless
-        it holds solutions), the `exercises/` of the course's checkout.
+        An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
+        `exercises/` of the course's checkout; None where none of them holds an exercise.
     """
-    here, found = Path.cwd(), []
-    found += [folder / "exercises" for folder in (here, *here.parents)]
+    here = Path.cwd()
+    places = [folder / "exercises" for folder in (here, *here.parents)]
     if here.name != "solutions":
-        found.append(here)
+        places.append(here)
     if root := checkout():
-        found.append(root / "exercises")
-    return list(dict.fromkeys(folder for folder in found if folder.is_dir()))
+        places.append(root / "exercises")
+    names = [f"{exercise.name}.ipynb" for exercise in manifest.exercises()]
+    return next((place for place in places if any((place / name).is_file() for name in names)), None)
 
 
-def notebook(exercise: Exercise, named: str = "") -> Path | None:
+def notebook(exercise: Exercise, named: str = "") -> Path:
     """A learner's notebook.
 
     Args:
@@ -38,31 +39,17 @@ def notebook(exercise: Exercise, named: str = "") -> Path | None:
         named: what the learner called the exercise; the path of a notebook is taken as it is.
 
     Returns:
-        Its path; None where there is none.
+        Where it is, or belongs; neither the file nor its folder need exist.
     """
     if named.endswith(".ipynb") and Path(named).is_file():
         return Path(named)
-    found = (folder / f"{exercise.name}.ipynb" for folder in folders())
-    return next((path for path in found if path.is_file()), None)
+    root = checkout()
+    return (folder() or (root or Path.cwd()) / "exercises") / f"{exercise.name}.ipynb"
 
 
 def missing(exercise: Exercise) -> str:
     """What to tell a learner whose notebook is nowhere."""
     return f"there is no {exercise.name}.ipynb here, nor in exercises/; `course reset {exercise.id}` puts one there"
-
-
-def home(exercise: Exercise) -> Path:
-    """Where a learner's notebook is, or belongs.
-
-    Args:
-        exercise: that it is of.
-
-    Returns:
-        A path; neither the file nor its folder need exist.
-    """
-    here = Path.cwd()
-    known = [folder for folder in folders() if folder.name == "exercises"]
-    return notebook(exercise) or next(iter(known), here / "exercises") / f"{exercise.name}.ipynb"
 
 
 def solution(exercise: Exercise) -> Path | None:

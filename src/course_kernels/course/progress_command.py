@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         sign = terminal.mark(terminal.SOLVED if entry["passed"] else begun)
         bar = terminal.paint(terminal.bar(reached, exercise.points, 10), "dim")
         points = f"{reached:>2} of {exercise.points:>2}"
-        print(f"{sign} {exercise.id:<4}{bar} {points}  {exercise.title}{_help_taken(entry, exercise)}")
+        print(f"{sign} {exercise.id:<5}{bar} {points}  {exercise.title}{_help_taken(entry, exercise)}")
     print(f"\n{list_command.following(kept)}")
     return 0
 

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     codes = []
     for exercise in found:
-        path = places.notebook(exercise, arguments.exercise) or places.home(exercise)
+        path = places.notebook(exercise, arguments.exercise)
         try:
             codes.append(_reset(exercise, path.resolve(), arguments.yes))
         except OSError as error:
@@ -69,9 +69,8 @@ def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
         if not sys.stdin.isatty():
             print("course reset: there is nobody to ask; say --yes", file=sys.stderr)
             return 2
-        question = f"Put the empty exercise {exercise.id} into {name}?"
-        question += f" What you have is kept as {kept.name}." if kept else ""
-        if not _agreed(question):
+        print(f"Put the empty exercise {exercise.id} into {name}?", f"Yours is kept as {kept.name}." if kept else "")
+        if not _agreed():
             print("left as it is")
             return 1
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,9 +84,9 @@ def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
     return 0
 
 
-def _agreed(question: str) -> bool:
+def _agreed() -> bool:
     try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        return input("[y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         print()
         return False
