@@ -165,6 +165,17 @@ def test_what_is_returned_is_judged_as_bytes(judge, body, says):
     assert re.search(says, result.message), result.text()
 
 
+@pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
+def test_what_holds_for_anything_earns_nothing(judge, exercise):
+    """A property that no answer can break, such as that it writes nothing outside, is worth nothing by itself."""
+    numbers = "torch.zeros(4, dtype=torch.int64)"
+    for value in ("None", "0", "'x'", "[]", "[[]] * 4", "(0, 0)", numbers, f"{numbers}, {numbers}"):
+        source = f"def {exercise.function}(*arguments, **options):\n    return {value}"
+        for seed in range(1 if exercise.compiles else 3):
+            result = judge.check(exercise, source, seed, compiling=False)
+            assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
+
+
 # ---- what the process can do that runs it
 
 WRITES = (  # to every descriptor that could be the one for results
