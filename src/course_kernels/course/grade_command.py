@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from course_kernels.course import gradescope, grading, handed_in, manifest
+from course_kernels.course import gradescope, grading, handed_in, manifest, terminal
 from course_kernels.course.journal import Journal
 
 EXAMPLES = """\
@@ -31,7 +31,6 @@ exit codes: 0 graded; 1 graded, but something that was handed in cannot be (stat
             nothing to grade; 3 the results cannot be written, or answers not checked, here; 130 interrupted
 """
 OK, REFUSED, USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
-_BAR = 24
 
 
 def _number(text: str) -> int:
@@ -145,29 +144,22 @@ def _stop(code: int, text: str) -> int:
 
 
 class _Bar:
-    """How far it is, on stderr where that is a terminal."""
+    """How far it is, on a terminal."""
 
     def __init__(self):
-        self._shown = sys.stderr.isatty()
+        self._status = terminal.Status()
         self._started: float | None = None
         self._first = 0
+        self.clear = self._status.clear
 
     def show(self, done: int, total: int, whose: str) -> None:
         """Draw it: checks done, of all, and whose was last."""
-        if not self._shown:
-            return
         now = time.monotonic()
         if self._started is None:
             self._started, self._first = now, done
-        filled = _BAR * done // max(total, 1)
         left = ""
         if done - self._first >= 5 and done < total:
             seconds = (now - self._started) * (total - done) / (done - self._first)
-            left = f", about {seconds / 60:.0f} min" if seconds > 90 else f", about {seconds:.0f} s"
-        text = f"[{'#' * filled}{'.' * (_BAR - filled)}] {done} of {total}{left}  {grading.printable(whose)}"
-        print(f"\r\033[K{text[:100]}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Take it away."""
-        if self._shown and self._started is not None:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            left = f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
+        whose = f"  ({grading.printable(whose)})" if whose else ""
+        self._status.show(f"{terminal.bar(done, total)} {done} of {total} answers checked{left}{whose}")

@@ -123,7 +123,7 @@ def _student(path: Path, exercises: Sequence[Exercise]) -> str:
 def _named(stem: str, exercises: Sequence[Exercise]) -> tuple[Exercise | None, re.Match | None]:
     """The exercise whose name stands in a file's name, and where it stands."""
     flat = re.sub(r"[\s.-]", "_", stem)
-    found = [(each, re.search(rf"(?<!\d){each.name}", flat, re.IGNORECASE | re.ASCII)) for each in exercises]
+    found = [(each, re.search(each.name, flat, re.IGNORECASE | re.ASCII)) for each in exercises]
     return max((pair for pair in found if pair[1]), key=lambda pair: len(pair[0].name), default=(None, None))
 
 
