@@ -2,6 +2,7 @@
 
     python benchmarks/fuzz.py                       20,000 cases on the GPU
     python benchmarks/fuzz.py --count 1 --seed 4711 the case that a message named
+    python benchmarks/fuzz.py --backend cute        products that the kernel in CuTe DSL takes
     python benchmarks/fuzz.py --count 20 --largest 24 --most-groups 4
                                                     on the CPU, in Triton's interpreter
 
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
-from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm  # isort: skip
+from course_kernels import GemmConfig, grouped_cute, grouped_mm, runtime, scaled_grouped_mm  # isort: skip
 import torch
 
 from course_kernels.grouped_cases import GroupedCase, check, random_case
@@ -76,6 +77,30 @@ def cases(seed: int, count: int, largest: int = LARGEST, most_groups: int = MOST
     return (case_of(number, largest, most_groups) for number in range(seed, seed + count))
 
 
+def for_cute(case: GroupedCase) -> GroupedCase:
+    """A case like this one that the kernel in CuTe DSL takes."""
+    draw = random.Random(-case.seed - 1)
+
+    def whole(extent: int) -> int:
+        return 8 * max(1, -(-extent // 8))
+
+    sizes = case.sizes or (draw.randint(1, 9),)
+    return dataclasses.replace(
+        case,
+        mode="m",
+        sizes=sizes if sum(sizes) else (*sizes[1:], 1),
+        N=whole(case.N),
+        K=whole(case.K),
+        dtype=draw.choice([torch.float16, torch.bfloat16]),
+        layout_a=draw.choice(["row", "pitched"]),
+        layout_b="col",
+        layout_out=draw.choice([None, "row", "pitched"]),
+        tail="zero",
+        offs_dtype=torch.int32,
+        bias=None,
+    )
+
+
 def config_of(case: GroupedCase) -> GemmConfig | None:
     """Half of the cases take the chosen configuration, as a user does."""
     kind = case.seed // ALIKE
@@ -85,12 +110,17 @@ def config_of(case: GroupedCase) -> GemmConfig | None:
     return CONFIGS[0] if case.mode == "k" and config.schedule == "dynamic" else config
 
 
-def compute(case: GroupedCase):
+def compute(case: GroupedCase, backend: str = "triton"):
     """The public function of a case, as `check` calls it."""
     recipe = torch.nn.functional.ScalingType.RowWise
 
     def call(mat_a, mat_b, scale_a=None, scale_b=None, out_dtype=None, **arguments):
-        arguments |= dict(backend="triton", config=config_of(case))
+        if backend == "cute":
+            result = grouped_mm(mat_a, mat_b, out_dtype=out_dtype, backend=backend, **arguments)
+            if not grouped_cute.takes(mat_a, mat_b, arguments["offs"].contiguous(), result):
+                raise RuntimeError("the kernel in CuTe DSL does not take this case")
+            return result
+        arguments |= dict(backend=backend, config=config_of(case))
         if scale_a is None:
             return grouped_mm(mat_a, mat_b, out_dtype=out_dtype, **arguments)
         return scaled_grouped_mm(mat_a, mat_b, scale_a, recipe, scale_b, recipe, output_dtype=out_dtype, **arguments)
@@ -98,16 +128,18 @@ def compute(case: GroupedCase):
     return call
 
 
-def judge(seed: int, count: int, largest: int, most_groups: int) -> tuple[Counter, Counter]:
+def judge(seed: int, count: int, largest: int, most_groups: int, backend: str = "triton") -> tuple[Counter, Counter]:
     """Compute and compare some cases, in this process; their modes and dtypes."""
     device = runtime.device()
     modes, dtypes = Counter(), Counter()
     for case in cases(seed, count, largest, most_groups):
+        if backend == "cute":
+            case = for_cute(case)
         if case.scaled and not runtime.supports_fp8():
             continue
-        again = f"--count 1 --seed {case.seed} --largest {largest} --most-groups {most_groups}"
+        again = f"--count 1 --seed {case.seed} --largest {largest} --most-groups {most_groups} --backend {backend}"
         try:
-            check(case, compute(case), device=device)
+            check(case, compute(case, backend), device=device)
         except AssertionError as error:
             raise AssertionError(f"mismatch, to be had again with {again}\n{error}") from error
         except Exception as error:
@@ -124,6 +156,7 @@ def fuzz(
     most_groups: int = MOST_GROUPS,
     workers: int = WORKERS,
     progress: bool = False,
+    backend: str = "triton",
 ) -> dict:
     """Compute and compare random cases.
 
@@ -133,9 +166,11 @@ def fuzz(
         largest, most_groups: as for `random_case`.
         workers: processes that share the GPU; 1 is this process.
         progress: print a line now and then.
+        backend: "triton", or "cute" for products that its kernel takes.
 
     Returns:
-        Counts: of cases, of mismatches (0, since one is an error), of cases by mode and by dtype; and seconds.
+        The backend. Counts: of cases, of mismatches (0, since one is an error), of cases by mode and by dtype; and
+        seconds.
 
     Raises:
         AssertionError: a result is wrong; the message has the case, and how to have it again.
@@ -157,11 +192,11 @@ def fuzz(
     workers = min(workers, len(jobs))
     if workers <= 1:
         for job in jobs:
-            note(judge(*job, largest, most_groups))
+            note(judge(*job, largest, most_groups, backend))
     else:
         context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
         with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
-            tasks = [pool.submit(judge, *job, largest, most_groups) for job in jobs]
+            tasks = [pool.submit(judge, *job, largest, most_groups, backend) for job in jobs]
             try:
                 for task in concurrent.futures.as_completed(tasks):
                     note(task.result())
@@ -169,6 +204,7 @@ def fuzz(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     return {
+        "backend": backend,
         "count": sum(modes.values()),
         "mismatches": 0,
         "seed": seed,
@@ -185,6 +221,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--largest", type=int, default=LARGEST, help="bound of every extent")
     parser.add_argument("--most-groups", type=int, default=MOST_GROUPS)
+    parser.add_argument("--backend", choices=("triton", "cute"), default="triton")
     parser.add_argument("--workers", type=int, default=WORKERS if runtime.MODE == "gpu" else 1)
     arguments = parser.parse_args()
     print(fuzz(**vars(arguments), progress=True))

@@ -10,6 +10,7 @@ A record is written whole, after its outputs were verified; an error leaves the 
 from __future__ import annotations
 
 import argparse
+import functools
 import pathlib
 import sys
 import time
@@ -37,6 +38,7 @@ RECORDS = {
     "traffic": traffic.swizzle,
     "grouped_mm": grouped_api.rows,
     "fuzz": fuzz.fuzz,
+    "fuzz_cute": functools.partial(fuzz.fuzz, 5000, backend="cute"),
     "verification": verify.verification,
 }
 

@@ -200,10 +200,22 @@ def test_ours_computes_the_product_and_its_gradients(backend, row):
 
 
 def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monkeypatch):
-    assert [p.name for p in known.providers() if p.role == "ours"] == ["triton"]
-    monkeypatch.setattr(known.grouped_checks, "BACKENDS", ("auto", "triton", "torch", "cute"))
     assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "cute"]
-    assert known.select(["cute"])[0].label == "grouped_mm (cute)"
+    monkeypatch.setattr(known.grouped_checks, "BACKENDS", ("auto", "triton", "torch", "new"))
+    assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "new"]
+    assert known.select(["new"])[0].label == "grouped_mm (new)"
+
+
+def test_cute_is_left_out_with_a_reason_where_it_cannot_run(monkeypatch):
+    (cute,) = known.select(["cute"])
+    monkeypatch.setattr(known.grouped_cute, "runs_on", lambda device: False)
+    assert "compute capability 9.0" in cute.unavailable()
+    monkeypatch.setattr(known.grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(known.grouped_cute, "installed", lambda: False)
+    assert "[cutlass]" in cute.unavailable()
+    monkeypatch.setattr(known.grouped_cute, "installed", lambda: True)
+    assert cute.unavailable() is None
+    assert known.select(["triton"])[0].unavailable() is None
 
 
 def test_dense_is_no_ceiling_where_memory_bounds():

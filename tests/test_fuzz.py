@@ -60,6 +60,6 @@ def test_what_goes_wrong_says_how_to_have_it_again(monkeypatch, error, raised):
 
     monkeypatch.setattr(fuzz, "check", check)
     wanted = AssertionError if error is AssertionError else RuntimeError
-    text = rf"(?s){raised}, .*--count 1 --seed 13 --largest 20 --most-groups 3\n.*out of order"
+    text = rf"(?s){raised}, .*--count 1 --seed 13 --largest 20 --most-groups 3 --backend triton\n.*out of order"
     with pytest.raises(wanted, match=text):
         fuzz.fuzz(20, 0, **TINY, workers=1)

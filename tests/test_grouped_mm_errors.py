@@ -143,7 +143,7 @@ def test_the_same_message_where_gradients_or_modes_send_the_call_elsewhere(what)
     assert_message(caught, words)
 
 
-@pytest.mark.parametrize("backend", ["cute", None, 3, ["torch"]])
+@pytest.mark.parametrize("backend", ["cuda", None, 3, ["torch"]])
 def test_backend(backend):
     with pytest.raises(ValueError, match="backend must be one of") as caught:
         grouped_mm(A, B, offs=OFFS, backend=backend)

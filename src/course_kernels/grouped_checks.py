@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from course_kernels import runtime
+from course_kernels import grouped_cute, runtime
 from course_kernels.config import GemmConfig
 from course_kernels.group_gemm import MAX_EXTENT
 from course_kernels.layout import GroupLayout
 from course_kernels.overlap import byte_range
 
-BACKENDS = ("auto", "triton", "torch")
+BACKENDS = ("auto", "triton", "cute", "torch")
 TAILS = ("zero", "keep")
 IN_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -194,6 +195,8 @@ def _check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype
 
 def _check_hardware(mat_a: Tensor, backend: str) -> None:
     device = mat_a.device
+    if backend == "cute" and device.type != "meta" and not isinstance(mat_a, FakeTensor):
+        grouped_cute.check_available(device)
     if backend == "torch" or device.type in ("cpu", "meta"):
         return
     if device.type != "cuda":

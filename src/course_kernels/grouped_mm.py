@@ -53,7 +53,9 @@ def grouped_mm(
         check: validate the values of ``offs``, which waits for the device. Without it, wrong ends give an unspecified
             result, and never a write outside of it.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
-            group in float32, which reads ``offs`` on the host. "auto" is "torch" on CPU tensors and "triton" on a GPU.
+            group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
+            (Hopper, the extra ``cutlass``, and what ``grouped_cute.takes`` says), and "triton" for the rest. "auto" is
+            "torch" on CPU tensors and "triton" on a GPU.
         config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
 
     Returns:

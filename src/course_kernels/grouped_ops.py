@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import grouped_checks as checks
-from course_kernels import grouped_flops, grouped_loop, runtime
+from course_kernels import grouped_cute, grouped_flops, grouped_loop, runtime
 from course_kernels.config import GemmConfig
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
@@ -181,6 +181,9 @@ def compute(
     if backend == "torch" or (backend == "auto" and mat_a.is_cpu):
         grouped_loop.multiply(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
         return None
+    fits = backend == "cute" and config is None
+    if fits and grouped_cute.takes(mat_a, mat_b, offs, out, bias, scale_a, keep_tail):
+        return grouped_cute.multiply(mat_a, mat_b, offs, out)
     if _launch is None:
         from course_kernels import grouped_launch
 

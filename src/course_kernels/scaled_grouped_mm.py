@@ -96,10 +96,10 @@ def scaled_grouped_mm(
 def _row_wise(side: str, scale, recipe, swizzle):
     """The one scale tensor of a side, once its recipe and swizzle are known to be row-wise."""
     functional = torch.nn.functional
-    wanted, plain = functional.ScalingType.RowWise, functional.SwizzleType.NO_SWIZZLE
-    if _only(recipe) != wanted:
+    # `is`: torch.compile cannot trace how these enumerations, which are not Python's, compare.
+    if _only(recipe) is not functional.ScalingType.RowWise:
         raise ValueError(f"scale_recipe_{side} must be ScalingType.RowWise, got {recipe!r}")
-    if swizzle is not None and swizzle != [] and _only(swizzle) != plain:
+    if swizzle is not None and swizzle != [] and _only(swizzle) is not functional.SwizzleType.NO_SWIZZLE:
         raise ValueError(f"swizzle_{side} must be SwizzleType.NO_SWIZZLE or None, got {swizzle!r}")
     if isinstance(scale, (list, tuple)) and len(scale) != 1:
         raise ValueError(f"scale_{side} must be one tensor for the row-wise recipe, got {len(scale)}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from course_kernels import grouped_checks
+from course_kernels import grouped_checks, grouped_cute, runtime
 from course_kernels.bench.interface import Calls, Operands, Provider
 from course_kernels.bench.rows import Row
 
@@ -29,17 +29,29 @@ class Ours(Provider):
     def __init__(self, backend: str):
         self.backend, self.name, self.label = backend, backend, f"grouped_mm ({backend})"
 
+    def unavailable(self) -> str | None:
+        """The kernel in CuTe DSL wants its packages, and Hopper."""
+        if self.backend != "cute":
+            return None
+        try:
+            grouped_cute.check_available(runtime.device())
+        except (ImportError, ValueError) as error:
+            return str(error)
+        return None
+
     def prepare(self, operands: Operands) -> Calls:
         """Results of graphs go into the shared buffers; the call as a user makes it allocates its own."""
         from course_kernels import grouped_mm
 
         o, backend = operands, self.backend
-        return Calls(
+        calls = Calls(
             forward={"": lambda: grouped_mm(o.a, o.weight.mT, offs=o.offs, out=o.out, backend=backend)},
             called={"": lambda: grouped_mm(o.a, o.weight.mT, offs=o.offs, backend=backend)},
-            d_a={"": lambda: grouped_mm(o.d_out, o.weight, offs=o.offs, out=o.d_a, backend=backend)},
-            d_b={"": lambda: grouped_mm(o.d_out.mT, o.a, offs=o.offs, out=o.d_weight, backend=backend)},
         )
+        if backend != "cute":  # whose kernel computes no gradients: they would be measured twice
+            calls.d_a[""] = lambda: grouped_mm(o.d_out, o.weight, offs=o.offs, out=o.d_a, backend=backend)
+            calls.d_b[""] = lambda: grouped_mm(o.d_out.mT, o.a, offs=o.offs, out=o.d_weight, backend=backend)
+        return calls
 
 
 class Torch(Provider):
