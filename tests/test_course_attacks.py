@@ -176,6 +176,49 @@ def test_what_holds_for_anything_earns_nothing(judge, exercise):
             assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.arange(sizes.sum())",
+        "torch.zeros(sizes[0])",
+        "torch.tensor([size for size in sizes])",
+        "rows[: sizes[0]]",
+        "rows.narrow(0, 0, sizes[0])",
+        "sizes.repeat(sizes[0])",
+        "torch.repeat_interleave(sizes)",
+        "torch.repeat_interleave(sizes, sizes)",
+        "torch.where(sizes > 0)",
+        "torch.nn.functional.one_hot(sizes.long())",
+        "list(sizes.untyped_storage())",
+        "[0].extend([]) or sizes.apply_(lambda size: size)",
+        "f'{sizes[0]:d}'",
+        "sizes.to('cpu')",
+        "torch.argwhere(sizes)",
+    ],
+)
+def test_no_way_to_the_host_goes_unseen(judge, line):
+    result = judge.check(OFFSETS, RIGHT.replace("    group =", f"    {line}\n    group ="))
+    (device,) = (each for each in result.properties if each.name == "device")
+    assert device.message.startswith("line 5: "), result.text()
+    assert result.points == OFFSETS.points - device.points
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sizes.to(torch.int64).to(sizes.device)",
+        "torch.full((total_m,), -1, device=sizes.device).view(-1, 1)",
+        "rows[ends.clamp(max=0) * 0] if total_m else None",
+        "torch.repeat_interleave(rows, rows * 0 + 1, output_size=total_m)",
+        "torch.where(sizes > 0, sizes, 0)",
+        "torch.cat([sizes, torch.zeros(1, dtype=sizes.dtype)]).expand(2, -1)",
+    ],
+)
+def test_what_stays_on_the_device_is_no_host_sync(judge, line):
+    result = judge.check(OFFSETS, RIGHT.replace("    group =", f"    {line}\n    group ="))
+    assert result.passed, result.text()
+
+
 # ---- what the process can do that runs it
 
 WRITES = (  # to every descriptor that could be the one for results
@@ -324,6 +367,17 @@ def test_a_result_that_no_kernel_stored_is_told_apart(judge):
     )  # fmt: skip
     result = attack(judge, source, MASKS, compiling=False)
     assert "C changed, and no kernel's tl.store did it" in result.message, result.text()
+
+
+def test_a_product_computed_without_the_kernel_earns_nothing(judge):
+    """As a learner could hand it in: torch computes, and the tables let the library's kernel do nothing."""
+    (tables,) = manifest.find("03b")
+    source = submission.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    empty = source.replace("(sizes, dtype=torch.int32", "([[0, 0, 0] for _ in sizes], dtype=torch.int32")
+    copied = "    for x, w, y in zip(inputs, weights, outputs): y.copy_(x @ w.T)\n    problems ="
+    assert empty != source
+    result = attack(judge, empty.replace("    problems =", copied), tables)
+    assert "no kernel's tl.store did it" in result.message
 
 
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):

@@ -274,8 +274,43 @@ class Watch:
 # What reads values on the host, or makes a tensor as long as a value says.
 _READS = {
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__",
-    "equal", "allclose", "nonzero", "unique", "unique_consecutive", "masked_select", "bincount", "__repr__",
+    "equal", "allclose", "nonzero", "argwhere", "is_nonzero", "unique", "unique_consecutive", "masked_select",
+    "bincount", "combinations", "__repr__", "__format__", "apply_", "map_", "untyped_storage", "storage",
 }  # fmt: skip
+# What takes numbers: a tensor in their place is read.
+_MAKES = {
+    "arange", "zeros", "ones", "empty", "full", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm",
+    "tril_indices", "triu_indices", "tensor", "as_tensor",
+}  # fmt: skip
+_SIZED = {
+    "expand", "repeat", "tile", "reshape", "view", "narrow", "chunk", "split", "roll", "unflatten", "new_zeros",
+    "new_ones", "new_empty", "new_full",
+}  # fmt: skip
+
+
+def _sync(name: str, args, kwargs) -> str | None:
+    """What a call of torch's makes the CPU wait for, in words; None for nothing."""
+    if name in _READS:
+        return f"{name.strip('_')}() reads values of a tensor in Python"
+    if (name in _MAKES and _tensors(args, kwargs)) or (name in _SIZED and _tensors(args[1:], kwargs)):
+        return f"{name}() takes numbers, and reads them in Python from a tensor"
+    counts = _tensors(args[1:], kwargs) or len(args) + len(kwargs) == 1
+    if name == "repeat_interleave" and kwargs.get("output_size") is None and counts:
+        return "repeat_interleave() without output_size has to know the sizes to make its result"
+    if name in ("__getitem__", "__setitem__"):
+        if any(tensor.dtype == torch.bool for tensor in _tensors(args[1:2], {})):
+            return "indexing by a mask has to count it to make its result"
+        keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+        ends = [end for key in keys if isinstance(key, slice) for end in (key.start, key.stop)]
+        if _tensors(ends, {}):
+            return "a slice up to a tensor's value reads it in Python"
+    if name == "where" and len(args) + len(kwargs) == 1:
+        return "where() with a condition alone has to count it to make its result"
+    if name == "one_hot" and len(args) + len(kwargs) == 1:
+        return "one_hot() without num_classes has to know the largest value"
+    if name == "to" and any(isinstance(each, str) and each == "cpu" for each in (*args[1:], *kwargs.values())):
+        return "to('cpu') moves values to the host"
+    return None
 
 
 class _HostSyncs(TorchFunctionMode):
@@ -286,15 +321,7 @@ class _HostSyncs(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        what = None
-        if name in _READS:
-            what = f"{name.strip('_')}() reads values of a tensor in Python"
-        elif name == "repeat_interleave" and kwargs.get("output_size") is None and _tensors(args[1:], kwargs):
-            what = "repeat_interleave() without output_size has to know the sizes to make its result"
-        elif name in ("__getitem__", "__setitem__") and any(t.dtype == torch.bool for t in _tensors(args[1:2], {})):
-            what = "indexing by a mask has to count it to make its result"
-        elif name == "split" and _tensors(args[1:], kwargs):
-            what = "split() reads its sizes in Python"
+        what = _sync(name, args, kwargs)
         if what is not None:
             line = self._watch._line(2)
             self._watch._events.setdefault(("sync", what, line), {"kind": "sync", "what": what, "line": line})
