@@ -39,7 +39,9 @@ RECORDS = {
     "grouped_mm": grouped_api.rows,
     "fuzz": fuzz.fuzz,
     "fuzz_cute": functools.partial(fuzz.fuzz, 5000, backend="cute"),
-    "verification": verify.verification,
+    "gpu_tests": verify.gpu_tests,
+    "sanitizers": verify.sanitizers,
+    "notebooks": verify.notebooks,
 }
 
 

@@ -1,7 +1,7 @@
 """What has to hold on a GPU, run and counted: the GPU tests, compute-sanitizer over every kernel, the notebooks.
 
-Needs `compute-sanitizer` on the path, and Jupyter with nbval for the notebooks. A part that cannot run is an error, not
-an omission: the record says of every part that it ran.
+Needs `compute-sanitizer` on the path, and Jupyter with nbval for the notebooks. What cannot run is an error, not an
+omission.
 """
 
 from __future__ import annotations
@@ -53,20 +53,21 @@ def gpu_tests() -> dict[str, int]:
     modules = sorted(str(path) for path in (ROOT / "tests").glob("test_*.py") if "mark.gpu" in path.read_text())
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *QUIET]
     with ThreadPoolExecutor(PROCESSES) as pool:
-        counts = list(pool.map(lambda module: pytest_counts(run([*command, module])), modules))
-    return {name: sum(each.get(name, 0) for each in counts) for name in ("passed", "skipped")}
+        running = [pool.submit(lambda module: pytest_counts(run([*command, module])), module) for module in modules]
+    failed = [str(each.exception()) for each in running if each.exception()]
+    if failed:
+        raise RuntimeError("\n\n".join(failed))
+    return {name: sum(each.result().get(name, 0) for each in running) for name in ("passed", "skipped")}
 
 
-def verification() -> dict:
-    """Counts of every part. The parts run at the same time: each waits for the host most of the time."""
-    parts = {
-        "gpu tests": gpu_tests,
-        "memcheck": lambda: sanitized("memcheck", r"ERROR SUMMARY: (\d+) errors?"),
-        "racecheck": lambda: sanitized("racecheck", r"RACECHECK SUMMARY: (\d+) hazards?"),
-        "notebook cells": lambda: pytest_counts(
-            run([sys.executable, "-m", "pytest", "--nbval", "--nbval-cell-timeout=300", *QUIET, "notebooks"])
-        ),
-    }
-    with ThreadPoolExecutor(len(parts)) as pool:
-        running = {name: pool.submit(part) for name, part in parts.items()}
-        return {name: part.result() for name, part in running.items()}
+def sanitizers() -> dict[str, dict[str, int]]:
+    """Both tools over every kernel, at the same time: each waits for the host most of the time."""
+    summaries = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}
+    with ThreadPoolExecutor(len(summaries)) as pool:
+        return dict(zip(summaries, pool.map(sanitized, summaries, summaries.values())))
+
+
+def notebooks() -> dict[str, int]:
+    """Counts of every lesson's cells, run here and compared with the stored outputs."""
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-cell-timeout=300", *QUIET, "notebooks"]
+    return pytest_counts(run(command))
