@@ -504,7 +504,9 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 # %% [markdown]
 # ## Try it here
 #
-# Exercises 03 (the tile walk; the tables) are not out yet. Until then, change a cell and run it again:
+# [Exercise 03a](../exercises/03a_tile_walk.ipynb), the walk over all tiles: in another order, past problems with none.
+# [Exercise 03b](../exercises/03b_tables.ipynb), the tables of a batch: views of any kind, and no copy.
+# Or change a cell and run it again:
 #
 # 1. In `grouped_kernel`, step by 1 instead of `tl.num_programs(0)`. Is the answer still right? How many tiles do 4
 #    programs compute now, and why does no check of the result notice?
