@@ -3,6 +3,7 @@
     compute-sanitizer --tool memcheck python3 tools/sanitize.py
     compute-sanitizer --tool racecheck python3 tools/sanitize.py
 
+The kernel in CuTe DSL is among them on Hopper where the packages of the extra cutlass are installed.
 Each product is compared with the oracle, so that a clean report is the report of kernels that did their work. Without
 a GPU the same cases run in Triton's interpreter, which checks this program and nothing else. `--list` names the cases;
 names given as arguments select some of them.
@@ -21,7 +22,9 @@ os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 import course_kernels as ck  # isort: skip
 import torch
 
+from course_kernels import grouped_cute
 from course_kernels.grouped_cases import MODES, GroupedCase, check
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
@@ -160,12 +163,48 @@ def run_packed(packed: Packed) -> str:
     return f"grouped_mm of {len(packed.case.sizes)}"
 
 
+@dataclass(frozen=True)
+class Cute:
+    """One configuration of the kernel in CuTe DSL, on groups with boundary tiles and a tail."""
+
+    config: CuteConfig
+    dtype: torch.dtype
+    out_dtype: torch.dtype
+
+    def __str__(self) -> str:
+        dtypes = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.out_dtype))
+        return "-".join(("cute", self.config.name, *dtypes))
+
+
+def cute_cases() -> list[Cute]:
+    """Every configuration, and each dtype once; none where the kernel cannot run."""
+    if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
+        return []
+    found = [Cute(config, torch.bfloat16, torch.bfloat16) for config in CONFIGS]
+    return [*found, Cute(CONFIGS[0], torch.float16, torch.float16), Cute(CONFIGS[0], torch.bfloat16, torch.float32)]
+
+
+def run_cute(cute: Cute) -> str:
+    """Compute a case and compare; the result lies in memory that is checked for writes around it."""
+
+    def function(mat_a, mat_b, offs, out, out_dtype=None):
+        grouped_cute.multiply(mat_a, mat_b, offs, out, cute.config)
+        return out
+
+    sizes = (65, 0, 300, 16, 1)
+    case = GroupedCase(
+        "m", sizes, N=264, K=136, dtype=cute.dtype, out_dtype=cute.out_dtype, layout_b="col", tail_size=37
+    )
+    check(replace(case, layout_out="pitched"), function, device=ck.runtime.device())
+    return f"grouped_mm of {len(sizes)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run, by name; default: all")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    known = {str(case): case for case in (*cases(), *packed_cases())}
+    known = {str(case): case for case in (*cases(), *packed_cases(), *cute_cases())}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
@@ -177,7 +216,8 @@ def main() -> int:
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
         case = known[name]
-        print(f"{name}: exact; {run_packed(case) if isinstance(case, Packed) else run(case)}", flush=True)
+        function = {Case: run, Packed: run_packed, Cute: run_cute}[type(case)]
+        print(f"{name}: exact; {function(case)}", flush=True)
     if ck.runtime.MODE == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.MODE}")

@@ -99,14 +99,18 @@ class Plan:
         self._function(mat_a, mat_b, out, offs)
 
 
-def multiply(mat_a, mat_b, offs, out) -> Plan:
+def multiply(mat_a, mat_b, offs, out, config: CuteConfig | None = None) -> Plan:
     """Write the product of operands that the kernel ``takes`` to ``out``, zeros to the tail.
+
+    Args:
+        mat_a, mat_b, offs, out: as for ``takes``.
+        config: instead of the chosen one.
 
     Returns:
         The launch, which can be run again on tensors of the same form.
     """
     groups, depth, columns = mat_b.shape
-    config = choose(mat_a.shape[0], columns, depth, groups)
+    config = config or choose(mat_a.shape[0], columns, depth, groups)
     with torch.cuda.device(mat_a.device):
         plan = Plan(mat_a.device, _compiled(config, mat_a.dtype, out.dtype, mat_a.device))
         plan.run((mat_a, mat_b, offs, out))
