@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 import uuid
 import zipfile
 from pathlib import Path
@@ -226,6 +227,24 @@ def test_a_huge_file_is_not_read(tmp_path):
         os.truncate(tmp_path / f"{name}-of" / name, 1 << 40)
         (file,) = unpack.folder(tmp_path / f"{name}-of")
         assert (file.data, file.refused) == (b"", f"has 1,048,576 MB; {says}")
+
+
+def test_a_folder_full_of_notebooks_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpack, "MAX_TOTAL_MB", 1)
+    hand_in(tmp_path, {f"{i}.ipynb": bytes(300 << 10) for i in range(9)})
+    *read, last = unpack.folder(tmp_path)
+    assert [file.where for file in read] == ["0.ipynb", "1.ipynb", "2.ipynb", "3.ipynb"]
+    assert last.refused == "more than 1 MB of notebooks: the rest is not looked at"
+
+
+def test_a_class_is_not_held_in_memory_all_at_once(tmp_path):
+    hand_in(tmp_path, {f"s{i}/01_offsets.ipynb": notebook("# " + "x" * (4 << 20), ANSWER) for i in range(6)})
+    tracemalloc.start()
+    found, _ = handed_in.collect(tmp_path, BOTH)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 6
+    assert peak < 20 << 20, "of 24 MB that were handed in"
 
 
 def test_no_link_is_followed(tmp_path):

@@ -74,38 +74,36 @@ def collect(
     Raises:
         OSError: the folder cannot be read.
     """
-    found: dict[str, list[File]] = {}
+    whose: dict[str, list[Path]] = {}
     strangers = []
     ignored = {path.resolve() for path in ignore}
     for name in sorted(os.listdir(folder)):
         path = folder / name
         if unpack.passed_over(name):
             continue
-        if path.is_symlink():
-            files, student = [File(name, refused="is a link, which is not followed")], _student(path, exercises)
-        elif path.is_dir():
-            files, student = unpack.folder(path), name
-        elif path.resolve() in ignored:
-            continue
-        else:
-            files, student = _files(path), _student(path, exercises)
-            if files is None:
-                strangers.append(name)
-                continue
-        found.setdefault(student, []).extend(files)
-    return [sort_out(student, found[student], exercises) for student in sorted(found)], strangers
+        if path.is_dir() and not path.is_symlink():
+            whose.setdefault(name, []).append(path)
+        elif path.is_symlink() or name.casefold().endswith((".zip", ".ipynb", *_OTHER_ARCHIVES)):
+            whose.setdefault(_student(path, exercises), []).append(path)
+        elif path.resolve() not in ignored:
+            strangers.append(name)
+    # One after the other: what one handed in may fill a good part of the memory.
+    found = [sort_out(who, [file for path in whose[who] for file in _files(path)], exercises) for who in sorted(whose)]
+    return found, strangers
 
 
-def _files(path: Path) -> list[File] | None:
-    """What is in a file that lies among the folders; None where it is no submission."""
+def _files(path: Path) -> list[File]:
+    """What is in an entry of the folder of submissions."""
     name = path.name.casefold()
+    if path.is_symlink():
+        return [File(path.name, refused=unpack.LINK)]
+    if path.is_dir():
+        return unpack.folder(path)
     if name.endswith(".zip"):
         return unpack.archive(path)
     if name.endswith(".ipynb"):
         return [unpack.notebook(path, path.name)]
-    if name.endswith(_OTHER_ARCHIVES):
-        return [File(path.name, refused="is no zip file: unpack it")]
-    return None
+    return [File(path.name, refused="is no zip file: unpack it")]
 
 
 def _student(path: Path, exercises: Sequence[Exercise]) -> str:

@@ -17,8 +17,10 @@ from typing import NamedTuple
 MAX_NOTEBOOK_MB = 16  # the course's own, outputs included, have 0.1
 MAX_ARCHIVE_MB = 64
 MAX_UNPACKED_MB = 64  # all notebooks of one archive together
+MAX_TOTAL_MB = 256  # all notebooks of one folder together
 MAX_FILES = 20_000
 MAX_DEPTH = 12
+LINK = "is a link, which is not followed"
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others can ask for gigabytes before the first byte comes
 _OUTSIDE = re.compile(r"/|[A-Za-z]:/")
 _MB = 1 << 20
@@ -93,7 +95,7 @@ def _opened(path: Path, limit_mb: int, kind: str):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         if path.is_symlink():
-            raise Refused("is a link, which is not followed") from None
+            raise Refused(LINK) from None
         raise
     file = os.fdopen(handle, "rb")
     status = os.fstat(handle)
@@ -111,7 +113,7 @@ def _reason(error: Exception) -> str:
 
 
 def _walk(root: Path) -> Iterator[File]:
-    stack, seen = [(root, "", 0)], 0
+    stack, seen, left = [(root, "", 0)], 0, MAX_TOTAL_MB * _MB
     while stack:
         here, prefix, depth = stack.pop()
         try:
@@ -129,16 +131,21 @@ def _walk(root: Path) -> Iterator[File]:
                 continue
             if entry.is_symlink():
                 if name.endswith((".ipynb", ".zip")) or Path(entry.path).is_dir():
-                    yield File(where, refused="is a link, which is not followed")
+                    yield File(where, refused=LINK)
             elif entry.is_dir():
                 if depth < MAX_DEPTH:
                     stack.append((Path(entry.path), where + "/", depth + 1))
                 else:
                     yield File(where, refused=f"more than {MAX_DEPTH} folders deep: not looked at")
-            elif name.endswith(".ipynb"):
-                yield notebook(Path(entry.path), where)
-            elif name.endswith(".zip"):
-                yield from archive(Path(entry.path), where)
+            elif name.endswith((".ipynb", ".zip")):
+                path = Path(entry.path)
+                found = [notebook(path, where)] if name.endswith(".ipynb") else archive(path, where)
+                yield from found
+                left -= sum(len(file.data) for file in found)
+                if left < 0:
+                    reason = f"more than {MAX_TOTAL_MB} MB of notebooks: the rest is not looked at"
+                    yield File(prefix or here.name, refused=reason)
+                    return
 
 
 def _members(opened: zipfile.ZipFile, where: str) -> Iterator[File]:
@@ -169,7 +176,7 @@ def _members(opened: zipfile.ZipFile, where: str) -> Iterator[File]:
 
 def _why_not(info: zipfile.ZipInfo) -> str:
     if stat.S_ISLNK(info.external_attr >> 16):
-        return "is a link, which is not followed"
+        return LINK
     if not info.filename.casefold().endswith(".ipynb"):
         return "is a zip file in a zip file, which is not opened"
     if info.flag_bits & 1:
