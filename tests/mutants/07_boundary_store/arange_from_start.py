@@ -1,0 +1,12 @@
+# ruff: noqa
+# check: -
+# says: line 9: ValueError: arange's arguments must be of type tl.constexpr
+@triton.jit
+def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Store tile (j, i) of a group that has columns `start` to `end` of C (N, total_m). acc: (BLOCK_N, BLOCK_M)."""
+    features = j * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = start + i * BLOCK_M
+    tokens = tl.arange(first, first + BLOCK_M)
+    pointers = c_ptr + features[:, None] * ldc + tokens[None, :]
+    inside = (features[:, None] < N) & (tokens[None, :] < end)
+    tl.store(pointers, acc.to(c_ptr.dtype.element_ty), mask=inside)
