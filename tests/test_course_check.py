@@ -93,6 +93,7 @@ def test_a_missing_notebook_says_how_to_get_it(course, capsys):
 
 def test_no_exercises_at_all(tmp_path, monkeypatch, capsys):
     (tmp_path / "solutions").mkdir()
+    shutil.copy(ROOT / "solutions" / f"{FIRST.name}.ipynb", tmp_path / "solutions")
     monkeypatch.setattr(places, "checkout", lambda: None)
     monkeypatch.chdir(tmp_path / "solutions")  # what lies here is nobody's answer
     assert command.main(["check", "01"]) == 3
@@ -201,7 +202,9 @@ def test_watch_checks_at_once_and_after_each_save(tmp_path, capsys):
         os.replace(tmp_path / "new", path)
 
     check, seen = checker(4, None, 10)
-    script = Script(None, lambda: path.write_text("two, longer"), None, None, path.unlink, None, replace, None)
+    script = Script(
+        None, lambda: path.write_text("two, longer"), None, None, None, None, path.unlink, None, replace, None, None
+    )
     assert watch([(FIRST, path)], check, True, script) == 0
     assert seen == [("01", "one"), ("01", "two, longer"), ("01", "three")]
     assert "✓ 01 checked 2 times, at last 10 of 10 points" in capsys.readouterr().out

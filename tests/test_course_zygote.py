@@ -62,7 +62,9 @@ def test_a_dead_zygote_is_replaced(judge):
 
 
 def test_a_dead_nursery_is_replaced(judge):
-    kill(judge._nursery._process.pid)
+    nursery = judge._nursery._process.pid
+    for pid in (nursery, *children_of(nursery)):
+        kill(pid)
     assert judge.check(OFFSETS, RIGHT).passed
 
 
