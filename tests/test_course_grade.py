@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.metadata
 import io
 import json
 import os
@@ -145,8 +146,9 @@ def test_versions_the_handed_out_name_first_and_no_text_twice(tmp_path):
 
 
 def test_what_is_no_submission_is_named(tmp_path):
-    hand_in(tmp_path, {"roster.csv": b"", ".DS_Store": b"", "grades.csv": b"", "ann/01_offsets.ipynb": answer()})
-    found, strangers = handed_in.collect(tmp_path, BOTH, ignore=[tmp_path / "grades.csv"])
+    ours = {"grades.csv": b"", "scores/ann/results.json": b""}
+    hand_in(tmp_path, {"roster.csv": b"", ".DS_Store": b"", "ann/01_offsets.ipynb": answer(), **ours})
+    found, strangers = handed_in.collect(tmp_path, BOTH, ignore=[tmp_path / "grades.csv", tmp_path / "scores"])
     assert ([each.student for each in found], strangers) == (["ann"], ["roster.csv"])
 
 
@@ -539,6 +541,27 @@ def test_wrong_usage_has_one_line_and_a_code(tmp_path, monkeypatch, capsys, argu
     printed = capsys.readouterr()
     assert says in printed.err
     assert printed.out == ""
+
+
+def test_a_machine_without_triton_says_so(tmp_path, monkeypatch, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer()})
+
+    def version(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    journal.engine.cache_clear()
+    assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv")]) == 3
+    assert capsys.readouterr().err == "course grade: answers cannot be checked here: torch is not installed\n"
+
+
+def test_what_the_command_wrote_is_no_submission(tmp_path, monkeypatch, pretend, capsys):
+    monkeypatch.chdir(tmp_path)
+    hand_in(tmp_path, {"ann/01_offsets.ipynb": answer()})
+    for _ in range(2):
+        assert command.main(["grade", ".", "--only", "01", "--gradescope", "scores"]) == 0
+        assert capsys.readouterr().err == ""
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["ann", "ann"]
 
 
 def test_two_at_once_do_not_write_the_same_file(tmp_path, capsys):

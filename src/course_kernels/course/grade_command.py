@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = {each for name in arguments.only or () for each in manifest.find(name)}
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]
         kept_in = out.with_name(f"{out.name}.journal")
-        found, strangers = handed_in.collect(folder, exercises, ignore=(out, kept_in))
+        ours = [path for path in (out, kept_in, arguments.gradescope) if path is not None]
+        found, strangers = handed_in.collect(folder, exercises, ignore=ours)
     except OSError as error:
         return _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}")
     except ValueError as error:

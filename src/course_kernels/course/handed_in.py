@@ -66,7 +66,7 @@ def collect(
     Args:
         folder: holds a folder, a zip file or notebooks for each student.
         exercises: that are graded.
-        ignore: files in it that are nobody's submission.
+        ignore: what in it is nobody's submission.
 
     Returns:
         The submissions, sorted by student, and the names of the files that are none.
@@ -79,13 +79,14 @@ def collect(
     ignored = {path.resolve() for path in ignore}
     for name in sorted(os.listdir(folder)):
         path = folder / name
-        if unpack.passed_over(name):
+        link = path.is_symlink()
+        if unpack.passed_over(name) or (not link and path.resolve() in ignored):
             continue
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir() and not link:
             whose.setdefault(name, []).append(path)
-        elif path.is_symlink() or name.casefold().endswith((".zip", ".ipynb", *_OTHER_ARCHIVES)):
+        elif link or name.casefold().endswith((".zip", ".ipynb", *_OTHER_ARCHIVES)):
             whose.setdefault(_student(path, exercises), []).append(path)
-        elif path.resolve() not in ignored:
+        else:
             strangers.append(name)
     # One after the other: what one handed in may fill a good part of the memory.
     found = [sort_out(who, [file for path in whose[who] for file in _files(path)], exercises) for who in sorted(whose)]
