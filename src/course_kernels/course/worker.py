@@ -77,6 +77,8 @@ def describe(error: BaseException, path: str) -> dict:
     if isinstance(root, SyntaxError):
         text = root.msg
     innermost = traceback.extract_tb(root.__traceback__)[-1:]
+    if not text and isinstance(root, AssertionError) and innermost and innermost[0].filename != path:
+        text = (innermost[0].line or "").replace("assert ", "this must hold: ", 1)  # Triton asserts without a message
     # torch raises this class, too, for what it cannot do; a hole's stands in the learner's own code.
     hole = isinstance(root, NotImplementedError) and bool(innermost) and innermost[0].filename == path
     return {
