@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import json
 import os
+import random
 import re
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from course_kernels.course import distrust, manifest, screen, submission, syscalls
 from course_kernels.course import judge as judging
-from course_kernels.course import manifest, screen, submission, syscalls
 from course_kernels.course.judge import Judge
 from course_kernels.course.results import Result
 
@@ -347,6 +350,57 @@ def test_a_forged_pass_needs_the_right_numbers(judge):
         assert not result.passed
         failed = {each.name for each in result.properties if each.status == "fail"}
         assert {"ends", "rows", "empty", "tail"} <= failed or result.points == 0, result.text()
+
+
+class Forger:
+    """Makes messages of the right form with anything in them, as a child would that knows the judge's source."""
+
+    ODD = (
+        *(None, True, -1, 10**30, 0.5, float("inf"), float("nan")),
+        *("", "x\x1b[2J", [], [[]], {}, {"not": 3}, [None] * 7),
+    )
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+
+    def anything(self, depth=0):
+        kind = self.rng.randrange(8 if depth < 3 else 4)
+        if kind < 3:
+            return self.rng.choice(self.ODD)
+        if kind == 3:
+            dtype = self.rng.choice([torch.int64, torch.float32, torch.bool, torch.float16])
+            return torch.ones(self.rng.choice([(), (0,), (3,), (2, 3)]), dtype=dtype)
+        if kind < 6:
+            return [self.anything(depth + 1) for _ in range(self.rng.randrange(7))]
+        return {name: self.anything(depth + 1) for name in self.rng.sample(["first", "key", "hashes", "line"], 2)}
+
+    def altered(self, value):
+        """A value with some of its parts replaced."""
+        if self.rng.random() < 0.06:
+            return self.anything()
+        if isinstance(value, dict):
+            return {key: self.altered(each) for key, each in value.items()}
+        return [self.altered(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # a tensor where an examiner looks up a name
+@pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
+def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch):
+    solution = submission.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+    wrong = sorted((ROOT / "tests" / "mutants" / exercise.name).glob("*.py"))[0].read_text(encoding="utf-8")
+    asked, sent, forger = judge._ask, [], Forger(exercise.name)
+    monkeypatch.setattr(judge, "_ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
+    for source in (solution, wrong):
+        judge.check(exercise, source, 1, compiling=False)
+
+    def forge(*_):
+        messages = [forger.altered(message) for message in forger.rng.choice(sent).messages]
+        return judging.Outcome([distrust.message(m) for m in messages if isinstance(m, dict) and "error" not in m])
+
+    monkeypatch.setattr(judge, "_ask", forge)
+    for _ in range(60):
+        result = judge.check(exercise, solution, 1, compiling=False)
+        assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
 
 
 # ---- kernels

@@ -35,15 +35,39 @@ def message(data) -> dict:
     return {**data, "error": {"stuck": False, **error, "program": program}}
 
 
-def output(data) -> Written:
-    """An output that came back.
+def outputs(watched) -> dict[str, Written]:
+    """The outputs that came back, by name.
 
     Args:
-        data: one of `Watch.report`'s outputs.
+        watched: what `Watch.report` makes.
 
     Raises:
-        ValueError: it claims more elements than were sent, so that looking at it would take any amount of memory.
+        ValueError: one has another form, or claims more elements than were sent, so that looking at it would take any
+            amount of memory.
     """
+    return {str(each["name"]): _written(each) for each in _dicts(watched, "outputs")}
+
+
+def events(watched) -> list[dict]:
+    """What the probes saw.
+
+    Args:
+        watched: what `Watch.report` makes.
+
+    Raises:
+        ValueError: an event has another form.
+    """
+    return _dicts(watched, "events")
+
+
+def _dicts(watched, name: str) -> list[dict]:
+    found = watched.get(name, []) if isinstance(watched, dict) else None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ValueError(f"{name} of another form")
+    return found
+
+
+def _written(data: dict) -> Written:
     shape, strides, size = data["shape"], data["strides"], data["buffer"].numel()
     if not all(type(extent) is int and extent >= 0 for extent in (*shape, *strides)) or math.prod(shape) > size:
         raise ValueError("an output with more elements than its memory")

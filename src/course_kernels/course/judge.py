@@ -1,6 +1,18 @@
 """Checks one answer: draws inputs, has another process run the answer on them, compares what comes back as bytes.
 
-This process never runs an answer. What it reports is computed here, from inputs that it drew itself.
+This process never runs an answer. What it reports is computed here, from inputs that it drew itself, so replacing a
+checker, forging a message or knowing a seed earns nothing: there is no other way to points than the right numbers for
+these inputs. Who gets past the screen and is determined can still arrive at them otherwise than an exercise asks for:
+
+- The probes live in the process that they watch. Code that takes them over can hide a read outside of a matrix or a
+  host sync, and claim that a kernel stored what numpy computed. Canaries and NaN around every matrix do not depend on
+  them: what they show is judged here.
+- On a GPU there are no probes: that a kernel of the learner's wrote a result is not shown there. A grade should come
+  from the interpreter.
+- That an answer compiles is what the compiling process says. It sees the same source, and no inputs; its word is worth
+  the points of that one check.
+- The library's own kernels are in the process, and an oracle: an answer past the screen can call them. It cannot read
+  solutions, other people's answers or this process, where the kernel has Landlock and system call filters.
 """
 
 from __future__ import annotations
@@ -21,7 +33,7 @@ from course_kernels.course import diagnose, distrust, screen, wire
 from course_kernels.course.case import Case, Ran
 from course_kernels.course.manifest import Exercise
 from course_kernels.course.results import FAILED, PASSED, TODO, Property, Result
-from course_kernels.course.zygote import Nursery, Zygote
+from course_kernels.course.zygote import MODES, Nursery, Zygote
 
 GRACE_S = 2.0  # beyond an exercise's limit, before its process is killed
 COMPILE_S = 7.0
@@ -49,20 +61,15 @@ class Outcome:
 
 
 class Judge:
-    """Checks answers, one at a time. Starting one takes a second or two, in the background.
+    """Checks answers, one at a time. Starting one takes a second or two, in the background."""
 
-    Args:
-        compiling: whether to start at once what compiles answers, too; without, the first exercise that needs it waits.
-    """
-
-    def __init__(self, *, compiling: bool = False):
+    def __init__(self):
         self._nursery: Nursery | None = None
         self._zygotes: dict[str, Zygote] = {}
         self._starting = threading.Lock()
         with contextlib.suppress(OSError):  # tried again, and told, when there is something to check
-            self._zygote("run")
-            if compiling:
-                self._zygote("compile")
+            for mode in MODES:
+                self._zygote(mode)
 
     def __enter__(self) -> Judge:
         return self
@@ -176,7 +183,7 @@ class Judge:
                 else:
                     if _examine(module, cases[index], message, result):
                         done.add(index)
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            except Exception as error:
                 # The answer's process sends what it likes; a bug in an exercise's module looks the same, so say it.
                 result.message = result.message or (
                     f"what came back makes no sense ({type(error).__name__}: {error}): is something other than the "
@@ -293,12 +300,12 @@ def _compiler_message(text: str, path: Path) -> str:
 def _examine(module, case: Case, message: dict, result: Result) -> bool:
     """Note what is wrong with one input's outcome; returns whether there was anything to look at."""
     watched = message["watched"]
-    outputs = {str(data["name"]): distrust.output(data) for data in watched.get("outputs", ())}
+    outputs = distrust.outputs(watched)
     strange = [text for each in outputs.values() if (text := distrust.not_stored(each))]
     if strange and runtime.MODE == "interpreter":
         result.message = result.message or strange[0]
         return False
-    ran = Ran(message["value"], outputs, list(watched.get("events", ())))
+    ran = Ran(message["value"], outputs, distrust.events(watched))
     for finding in module.examine(case, ran):
         if finding.check == "*":
             result.message = result.message or finding.message + (f"\n({case.label})" if case.label else "")

@@ -31,10 +31,10 @@ _NET = 3  # version 4: bind and connect by TCP
 _SCOPE_SIGNAL_AND_SOCKETS = 3  # version 6: nothing outside may be signalled
 # What Python, torch and Triton read while they run. No home: there are solutions, other people's answers, keys.
 _SYSTEM = (
-    "/usr", "/lib", "/lib64", "/bin", "/opt", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
+    "/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
     "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
 )  # fmt: skip
-_GPU = ("/proc/driver", "/proc/devices", "/proc/modules", "/proc/sys", "/sys")
+_GPU = ("/opt", "/proc/driver", "/proc/devices", "/proc/modules", "/proc/sys", "/sys")
 _GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm")
 _GPU_MEMORY_MB = 16 << 10  # what a driver maps for itself
 

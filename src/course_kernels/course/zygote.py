@@ -145,7 +145,10 @@ class Zygote:
 
 
 def _children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:  # some kernels do not say
+        return []
 
 
 def _reap(pid: int) -> int:
