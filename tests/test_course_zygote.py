@@ -96,7 +96,7 @@ def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
     broken.write_text(text.replace(place, repr(str(Path(zygote.__file__).parents[2]))), encoding="utf-8")
     monkeypatch.setattr(zygote, "__file__", str(broken))
     path = Path(__file__).parents[1] / "solutions" / "02_tail_masks.ipynb"
-    with Judge(compiling=True) as found:
+    with Judge() as found:
         result = found.check(MASKS, submission.of_notebook(path, MASKS.function))
     assert result.status == "failed"
     message = result.message if mode == "run" else result.properties[-1].message
@@ -115,7 +115,7 @@ def test_what_cannot_be_started_is_a_message(monkeypatch):
 
 
 def test_a_judge_that_is_closed_leaves_no_process():
-    found = Judge(compiling=True)
+    found = Judge()
     found.check(OFFSETS, RIGHT)
     pid = found._nursery._process.pid
     children = children_of(pid)

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     notebooks = [(exercise, places.notebook(exercise, named)) for exercise in found]
     from course_kernels.course.judge import Judge
 
-    with Judge(compiling=any(exercise.compiles for exercise in found)) as judge, terminal.Status() as status:
+    with Judge() as judge, terminal.Status() as status:
         checker = _Checker(judge, status, arguments)
         if arguments.watch:
             from course_kernels.course.watch import watch
