@@ -7,9 +7,13 @@ import re
 
 import pytest
 
-from course_kernels.kernels.cute_sm90.config import CONFIGS, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import CONFIGS, COOPERATIVE, PINGPONG, CuteConfig, configs_for
 
 NAMES = [config.name for config in CONFIGS]
+# What groups lie along, and what is contiguous in B.
+KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
+# Of the gradients' kernels, one with each schedule and each way to share.
+CROSS = [CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE), CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)]
 
 
 def test_every_shipped_configuration_can_be_built():
@@ -41,6 +45,29 @@ def test_what_cannot_be_built_is_said(changes, said):
     assert said in CuteConfig(**changes).why_not()
 
 
+@pytest.mark.parametrize("along, b_major", KINDS)
+def test_configurations_to_choose_from(along, b_major):
+    found = configs_for(along, b_major)
+    assert set(found) <= set(CONFIGS)
+    assert {config.schedule for config in found} == {COOPERATIVE, PINGPONG}
+    # A weight's gradient has no groups of few rows.
+    assert any(config.tile_m == 64 for config in found) == (along == "m")
+    assert set(CROSS) <= set(found)
+
+
+@pytest.mark.parametrize(
+    "along, b_major, said",
+    [
+        ("n", "k", "offsets_along must be 'm' or 'k', got 'n'"),
+        ("m", "m", "b_major must be 'k' or 'n', got 'm'"),
+        ("k", "k", "b_major must be 'n' where offsets_along is 'k'"),
+    ],
+)
+def test_operands_without_a_kernel_are_refused(along, b_major, said):
+    with pytest.raises(ValueError, match=said):
+        configs_for(along, b_major)
+
+
 def test_accumulators_of_the_largest_tiles_fit():
     assert CuteConfig(128, 192, schedule=PINGPONG).why_not() is None
     assert CuteConfig(256, 192, stages=3, schedule=COOPERATIVE).why_not() is None
@@ -54,57 +81,95 @@ def kernel():
     return kernel
 
 
-def ptx_of(kernel, config, *dtypes) -> str:
+@pytest.fixture
+def ptx_of(kernel, tmp_path):
+    """Compile a configuration for dtypes and operands, and return the PTX. The compiler leaves a copy in a file."""
     from cutlass import cute
+    from cutlass.base_dsl.compiler import DumpDir
 
-    return kernel.compile_for(config, *dtypes, options=(cute.KeepPTX(True),)).__ptx__
+    options = (cute.KeepPTX(True), DumpDir(str(tmp_path)))
+    return lambda config, *dtypes, **operands: kernel.compile_for(config, *dtypes, **operands, options=options).__ptx__
 
 
 def test_what_cannot_be_built_is_refused(kernel):
     with pytest.raises(ValueError, match="config: at most 208 accumulators"):
         kernel.HopperGroupedGemm(CuteConfig(256, 256, stages=2))
+    with pytest.raises(ValueError, match="b_major must be 'n' where"):
+        kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", b_major="k")
+
+
+def check_products(ptx, config, a_across, b_across):
+    """One set of products for a tile's first stage and one for the others, each of as many as a stage takes."""
+    assert ".target sm_90a" in ptx
+    products = 2 * (config.tile_m // 64 // config.sharing_groups) * (config.tile_k // 16)
+    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n{config.tile_n}k16.f32.bf16.bf16") == products
+    # The last two numbers of a product say which operands are laid out across their depth.
+    across = re.findall(r"wgmma\.mma_async[^;]*, (\d), (\d);", ptx)
+    assert across == [(str(int(a_across)), str(int(b_across)))] * products
+    assert "setmaxnreg.dec" in ptx
+    assert "setmaxnreg.inc" in ptx
+    assert ".local" not in ptx
+
+
+def loads_of(ptx) -> list[tuple[int, bool]]:
+    """Dimensions of each load in the order of the program, and whether it is for both CTAs of a cluster."""
+    found = re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared::\S*global\.tile(\S*)", ptx)
+    return [(int(rank), "multicast::cluster" in rest) for rank, rest in found]
+
+
+def stores_of(ptx) -> list[int]:
+    """Dimensions of each store from shared memory."""
+    return [int(rank) for rank in re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global\.shared", ptx)]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
-def test_shipped_configurations_compile_to_what_they_say(kernel, config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where the compiler leaves the PTX
-    ptx = ptx_of(kernel, config, "bfloat16")
-    assert ".target sm_90a" in ptx
+def test_shipped_configurations_compile_to_what_they_say(ptx_of, config):
+    ptx = ptx_of(config, "bfloat16")
+    check_products(ptx, config, False, False)
 
-    # One set of products for a tile's first stage and one for the others, each of as many as a stage takes.
-    products = 2 * (config.tile_m // 64 // config.sharing_groups) * (config.tile_k // 16)
-    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n{config.tile_n}k16.f32.bf16.bf16") == products
-    assert ptx.count("wgmma.mma_async") == products
-
-    loads = re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared::\S*global\.tile\S*", ptx)
-    boxes = config.tile_k // 64  # of 128 bytes: what a swizzled row holds
-    assert sorted(loads) == ["2"] * boxes + ["3"] * boxes, "A in two dimensions, B with the group as its third"
-    assert ptx.count("multicast::cluster") == config.cluster_size - 1
-    # A's blocks go to those beside this CTA, B's to those below it.
-    shared = re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\S*multicast::cluster", ptx)
-    assert shared == {(1, 1): [], (2, 1): ["3"], (1, 2): ["2"]}[config.cluster_m, config.cluster_n]
-
-    stores = (config.tile_m // 64 // config.sharing_groups) * (config.tile_n // 64)
-    assert len(re.findall(r"cp\.async\.bulk\.tensor\.4d\.global\.shared", ptx)) == stores
-    assert "setmaxnreg.dec" in ptx
-    assert "setmaxnreg.inc" in ptx
+    # A in two dimensions, in four through a window; B with the group as its third. A box holds 128 bytes of depth.
+    # A's blocks go to the CTAs beside this one, B's to those below it.
+    boxes = config.tile_k // 64
+    a, b = (4 if config.window else 2, config.cluster_n == 2), (3, config.cluster_m == 2)
+    assert loads_of(ptx) == [a] * boxes + [b] * boxes
+    assert stores_of(ptx) == [4] * (config.tile_m // 64 // config.sharing_groups * (config.tile_n // 64))
     # Nothing but the tail's zeros is stored without TMA.
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
-    assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("config", [*CROSS, CONFIGS[-1]], ids=lambda config: config.name)
+def test_weights_stored_row_by_row(ptx_of, config):
+    ptx = ptx_of(config, "bfloat16", b_major="n")
+    check_products(ptx, config, False, True)
+    a, b = (4 if config.window else 2, config.cluster_n == 2), (3, config.cluster_m == 2)
+    # A box of B holds 128 bytes of columns.
+    assert loads_of(ptx) == [a] * (config.tile_k // 64) + [b] * (config.tile_n // 64)
+
+
+@pytest.mark.parametrize("config", CROSS, ids=lambda config: config.name)
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+def test_groups_along_k(ptx_of, config, out_dtype):
+    ptx = ptx_of(config, "bfloat16", out_dtype, offsets_along="k")
+    check_products(ptx, config, True, True)
+    # Both operands through windows; the result with the group as its third dimension.
+    assert loads_of(ptx) == [(4, config.cluster_n == 2)] * (config.tile_m // 64) + [(4, config.cluster_m == 2)] * (
+        config.tile_n // 64
+    )
+    cols = 64 if out_dtype == "bfloat16" else 32
+    assert stores_of(ptx) == [3] * (config.tile_m // 64 // config.sharing_groups * (config.tile_n // cols))
+    assert "st.global" not in ptx, "there is no tail"
 
 
 @pytest.mark.parametrize("dtypes", [("float16",), ("float16", "float32"), ("bfloat16", "float32")])
 @pytest.mark.parametrize("schedule", [COOPERATIVE, PINGPONG])
-def test_other_types_compile(kernel, dtypes, schedule, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_other_types_compile(ptx_of, dtypes, schedule):
     config = next(config for config in CONFIGS if config.schedule == schedule)
-    ptx = ptx_of(kernel, config, *dtypes)
+    ptx = ptx_of(config, *dtypes)
     kind = {"float16": "f16", "bfloat16": "bf16"}[dtypes[0]]
     assert f"f32.{kind}.{kind}" in ptx
     assert ("stmatrix" in ptx) == (dtypes[-1] != "float32")
 
 
-def test_strips_are_part_of_the_kernel(kernel, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    one, other = (ptx_of(kernel, dataclasses.replace(CONFIGS[0], strip=strip), "bfloat16") for strip in (4, 8))
+def test_strips_are_part_of_the_kernel(ptx_of):
+    one, other = (ptx_of(dataclasses.replace(CONFIGS[0], strip=strip), "bfloat16") for strip in (4, 8))
     assert one != other

@@ -29,6 +29,8 @@ class CuteConfig:
         schedule: COOPERATIVE, two warp groups share a tile's rows; or PINGPONG, each has a tile of its own, and one
             stores while the other multiplies.
         strip: rows of cluster tiles that are walked together, for reuse in L2.
+        window: whether loads of A stop at the group's end, where groups lie along M. Else rows of the next group come
+            along, to be multiplied and thrown away.
     """
 
     tile_m: int = 128
@@ -39,6 +41,7 @@ class CuteConfig:
     stages: int = 4
     schedule: str = COOPERATIVE
     strip: int = 8
+    window: bool = False
 
     @property
     def sharing_groups(self) -> int:
@@ -55,7 +58,7 @@ class CuteConfig:
         """Short name: tile, cluster, stages, schedule."""
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster_m}x{self.cluster_n}_"
-            f"{self.stages}_{self.schedule}_{self.strip}"
+            f"{self.stages}_{self.schedule}_{self.strip}" + "_window" * self.window
         )
 
     def shared_bytes(self, operand_bytes: int) -> int:
@@ -86,16 +89,49 @@ class CuteConfig:
         return None
 
 
+def check_layout(offsets_along: str, b_major: str) -> None:
+    """Raise unless there is a kernel for such operands.
+
+    Args:
+        offsets_along: "m" or "k".
+        b_major: what is contiguous in B, "k" or "n".
+
+    Raises:
+        ValueError: there is none.
+    """
+    if offsets_along not in ("m", "k"):
+        raise ValueError(f"offsets_along must be 'm' or 'k', got {offsets_along!r}")
+    if b_major not in ("k", "n"):
+        raise ValueError(f"b_major must be 'k' or 'n', got {b_major!r}")
+    if (offsets_along, b_major) == ("k", "k"):
+        raise ValueError("b_major must be 'n' where offsets_along is 'k', got 'k'")
+
+
 CONFIGS = (
     CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE),
     CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE),
-    CuteConfig(256, 128, 64, 2, 1, 4, COOPERATIVE),
-    CuteConfig(256, 128, 64, 1, 2, 4, COOPERATIVE),
-    CuteConfig(256, 192, 64, 2, 1, 3, COOPERATIVE),
     CuteConfig(128, 192, 64, 2, 1, 4, PINGPONG),
     CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG),
     CuteConfig(128, 128, 64, 2, 1, 6, PINGPONG),
     CuteConfig(128, 128, 64, 1, 2, 6, PINGPONG),
-    CuteConfig(64, 256, 64, 1, 2, 4, PINGPONG),
-    CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG),
+    # For groups of few rows, where reading the weights takes the time.
+    CuteConfig(64, 256, 64, 1, 1, 4, PINGPONG, window=True),
+    CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG, window=True),
 )
+
+
+def configs_for(offsets_along: str, b_major: str) -> tuple[CuteConfig, ...]:
+    """What may be the fastest for some product of a kind.
+
+    Args:
+        offsets_along: "m" or "k".
+        b_major: what is contiguous in B, "k" or "n".
+
+    Returns:
+        Some of `CONFIGS`, in their order.
+
+    Raises:
+        ValueError: there is no kernel for such operands.
+    """
+    check_layout(offsets_along, b_major)
+    return tuple(each for each in CONFIGS if each.tile_m == 128 or offsets_along == "m")

@@ -1,10 +1,7 @@
 """From the accumulators to C: each warp group stores its rows by itself, in blocks, through shared memory.
 
-The store goes through a *window* on C: a descriptor in which the rows end where the group ends, so that the hardware
-cuts off what lies past it, full tile or not. Two more dimensions do it, which cancel out because addresses wrap at 64
-bits: with B = 2**30 rows of stride s, and coordinates (B - n, B, end) along strides (s, 2**34 - s, s), the address is
-(B - n) * s + B * (2**34 - s) + end * s = (end - n) * s + 2**64: the row n before the group's end, where n more rows are
-in bounds. The idea is Triton's (``triton.tools.ragged_tma``).
+Where groups lie along M the store goes through a *window* on C (``window``): the hardware cuts off what lies past the
+group's end, full tile or not.
 """
 
 import cutlass
@@ -16,9 +13,7 @@ from cutlass.utils import hopper_helpers
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_BLOCKS, STORE_ROW_BYTES, WARP_GROUP
 from course_kernels.kernels.cute_sm90.mainloop import make_mma, shared_layout
 from course_kernels.kernels.cute_sm90.scheduler import Tile, group_end
-
-ROWS = 2**30
-ANY = 2**31 - 1
+from course_kernels.kernels.cute_sm90.window import make_window, open_at
 
 
 def store_cols(dtype: type[cutlass.Numeric]) -> int:
@@ -26,29 +21,32 @@ def store_cols(dtype: type[cutlass.Numeric]) -> int:
     return STORE_ROW_BYTES * 8 // dtype.width
 
 
-def make_store(c: cute.Tensor):
-    """Shared layout of the blocks of C, and the window on ``c`` (total_m, N): its descriptor and coordinates."""
+def make_store(c: cute.Tensor, along: str):
+    """Shared layout of the blocks of C, and C's descriptor and coordinates: a window on ``c`` (total_m, N) where groups
+    lie along "m", and ``c`` (G, M, N) with the group last where they lie along "k"."""
     dtype, cols = c.element_type, store_cols(c.element_type)
-    pitch = c.stride[0]
-    window = cute.make_tensor(
-        c.iterator, cute.make_layout((ROWS, c.shape[1], ANY, ANY), stride=(pitch, 1, 2**34 - pitch, pitch))
-    )
+    if along == "m":
+        c = make_window(c, 0)
+    else:
+        c = cute.make_tensor(c.iterator, cute.select(c.layout, [1, 2, 0]))
     layout = shared_layout(dtype, MMA_ROWS, cols, 2 * STORE_BLOCKS)
     block = cute.slice_(layout, (None, None, 0))
-    atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), window, block, (MMA_ROWS, cols))
+    atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, block, (MMA_ROWS, cols))
     return layout, atom, coords
 
 
 @cute.jit
 def store_tile(
     config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
     tile: Tile,
     acc: cute.Tensor,
     c_atom: cute.CopyAtom,
-    window: cute.Tensor,
+    c: cute.Tensor,
     c_shared: cute.Tensor,
 ):
-    """Round a warp group's part of a tile once and store what lies inside the group. Called by whole warp groups."""
+    """Round a warp group's part of a tile once and store what lies inside the group's result. Called by whole warp
+    groups."""
     dtype, cols = c_shared.element_type, store_cols(c_shared.element_type)
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
@@ -70,10 +68,11 @@ def store_tile(
         row = tile.row + i * MMA_ROWS * config.sharing_groups
         if cutlass.const_expr(config.sharing_groups > 1):
             row += group * MMA_ROWS
-        before_end = tile.end - row
-        blocks = cute.zipped_divide(
-            cute.domain_offset((ROWS - before_end, tile.col), window[None, None, ROWS, tile.end]), (MMA_ROWS, cols)
-        )
+        if cutlass.const_expr(along == "m"):
+            part_of_c = open_at(c, 0, row, tile.end, tile.col)
+        else:
+            part_of_c = cute.domain_offset((row, tile.col), c[None, None, tile.group])
+        blocks = cute.zipped_divide(part_of_c, (MMA_ROWS, cols))
         source, target = cpasync.tma_partition(c_atom, 0, cute.make_layout(1), cute.group_modes(c_shared, 0, 2), blocks)
         for j in cutlass.range_constexpr(config.tile_n // cols):
             number = i * (config.tile_n // cols) + j

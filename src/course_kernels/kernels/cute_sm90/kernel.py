@@ -10,7 +10,7 @@ import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import make_store, store_tile, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
     finish_tile,
@@ -21,7 +21,8 @@ from course_kernels.kernels.cute_sm90.mainloop import (
     multiply_tile,
     shared_layout,
 )
-from course_kernels.kernels.cute_sm90.scheduler import find_tile, first_window
+from course_kernels.kernels.cute_sm90.scheduler import Problem, blocks_at, find_tile, first_window
+from course_kernels.kernels.cute_sm90.window import make_window
 
 # A thread's registers: 40 and twice 232 times 128 threads are what an SM has.
 LOADING_REGISTERS = 40
@@ -31,20 +32,26 @@ TURN = 3
 
 
 class HopperGroupedGemm:
-    """C[start:end] = A[start:end] @ B[g] for every group g, and zeros behind the last group.
+    """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros behind the last group.
+    Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty.
 
     Args:
         config: tiles, cluster, stages, schedule.
+        offsets_along: "m" or "k".
+        b_major: what is contiguous in B, "k" or "n"; along "k" it is "n".
 
     Raises:
-        ValueError: if no kernel can be built from ``config``.
+        ValueError: if no kernel can be built from ``config``, or for such operands.
     """
 
-    def __init__(self, config: CuteConfig):
+    def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k"):
+        check_layout(offsets_along, b_major)
         reason = config.why_not()
         if reason is not None:
             raise ValueError(f"config: {reason}")
-        self.config = config
+        self.config, self.along = config, offsets_along
+        # Which operands have their lines contiguous, not their depth.
+        self.a_across, self.b_across = offsets_along == "k", b_major == "n"
 
     @cute.jit
     def __call__(
@@ -56,24 +63,33 @@ class HopperGroupedGemm:
         max_active_clusters: cutlass.Constexpr[int],
         stream,
     ):
-        """Make the descriptors and launch.
+        """Make the descriptors and launch. No extent may be 0: a result without elements needs no launch, and zeros
+        without depth, or without groups, are the caller's to write. Offsets may say what they like.
 
         Args:
-            a: (total_m, K), K contiguous; float16 or bfloat16.
-            b: (G, K, N), K contiguous; of a's dtype.
-            c: (total_m, N), N contiguous; float16, bfloat16 or float32.
-            offs: (G,) int32, rows at which the groups end.
+            a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16 or bfloat16.
+            b: (G, K, N), what ``b_major`` says contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
+            c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
+            offs: (G,) int32, rows, or lines along K, at which the groups end.
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
         """
         config = self.config
-        b = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
-        a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages)
-        b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages)
-        a_atom, a_coords = make_load(a, a_layout, config.tile_m, config.tile_k, config.cluster_n)
-        b_atom, b_coords = make_load(b, b_layout, config.tile_n, config.tile_k, config.cluster_m)
-        c_layout, c_atom, c_window = make_store(c)
-        mma = make_mma(a.element_type, config.tile_n, config.sharing_groups)
+        total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
+        if cutlass.const_expr(self.along == "k"):
+            total, M = K, cute.size(c, mode=[1])
+            a_lines = make_window(a, 1)
+            b_lines = make_window(cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0])), 1)
+        else:
+            a_lines = make_window(a, 0) if config.window else a
+            b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
+        a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages, self.a_across)
+        b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages, self.b_across)
+        a_atom, a_coords = make_load(a_lines, a_layout, config.tile_m, config.tile_k, config.cluster_n)
+        b_atom, b_coords = make_load(b_lines, b_layout, config.tile_n, config.tile_k, config.cluster_m)
+        c_layout, c_atom, c_coords = make_store(c, self.along)
+        mma = make_mma(a.element_type, config.tile_n, config.sharing_groups, self.a_across, self.b_across)
+        problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K)
 
         @cute.struct
         class Shared:
@@ -84,7 +100,7 @@ class HopperGroupedGemm:
 
         self.shared = Shared
         self.kernel(
-            mma, a_atom, a_coords, b_atom, b_coords, c_atom, c_window, c, offs, a_layout, b_layout, c_layout
+            mma, a_atom, a_coords, b_atom, b_coords, c_atom, c_coords, c, problem, a_layout, b_layout, c_layout
         ).launch(
             grid=(config.cluster_m, config.cluster_n, max_active_clusters),
             block=(3 * WARP_GROUP, 1, 1),
@@ -102,15 +118,15 @@ class HopperGroupedGemm:
         b_atom: cute.CopyAtom,
         b: cute.Tensor,
         c_atom: cute.CopyAtom,
-        c_window: cute.Tensor,
+        c_coords: cute.Tensor,
         c: cute.Tensor,
-        offs: cute.Tensor,
+        problem: Problem,
         a_layout: cute.ComposedLayout,
         b_layout: cute.ComposedLayout,
         c_layout: cute.ComposedLayout,
     ):
         """What every block does."""
-        config = self.config
+        config, along = self.config, self.along
         thread = cute.arch.thread_idx()[0]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
@@ -130,24 +146,23 @@ class HopperGroupedGemm:
         pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
-        total, N, K = cute.size(c, mode=[0]), cute.size(c, mode=[1]), cute.size(a, mode=[1])
         clusters = cute.arch.grid_dim()[2]
         number = cute.arch.block_idx()[2]
         if group == 0:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
             if warp == 0:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-                window = first_window(config, offs, total, N)
-                window, tile = find_tile(config, window, number, offs, total, N)
+                window = first_window(config, along, problem)
+                window, tile = find_tile(config, along, problem, window, number)
                 while tile.found:
-                    state = load_tile(config, tile, ring, state, a_atom, a, a_shared, b_atom, b, b_shared)
+                    state = load_tile(config, along, tile, ring, state, a_atom, a, a_shared, b_atom, b, b_shared)
                     number += clusters
-                    window, tile = find_tile(config, window, number, offs, total, N)
+                    window, tile = find_tile(config, along, problem, window, number)
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
-            else:
+            elif cutlass.const_expr(along == "m"):
                 cta = number * config.cluster_size + cute.arch.block_idx_in_cluster()
-                zero_tail(c, offs, cta * 3 + warp - 1, clusters * config.cluster_size * 3)
+                zero_tail(c, problem.offs, cta * 3 + warp - 1, clusters * config.cluster_size * 3)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
@@ -156,30 +171,29 @@ class HopperGroupedGemm:
             b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_shared))
             acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), Float32)
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-            blocks = cute.ceil_div(K, config.tile_k)
             step = clusters
             my_turn = pipeline.NamedBarrier(barrier_id=TURN + consumer, num_threads=2 * WARP_GROUP)
             other_turn = pipeline.NamedBarrier(barrier_id=TURN + 1 - consumer, num_threads=2 * WARP_GROUP)
             if cutlass.const_expr(config.schedule == PINGPONG):
                 step = 2 * clusters
                 if consumer == 1:
+                    state.advance(blocks_at(config, along, problem, number))
                     number += clusters
-                    state.advance(blocks)
                     other_turn.arrive()
 
-            window = first_window(config, offs, total, N)
-            window, tile = find_tile(config, window, number, offs, total, N)
+            window = first_window(config, along, problem)
+            window, tile = find_tile(config, along, problem, window, number)
             while tile.found:
                 if cutlass.const_expr(config.schedule == PINGPONG):
                     my_turn.arrive_and_wait()
-                state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, blocks)
+                state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
                 if cutlass.const_expr(config.schedule == PINGPONG):
                     other_turn.arrive()
-                    state.advance(blocks)
+                    state.advance(blocks_at(config, along, problem, number + clusters))
                 finish_tile(ring, done)
-                store_tile(config, tile, acc, c_atom, c_window, c_shared)
+                store_tile(config, along, tile, acc, c_atom, c_coords, c_shared)
                 number += step
-                window, tile = find_tile(config, window, number, offs, total, N)
+                window, tile = find_tile(config, along, problem, window, number)
             # Shared memory must outlive the stores that read it.
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -192,6 +206,8 @@ def compile_for(
     dtype: str,
     out_dtype: str | None = None,
     *,
+    offsets_along: str = "m",
+    b_major: str | None = None,
     sm: str = "90a",
     multiprocessors: int = 132,
     options: tuple = (),
@@ -202,32 +218,43 @@ def compile_for(
         config: tiles, cluster, stages, schedule.
         dtype: of the operands, "float16" or "bfloat16".
         out_dtype: of the result, "float16", "bfloat16" or "float32"; by default ``dtype``.
+        offsets_along: "m", or "k" for the gradient of a weight.
+        b_major: what is contiguous in B: "k" or "n" along "m", by default "k"; along "k" it is "n".
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
 
     Returns:
         A callable of torch tensors ``(a, b, c, offs)`` as in ``HopperGroupedGemm.__call__``, which launches on torch's
-        current stream. K, N, total_m and G are at least 1, K and N multiples of 8; pointers, and strides other than
-        the contiguous dimension's, are multiples of 16 bytes.
+        current stream. No extent is 0 (nothing is launched for those: see there), none that is divided into groups
+        over 2**30, and those of contiguous dimensions are multiples of 8; pointers, and strides of the other
+        dimensions, are multiples of 16 bytes.
 
     Raises:
-        ValueError: if no kernel can be built from ``config``.
+        ValueError: if no kernel can be built from ``config``, or for such operands.
     """
+    b_major = b_major or ("n" if offsets_along == "k" else "k")
+    gemm = HopperGroupedGemm(config, offsets_along=offsets_along, b_major=b_major)
     element, out = DTYPES[dtype], DTYPES[out_dtype or dtype]
-    total, groups = cute.sym_int(), cute.sym_int()
-    K, N = cute.sym_int(divisibility=8), cute.sym_int(divisibility=8)
+    groups, total = cute.sym_int(), cute.sym_int()
+    M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
 
     def fake(kind, shape, contiguous):
         pitch = 128 // kind.width
         strides = [1 if i == contiguous else cute.sym_int64(divisibility=pitch) for i in range(len(shape))]
         return cute.runtime.make_fake_tensor(kind, shape, stride=tuple(strides), assumed_align=16)
 
+    if offsets_along == "k":
+        tensors = fake(element, (M, total), 0), fake(element, (total, N), 1), fake(out, (groups, M, N), 2)
+    else:
+        tensors = (
+            fake(element, (total, K), 1),
+            fake(element, (groups, K, N), 1 if b_major == "k" else 2),
+            fake(out, (total, N), 1),
+        )
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
-        HopperGroupedGemm(config),
-        fake(element, (total, K), 1),
-        fake(element, (groups, K, N), 1),
-        fake(out, (total, N), 1),
+        gemm,
+        *tensors,
         cute.runtime.make_fake_tensor(Int32, (groups,), stride=(1,), assumed_align=4),
         multiprocessors // config.cluster_size,
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),

@@ -13,21 +13,29 @@ from cutlass.utils import hopper_helpers
 
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import Tile
+from course_kernels.kernels.cute_sm90.window import open_at
 
 
-def shared_layout(dtype: type[cutlass.Numeric], lines: int, depth: int, stages: int) -> cute.ComposedLayout:
-    """Layout of ``stages`` blocks of (lines, depth), depth contiguous, swizzled so that neither TMA nor wgmma meets
-    a bank conflict."""
-    kind = hopper_helpers.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, depth)
-    return cute.tile_to_shape(warpgroup.make_smem_layout_atom(kind, dtype), (lines, depth, stages), order=(0, 1, 2))
+def shared_layout(
+    dtype: type[cutlass.Numeric], lines: int, depth: int, stages: int, across: bool = False
+) -> cute.ComposedLayout:
+    """Layout of ``stages`` blocks of (lines, depth), swizzled so that neither TMA nor wgmma meets a bank conflict.
+    Depth is contiguous, or the lines are where ``across``."""
+    order, contiguous = (LayoutEnum.COL_MAJOR, lines) if across else (LayoutEnum.ROW_MAJOR, depth)
+    kind = hopper_helpers.get_smem_layout_atom(order, dtype, contiguous)
+    return cute.tile_to_shape(
+        warpgroup.make_smem_layout_atom(kind, dtype), (lines, depth, stages), order=(1, 0, 2) if across else (0, 1, 2)
+    )
 
 
-def make_mma(dtype: type[cutlass.Numeric], tile_n: int, groups: int) -> cute.TiledMma:
+def make_mma(
+    dtype: type[cutlass.Numeric], tile_n: int, groups: int, a_across: bool = False, b_across: bool = False
+) -> cute.TiledMma:
     """wgmma of 64 x ``tile_n`` for each of ``groups`` warp groups, one below the other; both operands from shared
-    memory, accumulators in float32."""
-    major = OperandMajorMode.K
+    memory, laid out as ``shared_layout`` says; accumulators in float32."""
+    a_major, b_major = (OperandMajorMode.MN if across else OperandMajorMode.K for across in (a_across, b_across))
     return hopper_helpers.make_trivial_tiled_mma(
-        dtype, dtype, major, major, Float32, (groups, 1, 1), tiler_mn=(MMA_ROWS, tile_n)
+        dtype, dtype, a_major, b_major, Float32, (groups, 1, 1), tiler_mn=(MMA_ROWS, tile_n)
     )
 
 
@@ -57,6 +65,7 @@ def make_ring(config, barriers: cute.Pointer, stage_bytes: int) -> pipeline.Pipe
 @cute.jit
 def load_tile(
     config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
@@ -69,8 +78,10 @@ def load_tile(
 ) -> pipeline.PipelineState:
     """Bring all blocks of a tile, one after the other, into stages as they become free. Called by one warp.
 
-    ``a`` (total_m, K) and ``b`` (N, K, G) are coordinates: a tile of A may start at any row, and what lies outside the
-    operand arrives as zeros. Rows of the next group arrive as they are, and make rows that are never stored.
+    ``a`` and ``b`` are coordinates: a tile may start at any line, and what lies outside the operand arrives as zeros.
+    With groups along "m" they are those of (total_m, K) and (N, K, G). Rows of the next group make rows that are never
+    stored: they may arrive as they are, or as zeros through a window. With groups along "k" both are windows: the next
+    group's depth has to arrive as zeros, and so does a group's that has none.
     """
     cluster = cute.make_layout((config.cluster_m, config.cluster_n, 1))
     coord = cluster.get_flat_coord(cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()))
@@ -78,10 +89,17 @@ def load_tile(
     a_mask = cute.make_layout_image_mask(cluster, coord, mode=1) if config.cluster_n > 1 else None
     b_mask = cute.make_layout_image_mask(cluster, coord, mode=0) if config.cluster_m > 1 else None
 
-    a_blocks = cute.local_tile(cute.domain_offset((tile.row, 0), a), (config.tile_m, config.tile_k), (0, None))
-    b_blocks = cute.local_tile(
-        cute.domain_offset((tile.col, 0), b[None, None, tile.group]), (config.tile_n, config.tile_k), (0, None)
-    )
+    if cutlass.const_expr(along == "k"):
+        a_lines = open_at(a, 1, tile.start, tile.end, tile.row)
+        b_lines = open_at(b, 1, tile.start, tile.end, tile.col)
+    else:
+        if cutlass.const_expr(config.window):
+            a_lines = open_at(a, 0, tile.row, tile.end, 0)
+        else:
+            a_lines = cute.domain_offset((tile.row, 0), a)
+        b_lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
+    a_blocks = cute.local_tile(a_lines, (config.tile_m, config.tile_k), (0, None))
+    b_blocks = cute.local_tile(b_lines, (config.tile_n, config.tile_k), (0, None))
     a_to, a_from = cpasync.tma_partition(
         a_atom, coord[1], cute.make_layout(config.cluster_n), cute.group_modes(a_shared, 0, 2),
         cute.group_modes(a_blocks, 0, 2),
@@ -90,7 +108,7 @@ def load_tile(
         b_atom, coord[0], cute.make_layout(config.cluster_m), cute.group_modes(b_shared, 0, 2),
         cute.group_modes(b_blocks, 0, 2),
     )  # fmt: skip
-    for k in cutlass.range(cute.size(a_blocks, mode=[2]), unroll=1):
+    for k in cutlass.range(tile.blocks, unroll=1):
         ring.producer_acquire(state)
         full = ring.producer_get_barrier(state)
         cute.copy(a_atom, a_from[None, k], a_to[None, state.index], tma_bar_ptr=full, mcast_mask=a_mask)

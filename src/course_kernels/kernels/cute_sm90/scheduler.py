@@ -1,10 +1,12 @@
 """Which tile is next: every warp finds out for itself, from the groups' ends.
 
 The tiles of a cluster belong to one group, so what is handed out are cluster tiles: ``cluster_m`` x ``cluster_n``
-tiles. They are numbered through, group by group, and a cluster takes every ``clusters``-th of them. To find a number's
-group, the lanes of a warp look at 32 groups at a time, a *window*: each counts its group's cluster tiles, a sum over
-the lanes tells where each group's numbers end, and one vote finds the group. The numbers only rise, so a window that
-has been passed is never looked at again.
+tiles. They are numbered through, group by group, and a cluster takes every ``clusters``-th of them.
+
+Where groups lie along K, each has a result of the same size: a division finds a number's group. Where they lie along M,
+the lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
+the lanes tells where each group's numbers end, and one vote finds the group. The numbers only rise, so groups that have
+been passed are never looked at again.
 """
 
 from typing import NamedTuple
@@ -16,8 +18,8 @@ LANES = 32
 
 
 class Window(NamedTuple):
-    """32 groups, one a lane: the first of them; this lane's first row and the row after its last, its cluster tiles,
-    and the number after its last cluster tile."""
+    """32 groups along M, one a lane: the first of them; this lane's first row and the row after its last, its cluster
+    tiles, and the number after its last cluster tile."""
 
     first: Int32
     start: Int32
@@ -26,15 +28,28 @@ class Window(NamedTuple):
     passed: Int32
 
 
+class Problem(NamedTuple):
+    """Where the groups end, and extents: ``total`` of what the groups divide, M and N of the result, K where it is the
+    same for all."""
+
+    offs: cute.Tensor
+    total: Int32
+    M: Int32
+    N: Int32
+    K: Int32
+
+
 class Tile(NamedTuple):
-    """A CTA's tile: whether there is one, its group, its first row, the row after the group's last, its first column.
-    A cluster's last tiles may lie wholly outside: then ``row`` is not before ``end``, or ``col`` not before N."""
+    """A CTA's tile: whether there is one, its group, its first row and column in C, its blocks along K. The group lies
+    from ``start`` to before ``end`` along M or K. A cluster's last tiles may lie wholly outside of the result."""
 
     found: Boolean
     group: Int32
     row: Int32
-    end: Int32
     col: Int32
+    start: Int32
+    end: Int32
+    blocks: Int32
 
 
 @cute.jit
@@ -66,33 +81,74 @@ def open_window(
 
 
 @cute.jit
-def first_window(config: cutlass.Constexpr, offs: cute.Tensor, total: Int32, N: Int32) -> Window:
-    """The window to begin with."""
-    tiles_n = cute.ceil_div(N, config.tile_n * config.cluster_n)
-    return open_window(offs, total, Int32(0), Int32(0), config.tile_m * config.cluster_m, tiles_n)
+def first_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem) -> Window:
+    """The window to begin with. Along "k" nobody looks at it."""
+    if cutlass.const_expr(along == "k"):
+        return Window(Int32(0), Int32(0), Int32(0), Int32(0), Int32(0))
+    tiles_n = cute.ceil_div(problem.N, config.tile_n * config.cluster_n)
+    rows = config.tile_m * config.cluster_m
+    return open_window(problem.offs, problem.total, Int32(0), Int32(0), rows, tiles_n)
+
+
+@cute.jit
+def depth_of(config: cutlass.Constexpr, problem: Problem, group: Int32) -> tuple[Int32, Int32, Int32]:
+    """Along "k": a group's first line, the line after its last, and its blocks. One that is empty has a block too, of
+    zeros, which makes the zeros of its result."""
+    start = Int32(0)
+    if group > 0:
+        start = group_end(problem.offs, group - 1, problem.total)
+    end = group_end(problem.offs, group, problem.total)
+    return start, end, cutlass.max(cute.ceil_div(end - start, config.tile_k), 1)
+
+
+@cute.jit
+def group_tiles(config: cutlass.Constexpr, problem: Problem) -> Int32:
+    """Along "k": cluster tiles of a group."""
+    tiles_m = cute.ceil_div(problem.M, config.tile_m * config.cluster_m)
+    return tiles_m * cute.ceil_div(problem.N, config.tile_n * config.cluster_n)
+
+
+@cute.jit
+def blocks_at(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, number: Int32) -> Int32:
+    """Blocks of a tile of cluster tile ``number``; of any, where there is no such tile."""
+    if cutlass.const_expr(along == "m"):
+        return cute.ceil_div(problem.K, config.tile_k)
+    each = group_tiles(config, problem)
+    _, _, blocks = depth_of(config, problem, cutlass.min(number // each, cute.size(problem.offs) - 1))
+    return blocks
 
 
 @cute.jit
 def find_tile(
-    config: cutlass.Constexpr, window: Window, number: Int32, offs: cute.Tensor, total: Int32, N: Int32
+    config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Tile]:
     """The window that holds cluster tile ``number``, and this CTA's tile of it. Called by whole warps."""
     rows = config.tile_m * config.cluster_m
-    tiles_n = cute.ceil_div(N, config.tile_n * config.cluster_n)
-    lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
-    while lane == LANES and window.first + LANES < cute.size(offs):
-        before = cute.arch.shuffle_sync(window.passed, LANES - 1)
-        window = open_window(offs, total, window.first + LANES, before, rows, tiles_n)
+    tiles_n = cute.ceil_div(problem.N, config.tile_n * config.cluster_n)
+    if cutlass.const_expr(along == "k"):
+        first_row, tiles_m = Int32(0), cute.ceil_div(problem.M, rows)
+        each = group_tiles(config, problem)
+        group = number // each
+        found = group < cute.size(problem.offs)
+        number -= group * each
+        start, end, blocks = depth_of(config, problem, cutlass.min(group, cute.size(problem.offs) - 1))
+    else:
         lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
-    found = lane < LANES
-    lane = cutlass.min(lane, LANES - 1)
-    start = cute.arch.shuffle_sync(window.start, lane)
-    end = cute.arch.shuffle_sync(window.end, lane)
-    number -= cute.arch.shuffle_sync(window.passed - window.tiles, lane)
+        while lane == LANES and window.first + LANES < cute.size(problem.offs):
+            before = cute.arch.shuffle_sync(window.passed, LANES - 1)
+            window = open_window(problem.offs, problem.total, window.first + LANES, before, rows, tiles_n)
+            lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
+        found = lane < LANES
+        lane = cutlass.min(lane, LANES - 1)
+        group = window.first + lane
+        start = cute.arch.shuffle_sync(window.start, lane)
+        end = cute.arch.shuffle_sync(window.end, lane)
+        number -= cute.arch.shuffle_sync(window.passed - window.tiles, lane)
+        first_row, tiles_m = start, cute.ceil_div(end - start, rows)
+        blocks = cute.ceil_div(problem.K, config.tile_k)
 
     # Within a group, strips of ``strip`` rows of cluster tiles, each walked column by column: what runs at one time is
     # about as high as wide, and shares the most rows of A and columns of B.
-    tiles_m = cute.ceil_div(end - start, rows)
     in_strip = config.strip * tiles_n
     strip = number // in_strip
     high = cutlass.max(cutlass.min(tiles_m - strip * config.strip, config.strip), 1)
@@ -101,6 +157,6 @@ def find_tile(
     row = strip * config.strip + number - col * high
 
     cta_m, cta_n, _ = cute.arch.block_in_cluster_idx()
-    row = start + (row * config.cluster_m + cta_m) * config.tile_m
+    row = first_row + (row * config.cluster_m + cta_m) * config.tile_m
     col = (col * config.cluster_n + cta_n) * config.tile_n
-    return window, Tile(found, window.first + lane, row, end, col)
+    return window, Tile(found, group, row, col, start, end, blocks)
