@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from course_kernels.course import diagnose
 from course_kernels.course.case import Case, Finding, Ran
 from course_kernels.course.diagnose import MISSING, RIGHT, WRONG, counted
 
@@ -205,7 +206,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     bare = _read(ran, BARE) if BARE in ran.outputs else []
     if any(want) and not any(logs) and not any(bare):
         yield Finding("*", "no program computes any tile", picture)
-    elif check == "empty":
+        return
+    if check == "once" and (text := diagnose.loads_outside(ran)):
+        yield Finding(check, text, picture)
+    if check == "empty":
         if text := _about_empty(problems, logs, bare):
             yield Finding(check, text, picture)
     elif check == "programs":

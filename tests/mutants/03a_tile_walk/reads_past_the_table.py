@@ -1,0 +1,19 @@
+# ruff: noqa
+# check: once
+# says: line 19: program 0 reads row 3 of sizes, which has rows 0 to 2
+@triton.jit
+def walk_tiles(
+    sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
+):
+    tile = tl.program_id(0)
+    g, passed = 0, 0
+    M, N = tl.load(sizes_ptr), tl.load(sizes_ptr + 1)
+    while g < num_problems:
+        tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+        if tile < passed + tiles_m * tiles_n:
+            COMPUTE_TILE(tables, g, (tile - passed) % tiles_m, (tile - passed) // tiles_m)
+            tile += tl.num_programs(0)
+        else:
+            passed += tiles_m * tiles_n
+            g += 1
+            M, N = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1)
