@@ -131,3 +131,32 @@ def test_a_notebook_whose_judge_dies_shows_a_message(monkeypatch, capsys):
     monkeypatch.setattr(notebook.submission, "of_function", lambda function, name: RIGHT)
     assert notebook.check(type(OFFSETS.function, (), {})) is None
     assert "`course doctor` says" in capsys.readouterr().out
+
+
+def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
+    """Not the thread that waits for the compiler, not its process, no message of theirs."""
+    asked, ended = [], []
+
+    def ask(self, mode, *rest, original=Judge._ask):
+        asked.append(mode)
+        if mode == "run":
+            while "compile" not in asked:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        outcome = original(self, mode, *rest)
+        ended.append(outcome)
+        return outcome
+
+    monkeypatch.setattr(Judge, "_ask", ask)
+    before = children_of(os.getpid())
+    found = Judge()
+    pid = found._nursery._process.pid
+    path = Path(__file__).parents[1] / "solutions" / "02_tail_masks.ipynb"
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        found.check(MASKS, submission.of_notebook(path, MASKS.function))
+    assert "closed" in ended[0].died
+    assert time.monotonic() - started < 10
+    wait_until_dead(pid)
+    assert children_of(os.getpid()) == before
+    assert capfd.readouterr() == ("", "")

@@ -67,6 +67,7 @@ class Judge:
         self._nursery: Nursery | None = None
         self._zygotes: dict[str, Zygote] = {}
         self._starting = threading.Lock()
+        self._closed = False
         with contextlib.suppress(OSError):  # tried again, and told, when there is something to check
             for mode in MODES:
                 self._zygote(mode)
@@ -78,15 +79,18 @@ class Judge:
         self.close()
 
     def close(self) -> None:
-        """End the processes that it keeps."""
-        while self._zygotes:
-            self._zygotes.popitem()[1].close()
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        """End the processes that it keeps. It checks nothing any more."""
+        with self._starting:
+            self._closed = True
+            if self._nursery is not None:
+                self._nursery.close()
+                self._nursery = None
+            self._zygotes.clear()
 
     def _zygote(self, mode: str) -> Zygote:
         with self._starting:
+            if self._closed:
+                raise RuntimeError("the judge is closed")
             if self._nursery is None or not self._nursery.alive:
                 if self._nursery is not None:
                     self._nursery.close()
@@ -143,15 +147,20 @@ class Judge:
             if exercise.compiles and compiling:
                 thread = threading.Thread(target=lambda: compiled.append(self._compile(exercise, path, hopeless)))
                 thread.start()
-            self._run(exercise, path, seed, result)
-            if not result.points:
-                hopeless.set()
+            try:
+                self._run(exercise, path, seed, result)
+                if not result.points:
+                    hopeless.set()
+                if thread is not None:
+                    thread.join()
+            except BaseException:  # Ctrl-C: else the compiler would be waited for, in a folder that is gone
+                self.close()
+                if thread is not None:
+                    thread.join()
+                raise
             if thread is not None and result.status != TODO:
-                thread.join()
                 _note_compiled(result, compiled[0], str(path))
-            elif thread is not None:
-                thread.join()
-            elif exercise.compiles:
+            elif thread is None and exercise.compiles:
                 _note_compiled(result, Outcome(messages=[{"value": None}]), str(path))
         if result.status != TODO and all(each.status == "pass" for each in result.properties):
             result.status = PASSED

@@ -66,8 +66,11 @@ class Nursery:
 
     def last_words(self) -> str:
         """The last line that it, or a zygote of it, has printed on stderr; empty where there is none."""
-        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - 4096, 0))
-        lines = self._errors.read().decode(errors="replace").split("\n")
+        try:
+            self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - 4096, 0))
+            lines = self._errors.read().decode(errors="replace").split("\n")
+        except ValueError:  # closed meanwhile
+            return ""
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
