@@ -207,7 +207,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("device", text)
         got = table["values"].tolist() if table["kind"] == "Tensor" else []
         if table.get("shape") != [len(problems), TABLES[name][0]] or "int" not in table["dtype"]:
-            yield Finding(name, "not judged, since the table has another form")
+            yield from (Finding(check, f"not judged, since `{name}` has another form") for check in (name, "device"))
         elif got != true[name]:
             if name == "pointers":
                 text = _about_pointers(got, true[name], value["spans"])
