@@ -85,15 +85,17 @@ def for_cute(case: GroupedCase) -> GroupedCase:
         return 8 * max(1, -(-extent // 8))
 
     sizes = case.sizes or (draw.randint(1, 9),)
+    mode = draw.choice("mk")
     return dataclasses.replace(
         case,
-        mode="m",
+        mode=mode,
         sizes=sizes if sum(sizes) else (*sizes[1:], 1),
+        M=whole(case.M),
         N=whole(case.N),
         K=whole(case.K),
         dtype=draw.choice([torch.float16, torch.bfloat16]),
-        layout_a=draw.choice(["row", "pitched"]),
-        layout_b="col",
+        layout_a="col" if mode == "k" else draw.choice(["row", "pitched"]),
+        layout_b=draw.choice(["row", "pitched"] if mode == "k" else ["col", "row", "pitched"]),
         layout_out=draw.choice([None, "row", "pitched"]),
         tail="zero",
         offs_dtype=torch.int32,
@@ -117,7 +119,7 @@ def compute(case: GroupedCase, backend: str = "triton"):
     def call(mat_a, mat_b, scale_a=None, scale_b=None, out_dtype=None, **arguments):
         if backend == "cute":
             result = grouped_mm(mat_a, mat_b, out_dtype=out_dtype, backend=backend, **arguments)
-            if not grouped_cute.takes(mat_a, mat_b, arguments["offs"].contiguous(), result):
+            if grouped_cute.form_of(mat_a, mat_b, arguments["offs"].contiguous(), result) is None:
                 raise RuntimeError("the kernel in CuTe DSL does not take this case")
             return result
         arguments |= dict(backend=backend, config=config_of(case))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from course_kernels import grouped_cute, grouped_launch, grouped_mm, grouped_ops
 from course_kernels.grouped_cases import GroupedCase, build, check
+from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.testing import assert_grouped_exact, integers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -48,6 +50,12 @@ def changed(position, change):
     return made
 
 
+def along_k(total=20, M=24, N=40, G=3):
+    """The same for the gradient of a weight."""
+    a, b = torch.zeros(total, M).bfloat16().mT, torch.zeros(total, N).bfloat16()
+    return [a, b, torch.zeros(G, dtype=torch.int32), torch.zeros(G, M, N).bfloat16()]
+
+
 TAKEN = {
     "as they are": operands(),
     "float16": operands(dtype=torch.float16),
@@ -69,46 +77,84 @@ NOT_TAKEN = {
     "no groups": operands(G=0),
     "int64 ends": changed(2, lambda offs: offs.long()),
     "A column-major": changed(0, lambda a: a.mT.contiguous().mT),
-    "B row-major": changed(1, lambda b: b.contiguous()),
     "one B for all groups": changed(1, lambda b: b[:1].expand(3, 24, 40)),
     "rows of A off 16 bytes": changed(0, lambda a: pitched(a, 28)),
     "A off 16 bytes": changed(0, lambda a: pitched(a, 24, 4)),
     "rows of the result off 16 bytes": changed(3, lambda out: pitched(out, 44)),
     "result column-major": changed(3, lambda out: out.mT.contiguous().mT),
-    "mode k": [torch.zeros(8, 16).half(), torch.zeros(16, 8).half(), operands()[2], torch.zeros(3, 8, 8).half()],
+    "mode n": [torch.zeros(3, 8, 16), torch.zeros(16, 8), operands()[2], torch.zeros(8, 8)],
+    "mode k, A row-major": [along_k()[0].contiguous(), *along_k()[1:]],
+    "mode k, B column-major": [along_k()[0], along_k()[1].mT.contiguous().mT, *along_k()[2:]],
+    "mode k, M no multiple of 8": along_k(M=20),
+    "mode k, N no multiple of 8": along_k(N=20),
+    "mode k, no depth": along_k(total=0),
 }
+TAKEN_ALONG_K = {"as they are": along_k(), "one row": along_k(total=1), "one group": along_k(G=1)}
 
 
 @pytest.mark.parametrize("made", TAKEN.values(), ids=TAKEN)
 def test_taken(made):
-    assert grouped_cute.takes(*made)
+    assert grouped_cute.form_of(*made) == ("m", "k")
+
+
+@pytest.mark.parametrize("made", TAKEN_ALONG_K.values(), ids=TAKEN_ALONG_K)
+def test_taken_along_k(made):
+    assert grouped_cute.form_of(*made) == ("k", "n")
+
+
+def test_row_major_weights_are_taken():
+    assert grouped_cute.form_of(*changed(1, lambda b: b.contiguous())) == ("m", "n")
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN.values(), ids=NOT_TAKEN)
 def test_not_taken(made):
-    assert not grouped_cute.takes(*made)
+    assert grouped_cute.form_of(*made) is None
 
 
 def test_bias_scales_and_a_kept_tail_are_not_taken():
     made = operands()
-    assert grouped_cute.takes(*made)
-    assert not grouped_cute.takes(*made, bias=torch.zeros(3, 40))
-    assert not grouped_cute.takes(*made, scale_a=torch.zeros(20))
-    assert not grouped_cute.takes(*made, keep_tail=True)
+    assert grouped_cute.form_of(*made)
+    assert grouped_cute.form_of(*made, bias=torch.zeros(3, 40)) is None
+    assert grouped_cute.form_of(*made, scale_a=torch.zeros(20)) is None
+    assert grouped_cute.form_of(*made, keep_tail=True) is None
 
 
 def test_fuzzing_draws_what_is_taken():
-    for case in map(fuzz.for_cute, fuzz.cases(0, 400, 64, 8)):
+    forms = set()
+    for case in map(fuzz.for_cute, fuzz.cases(0, 300, 64, 8)):
         made = build(case)
-        out = torch.empty(made.mat_a.shape[0], made.mat_b.shape[-1], dtype=case.out_dtype or case.dtype)
-        assert grouped_cute.takes(made.mat_a, made.mat_b, made.arguments["offs"].contiguous(), out), case
+        offs, (rows, columns) = made.arguments["offs"].contiguous(), (made.mat_a.shape[0], made.mat_b.shape[-1])
+        shape = (rows, columns) if case.mode == "m" else (offs.shape[0], rows, columns)
+        out = torch.empty(shape, dtype=case.out_dtype or case.dtype)
+        forms.add(grouped_cute.form_of(made.mat_a, made.mat_b, offs, out))
+    assert forms == {("m", "k"), ("m", "n"), ("k", "n")}
 
 
-def test_choices_can_be_built():
-    for total in (1, 100, 2048, 32768, 2**30):
-        for extent in (8, 128, 1536, 14336):
-            for groups in (1, 8, 256):
-                assert grouped_cute.choose(total, extent, extent, groups).why_not() is None
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n")])
+def test_choices_can_be_built(form):
+    for rows in (0.1, 1, 100, 2048, 2**30):
+        for columns in (8, 768, 1536, 2048, 14336):
+            config = grouped_cute.choose(grouped_cute.Form(*form), rows, columns)
+            assert config.why_not() is None
+            assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
+
+
+def test_rows_of_a_group_are_counted_along_what_is_shared_out():
+    a, _, offs, _ = operands(total=21)
+    assert grouped_cute.rows_of_a_group(a, offs) == 7
+    a, _, offs, _ = along_k(total=21)
+    assert grouped_cute.rows_of_a_group(a, offs) == 7
+
+
+def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
+    large, _, offs, _ = operands(total=300)
+    few, *_ = operands(total=100)
+    assert not grouped_cute.preferred(large, offs)
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
+    assert grouped_cute.preferred(large, offs)
+    assert not grouped_cute.preferred(few, offs)
+    assert not grouped_cute.preferred(torch.zeros(3, 4, 5), offs)
 
 
 def test_a_machine_without_the_gpu_is_told_so():
@@ -156,6 +202,20 @@ def test_forward(device, monkeypatch, dtype, out_dtype, values, extents):
 
 
 @hopper
+@pytest.mark.parametrize("values", ["integers", "normal"])
+@pytest.mark.parametrize("layouts", [("m", "row", "row"), ("k", "col", "row")], ids="-".join)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_what_gradients_are_made_of(device, monkeypatch, dtype, layouts, values):
+    cute_alone(monkeypatch)
+    mode, layout_a, layout_b = layouts
+    extents = dict(M=208, N=272, K=144) if mode == "k" else dict(N=272, K=208)
+    case = GroupedCase(
+        mode, SIZES, **extents, dtype=dtype, layout_a=layout_a, layout_b=layout_b, tail_size=61, values=values
+    )  # fmt: skip
+    check(case, call, device=device)
+
+
+@hopper
 @pytest.mark.parametrize("first", range(0, 1000, 100))
 def test_random_cases(device, first):
     record = fuzz.fuzz(60, first, workers=1, backend="cute")
@@ -185,14 +245,16 @@ def test_what_it_does_not_take_is_computed_all_the_same(device):
 
 
 @hopper
-def test_gradients(device):
-    ends = torch.tensor([40, 40, 128], dtype=torch.int32, device=device)
-    a = integers((140, 64), torch.bfloat16, 1, device=device).requires_grad_()
+@pytest.mark.parametrize("backend", ["cute", "auto"])
+def test_a_layer_and_its_gradients(device, monkeypatch, backend):
+    ends = torch.tensor([140, 140, 400], dtype=torch.int32, device=device)
+    a = integers((440, 64), torch.bfloat16, 1, device=device).requires_grad_()
     weight = integers((3, 96, 64), torch.bfloat16, 2, device=device).requires_grad_()
     results = []
-    for backend in ("cute", "triton"):
-        out = grouped_mm(a, weight.mT, offs=ends, backend=backend)
+    for each in ("triton", backend):
+        out = grouped_mm(a, weight.mT, offs=ends, backend=each)
         results.append((out, *torch.autograd.grad(out, (a, weight), integers(out.shape, out.dtype, 3, device=device))))
+        cute_alone(monkeypatch)  # from the second on
     assert all(torch.equal(x, y) for x, y in zip(*results))
 
 

@@ -24,7 +24,7 @@ import torch
 
 from course_kernels import grouped_cute
 from course_kernels.grouped_cases import MODES, GroupedCase, check
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
@@ -168,33 +168,38 @@ class Cute:
     """One configuration of the kernel in CuTe DSL, on groups with boundary tiles and a tail."""
 
     config: CuteConfig
+    form: grouped_cute.Form
     dtype: torch.dtype
     out_dtype: torch.dtype
 
     def __str__(self) -> str:
         dtypes = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.out_dtype))
-        return "-".join(("cute", self.config.name, *dtypes))
+        return "-".join(("cute", self.config.name, *self.form, *dtypes))
 
 
 def cute_cases() -> list[Cute]:
     """Every configuration, and each dtype once; none where the kernel cannot run."""
     if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
         return []
-    found = [Cute(config, torch.bfloat16, torch.bfloat16) for config in CONFIGS]
-    return [*found, Cute(CONFIGS[0], torch.float16, torch.float16), Cute(CONFIGS[0], torch.bfloat16, torch.float32)]
+    half, wide = torch.bfloat16, torch.float32
+    forms = [grouped_cute.Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
+    found = [Cute(config, form, half, half) for form in forms for config in configs_for(*form)]
+    others = ((torch.float16, torch.float16), (half, wide))
+    return [*found, *(Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others)]
 
 
 def run_cute(cute: Cute) -> str:
     """Compute a case and compare; the result lies in memory that is checked for writes around it."""
 
     def function(mat_a, mat_b, offs, out, out_dtype=None):
-        grouped_cute.multiply(mat_a, mat_b, offs, out, cute.config)
+        assert grouped_cute.form_of(mat_a, mat_b, offs, out) == cute.form
+        grouped_cute.multiply(mat_a, mat_b, offs, out, cute.form, cute.config)
         return out
 
     sizes = (65, 0, 300, 16, 1)
-    case = GroupedCase(
-        "m", sizes, N=264, K=136, dtype=cute.dtype, out_dtype=cute.out_dtype, layout_b="col", tail_size=37
-    )
+    along, major = cute.form
+    layouts = dict(layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row")
+    case = GroupedCase(along, sizes, 200, 264, 136, cute.dtype, cute.out_dtype, **layouts, tail_size=37)
     check(replace(case, layout_out="pitched"), function, device=ck.runtime.device())
     return f"grouped_mm of {len(sizes)}"
 

@@ -1,12 +1,14 @@
 """The kernel in CuTe DSL behind ``grouped_mm``: which products it takes, and in which configuration.
 
-It computes mode "m" of 16-bit operands whose depth is contiguous, on Hopper. All else is the Triton kernels'.
+On Hopper it computes modes "m" and "k" of 16-bit operands that descriptors describe, as a layer of experts and both of
+its gradients have them. All else is the Triton kernels'.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+from typing import NamedTuple
 
 import torch
 
@@ -17,7 +19,9 @@ CAPABILITY = (9, 0)
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 OUT_DTYPES = {**DTYPES, torch.float32: "float32"}
 _PACKAGES = ("cutlass", "tvm_ffi")
-_MOST_ROWS = 2**30  # what the window on the result holds
+_MOST_LINES = 2**30  # what a window holds
+# Up to here reading the weights, or writing their gradient, takes the time: the Triton kernels are as fast or faster.
+FEW_ROWS = 64
 
 
 @functools.cache
@@ -52,34 +56,58 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def takes(mat_a, mat_b, offs, out, bias=None, scale_a=None, keep_tail: bool = False) -> bool:
-    """Whether the kernel computes a checked product: a matter of form and alignment alone.
+def preferred(mat_a, offs) -> bool:
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, and groups have more than a few rows."""
+    return (
+        mat_a.dim() == 2
+        and offs is not None
+        and runs_on(mat_a.device)
+        and installed()
+        and rows_of_a_group(mat_a, offs) > FEW_ROWS
+    )
+
+
+class Form(NamedTuple):
+    """What a kernel is compiled for: which extent the groups share out, "m" or "k", and what is contiguous in B."""
+
+    offsets_along: str
+    b_major: str
+
+
+def form_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, keep_tail: bool = False) -> Form | None:
+    """The kernel that computes a checked product, or None: a matter of shapes, strides and alignment alone.
 
     Args:
         mat_a, mat_b, offs, out, bias, scale_a, keep_tail: as for ``grouped_launch.multiply``.
     """
-    if mat_a.dim() != 2 or mat_b.dim() != 3 or mat_a.dtype not in DTYPES:
-        return False
-    if bias is not None or scale_a is not None or keep_tail or offs.dtype != torch.int32:
-        return False
-    (total, depth), (groups, _, columns) = mat_a.shape, mat_b.shape
-    if not (0 < total <= _MOST_ROWS and depth and columns and groups) or depth % 8 or columns % 8:
-        return False
-    return (
-        _described(mat_a, (0,), 1)
-        and _described(mat_b, (0, 2), 1)
-        and _described(out, (0,), 1)
-        and (groups == 1 or mat_b.stride(0) > 0)
-    )
+    if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or scale_a is not None or keep_tail:
+        return None
+    if offs.dtype != torch.int32 or not (mat_a.numel() and mat_b.numel() and out.numel()):
+        return None
+    along = "m" if mat_b.dim() == 3 else "k"
+    columns = out.shape[-1]
+    if max(mat_a.shape[0] if along == "m" else mat_b.shape[0], 0) > _MOST_LINES or columns % 8:
+        return None
+    if not _described(out, out.dim() - 1):
+        return None
+    if along == "k":
+        suits = mat_a.shape[0] % 8 == 0 and _described(mat_a, 0) and _described(mat_b, 1)
+        return Form("k", "n") if suits else None
+    if mat_a.shape[1] % 8 or not _described(mat_a, 1) or (mat_b.shape[0] > 1 and mat_b.stride(0) <= 0):
+        return None
+    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _described(mat_b, dim)), 0))
+    return Form("m", major) if major else None
 
 
-def _described(tensor: torch.Tensor, others: tuple[int, ...], contiguous: int) -> bool:
-    """Whether a descriptor describes a tensor: 16 bytes divide its address, and each stride but one, which is 1."""
+def _described(tensor: torch.Tensor, contiguous: int) -> bool:
+    """Whether a descriptor describes a tensor with one dimension contiguous: 16 bytes divide its address and all its
+    other strides."""
     unit = 16 // tensor.element_size()
+    strides = tensor.stride()
     return (
-        tensor.stride(contiguous) == 1
+        strides[contiguous] == 1
         and not tensor.data_ptr() % 16
-        and all(tensor.stride(dim) % unit == 0 for dim in others)
+        and all(stride % unit == 0 for dim, stride in enumerate(strides) if dim != contiguous)
     )
 
 
@@ -99,43 +127,49 @@ class Plan:
         self._function(mat_a, mat_b, out, offs)
 
 
-def multiply(mat_a, mat_b, offs, out, config: CuteConfig | None = None) -> Plan:
-    """Write the product of operands that the kernel ``takes`` to ``out``, zeros to the tail.
+def multiply(mat_a, mat_b, offs, out, form: Form, config: CuteConfig | None = None) -> Plan:
+    """Write a product to ``out``; in mode "m" zeros to the tail.
 
     Args:
-        mat_a, mat_b, offs, out: as for ``takes``.
+        mat_a, mat_b, offs, out: as for ``form_of``.
+        form: theirs.
         config: instead of the chosen one.
 
     Returns:
         The launch, which can be run again on tensors of the same form.
     """
-    groups, depth, columns = mat_b.shape
-    config = config or choose(mat_a.shape[0], columns, depth, groups)
+    config = config or choose(form, rows_of_a_group(mat_a, offs), out.shape[-1])
     with torch.cuda.device(mat_a.device):
-        plan = Plan(mat_a.device, _compiled(config, mat_a.dtype, out.dtype, mat_a.device))
+        plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
         plan.run((mat_a, mat_b, offs, out))
     return plan
 
 
 @functools.cache
-def _compiled(config: CuteConfig, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
+def _compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
     from course_kernels.kernels.cute_sm90.kernel import compile_for
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return compile_for(config, DTYPES[dtype], OUT_DTYPES[out_dtype], multiprocessors=processors)
+    return compile_for(config, DTYPES[dtype], OUT_DTYPES[out_dtype], **form._asdict(), multiprocessors=processors)
 
 
-def choose(total: int, N: int, K: int, G: int) -> CuteConfig:
-    """The configuration for a product, by the average group's rows and the columns.
+def rows_of_a_group(mat_a, offs) -> float:
+    """What an average group has of the extent that is shared out."""
+    return (mat_a.shape[0] if mat_a.stride(1) == 1 else mat_a.shape[1]) / max(1, offs.shape[0])
+
+
+def choose(form: Form, rows: float, columns: int) -> CuteConfig:
+    """The configuration for a product: of those that were fastest in a sweep on an H200 (benchmarks/NOTES.md).
 
     Args:
-        total: rows of all groups; N: columns; K: depth; G: groups, at least 1.
+        form: of the operands.
+        rows: of an average group, see ``rows_of_a_group``.
+        columns: of the result.
     """
-    if total <= 512 * G:
-        # Rows are scarce: a cluster of two side by side wastes none of them.
-        return (
-            CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG) if K > 1024 else CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE)
-        )
-    if N > 8192:
-        return CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)
+    if form.offsets_along == "m" and rows <= FEW_ROWS:
+        return CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG)
+    if form.offsets_along == "m" and rows <= 512:
+        # Rows are scarce: CTAs side by side waste none of them. Of two widths the one that wastes fewer columns.
+        wide, narrow = CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)
+        return wide if -columns % 512 < -columns % 384 else narrow
     return CuteConfig(128, 128, 64, 2, 1, 6, PINGPONG)

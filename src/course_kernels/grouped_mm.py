@@ -54,8 +54,9 @@ def grouped_mm(
             result, and never a write outside of it.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
             group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
-            (Hopper, the extra ``cutlass``, and what ``grouped_cute.takes`` says), and "triton" for the rest. "auto" is
-            "torch" on CPU tensors and "triton" on a GPU.
+            (on Hopper with the extra ``cutlass``; see ``grouped_cute.form_of``), and "triton" for the rest. "auto" is
+            "torch" on CPU tensors; on a GPU "cute" for groups of more than a few rows where it can be had, and "triton"
+            elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
 
     Returns:

@@ -181,9 +181,10 @@ def compute(
     if backend == "torch" or (backend == "auto" and mat_a.is_cpu):
         grouped_loop.multiply(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
         return None
-    fits = backend == "cute" and config is None
-    if fits and grouped_cute.takes(mat_a, mat_b, offs, out, bias, scale_a, keep_tail):
-        return grouped_cute.multiply(mat_a, mat_b, offs, out)
+    if config is None and (backend == "cute" or (backend == "auto" and grouped_cute.preferred(mat_a, offs))):
+        form = grouped_cute.form_of(mat_a, mat_b, offs, out, bias, scale_a, keep_tail)
+        if form is not None:
+            return grouped_cute.multiply(mat_a, mat_b, offs, out, form)
     if _launch is None:
         from course_kernels import grouped_launch
 
