@@ -27,14 +27,19 @@ _EVERYWHERE = (
     "course_kernels.course.wire",
     "triton.language",
 )
-_PRELOADED = {"run": ("course_kernels.course.probes",), "compile": ("triton.compiler", "triton.backends")}
+_COMPILING = ("triton.compiler", "triton.backends")
+_PRELOADED = {
+    "run": ("course_kernels.course.probes",),
+    "compile": _COMPILING,
+    "gpu": ("course_kernels.course.probes", *_COMPILING),
+}
 
 
 def preload(mode: str) -> None:
     """Import what every child needs. Nothing is computed."""
     for name in (*_EVERYWHERE, *_PRELOADED[mode]):
         importlib.import_module(name)
-    if mode == "run":
+    if mode != "compile":
         for exercise in importlib.import_module("course_kernels.course.manifest").exercises():
             with contextlib.suppress(Exception):  # said when it is asked for
                 exercise.module()
@@ -171,14 +176,13 @@ def main(mode: str, fds: list[int]) -> None:
 
 
 def _answer(mode: str, requests: int, results: int) -> None:
-    from course_kernels import runtime
     from course_kernels.course import sandbox, wire
 
     request = wire.Reader(requests).next(timeout=30.0)
     path = request["path"]
     exercise = importlib.import_module(f"course_kernels.course.exercises.e{request['exercise']}")
-    gpu = mode == "run" and runtime.MODE == "gpu"
-    if mode == "compile" or gpu:  # Triton writes what it compiles, and has an assembler make the last step
+    gpu = mode == "gpu"
+    if mode != "run":  # Triton writes what it compiles, and has an assembler make the last step
         os.environ["TRITON_CACHE_DIR"] = os.environ["TMPDIR"] = request["scratch"]
         importlib.import_module("tempfile").tempdir = request["scratch"]
         sandbox.limit(request["memory_mb"], request["seconds"], file_mb=64, gpu=gpu)

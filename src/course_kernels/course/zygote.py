@@ -2,7 +2,8 @@
 
 A nursery imports torch, which takes a second, and forks zygotes; a zygote imports the rest, and forks the processes
 that run answers. None of them runs a learner's code or computes (a forked copy of a process with torch's thread pool
-would hang). One zygote runs kernels in Triton's interpreter, or on a GPU; another, with TRITON_INTERPRET=0, compiles.
+would hang). One zygote runs kernels in Triton's interpreter, one compiles them, and where there is a GPU one runs them
+on it: Triton decides once in a process which of these it does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODES = ("run", "compile")
+MODES = ("run", "compile", "gpu")
 ANSWER_S = 60.0  # a fork takes milliseconds, its first one waits for the imports
 # Beginnings of what is kept of the environment: a learner's code can print it, and tokens and passwords are kept there.
 _KEPT = (
@@ -56,7 +57,7 @@ class Nursery:
         """Start a zygote.
 
         Args:
-            mode: "run" or "compile".
+            mode: one of `MODES`.
             control: the zygote's end of the connection.
 
         Raises:
@@ -87,7 +88,7 @@ class Zygote:
 
     Args:
         nursery: that forks it.
-        mode: "run" or "compile".
+        mode: one of `MODES`.
 
     Raises:
         OSError: the nursery has died.
@@ -174,7 +175,7 @@ def serve(control: socket.socket, mode: str) -> None:
 
     Args:
         control: its end of the connection.
-        mode: "run" or "compile".
+        mode: one of `MODES`.
     """
     from course_kernels.course import sandbox, worker
 
@@ -211,8 +212,9 @@ def nurse(control: socket.socket) -> None:
         if os.fork() == 0:
             control.close()
             mode = data.decode()
+            os.environ["TRITON_INTERPRET"] = str(int(mode == "run"))
             if mode == "compile":
-                os.environ.update(TRITON_INTERPRET="0", TRITON_DEFAULT_FP_FUSION="1")
+                os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
             serve(socket.socket(fileno=fds[0]), mode)
             return
         os.close(fds[0])

@@ -1,0 +1,127 @@
+"""With a GPU the same checks run on it, too: the interpreter has the first word, then what only the GPU shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from course_kernels import runtime
+from course_kernels.course import judge as judging
+from course_kernels.course import manifest, submission
+from course_kernels.course.judge import Judge
+
+ROOT = Path(__file__).resolve().parents[1]
+ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
+every_exercise = pytest.mark.parametrize("exercise", ON_GPU, ids=[e.name for e in ON_GPU])
+(MASKS,) = manifest.find("02")
+
+
+def source_of(folder, exercise):
+    return submission.of_notebook(ROOT / folder / f"{exercise.name}.ipynb", exercise.function)
+
+
+def mutant(name):
+    return (ROOT / "tests" / "mutants" / MASKS.name / f"{name}.py").read_text(encoding="utf-8")
+
+
+class Played(Judge):
+    """A judge whose GPU is played by the interpreter, after which `alter` has its way with what came back."""
+
+    def __init__(self, lender, alter=None):
+        super().__init__()
+        self.lender, self.alter, self.modes = lender, alter, []
+
+    def _ask(self, mode, request, seconds, hopeless=None):
+        self.modes.append(mode)
+        if mode != "gpu":
+            return super()._ask(mode, request, seconds, hopeless)
+        outcome = self.lender._ask("run", request, seconds, hopeless)
+        return self.alter(outcome) if self.alter else outcome
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """Makes judges whose GPU is played; a zygote has one child at a time, so another judge lends its own."""
+    if runtime.MODE == "gpu":
+        pytest.skip("there is a GPU: it plays itself")
+    made = []
+
+    def make(alter=None):
+        made.append(Judge())
+        made.append(Played(made[-1], alter))
+        return made[-1]
+
+    monkeypatch.setattr(judging, "_has_gpu", lambda: True)
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_the_same_inputs_go_to_both(played):
+    judge = played()
+    result = judge.check(MASKS, source_of("solutions", MASKS))
+    assert result.passed, result.text()
+    assert sorted(judge.modes) == ["compile", "gpu", "run"]
+
+
+def test_what_only_the_gpu_gets_wrong_is_told(played):
+    def alter(outcome):
+        (message,) = (m for m in outcome.messages if m.get("case") == 1)
+        for each in message["watched"]["outputs"]:
+            each["buffer"] = each["buffer"] + 1
+        return outcome
+
+    result = played(alter).check(MASKS, source_of("solutions", MASKS))
+    assert result.status == "failed"
+    (tiles,) = (each for each in result.properties if each.name == "tiles")
+    assert tiles.message.startswith("right in the interpreter, but on the GPU: ")
+    assert "tile (0, 0)" in tiles.message
+    assert result.panels
+
+
+@pytest.mark.parametrize(
+    ("alter", "says"),
+    [
+        (lambda o: judging.Outcome(o.messages[:1], status=-11), "segmentation fault"),
+        (lambda o: judging.Outcome(died="nothing forks here"), "nothing forks here"),
+        (lambda o: judging.Outcome([*o.messages[:1], {"case": 99, "value": 1, "watched": {}}]), "makes no sense"),
+    ],
+)
+def test_a_gpu_that_does_not_answer_earns_nothing(played, alter, says):
+    result = played(alter).check(MASKS, source_of("solutions", MASKS))
+    assert result.status == "failed"
+    failed = [each.message for each in result.properties if each.status == "fail"]
+    assert failed
+    assert all(says in message and "on the GPU" in message for message in failed)
+
+
+def test_the_interpreter_has_the_first_word(played):
+    result = played().check(MASKS, mutant("no_other"))
+    assert result.status == "failed"
+    assert "on the GPU" not in result.text()
+
+
+def test_a_stub_says_todo_and_nothing_of_a_gpu(played):
+    result = played().check(MASKS, source_of("exercises", MASKS))
+    assert (result.status, result.properties) == ("todo", [])
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@every_exercise
+def test_the_solution_passes_on_a_gpu(exercise):
+    with Judge() as judge:
+        results = [judge.check(exercise, source_of("solutions", exercise)) for _ in range(2)]
+    assert all(result.passed for result in results), results[-1].text()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["endless", "store_unmasked"])
+def test_after_a_wrong_answer_a_right_one_passes_on_a_gpu(name):
+    with Judge() as judge:
+        assert judge.check(MASKS, mutant(name)).status == "failed"
+        result = judge.check(MASKS, source_of("solutions", MASKS))
+    assert result.passed, result.text()
