@@ -13,6 +13,10 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
+
+from course_kernels import grouped_cute
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider"]
 PROCESSES = 6
@@ -38,10 +42,13 @@ def pytest_counts(printed: str) -> dict[str, int]:
     return counts
 
 
-def sanitized(tool: str, summary: str) -> dict[str, int]:
+def sanitized(tool: str, kernels: str) -> dict[str, int]:
     """One tool of compute-sanitizer over ``tools/sanitize.py``, which checks each product itself."""
-    printed = run(["compute-sanitizer", "--tool", tool, sys.executable, "tools/sanitize.py"])
-    cases = re.search(r"(\d+) cases ran in mode gpu", printed)
+    options = ["--report-api-errors", "no"] if kernels == "cute" else []
+    command = ["compute-sanitizer", "--tool", tool, *options, sys.executable, "tools/sanitize.py"]
+    printed = run([*command, "--kernels", kernels])
+    cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
+    summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
     found = re.search(summary, printed)
     if not cases or not found or int(found[1]):
         raise RuntimeError(f"{tool} is not clean:\n{printed[-6000:]}")
@@ -62,9 +69,12 @@ def gpu_tests() -> dict[str, int]:
 
 def sanitizers() -> dict[str, dict[str, int]]:
     """Both tools over every kernel, at the same time: each waits for the host most of the time."""
-    summaries = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}
-    with ThreadPoolExecutor(len(summaries)) as pool:
-        return dict(zip(summaries, pool.map(sanitized, summaries, summaries.values())))
+    languages = ["triton"]
+    if grouped_cute.runs_on(torch.device("cuda", torch.cuda.current_device())) and grouped_cute.installed():
+        languages.append("cute")
+    jobs = [(tool, language) for tool in ("memcheck", "racecheck") for language in languages]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return {f"{tool} {language}": found for (tool, language), found in zip(jobs, pool.map(sanitized, *zip(*jobs)))}
 
 
 def notebooks() -> dict[str, int]:
