@@ -7,7 +7,14 @@ import re
 
 import pytest
 
-from course_kernels.kernels.cute_sm90.config import CONFIGS, COOPERATIVE, PINGPONG, CuteConfig, configs_for
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
+    CONFIGS_8_BIT,
+    COOPERATIVE,
+    PINGPONG,
+    CuteConfig,
+    configs_for,
+)
 
 NAMES = [config.name for config in CONFIGS]
 # What groups lie along, and what is contiguous in B.
@@ -18,10 +25,12 @@ CROSS = [CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE), CuteConfig(128, 192, 64
 
 def test_every_shipped_configuration_can_be_built():
     assert {config.name: config.why_not() for config in CONFIGS if config.why_not()} == {}
+    assert {config.name: config.why_not(1) for config in CONFIGS_8_BIT if config.why_not(1)} == {}
 
 
 def test_names_tell_configurations_apart():
     assert len(set(NAMES)) == len(CONFIGS)
+    assert len({config.name for config in CONFIGS_8_BIT}) == len(CONFIGS_8_BIT)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,22 @@ def test_what_cannot_be_built_is_said(changes, said):
     assert said in CuteConfig(**changes).why_not()
 
 
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        (CuteConfig(tile_k=64), "tile_k is a multiple of 128 at 1 bytes"),
+        # 128 of the tile and 128 of one product of half of it.
+        (
+            CuteConfig(128, 128, 128, schedule=PINGPONG),
+            "at most 208 accumulators fit into a thread's registers, got 256",
+        ),
+        (CuteConfig(tile_k=128, stages=5), "shared memory"),
+    ],
+)
+def test_what_cannot_be_built_for_8_bits_is_said(config, said):
+    assert said in config.why_not(1)
+
+
 @pytest.mark.parametrize("along, b_major", KINDS)
 def test_configurations_to_choose_from(along, b_major):
     found = configs_for(along, b_major)
@@ -53,6 +78,13 @@ def test_configurations_to_choose_from(along, b_major):
     # A weight's gradient has no groups of few rows.
     assert any(config.tile_m == 64 for config in found) == (along == "m")
     assert set(CROSS) <= set(found)
+
+
+def test_configurations_to_choose_from_for_8_bits():
+    assert configs_for("m", "k", 1) == CONFIGS_8_BIT
+    for along, b_major in KINDS[1:]:
+        with pytest.raises(ValueError, match=f"where operands have 8 bits, got '{along}' and '{b_major}'"):
+            configs_for(along, b_major, 1)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +128,12 @@ def test_what_cannot_be_built_is_refused(kernel):
         kernel.HopperGroupedGemm(CuteConfig(256, 256, stages=2))
     with pytest.raises(ValueError, match="b_major must be 'n' where"):
         kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", b_major="k")
+    with pytest.raises(ValueError, match="where operands have 8 bits"):
+        kernel.compile_for(CONFIGS_8_BIT[0], "float8_e4m3fn", b_major="n")
+    with pytest.raises(ValueError, match="config: 4 stages need"):
+        kernel.compile_for(CONFIGS_8_BIT[0], "bfloat16")
+    with pytest.raises(ValueError, match="offsets_along must be 'm' where scaled, got 'k'"):
+        kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
 
 
 def check_products(ptx, config, a_across, b_across):
@@ -173,3 +211,41 @@ def test_other_types_compile(ptx_of, dtypes, schedule):
 def test_strips_are_part_of_the_kernel(ptx_of):
     one, other = (ptx_of(dataclasses.replace(CONFIGS[0], strip=strip), "bfloat16") for strip in (4, 8))
     assert one != other
+
+
+def check_scaling(ptx, config):
+    """Two factors for each accumulator, of which those of columns come in pairs."""
+    rows = config.tile_m // config.sharing_groups
+    assert ptx.count("mul.f32") == 2 * rows * config.tile_n // 128
+    assert ptx.count("ld.global.v2.b32") == config.tile_n // 8
+
+
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("config", CONFIGS_8_BIT, ids=lambda config: config.name)
+def test_operands_of_8_bits(ptx_of, config, out_dtype):
+    ptx = ptx_of(config, "float8_e4m3fn", out_dtype, scaled=True)
+    cols = {256: 128}.get(config.tile_n, config.tile_n)
+    # Every block's products are summed from zero, in as many parts as there are columns, and added in float32.
+    products = re.findall(r"wgmma\.mma_async\S*\.(m\d+n\d+k\d+)\.f32\.e4m3\.e4m3", ptx)
+    assert products == [f"m64n{cols}k32"] * (config.tile_n // cols * config.tile_k // 32)
+    assert ptx.count("wgmma.wait_group") == config.tile_n // cols
+    assert ptx.count("add.f32") == config.tile_m // config.sharing_groups * config.tile_n // 128
+    check_scaling(ptx, config)
+    assert ".local" not in ptx
+
+    a, b = (4 if config.window else 2, config.cluster_n == 2), (3, config.cluster_m == 2)
+    assert loads_of(ptx) == [a, b]
+    assert stores_of(ptx) == [4] * (config.tile_n // (64 if out_dtype == "bfloat16" else 32))
+
+
+def test_nothing_is_scaled_without_scales(ptx_of):
+    ptx, scaled = (ptx_of(CONFIGS_8_BIT[0], "float8_e4m3fn", scaled=scaled) for scaled in (False, True))
+    assert "mul.f32" not in ptx
+    assert "ld.global.v2" not in ptx
+    assert scaled.count("ld.global.b32") - ptx.count("ld.global.b32") == 2, "factors of a thread's two rows"
+    assert "cvt.rn.bf16x2.f32" in ptx, "the result is bfloat16"
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2]], ids=lambda config: config.name)
+def test_scales_of_16_bit_operands(ptx_of, config):
+    check_scaling(ptx_of(config, "bfloat16", scaled=True), config)

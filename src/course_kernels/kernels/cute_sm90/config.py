@@ -61,6 +61,16 @@ class CuteConfig:
             f"{self.stages}_{self.schedule}_{self.strip}" + "_window" * self.window
         )
 
+    def product_cols(self, operand_bytes: int) -> int:
+        """Columns that one product of a warp group covers. Those of 8-bit operands go through accumulators of their
+        own (``mainloop.multiply_apart``), and of 256 columns there is no room for two sets."""
+        return 128 if operand_bytes == 1 and self.tile_n == 256 else self.tile_n
+
+    def accumulators(self, operand_bytes: int) -> int:
+        """Registers of a thread that sums take."""
+        cols = self.tile_n + (self.product_cols(1) if operand_bytes == 1 else 0)
+        return self.tile_m * cols // (WARP_GROUP * self.sharing_groups)
+
     def shared_bytes(self, operand_bytes: int) -> int:
         """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``."""
         stage = (self.tile_m + self.tile_n) * self.tile_k * operand_bytes
@@ -76,9 +86,8 @@ class CuteConfig:
             return f"tile_n is 64, 128, 192 or 256, got {self.tile_n}"
         if self.tile_k * operand_bytes % 128:
             return f"tile_k is a multiple of {128 // operand_bytes} at {operand_bytes} bytes, got {self.tile_k}"
-        accumulators = self.tile_m * self.tile_n // (WARP_GROUP * self.sharing_groups)
-        if accumulators > 208:
-            return f"at most 208 accumulators fit into a thread's registers, got {accumulators}"
+        if self.accumulators(operand_bytes) > 208:
+            return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
         if min(self.cluster_m, self.cluster_n) < 1 or self.cluster_size > 2:
             return f"a cluster has one or two CTAs, got {self.cluster_m} x {self.cluster_n}"
         if self.stages < 2 or self.shared_bytes(operand_bytes) > SHARED_BYTES:
@@ -89,12 +98,13 @@ class CuteConfig:
         return None
 
 
-def check_layout(offsets_along: str, b_major: str) -> None:
+def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> None:
     """Raise unless there is a kernel for such operands.
 
     Args:
         offsets_along: "m" or "k".
         b_major: what is contiguous in B, "k" or "n".
+        operand_bytes: of an element of the operands, 1 or 2.
 
     Raises:
         ValueError: there is none.
@@ -105,6 +115,12 @@ def check_layout(offsets_along: str, b_major: str) -> None:
         raise ValueError(f"b_major must be 'k' or 'n', got {b_major!r}")
     if (offsets_along, b_major) == ("k", "k"):
         raise ValueError("b_major must be 'n' where offsets_along is 'k', got 'k'")
+    if operand_bytes == 1 and (offsets_along, b_major) != ("m", "k"):
+        # wgmma takes 8-bit operands with their depth contiguous alone.
+        raise ValueError(
+            "offsets_along must be 'm' and b_major 'k' where operands have 8 bits, "
+            f"got {offsets_along!r} and {b_major!r}"
+        )
 
 
 CONFIGS = (
@@ -119,19 +135,32 @@ CONFIGS = (
     CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG, window=True),
 )
 
+# For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.
+CONFIGS_8_BIT = (
+    CuteConfig(128, 256, 128, 2, 1, 4, COOPERATIVE),
+    CuteConfig(128, 256, 128, 1, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 1, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 1, 2, 4, COOPERATIVE),
+    CuteConfig(128, 128, 128, 2, 1, 6, COOPERATIVE),
+    CuteConfig(64, 128, 128, 1, 1, 8, PINGPONG, window=True),
+)
 
-def configs_for(offsets_along: str, b_major: str) -> tuple[CuteConfig, ...]:
+
+def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tuple[CuteConfig, ...]:
     """What may be the fastest for some product of a kind.
 
     Args:
         offsets_along: "m" or "k".
         b_major: what is contiguous in B, "k" or "n".
+        operand_bytes: of an element of the operands, 1 or 2.
 
     Returns:
-        Some of `CONFIGS`, in their order.
+        Some of `CONFIGS`, in their order; `CONFIGS_8_BIT` for elements of one byte.
 
     Raises:
         ValueError: there is no kernel for such operands.
     """
-    check_layout(offsets_along, b_major)
+    check_layout(offsets_along, b_major, operand_bytes)
+    if operand_bytes == 1:
+        return CONFIGS_8_BIT
     return tuple(each for each in CONFIGS if each.tile_m == 128 or offsets_along == "m")

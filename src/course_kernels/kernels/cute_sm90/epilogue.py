@@ -4,6 +4,8 @@ Where groups lie along M the store goes through a *window* on C (``window``): th
 group's end, full tile or not.
 """
 
+from typing import NamedTuple
+
 import cutlass
 from cutlass import Float16, Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync, warp
@@ -14,6 +16,13 @@ from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_BLOCKS, STOR
 from course_kernels.kernels.cute_sm90.mainloop import make_mma, shared_layout
 from course_kernels.kernels.cute_sm90.scheduler import Tile, group_end
 from course_kernels.kernels.cute_sm90.window import make_window, open_at
+
+
+class Scales(NamedTuple):
+    """Factors, float32: ``rows`` (total_m,) of A's, ``cols`` (G, N) of B's columns."""
+
+    rows: cute.Tensor
+    cols: cute.Tensor
 
 
 def store_cols(dtype: type[cutlass.Numeric]) -> int:
@@ -33,6 +42,39 @@ def make_store(c: cute.Tensor, along: str):
     block = cute.slice_(layout, (None, None, 0))
     atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, block, (MMA_ROWS, cols))
     return layout, atom, coords
+
+
+@cute.jit
+def first_row(config: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Constexpr[int]) -> Int32:
+    """Where a warp group's ``i``-th 64 rows of a tile begin: those that share a tile take turns."""
+    row = tile.row + i * MMA_ROWS * config.sharing_groups
+    if cutlass.const_expr(config.sharing_groups > 1):
+        row += group * MMA_ROWS
+    return row
+
+
+@cute.jit
+def scale_tile(config: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
+    """Multiply a warp group's part of a tile with the factors of its rows and columns. What lies outside of the result
+    is multiplied with the last factor inside, and not stored."""
+    # A thread holds pairs of columns, eight apart, of two rows, eight apart: wgmma's layout.
+    thread = cute.arch.thread_idx()[0] % WARP_GROUP
+    group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
+    col, last_col = tile.col + thread % 4 * 2, cute.size(scales.cols, mode=[1]) - 2
+    cols = cute.make_rmem_tensor((2, config.tile_n // 8), Float32)
+    for j in cutlass.range_constexpr(config.tile_n // 8):
+        pair = cutlass.min(col + 8 * j, last_col) // 2
+        cute.autovec_copy(cute.local_tile(scales.cols, (1, 2), (tile.group, pair))[0, None], cols[None, j])
+    for i in cutlass.range_constexpr(config.tile_m // MMA_ROWS // config.sharing_groups):
+        part = cute.make_tensor(
+            acc.iterator + i * (MMA_ROWS * config.tile_n // WARP_GROUP), cute.make_layout((2, 2, config.tile_n // 8))
+        )
+        row = first_row(config, tile, group, i) + thread // 32 * 16 + thread % 32 // 4
+        for half in cutlass.range_constexpr(2):
+            factor = scales.rows[cutlass.min(row + 8 * half, tile.end - 1)]
+            for j in cutlass.range_constexpr(config.tile_n // 8):
+                for v in cutlass.range_constexpr(2):
+                    part[v, half, j] = part[v, half, j] * factor * cols[v, j]
 
 
 @cute.jit
@@ -64,10 +106,7 @@ def store_tile(
     rounded = cute.make_rmem_tensor(part.shape, dtype)
 
     for i in cutlass.range_constexpr(config.tile_m // MMA_ROWS // config.sharing_groups):
-        # Warp groups that share a tile take turns, 64 rows each.
-        row = tile.row + i * MMA_ROWS * config.sharing_groups
-        if cutlass.const_expr(config.sharing_groups > 1):
-            row += group * MMA_ROWS
+        row = first_row(config, tile, group, i)
         if cutlass.const_expr(along == "m"):
             part_of_c = open_at(c, 0, row, tile.end, tile.col)
         else:

@@ -11,13 +11,14 @@ from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
-from course_kernels.kernels.cute_sm90.epilogue import make_store, store_tile, zero_tail
+from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
     finish_tile,
     load_tile,
     make_load,
     make_mma,
     make_ring,
+    multiply_apart,
     multiply_tile,
     shared_layout,
 )
@@ -39,17 +40,18 @@ class HopperGroupedGemm:
         config: tiles, cluster, stages, schedule.
         offsets_along: "m" or "k".
         b_major: what is contiguous in B, "k" or "n"; along "k" it is "n".
+        operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
     """
 
-    def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k"):
-        check_layout(offsets_along, b_major)
-        reason = config.why_not()
+    def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k", operand_bytes: int = 2):
+        check_layout(offsets_along, b_major, operand_bytes)
+        reason = config.why_not(operand_bytes)
         if reason is not None:
             raise ValueError(f"config: {reason}")
-        self.config, self.along = config, offsets_along
+        self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = offsets_along == "k", b_major == "n"
 
@@ -62,19 +64,24 @@ class HopperGroupedGemm:
         offs: cute.Tensor,
         max_active_clusters: cutlass.Constexpr[int],
         stream,
+        scale_a: cute.Tensor | None = None,
+        scale_b: cute.Tensor | None = None,
     ):
         """Make the descriptors and launch. No extent may be 0: a result without elements needs no launch, and zeros
         without depth, or without groups, are the caller's to write. Offsets may say what they like.
 
         Args:
-            a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16 or bfloat16.
+            a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16, bfloat16 or float8_e4m3fn.
             b: (G, K, N), what ``b_major`` says contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
             offs: (G,) int32, rows, or lines along K, at which the groups end.
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
+            scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32, which rows and columns of
+                the product are multiplied with before it is rounded.
         """
         config = self.config
+        scales = None if cutlass.const_expr(scale_a is None) else Scales(scale_a, scale_b)
         total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
         if cutlass.const_expr(self.along == "k"):
             total, M = K, cute.size(c, mode=[1])
@@ -88,7 +95,8 @@ class HopperGroupedGemm:
         a_atom, a_coords = make_load(a_lines, a_layout, config.tile_m, config.tile_k, config.cluster_n)
         b_atom, b_coords = make_load(b_lines, b_layout, config.tile_n, config.tile_k, config.cluster_m)
         c_layout, c_atom, c_coords = make_store(c, self.along)
-        mma = make_mma(a.element_type, config.tile_n, config.sharing_groups, self.a_across, self.b_across)
+        cols = config.product_cols(self.operand_bytes)
+        mma = make_mma(a.element_type, cols, config.sharing_groups, self.a_across, self.b_across)
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K)
 
         @cute.struct
@@ -100,7 +108,7 @@ class HopperGroupedGemm:
 
         self.shared = Shared
         self.kernel(
-            mma, a_atom, a_coords, b_atom, b_coords, c_atom, c_coords, c, problem, a_layout, b_layout, c_layout
+            mma, a_atom, a_coords, b_atom, b_coords, c_atom, c_coords, c, problem, scales, a_layout, b_layout, c_layout
         ).launch(
             grid=(config.cluster_m, config.cluster_n, max_active_clusters),
             block=(3 * WARP_GROUP, 1, 1),
@@ -121,6 +129,7 @@ class HopperGroupedGemm:
         c_coords: cute.Tensor,
         c: cute.Tensor,
         problem: Problem,
+        scales: Scales | None,
         a_layout: cute.ComposedLayout,
         b_layout: cute.ComposedLayout,
         c_layout: cute.ComposedLayout,
@@ -168,7 +177,12 @@ class HopperGroupedGemm:
             consumer = group - 1
             thread_mma = mma.get_slice(consumer * WARP_GROUP if config.schedule == COOPERATIVE else 0)
             a_fragments = mma.make_fragment_A(thread_mma.partition_A(a_shared))
-            b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_shared))
+            b_parts = b_shared
+            if cutlass.const_expr(self.operand_bytes == 1):
+                # A part is what one product covers: (columns, depth, part, stage).
+                cols = config.product_cols(1)
+                b_parts = cute.flat_divide(b_shared, (cols, config.tile_k))[None, None, None, 0, None]
+            b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_parts))
             acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), Float32)
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
             step = clusters
@@ -186,11 +200,17 @@ class HopperGroupedGemm:
             while tile.found:
                 if cutlass.const_expr(config.schedule == PINGPONG):
                     my_turn.arrive_and_wait()
-                state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
+                if cutlass.const_expr(self.operand_bytes == 1):
+                    state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
+                else:
+                    state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
                 if cutlass.const_expr(config.schedule == PINGPONG):
                     other_turn.arrive()
                     state.advance(blocks_at(config, along, problem, number + clusters))
-                finish_tile(ring, done)
+                if cutlass.const_expr(self.operand_bytes > 1):
+                    finish_tile(ring, done)
+                if cutlass.const_expr(scales is not None):
+                    scale_tile(config, tile, acc, scales)
                 store_tile(config, along, tile, acc, c_atom, c_coords, c_shared)
                 number += step
                 window, tile = find_tile(config, along, problem, window, number)
@@ -198,7 +218,8 @@ class HopperGroupedGemm:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
-DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
+IN_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float8_e4m3fn": cutlass.Float8E4M3FN}
+OUT_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
 
 
 def compile_for(
@@ -208,6 +229,7 @@ def compile_for(
     *,
     offsets_along: str = "m",
     b_major: str | None = None,
+    scaled: bool = False,
     sm: str = "90a",
     multiprocessors: int = 132,
     options: tuple = (),
@@ -216,26 +238,35 @@ def compile_for(
 
     Args:
         config: tiles, cluster, stages, schedule.
-        dtype: of the operands, "float16" or "bfloat16".
-        out_dtype: of the result, "float16", "bfloat16" or "float32"; by default ``dtype``.
+        dtype: of the operands, "float16" or "bfloat16"; along "m" with B's K contiguous "float8_e4m3fn", too.
+        out_dtype: of the result, "float16", "bfloat16" or "float32"; by default ``dtype``, "bfloat16" for 8 bits.
         offsets_along: "m", or "k" for the gradient of a weight.
         b_major: what is contiguous in B: "k" or "n" along "m", by default "k"; along "k" it is "n".
+        scaled: whether rows and columns of the product are multiplied with factors; along "m".
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
 
     Returns:
-        A callable of torch tensors ``(a, b, c, offs)`` as in ``HopperGroupedGemm.__call__``, which launches on torch's
-        current stream. No extent is 0 (nothing is launched for those: see there), none that is divided into groups
-        over 2**30, and those of contiguous dimensions are multiples of 8; pointers, and strides of the other
-        dimensions, are multiples of 16 bytes.
+        A callable of torch tensors ``(a, b, c, offs)``, then ``scale_a, scale_b`` where ``scaled``, as in
+        ``HopperGroupedGemm.__call__``, which launches on torch's current stream. No extent is 0 (nothing is launched
+        for those: see there), none that is divided into groups over 2**30, and those of contiguous dimensions are
+        multiples of 8, but scale_a's; pointers but scale_a's, and strides of the other dimensions, are multiples of 16
+        bytes.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
+
+    Notes:
+        Sums of 8-bit operands are as exact as with ``torch.nn.functional.scaled_grouped_mm`` (without fast
+        accumulation) and as with the Triton kernels: see ``mainloop.multiply_apart``.
     """
     b_major = b_major or ("n" if offsets_along == "k" else "k")
-    gemm = HopperGroupedGemm(config, offsets_along=offsets_along, b_major=b_major)
-    element, out = DTYPES[dtype], DTYPES[out_dtype or dtype]
+    if scaled and offsets_along != "m":
+        raise ValueError(f"offsets_along must be 'm' where scaled, got {offsets_along!r}")
+    element = IN_DTYPES[dtype]
+    out = OUT_DTYPES[out_dtype or ("bfloat16" if element.width == 8 else dtype)]
+    gemm = HopperGroupedGemm(config, offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8)
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
 
@@ -252,10 +283,15 @@ def compile_for(
             fake(element, (groups, K, N), 1 if b_major == "k" else 2),
             fake(out, (total, N), 1),
         )
+    scales = ()
+    if scaled:
+        rows = cute.runtime.make_fake_tensor(Float32, (total,), stride=(1,), assumed_align=4)
+        scales = rows, fake(Float32, (groups, N), 1)
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,
         cute.runtime.make_fake_tensor(Int32, (groups,), stride=(1,), assumed_align=4),
         multiprocessors // config.cluster_size,
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
+        *scales,
     )

@@ -160,6 +160,41 @@ def multiply_tile(
 
 
 @cute.jit
+def multiply_apart(
+    ring: pipeline.PipelineAsync,
+    state: pipeline.PipelineState,
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    blocks: Int32,
+) -> pipeline.PipelineState:
+    """``multiply_tile`` for 8-bit operands, with nothing left open.
+
+    wgmma keeps about 14 bits of a sum of such products, however long it is. So each block's products are summed apart,
+    from zero, and added to ``acc`` in float32: what is lost is that of ``tile_k`` additions, whatever K is.
+    """
+    parts = cute.size(b, mode=[3])
+    acc.fill(0.0)
+    apart = cute.make_rmem_tensor((*acc.shape[:2], 1), Float32)
+    for _ in cutlass.range(blocks, unroll=1):
+        ring.consumer_wait(state)
+        for part in cutlass.range_constexpr(parts):
+            if cutlass.const_expr(parts > 1):
+                # Overwritten at once: it ends the life of the last part's sums, whose registers would spill otherwise.
+                apart.fill(0.0)
+            multiply_stage(mma, apart, a, b[None, None, None, part, None], state.index, True)
+            warpgroup.wait_group(0)
+            if cutlass.const_expr(part == parts - 1):
+                ring.consumer_release(state)
+            # One by one: a sum of the two as tensors spills registers at 256 columns.
+            for v in cutlass.range(cute.size(apart), unroll_full=True):
+                acc[part * cute.size(apart) + v] += apart[v]
+        state.advance()
+    return state
+
+
+@cute.jit
 def finish_tile(ring: pipeline.PipelineAsync, done: pipeline.PipelineState):
     """Wait for the last products and give their stage back."""
     warpgroup.wait_group(0)
