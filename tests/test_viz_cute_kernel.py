@@ -125,8 +125,15 @@ def test_turns_show_both_warp_groups_at_one_tile_or_at_two():
     assert boxes(in_turn, "multiplies 1") == [(2.5, 0, 6, 0.9)]
     assert boxes(in_turn, "multiplies 2") == [(8.5, 1, 6, 0.9)]
     assert boxes(in_turn, "store") == [(8.5, 0, 4, 0.9), (14.5, 1, 4, 0.9)]
+    assert texts(in_turn) == ["tile 0", "store", "tile 1", "store"]
     assert title(together) == "together: the tensor cores multiply 86% of the time"
     assert title(in_turn) == "in turn: the tensor cores multiply 100% of the time"
+
+
+def test_a_store_too_short_for_its_word_is_a_box_alone():
+    (axes,) = cute_kernel.turns({"long": cute_kernel.simulate(EACH, 2, 60)}).axes
+    assert texts(axes) == ["tile 0", "tile 1"]
+    assert len(boxes(axes, "store")) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@
 # about one, what does it keep to itself, and what if it has none for your GPU?
 #
 # You will find operators for a GPU that you do not have, compile them here, read Hopper's and Blackwell's machine code
-# side by side, ask for things that nobody offers, and put a kernel of your own on the shelf. About 40 minutes.
+# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in four
+# pictures. About an hour.
 
 # %%
 import itertools
@@ -355,8 +356,203 @@ else:
 # kernel = cutlass_api.get_kernels(args, cc=90)[0]  # cc=100
 # kernel.run(args, compiled_artifact=kernel.compile(args))
 # ```
+
+# %% [markdown]
+# ## The kernel in four pictures
+#
+# What did we put on the shelf? Every picture below is drawn from a configuration: change it, and look again. Sizes are
+# exact. Times come from a small model, `picture.simulate`, in units of one block's product; none of them is measured.
+#
+# ### 1. Who does what
+
+# %%
+from dataclasses import replace
+
+from course_kernels.kernels.cute_sm90 import kernel, mainloop, window
+from course_kernels.kernels.cute_sm90.config import CONFIGS, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.viz import cute_kernel as picture
+
+together = CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE)
+in_turn = CuteConfig(128, 192, 64, 2, 1, 4, PINGPONG)
+picture.roles([together, in_turn], kernel.LOADING_REGISTERS, kernel.MULTIPLYING_REGISTERS)
+
+# %% [markdown]
+# Width is threads and height is registers, so areas are parts of the SM's 65,536. Whoever copies needs few. Whoever
+# multiplies keeps sums, and in the lower picture the sums alone would be more than an equal share. With 256 columns?
+
+# %%
+print(replace(together, schedule=PINGPONG).why_not())
+
+# %% [markdown]
+# That is the bargain between the two schedules: a tile of one's own, or a larger one. The blue side of the branch:
+
+# %%
+show(kernel.HopperGroupedGemm.kernel, "if group == 0:", "ring.producer_tail")
+
+# %% [markdown]
+# Each role finds its next tile by itself, from `offs`. Nobody tells anybody: all count alike.
+#
+# ### 2. The ring of stages
+#
+# The two sides meet in shared memory. Follow one stage from left to right, and find what the black triangles allow,
+# and what the white ones do. The numbers are blocks along K.
+
+# %%
+picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
+
+# %% [markdown]
+# - ▼ "Full" is reported by the hardware, when as many bytes have arrived as a stage holds. Then it may be multiplied.
+# - ▽ "Empty" is reported by the warps that read the stage. Then it may be overwritten.
+# - Two stages: every product waits for a copy. Four: copies wait for products, which is what we want.
+# - While a tile is stored, copies go on: the warp that loads is already at the next tile, as far as stages last.
+#
+# The whole loop of either side:
+
+# %%
+show(mainloop.load_tile, "for k in", "return")
+show(mainloop.multiply_tile, "for _ in", "return")
+
+# %% [markdown]
+# `wgmma` returns before it is done. `wait_group(1)` waits for all but the newest, so that one product runs while the
+# next is issued, and `done` follows one stage behind `state`. The pale green pieces are its price: a stage is given
+# back once the *next* product is on its way. With a single stage?
+
+# %%
+print(replace(together, stages=1).why_not())
+print("most stages that fit:", max(n for n in range(2, 12) if replace(together, stages=n).why_not() is None))
+
+# %% [markdown]
+# ### 3. Ping-pong against cooperative
+#
+# The same tile and the same K, two ways to divide the work. Who has nothing to do, and when?
+
+# %%
+schedules = {name: replace(in_turn, schedule=name) for name in (COOPERATIVE, PINGPONG)}
+blocks = K // in_turn.tile_k
+picture.turns({name: picture.simulate(config, 4, blocks) for name, config in schedules.items()})
+
+# %% [markdown]
+# Pale is storing. Cooperative: two warp groups store in half the time, and nobody multiplies meanwhile. Ping-pong: one
+# of them always idles or stores, and the tensor cores never notice. It is *their* line that counts. What does K do to
+# it?
+
+# %%
+for depth in (256, 512, 1024, 4096):
+    runs = {name: picture.simulate(config, 8, depth // config.tile_k)[0] for name, config in schedules.items()}
+    print(f"K = {depth:4}: " + ", ".join(f"{name} {picture.busy(steps):4.0%}" for name, steps in runs.items()))
+
+# %% [markdown]
+# Where K is large a store is seldom, and then a larger tile weighs more: less traffic, as the next picture shows. (The
+# model takes four products' time for one warp group's store. That is a guess: the shares depend on it, their order does
+# not.)
+#
+# Why turns? Both warp groups read one ring, which is filled tile by tile. Each skips the other's blocks with
+# `state.advance`, and two barriers keep the products in the order in which their blocks were loaded:
+
+# %%
+show(kernel.HopperGroupedGemm.kernel, "my_turn.arrive_and_wait", "store_tile")
+
+# %% [markdown]
+# `other_turn.arrive()` stands before `finish_tile`: the other begins while the last products are still running. (The
+# branches for operands of one byte are FP8's.)
+#
+# ### 4. Multicast
+#
+# Two CTAs, one below the other in C: other rows of A, the same columns of B. A colour is the CTA that asks.
+
+# %%
+picture.multicast(together)
+
+# %% [markdown]
+# Each asks for half of B, and the hardware hands it to both. Bytes that leave L2 for one tile of C, all of K:
+
+# %%
+for config in CONFIGS:
+    if config.cluster_size > 1:
+        steps, each = K // config.tile_k, config.cluster_size
+        alone, shared = (picture.bytes_from_l2(config, shared=way) * steps / each / 1024 for way in (False, True))
+        print(f"{config.name:33} {alone:4.0f} KiB alone, {shared:4.0f} KiB shared: {1 - shared / alone:.0%} less")
+
+# %% [markdown]
+# Which CTAs a block goes to is a mask of bits, and a block that several use is asked for in parts:
+
+# %%
+show(mainloop.load_tile, "cluster = cute", "b_mask =")
+show(mainloop.make_ring, "# A stage is", "readers =")
+
+# %% [markdown]
+# The price is in the last line: before a stage is overwritten, the readers of *both* CTAs must have let go of it. Two
+# SMs keep step.
+#
+# ### And no mask anywhere
+#
+# The store knows nothing about boundary tiles, either. Lesson 07's window does it again, a bound that moves with the
+# group, here for C:
+
+# %%
+show(window.make_window, "pitch =", "layout =")
+show(window.open_at, "first =")
+
+# %%
+lines, end = window.LINES, sizes[0]
+for before in (2, 1, 0, -1):
+    coordinates, strides = (lines - before, lines, end), (N, 2**34 - N, N)
+    address = sum(at * stride for at, stride in zip(coordinates, strides)) % 2**64
+    print(f"line {lines - before:,} of the window is row {address // N} of C:", "in" if before > 0 else "out of bounds")
+
+# %% [markdown]
+# The last row of group 0 is 681. Row 682 is group 1's: a store to it is cut off by the hardware. So full tiles and
+# boundary tiles take the same path, without a branch. A's next rows may come along: they make rows of C that are never
+# stored. What lies behind K arrives as zeros, and what lies behind N is out of bounds anyway.
+#
+# ## What it costs
+#
+# Recorded on an H200, in one run with its peers, each result verified first. Right of 1 our kernel is faster.
+
+# %%
+from course_kernels.bench import record
+from course_kernels.viz import rates
+
+results = record.load("grouped_mm")
+mine = results["providers"].get("cute", {"absent": "it was not measured"})
+rows = results["rows"].values()
+passes = [of for of in ("forward", "dA", "dB") if any("cute" in row["us"].get(of, {}) for row in rows)]
+rates.ahead(results, "cute", passes) if passes else print(f"No times of cute in the record: {mine['absent']}.")
+
+# %% [markdown]
+# The rates, with factors of time against lesson 07's kernel, the best peers, and the dense product of the same size,
+# which is no peer but the ceiling: there 1.00 is the most to be hoped for.
+
+# %%
+others = [name for name in ("triton", "quack", "torch", "dense") if name in results["providers"]]
+if passes:
+    about = results["provenance"]
+    print(f"{about['gpu']}, torch {about['torch']}, {about['date'][:10]}, {results['dtype']}")
+    print(" " * 58 + "".join(f"{name:>8}" for name in others))
+for row in rows:
+    us = {name: each["median_us"] for name, each in row["us"]["forward"].items()}
+    if "cute" in us:
+        factors = "".join(f"{us[name] / us['cute']:8.2f}" if name in us else f"{'–':>8}" for name in others)
+        print(f"{row['title']:42}{row['rate']['forward']['cute']:7.4g} {row['unit']:8}{factors}")
+
+# %% [markdown]
+# One row is the problem with which this lesson began, NVIDIA's own example. Everybody's times:
+
+# %%
+example = next(row for row in rows if (sum(row["sizes"]), len(row["sizes"]), row["N"], row["K"]) == (total_m, G, N, K))
+for name, us in example["us"]["forward"].items() if passes else ():
+    label, rate = results["providers"][name]["label"], example["rate"]["forward"][name]
+    print(f"{label:34} {us['median_us']:6.1f} µs {rate:5.0f} {example['unit']}")
+
+# %% [markdown]
+# Look for the pictures in the rows. Where should hiding the store matter most, and where the bytes that L2 is spared?
+# Say which rows, by K and by the rows of a group, and then compare with the column `triton`: that kernel computes the
+# same without either. Lesson 12 asks what is left.
 #
 # ## Try it here
+#
+# [Exercise 08](../exercises/08_pick_operator.ipynb), pick an operator: the one that computes least for nothing.
+# Or change a cell and run it again:
 #
 # 1. For which of the targets "100a", "103a", "120a" and "90" are there operators? Guess, ask `discover`, and read the
 #    reasons.
@@ -365,7 +561,12 @@ else:
 # 2. Compile one of our ping-pong operators. How many registers do its sums take from each thread?
 #    <details><summary>Answer</summary>A tile of 128 × 192 belongs to one warp group of 128 threads:
 #    192.</details>
-# 3. Shares of rows for nothing: change `sizes` to `testing.routed_sizes("zipf", total_m, 12)`. Which operator would you
+# 3. `picture.simulate` has `copy=2.5`, the time until a copy arrives. How slow may it become before four stages are too
+#    few? And six, of half the size? Draw it.
+#    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
+#    <code>copy=3</code>. A block of half the size is multiplied in half the time (<code>multiply=0.5</code>), and five
+#    others last for 2.5. What counts is the bytes on their way.</details>
+# 4. Shares of rows for nothing: change `sizes` to `testing.routed_sizes("zipf", total_m, 12)`. Which operator would you
 #    pick now?
 #    <details><summary>Answer</summary>Small groups round up the most, so smaller clusters lose less. Where each expert
 #    has thousands of rows it hardly matters, and what is fetched decides.</details>
@@ -377,5 +578,7 @@ else:
 # - The catalogue is silent about why it has nothing, and takes orders that no operator declares: ask for reasons.
 # - Compiling needs a target and a number of clusters. Hopper sums in registers, Blackwell in tensor memory.
 # - The shelf is open: a class that says what it takes, which variants it has, how it is compiled and how it is run.
+# - One warp copies, eight multiply, and a ring of stages lets neither wait. Ping-pong hides the store, a cluster halves
+#   what it shares, and a window spares the mask.
 #
 # Back to the map: [00 Start here](00_start_here.ipynb).

@@ -245,7 +245,8 @@ def turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
                 axes.add_patch(
                     Rectangle((store.start, y), store.end - store.start, 0.9, fc=color, alpha=0.35, gid="store")
                 )
-                axes.text((store.start + store.end) / 2, y + 0.45, "store", ha="center", va="center", fontsize=7.5)
+                if store.end - store.start > 0.035 * last:  # else there is no room for the word
+                    axes.text((store.start + store.end) / 2, y + 0.45, "store", ha="center", va="center", fontsize=7.5)
         axes.set_yticks([0.45, 1.45, 2.65], ["warp group 1", "warp group 2", "tensor cores"], fontsize=9)
         axes.set_ylim(3.2, -0.1)
         axes.set_xlim(0, last + 0.3)
