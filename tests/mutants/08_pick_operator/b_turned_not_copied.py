@@ -20,5 +20,5 @@ def pick_operator(catalogue, target, sizes, mat_a, mat_b, offs):
     picked = min(fitting, key=score)
     if short := -mat_a.shape[1] % picked.divisibility:
         mat_a, mat_b = pad(mat_a, (0, short)), pad(mat_b, (0, 0, 0, short))
-    mat_b = mat_b.mT if mat_b.stride() [1:].index(1) != picked.b_stride[1:].index(1) else mat_b
+    mat_b = mat_b.mT if mat_b.stride()[1:].index(1) != picked.b_stride[1:].index(1) else mat_b
     return picked, mat_a, mat_b, offs.to(picked.offsets)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: the first thing returned must be one of the catalogue's operators, got a int
+# says: the first thing returned must be one of the catalogue's operators, got: int
 import math
 
 from torch.nn.functional import pad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 
@@ -148,7 +149,7 @@ def run(answer, inputs: dict, watch) -> object:
 
 def _described(tensor, given: torch.Tensor) -> dict:
     if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.device.type != "cpu":
-        return {"kind": type(tensor).__name__}
+        return {"kind": f"{type(tensor).__name__} on {getattr(tensor, 'device', 'the host')}"}
     shape, stride = list(tensor.shape), list(tensor.stride())
     span = 1 + sum((extent - 1) * step for extent, step in zip(shape, stride)) if tensor.numel() else 0
     return {
@@ -175,7 +176,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("*", text)
         return
     if type(value["at"]) is not int:
-        text = f"the first thing returned must be one of the catalogue's operators, got a {value['kind'][:40]}"
+        text = f"the first thing returned must be one of the catalogue's operators, got: {value['kind'][:40]}"
         yield Finding("*", text)
         return
     picked = catalogue[value["at"]]
@@ -248,9 +249,10 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
 def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Finding]:
     """Whether an operator takes the operands, and whether they are still the same."""
     mat_a, mat_b = inputs["mat_a"], inputs["mat_b"]
-    for check, name, given in zip(("aligned", "layout", "offsets"), ("mat_a", "mat_b", "offs"), operands):
-        if given["kind"] != "Tensor":
-            yield Finding(check, f"{name} must be a tensor, got a {str(given['kind'])[:40]}")
+    for name, given in zip(("mat_a", "mat_b", "offs"), operands):
+        if wrong := _no_tensor(name, given):
+            for check in ("layout", "aligned", "offsets"):
+                yield Finding(check, wrong)
             return
     a, b, offs = (torch.as_strided(each["flat"], each["shape"], each["stride"]) for each in operands)
     short = -mat_a.shape[1] % picked.divisibility
@@ -265,6 +267,18 @@ def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Findin
         yield Finding("offsets", f"offs must be {wants}, got {got}: such an order finds no operator")
     elif offs.shape != ends.shape or not torch.equal(offs.long(), ends):
         yield Finding("offsets", f"offs must still be the groups' ends, {ends.tolist()}, got {offs.tolist()[:8]}")
+
+
+def _no_tensor(name: str, given: dict) -> str | None:
+    """Whether one of the operands cannot be looked at."""
+    if given["kind"] != "Tensor":
+        return f"{name} must be a tensor on the same device, got {str(given['kind'])[:40]}"
+    shape, strides = given["shape"], given["stride"]
+    if math.prod(shape) > given["flat"].numel():
+        return (
+            f"{name} must have memory for each of its elements; got shape {tuple(shape)} with strides {tuple(strides)}"
+        )
+    return None
 
 
 def _not_b(was: torch.Tensor, now: torch.Tensor) -> str | None:

@@ -37,7 +37,7 @@ class Operator(NamedTuple):
     offsets: torch.dtype = torch.int32
 
 
-# The designs that lesson 08 finds for Hopper and for Blackwell.
+# Designs as lesson 08 finds them: for Hopper some of the course's own, for Blackwell all of NVIDIA's.
 HOPPER = [
     Operator(("90a",), torch.bfloat16, tile, cluster, 1, stages)
     for tile, stages in (((128, 256, 64), 4), ((128, 192, 64), 4), ((128, 128, 64), 6))
