@@ -27,6 +27,7 @@ def rectangles(ax, gid):
 def test_causes_of_death():
     assert [cause_of_death(use) for use in (FITS, TWO)] == ["", ""]
     assert cause_of_death(SPILLS) == "spills"
+    assert cause_of_death(SPILLS._replace(spilled=16)) == "", "a few bytes, saved once, kill nothing"
     assert cause_of_death(TOO_MUCH) == "shared memory"
     assert cause_of_death(NOT_TWO) == "shared memory", "one program would fit, two do not"
     assert cause_of_death(Use(GemmConfig(64, 64, 64, 8, programs_per_sm=2), 200, 0, 1000)) == "registers"

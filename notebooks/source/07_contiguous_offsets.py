@@ -613,8 +613,8 @@ for row in results["rows"].values():
 # %% [markdown]
 # ## Try it here
 #
-# [Exercise 07](../exercises/07_boundary_store.ipynb), the boundary store: a tile writes its group's part of C, and no more.
-# Or change a cell and run it again:
+# [Exercise 07](../exercises/07_boundary_store.ipynb), the boundary store: a tile writes its group's part of C, and no
+# more. Or change a cell and run it again:
 #
 # 1. Let `packed_kernel` begin with tile 0 (`tile = i`), with one program and `store_whole`. How many rows are wrong
 #    now, and which?

@@ -22,6 +22,8 @@ SM_REGISTERS = 65536
 SM_SHARED_BYTES = 228 * 1024
 RESERVED_BYTES = 1024
 THREAD_REGISTERS = 255
+# Bytes of a thread: Triton 3.6 spills 16 in the tile for few rows, which was the fastest on an H200 all the same.
+HARMLESS_SPILL = 64
 
 
 class Use(NamedTuple):
@@ -61,8 +63,8 @@ def cause_of_death(use: Use) -> str:
     Returns:
         "spills", "shared memory", or "" where there is no reason.
     """
-    if use.spilled or use.sm_registers > SM_REGISTERS:
-        return "spills" if use.spilled else "registers"
+    if use.spilled > HARMLESS_SPILL or use.sm_registers > SM_REGISTERS:
+        return "spills" if use.spilled > HARMLESS_SPILL else "registers"
     return "shared memory" if use.sm_shared > SM_SHARED_BYTES else ""
 
 
