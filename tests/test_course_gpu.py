@@ -96,6 +96,15 @@ def test_a_gpu_that_does_not_answer_earns_nothing(played, alter, says):
     assert all(says in message and "on the GPU" in message for message in failed)
 
 
+def test_a_gpu_stands_in_for_an_interpreter_that_does_not_work(played, monkeypatch):
+    monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
+    judge = played()
+    assert judge.check(MASKS, source_of("solutions", MASKS)).passed
+    assert sorted(judge.modes) == ["compile", "gpu"]
+    result = judge.check(MASKS, mutant("no_other"))
+    assert result.status == "failed"
+
+
 def test_the_interpreter_has_the_first_word(played):
     result = played().check(MASKS, mutant("no_other"))
     assert result.status == "failed"

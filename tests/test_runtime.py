@@ -91,11 +91,11 @@ def test_pair_of_triton_and_numpy_that_cannot_loop(monkeypatch, triton_version, 
 
     monkeypatch.setattr(triton, "__version__", triton_version)
     monkeypatch.setattr(numpy, "__version__", numpy_version)
-    runtime._interpreter_problem.cache_clear()
+    runtime.interpreter_problem.cache_clear()
     try:
-        found = runtime._interpreter_problem()
+        found = runtime.interpreter_problem()
     finally:
-        runtime._interpreter_problem.cache_clear()
+        runtime.interpreter_problem.cache_clear()
     assert (found is not None) is problem
     if problem:
         assert triton_version in found
@@ -181,7 +181,7 @@ def test_with_a_gpu_kernels_are_compiled_whenever_triton_was_imported():
 @pytest.mark.gpu
 def test_with_a_gpu_the_interpreter_can_be_asked_for():
     assert output(MODE, TRITON_INTERPRET="1") == "interpreter cpu"
-    if problem := runtime._interpreter_problem():
+    if problem := runtime.interpreter_problem():
         pytest.skip(problem)
     code = f"""
 import course_kernels

@@ -77,8 +77,8 @@ def device() -> torch.device:
 
 
 @functools.cache
-def _interpreter_problem() -> str | None:
-    """Why the interpreter cannot run here, or None."""
+def interpreter_problem() -> str | None:
+    """Why Triton's interpreter cannot run every kernel here, or None."""
     if importlib.util.find_spec("numpy") is None:
         return (
             "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with "
@@ -116,7 +116,7 @@ def check_can_launch(tensor_device: torch.device) -> None:
                 f"kernels run in Triton's interpreter here (TRITON_INTERPRET=1), which wants tensors on the CPU; "
                 f"got {tensor_device}"
             )
-        if problem := _interpreter_problem():
+        if problem := interpreter_problem():
             raise RuntimeError(problem)
     elif tensor_device.type != "cuda":
         raise ValueError(

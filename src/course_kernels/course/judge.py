@@ -158,8 +158,10 @@ class Judge:
         return result
 
     def _run(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> None:
-        request = _request(exercise, path, exercise.seconds, exercise.memory_mb, cases)
-        outcome = self._ask("run", request, exercise.seconds)
+        mode = _mode(exercise)
+        limits = (exercise.seconds, exercise.memory_mb) if mode == "run" else (exercise.seconds + GPU_S, GPU_MB)
+        request = _request(exercise, path, *limits, cases)
+        outcome = self._ask(mode, request, request["seconds"])
         result.printed, result.message = outcome.printed, outcome.died
         done: set[int] = set()
         for message in outcome.messages:
@@ -175,7 +177,7 @@ class Judge:
                 elif index in done or not 0 <= index < len(cases):
                     raise ValueError("an answer to no question")
                 else:
-                    if _examine(exercise.module(), cases[index], message, result):
+                    if _examine(exercise.module(), cases[index], message, result, probed=mode == "run"):
                         done.add(index)
             except Exception as error:
                 # The answer's process sends what it likes; a bug in an exercise's module looks the same, so say it.
@@ -196,9 +198,14 @@ class Judge:
         outcomes[mode] = self._ask(mode, request, request["seconds"], hopeless)
 
 
+def _mode(exercise: Exercise) -> str:
+    """Where an answer runs first: in the interpreter, unless a GPU has to make up for one that does not work."""
+    return "gpu" if exercise.gpu and _has_gpu() and runtime.interpreter_problem() else "run"
+
+
 def _modes_beside(exercise: Exercise, compiling: bool) -> list[str]:
     found = ["compile"] if exercise.compiles and compiling else []
-    return [*found, "gpu"] if exercise.gpu and _has_gpu() else found
+    return [*found, "gpu"] if exercise.gpu and _has_gpu() and _mode(exercise) == "run" else found
 
 
 def _has_gpu() -> bool:

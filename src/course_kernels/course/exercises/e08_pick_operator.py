@@ -35,7 +35,7 @@ EQUAL = ("first", "small", "area", "alone")
 def draw(rng: random.Random) -> list[Case]:
     """Four products whose groups or columns end inside a block; one that every block divides; two that nobody takes."""
     cases = []
-    # Of K, what is left over from a multiple of 8; who wants B how, and how it lies; the type of the offsets.
+    # Who for which numbers; K beyond a multiple of 16; where B has stride 1, and whether it lies otherwise; offsets.
     plans = [
         (HOPPER, "bfloat16", 0, rng.choice((ALONG_K, ALONG_N)), False, "int32"),
         (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int32"),
