@@ -41,3 +41,18 @@ def test_readme_tables_are_the_records(tool):
     for wrong in (("| 4 × 1024³ |", "| 4 × 1025³ |"), ("| 4 each over 256,", "| 5 each over 256,")):
         assert readme.count(wrong[0]) == 1
         assert tool.with_tables(readme.replace(*wrong)) == readme
+
+
+def test_a_second_backend_gets_a_column_and_the_gradients_the_better_of_both(tool, monkeypatch):
+    measured = tool.record.load("grouped_mm")
+    measured["providers"]["cute"] = {"label": "of the second backend", "role": "ours"}
+    for entry in measured["rows"].values():
+        for rates in entry["rate"].values():
+            rates["cute"] = 2 * rates["torch"]
+    monkeypatch.setattr(tool.record, "load", lambda name: measured)
+    head, _, first, *_ = tool.packed_table().splitlines()
+    assert "| the same by CuTe DSL |" in head
+    assert len(first.split("|")) == len(head.split("|"))
+    assert first.endswith("| 2.00 × | 2.00 × |")
+    measured["providers"]["cute"]["absent"] = "not here"
+    assert "CuTe" not in tool.packed_table()
