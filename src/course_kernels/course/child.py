@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from course_kernels.course import distrust, wire
 from course_kernels.course.zygote import Zygote
 
-GRACE_S = 2.0  # beyond an exercise's limit, before its process is killed
+GRACE_S = 2.8  # beyond an exercise's limit, before its process is killed: a busy machine is slow to take a signal
 MAX_FILES_MB = 256  # that a compilation leaves in its folder
 LOOK_S = 0.2  # how often a process is looked after
 MAX_PRINTED = 1 << 18
