@@ -60,7 +60,7 @@ def limit(memory_mb: int, seconds: float, file_mb: int = 0, *, gpu: bool = False
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
-    data, cpu = now + (memory_mb + gpu * _GPU_MEMORY_MB << 20), int(seconds) + 2
+    data, cpu = now + (memory_mb + gpu * _GPU_MEMORY_MB << 20), int(seconds) + 3
     for kind, value in (
         (resource.RLIMIT_DATA, data),
         (resource.RLIMIT_CPU, cpu),
