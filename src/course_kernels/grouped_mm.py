@@ -81,7 +81,7 @@ def grouped_mm(
         the same result, but for autocast. Where the two differ:
 
         ====================================  ===============================  ======================================
-        what                                  torch 2.13                       here
+        what                                  torch 2.13 (on a GPU: 2.11)      here
         ====================================  ===============================  ======================================
         tail of the result                    uninitialised                    zero, or kept
         tail of the gradients                 uninitialised                    zero

@@ -258,8 +258,8 @@ def compile_for(
         ValueError: if no kernel can be built from ``config``, or for such operands.
 
     Notes:
-        Sums of 8-bit operands are as exact as with ``torch.nn.functional.scaled_grouped_mm`` (without fast
-        accumulation) and as with the Triton kernels: see ``mainloop.multiply_apart``.
+        Sums of 8-bit operands leave the tensor cores' few bits after every block of K, see ``mainloop.multiply_apart``.
+        These kernels have been compiled, and not yet run on a GPU.
     """
     b_major = b_major or ("n" if offsets_along == "k" else "k")
     if scaled and offsets_along != "m":
