@@ -144,7 +144,7 @@ def test_build_is_what_grouped_mm_launches(mode, options):
     layouts = (settings["a_layout"], settings["b_layout"], "row")
     tensors = _operands(mode, torch.float16, out_dtype, layouts, settings["aligned"], settings["bias"], 8)
     plan = grouped_launch.Plan(tensors, False, config, "ieee")
-    function, _, arguments, compile_options = plan._build(tensors)
+    function, _, arguments, compile_options, _ = plan._build(tensors)
     assert function.fn.__name__ == f"{kernel}_kernel"
     assert compile_options == {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
     signature, constexprs, divisible = _specialised(kernel, arguments)
