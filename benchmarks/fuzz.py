@@ -86,7 +86,7 @@ def for_cute(case: GroupedCase) -> GroupedCase:
 
     sizes = case.sizes or (draw.randint(1, 9),)
     mode = draw.choice("mk")
-    return dataclasses.replace(
+    case = dataclasses.replace(
         case,
         mode=mode,
         sizes=sizes if sum(sizes) else (*sizes[1:], 1),
@@ -101,6 +101,9 @@ def for_cute(case: GroupedCase) -> GroupedCase:
         offs_dtype=torch.int32,
         bias=None,
     )
+    if mode == "m" and draw.random() < 0.25:
+        case = dataclasses.replace(case, dtype=torch.float8_e4m3fn, layout_b="col", K=-(-case.K // 16) * 16)
+    return case
 
 
 def config_of(case: GroupedCase) -> GemmConfig | None:
@@ -117,15 +120,17 @@ def compute(case: GroupedCase, backend: str = "triton"):
     recipe = torch.nn.functional.ScalingType.RowWise
 
     def call(mat_a, mat_b, scale_a=None, scale_b=None, out_dtype=None, **arguments):
-        if backend == "cute":
-            result = grouped_mm(mat_a, mat_b, out_dtype=out_dtype, backend=backend, **arguments)
-            if grouped_cute.form_of(mat_a, mat_b, arguments["offs"].contiguous(), result) is None:
-                raise RuntimeError("the kernel in CuTe DSL does not take this case")
-            return result
-        arguments |= dict(backend=backend, config=config_of(case))
+        arguments |= dict(backend=backend, config=config_of(case) if backend == "triton" else None)
         if scale_a is None:
-            return grouped_mm(mat_a, mat_b, out_dtype=out_dtype, **arguments)
-        return scaled_grouped_mm(mat_a, mat_b, scale_a, recipe, scale_b, recipe, output_dtype=out_dtype, **arguments)
+            result = grouped_mm(mat_a, mat_b, out_dtype=out_dtype, **arguments)
+        else:
+            scales = (scale_a, recipe, scale_b, recipe)
+            result = scaled_grouped_mm(mat_a, mat_b, *scales, output_dtype=out_dtype, **arguments)
+        if backend == "cute":
+            operands = (mat_a, mat_b, arguments["offs"].contiguous(), result)
+            if grouped_cute.form_of(*operands, scale_a=scale_a, scale_b=scale_b) is None:
+                raise RuntimeError("the kernel in CuTe DSL does not take this case")
+        return result
 
     return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_kernels import grouped_cute, grouped_launch, grouped_mm, grouped_ops
+from course_kernels import grouped_checks, grouped_cute, grouped_launch, grouped_mm, grouped_ops, scaled_grouped_mm
 from course_kernels.grouped_cases import GroupedCase, build, check
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.testing import assert_grouped_exact, integers
@@ -19,6 +20,8 @@ import fuzz
 
 hopper = pytest.mark.gpu
 SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
+FP8 = torch.float8_e4m3fn
+ROW = torch.nn.functional.ScalingType.RowWise
 
 
 @pytest.fixture
@@ -92,18 +95,70 @@ NOT_TAKEN = {
 TAKEN_ALONG_K = {"as they are": along_k(), "one row": along_k(total=1), "one group": along_k(G=1)}
 
 
+def scaled(**changes):
+    """mat_a, mat_b, offs, out, scale_a and scale_b with 8-bit operands, by name; each may be changed by a function."""
+    a, b, offs, _ = operands(K=32, dtype=FP8)
+    made = dict(mat_a=a, mat_b=b, offs=offs, out=torch.zeros(20, 40).bfloat16())
+    made |= dict(scale_a=torch.ones(20), scale_b=torch.ones(3, 40))
+    return made | {name: change(made[name]) for name, change in changes.items()}
+
+
+def lines_of(depth):
+    """Changes to a depth whose lines stay 32 elements apart."""
+    return dict(mat_a=lambda a: a[:, :depth], mat_b=lambda b: b[:, :depth])
+
+
+TAKEN_OF_8_BITS = {
+    "as they are": scaled(),
+    "a float16 result": scaled(out=lambda out: out.half()),
+    "a float32 result": scaled(out=lambda out: out.float()),
+    "K a multiple of 8": scaled(**lines_of(24)),
+    "rows of A 16 bytes longer": scaled(mat_a=lambda a: pitched(a, 48)),
+    "scale_a anywhere": scaled(scale_a=lambda scale: torch.ones(21)[1:]),
+}
+NOT_TAKEN_OF_8_BITS = {
+    "no scales": scaled(scale_a=lambda scale: None, scale_b=lambda scale: None),
+    "a bias": scaled() | dict(bias=torch.zeros(3, 40)),
+    "a kept tail": scaled() | dict(keep_tail=True),
+    "float8_e5m2": scaled(mat_a=lambda a: a.to(torch.float8_e5m2), mat_b=lambda b: b.to(torch.float8_e5m2)),
+    "B row-major": scaled(mat_b=lambda b: torch.zeros(3, 32, 48, dtype=FP8)[:, :, :40]),
+    "K no multiple of 8": scaled(**lines_of(20)),
+    "rows of A off 16 bytes": scaled(mat_a=lambda a: pitched(a, 40)),
+    "columns of B off 16 bytes": scaled(mat_b=lambda b: torch.zeros(3, 40, 40, dtype=FP8).mT[:, :32]),
+    "A off 16 bytes": scaled(mat_a=lambda a: pitched(a, 32, 8)),
+    "scale_b off 16 bytes": scaled(scale_b=lambda scale: torch.ones(121)[1:].view(3, 40)),
+    "groups along K": scaled(
+        mat_a=lambda a: torch.zeros(20, 32, dtype=FP8).mT,
+        mat_b=lambda b: torch.zeros(20, 48, dtype=FP8),
+        out=lambda out: torch.zeros(3, 32, 48).bfloat16(),
+        scale_a=lambda scale: torch.ones(3, 32),
+        scale_b=lambda scale: torch.ones(3, 48),
+    ),
+}
+
+
 @pytest.mark.parametrize("made", TAKEN.values(), ids=TAKEN)
 def test_taken(made):
-    assert grouped_cute.form_of(*made) == ("m", "k")
+    assert grouped_cute.form_of(*made) == ("m", "k", 2)
 
 
 @pytest.mark.parametrize("made", TAKEN_ALONG_K.values(), ids=TAKEN_ALONG_K)
 def test_taken_along_k(made):
-    assert grouped_cute.form_of(*made) == ("k", "n")
+    assert grouped_cute.form_of(*made) == ("k", "n", 2)
+
+
+@pytest.mark.parametrize("made", TAKEN_OF_8_BITS.values(), ids=TAKEN_OF_8_BITS)
+def test_taken_of_8_bits(made):
+    assert grouped_cute.form_of(**made) == ("m", "k", 1)
+
+
+@pytest.mark.parametrize("made", NOT_TAKEN_OF_8_BITS.values(), ids=NOT_TAKEN_OF_8_BITS)
+def test_not_taken_of_8_bits(made):
+    assert grouped_cute.form_of(**made) is None
 
 
 def test_row_major_weights_are_taken():
-    assert grouped_cute.form_of(*changed(1, lambda b: b.contiguous())) == ("m", "n")
+    assert grouped_cute.form_of(*changed(1, lambda b: b.contiguous())) == ("m", "n", 2)
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN.values(), ids=NOT_TAKEN)
@@ -115,7 +170,7 @@ def test_bias_scales_and_a_kept_tail_are_not_taken():
     made = operands()
     assert grouped_cute.form_of(*made)
     assert grouped_cute.form_of(*made, bias=torch.zeros(3, 40)) is None
-    assert grouped_cute.form_of(*made, scale_a=torch.zeros(20)) is None
+    assert grouped_cute.form_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
     assert grouped_cute.form_of(*made, keep_tail=True) is None
 
 
@@ -125,17 +180,18 @@ def test_fuzzing_draws_what_is_taken():
         made = build(case)
         offs, (rows, columns) = made.arguments["offs"].contiguous(), (made.mat_a.shape[0], made.mat_b.shape[-1])
         shape = (rows, columns) if case.mode == "m" else (offs.shape[0], rows, columns)
-        out = torch.empty(shape, dtype=case.out_dtype or case.dtype)
-        forms.add(grouped_cute.form_of(made.mat_a, made.mat_b, offs, out))
-    assert forms == {("m", "k"), ("m", "n"), ("k", "n")}
+        out = torch.empty(shape, dtype=case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype))
+        scales = {name: made.arguments[name] for name in ("scale_a", "scale_b") if case.scaled}
+        forms.add(grouped_cute.form_of(made.mat_a, made.mat_b, offs, out, **scales))
+    assert forms == {("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1)}
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n")])
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
 def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
             config = grouped_cute.choose(grouped_cute.Form(*form), rows, columns)
-            assert config.why_not() is None
+            assert config.why_not(*form[2:]) is None
             assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
 
 
@@ -155,12 +211,49 @@ def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     assert grouped_cute.preferred(large, offs)
     assert not grouped_cute.preferred(few, offs)
     assert not grouped_cute.preferred(torch.zeros(3, 4, 5), offs)
+    assert not grouped_cute.preferred(large.to(FP8), offs), "nobody has measured it"
 
 
 def test_a_machine_without_the_gpu_is_told_so():
     a, b, offs, _ = operands()
     with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of compute capability 9.0 .* mat_a is on cpu"):
         grouped_mm(a, b, offs=offs, backend="cute")
+
+
+def test_scaled_products_say_the_same():
+    made = scaled()
+    with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of compute capability 9.0 .* mat_a is on cpu"):
+        call_scaled(made["mat_a"], made["mat_b"], made["scale_a"], made["scale_b"], offs=made["offs"])
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
+    """Everything but the kernel: a stand-in takes its place, called as it would be."""
+    asked = []
+
+    def compiled(config, form, dtype, out_dtype, device):
+        asked.append((config, form, dtype, out_dtype))
+
+        def function(a, b, out, offs, scale_a, scale_b):
+            out.copy_((a.float() @ b[0].float()) * scale_a[:, None] * scale_b[0])
+
+        return function
+
+    monkeypatch.setattr(grouped_checks, "_known", {})
+    monkeypatch.setattr(grouped_cute, "check_available", lambda device: None)
+    monkeypatch.setattr(grouped_cute, "_compiled", compiled)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    cute_alone(monkeypatch)
+    a, b = integers((20, 32), FP8, 1), integers((1, 40, 32), FP8, 2).mT
+    scale_a, scale_b = torch.arange(1.0, 21.0), torch.arange(1.0, 41.0)[None]
+    out = torch.zeros(20, 40) if given_out else None
+    offs = torch.tensor([20], dtype=torch.int32)
+    arguments = dict(offs=offs, out_dtype=torch.float32, out=out)
+    result = call_scaled(a, b, scale_a, scale_b, **arguments)
+    assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
+    assert (result is out) == given_out
+    form = grouped_cute.Form("m", "k", 1)
+    assert asked == [(grouped_cute.choose(form, 20, 40), form, FP8, torch.float32)]
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -185,6 +278,10 @@ def cute_alone(monkeypatch):
 
 def call(a, b, **arguments):
     return grouped_mm(a, b, backend="cute", **arguments)
+
+
+def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
+    return scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, output_dtype=out_dtype, backend="cute", **arguments)
 
 
 @hopper
@@ -213,6 +310,31 @@ def test_what_gradients_are_made_of(device, monkeypatch, dtype, layouts, values)
         mode, SIZES, **extents, dtype=dtype, layout_a=layout_a, layout_b=layout_b, tail_size=61, values=values
     )  # fmt: skip
     check(case, call, device=device)
+
+
+@hopper
+@pytest.mark.parametrize("values", ["integers", "normal"])
+@pytest.mark.parametrize("out_dtype", [None, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("extents", [(272, 208), (8, 16), (2056, 1040)], ids=str)
+@pytest.mark.parametrize("sizes", [SIZES, (3, 0, 40)], ids=["some rows", "few rows"])
+def test_scaled(device, monkeypatch, sizes, extents, out_dtype, values):
+    cute_alone(monkeypatch)
+    N, K = extents
+    case = GroupedCase(
+        "m", sizes, N=N, K=K, dtype=FP8, out_dtype=out_dtype, layout_b="col", tail_size=61, values=values
+    )  # fmt: skip
+    check(case, call_scaled, device=device)
+
+
+@hopper
+def test_scaled_by_default_is_left_to_triton(device, monkeypatch):
+    def refuse(*args, **options):
+        raise AssertionError("the kernel in CuTe DSL was used")
+
+    monkeypatch.setattr(grouped_cute, "multiply", refuse)
+    case = GroupedCase("m", (300, 300), N=64, K=64, dtype=FP8, layout_b="col")
+    check(case, lambda a, b, scale_a, scale_b, offs: scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, offs=offs),
+          device=device)  # fmt: skip
 
 
 @hopper
@@ -272,6 +394,25 @@ def test_graph_replays_with_other_ends_and_values(device, monkeypatch):
         out.fill_(float("nan"))
         graph.replay()
         assert_grouped_exact(out, a, b, offs)
+
+
+@hopper
+def test_graph_of_a_scaled_product_replays_with_other_scales(device, monkeypatch):
+    cute_alone(monkeypatch)
+    a, b = integers((500, 80), FP8, 1, device=device), integers((4, 136, 80), FP8, 2, device=device).mT
+    offs = torch.tensor([1, 130, 300, 499], dtype=torch.int32, device=device)
+    scales = torch.ones(500, device=device), torch.ones(4, 136, device=device)
+    out = torch.empty(500, 136, dtype=torch.float32, device=device)
+    call_scaled(a, b, *scales, offs=offs, out=out, out_dtype=out.dtype)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call_scaled(a, b, *scales, offs=offs, out=out, out_dtype=out.dtype)
+    for _ in range(3):
+        for scale in scales:
+            scale.random_(-3, 4).exp2_()
+        out.fill_(float("nan"))
+        graph.replay()
+        assert_grouped_exact(out, a, b, offs, scale_a=scales[0], scale_b=scales[1])
 
 
 @hopper

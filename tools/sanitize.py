@@ -176,7 +176,7 @@ class Cute:
 
     def __str__(self) -> str:
         dtypes = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.out_dtype))
-        return "-".join(("cute", self.config.name, *self.form, *dtypes))
+        return "-".join(("cute", self.config.name, *self.form[:2], *dtypes))
 
 
 def cute_cases() -> list[Cute]:

@@ -1,7 +1,7 @@
 """The kernel in CuTe DSL behind ``grouped_mm``: which products it takes, and in which configuration.
 
 On Hopper it computes modes "m" and "k" of 16-bit operands that descriptors describe, as a layer of experts and both of
-its gradients have them. All else is the Triton kernels'.
+its gradients have them, and mode "m" of 8-bit operands with scales. All else is the Triton kernels'.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from course_kernels import runtime
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 
 CAPABILITY = (9, 0)
-DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-OUT_DTYPES = {**DTYPES, torch.float32: "float32"}
+OUT_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3fn"}
 _PACKAGES = ("cutlass", "tvm_ffi")
 _MOST_LINES = 2**30  # what a window holds
 # Up to here reading the weights, or writing their gradient, takes the time: the Triton kernels are as fast or faster.
@@ -57,9 +57,11 @@ def check_available(device: torch.device) -> None:
 
 
 def preferred(mat_a, offs) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, and groups have more than a few rows."""
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, and groups have more than a few rows. Not for
+    8-bit operands, on which nobody has measured it."""
     return (
         mat_a.dim() == 2
+        and mat_a.element_size() > 1
         and offs is not None
         and runs_on(mat_a.device)
         and installed()
@@ -68,19 +70,26 @@ def preferred(mat_a, offs) -> bool:
 
 
 class Form(NamedTuple):
-    """What a kernel is compiled for: which extent the groups share out, "m" or "k", and what is contiguous in B."""
+    """What a kernel is compiled for: which extent the groups share out, "m" or "k"; what is contiguous in B; the bytes
+    of an element of the operands. Those of one byte have factors for A's rows and B's columns, and no others do."""
 
     offsets_along: str
     b_major: str
+    operand_bytes: int = 2
 
 
-def form_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, keep_tail: bool = False) -> Form | None:
+def form_of(
+    mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail: bool = False
+) -> Form | None:  # fmt: skip
     """The kernel that computes a checked product, or None: a matter of shapes, strides and alignment alone.
 
     Args:
-        mat_a, mat_b, offs, out, bias, scale_a, keep_tail: as for ``grouped_launch.multiply``.
+        mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail: as for ``grouped_launch.multiply``.
     """
-    if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or scale_a is not None or keep_tail:
+    if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
+        return None
+    eight_bits = mat_a.element_size() == 1
+    if eight_bits != (scale_a is not None) or (eight_bits and scale_b.data_ptr() % 16):
         return None
     if offs.dtype != torch.int32 or not (mat_a.numel() and mat_b.numel() and out.numel()):
         return None
@@ -91,12 +100,14 @@ def form_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, keep_tail: bool = 
     if not _described(out, out.dim() - 1):
         return None
     if along == "k":
-        suits = mat_a.shape[0] % 8 == 0 and _described(mat_a, 0) and _described(mat_b, 1)
+        suits = not eight_bits and mat_a.shape[0] % 8 == 0 and _described(mat_a, 0) and _described(mat_b, 1)
         return Form("k", "n") if suits else None
     if mat_a.shape[1] % 8 or not _described(mat_a, 1) or (mat_b.shape[0] > 1 and mat_b.stride(0) <= 0):
         return None
     major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _described(mat_b, dim)), 0))
-    return Form("m", major) if major else None
+    if major is None or (eight_bits and major == "n"):
+        return None
+    return Form("m", major, mat_a.element_size())
 
 
 def _described(tensor: torch.Tensor, contiguous: int) -> bool:
@@ -114,8 +125,8 @@ def _described(tensor: torch.Tensor, contiguous: int) -> bool:
 class Plan:
     """A compiled kernel, to be run on tensors of one form."""
 
-    def __init__(self, device: torch.device, function):
-        self._device, self._function = device, function
+    def __init__(self, device: torch.device, function, scaled: bool = False):
+        self._device, self._function, self._scaled = device, function, scaled
 
     def here(self) -> bool:
         """Whether the plan's device is the current one, as ``run`` wants it."""
@@ -124,24 +135,31 @@ class Plan:
     def run(self, tensors: tuple) -> None:
         """Launch on the tensors of ``grouped_launch.multiply``, in its order, on the current stream."""
         mat_a, mat_b, offs, out = tensors[:4]
-        self._function(mat_a, mat_b, out, offs)
+        if self._scaled:
+            self._function(mat_a, mat_b, out, offs, *tensors[5:7])
+        else:
+            self._function(mat_a, mat_b, out, offs)
 
 
-def multiply(mat_a, mat_b, offs, out, form: Form, config: CuteConfig | None = None) -> Plan:
+def multiply(
+    mat_a, mat_b, offs, out, form: Form, config: CuteConfig | None = None, scale_a=None, scale_b=None
+) -> Plan:  # fmt: skip
     """Write a product to ``out``; in mode "m" zeros to the tail.
 
     Args:
         mat_a, mat_b, offs, out: as for ``form_of``.
         form: theirs.
         config: instead of the chosen one.
+        scale_a, scale_b: as for ``form_of``; with 8-bit operands alone.
 
     Returns:
         The launch, which can be run again on tensors of the same form.
     """
     config = config or choose(form, rows_of_a_group(mat_a, offs), out.shape[-1])
     with torch.cuda.device(mat_a.device):
-        plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
-        plan.run((mat_a, mat_b, offs, out))
+        function = _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device)
+        plan = Plan(mat_a.device, function, form.operand_bytes == 1)
+        plan.run((mat_a, mat_b, offs, out, None, scale_a, scale_b))
     return plan
 
 
@@ -150,7 +168,15 @@ def _compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: tor
     from course_kernels.kernels.cute_sm90.kernel import compile_for
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return compile_for(config, DTYPES[dtype], OUT_DTYPES[out_dtype], **form._asdict(), multiprocessors=processors)
+    return compile_for(
+        config,
+        DTYPES[dtype],
+        OUT_DTYPES[out_dtype],
+        offsets_along=form.offsets_along,
+        b_major=form.b_major,
+        scaled=form.operand_bytes == 1,
+        multiprocessors=processors,
+    )
 
 
 def rows_of_a_group(mat_a, offs) -> float:
@@ -159,13 +185,16 @@ def rows_of_a_group(mat_a, offs) -> float:
 
 
 def choose(form: Form, rows: float, columns: int) -> CuteConfig:
-    """The configuration for a product: of those that were fastest in a sweep on an H200 (benchmarks/NOTES.md).
+    """The configuration for a product: of those that were fastest in a sweep on an H200 (benchmarks/NOTES.md). For
+    8-bit operands what the same reasons suggest, unmeasured.
 
     Args:
         form: of the operands.
         rows: of an average group, see ``rows_of_a_group``.
         columns: of the result.
     """
+    if form.operand_bytes == 1:
+        return _choose_8_bit(rows, columns)
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG)
     if form.offsets_along == "m" and rows <= 512:
@@ -173,3 +202,13 @@ def choose(form: Form, rows: float, columns: int) -> CuteConfig:
         wide, narrow = CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)
         return wide if -columns % 512 < -columns % 384 else narrow
     return CuteConfig(128, 128, 64, 2, 1, 6, PINGPONG)
+
+
+def _choose_8_bit(rows: float, columns: int) -> CuteConfig:
+    """``choose`` for 8-bit operands."""
+    if rows <= FEW_ROWS:
+        return CuteConfig(64, 128, 128, 1, 1, 8, PINGPONG)
+    # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide at all sizes.
+    cluster = (1, 2) if rows <= 512 else (2, 1)
+    narrow = -columns % (192 * cluster[1]) < -columns % (256 * cluster[1])
+    return CuteConfig(128, 192 if narrow else 256, 128, *cluster, 4, COOPERATIVE)

@@ -182,9 +182,9 @@ def compute(
         grouped_loop.multiply(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
         return None
     if config is None and (backend == "cute" or (backend == "auto" and grouped_cute.preferred(mat_a, offs))):
-        form = grouped_cute.form_of(mat_a, mat_b, offs, out, bias, scale_a, keep_tail)
+        form = grouped_cute.form_of(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail)
         if form is not None:
-            return grouped_cute.multiply(mat_a, mat_b, offs, out, form)
+            return grouped_cute.multiply(mat_a, mat_b, offs, out, form, scale_a=scale_a, scale_b=scale_b)
     if _launch is None:
         from course_kernels import grouped_launch
 
