@@ -56,6 +56,13 @@ def test_share_memory_never_misses(x, y):
         assert share_memory(x, y)
 
 
+def test_a_row_and_a_column_of_equal_strides_can_meet():
+    row, column = BUFFER.as_strided((1, 2), (1, 2), 0), BUFFER.as_strided((5, 1), (1, 2), 2)
+    assert share_memory(row, column)
+    assert share_memory(column, row)
+    assert not share_memory(BUFFER.as_strided((1, 3), (1, 4), 0), BUFFER.as_strided((3, 1), (1, 4), 5))
+
+
 def test_byte_range():
     start, end = byte_range(BUFFER[:0].view(0, 1))
     assert start == end

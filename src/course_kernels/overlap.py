@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 
@@ -40,15 +42,21 @@ def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     size = x.element_size()
     if x.stride() != y.stride() or size != y.element_size() or (x_start - y_start) % size:
         return True
-    # An address in common: i * large + j * small = distance, with i and j differences of indices in range. Since one
-    # step of the large stride passes the whole span of the small one, only two values of i are possible.
+    # An address in common: i * large + j * small = distance, with i and j differences of indices in range. A stride
+    # that no matrix takes a step along counts as 1.
     distance = (x_start - y_start) // size
-    (small, x_n, y_n), (large, x_m, y_m) = sorted(zip(x.stride(), x.shape, y.shape))
-    for i in (distance // max(large, 1), distance // max(large, 1) + 1):
-        j, rest = divmod(distance - i * large, max(small, 1))
-        if not rest and -x_m < i < y_m and -x_n < j < y_n:
-            return True
-    return False
+    (small, x_n, y_n), (large, x_m, y_m) = sorted(
+        (max(stride, 1), max(m, 1), max(n, 1)) for stride, m, n in zip(x.stride(), x.shape, y.shape)
+    )
+    least = max(1 - x_m, -((small * (y_n - 1) - distance) // large))
+    most = min(y_m - 1, (small * (x_n - 1) + distance) // large)
+    shared = math.gcd(small, large)
+    if distance % shared:
+        return False
+    # i * large = distance modulo small has one solution in every `step` numbers.
+    step = small // shared
+    first = distance // shared * pow(large // shared, -1, step) % step
+    return least + (first - least) % step <= most
 
 
 def check_apart(operands: dict[str, tuple[torch.Tensor, ...]], out: list[torch.Tensor]) -> None:
