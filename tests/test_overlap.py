@@ -57,10 +57,11 @@ def test_share_memory_never_misses(x, y):
 
 
 def test_a_row_and_a_column_of_equal_strides_can_meet():
-    row, column = BUFFER.as_strided((1, 2), (1, 2), 0), BUFFER.as_strided((5, 1), (1, 2), 2)
+    column, row = BUFFER.as_strided((4, 1), (3, 2), 3), BUFFER.as_strided((1, 3), (3, 2), 5)  # 3 6 9 12 and 5 7 9
     assert share_memory(row, column)
     assert share_memory(column, row)
-    assert not share_memory(BUFFER.as_strided((1, 3), (1, 4), 0), BUFFER.as_strided((3, 1), (1, 4), 5))
+    assert not share_memory(row, BUFFER.as_strided((2, 1), (3, 2), 3))
+    assert not share_memory(row, BUFFER.as_strided((2, 1), (3, 2), 8))
 
 
 def test_byte_range():
