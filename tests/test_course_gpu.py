@@ -14,6 +14,7 @@ from course_kernels.course.judge import Judge
 ROOT = Path(__file__).resolve().parents[1]
 ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
 every_exercise = pytest.mark.parametrize("exercise", ON_GPU, ids=[e.name for e in ON_GPU])
+(OFFSETS,) = manifest.find("01")
 (MASKS,) = manifest.find("02")
 
 
@@ -26,36 +27,39 @@ def mutant(name):
 
 
 class Played(Judge):
-    """A judge whose GPU is played by the interpreter, after which `alter` has its way with what came back."""
+    """A judge whose GPU is played by the interpreter; `alter` has its way with what answers, `tried` with trials."""
 
-    def __init__(self, lender, alter=None):
+    def __init__(self, lender):
         super().__init__()
-        self.lender, self.alter, self.modes = lender, alter, []
+        self.lender = lender
+
+    def playing(self, alter=None, tried=None):
+        self.alter, self.tried, self.modes, self._gpu_problem = alter, tried, [], None
+        return self
 
     def _ask(self, mode, request, seconds, hopeless=None):
-        self.modes.append(mode)
         if mode != "gpu":
+            self.modes.append(mode)
             return super()._ask(mode, request, seconds, hopeless)
         outcome = self.lender._ask("run", request, seconds, hopeless)
-        return self.alter(outcome) if self.alter else outcome
+        self.modes.append(mode if "exercise" in request else "trial")
+        alter = self.alter if "exercise" in request else self.tried
+        return alter(outcome) if alter else outcome
+
+
+@pytest.fixture(scope="module")
+def stage():
+    """A judge whose GPU is played; a zygote has one child at a time, so another judge lends its own."""
+    if runtime.MODE == "gpu":
+        pytest.skip("there is a GPU: it plays itself")
+    with Judge() as lender, Played(lender) as judge:
+        yield judge
 
 
 @pytest.fixture
-def played(monkeypatch):
-    """Makes judges whose GPU is played; a zygote has one child at a time, so another judge lends its own."""
-    if runtime.MODE == "gpu":
-        pytest.skip("there is a GPU: it plays itself")
-    made = []
-
-    def make(alter=None):
-        made.append(Judge())
-        made.append(Played(made[-1], alter))
-        return made[-1]
-
+def played(stage, monkeypatch):
     monkeypatch.setattr(judging, "_has_gpu", lambda: True)
-    yield make
-    for each in made:
-        each.close()
+    return stage.playing
 
 
 def test_the_same_inputs_go_to_both(played):
@@ -83,17 +87,61 @@ def test_what_only_the_gpu_gets_wrong_is_told(played):
 @pytest.mark.parametrize(
     ("alter", "says"),
     [
-        (lambda o: judging.Outcome(o.messages[:1], status=-11), "segmentation fault"),
-        (lambda o: judging.Outcome(died="nothing forks here"), "nothing forks here"),
-        (lambda o: judging.Outcome([*o.messages[:1], {"case": 99, "value": 1, "watched": {}}]), "makes no sense"),
+        (lambda o: judging.Outcome(o.messages[:1], status=-11, ready=True), "segmentation fault"),
+        (lambda o: judging.Outcome(o.messages[:1], late=True, ready=True), "still running after 26 s"),
+        (
+            lambda o: judging.Outcome([*o.messages[:1], {"case": 99, "value": 1, "watched": {}}], ready=True),
+            "makes no sense",
+        ),
+        (
+            lambda o: judging.Outcome([*o.messages[:1], {"unfit": "no GPU today"}, {"done": True}], ready=True),
+            "makes no sense",
+        ),
     ],
+    ids=["crash", "endless", "no question", "forged excuse"],
 )
-def test_a_gpu_that_does_not_answer_earns_nothing(played, alter, says):
-    result = played(alter).check(MASKS, source_of("solutions", MASKS))
+def test_a_gpu_on_which_the_answer_breaks_earns_nothing(played, alter, says):
+    judge = played(alter)
+    result = judge.check(MASKS, source_of("solutions", MASKS))
     assert result.status == "failed"
+    assert judge.modes[-1] == "trial", "whose fault it is was found out"
     failed = [each.message for each in result.properties if each.status == "fail"]
     assert failed
     assert all(says in message and "on the GPU" in message for message in failed)
+
+
+def broken(outcome):
+    return judging.Outcome(outcome.messages[:1], status=-11, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("alter", "tried", "says"),
+    [
+        (lambda o: judging.Outcome(died="nothing forks\nhere"), None, "nothing forks here"),
+        (lambda o: judging.Outcome(unfit="RuntimeError: CUDA error 304"), None, "RuntimeError: CUDA error 304"),
+        (lambda o: judging.Outcome(status=-9), None, "ended with status -9"),
+        (broken, lambda o: judging.Outcome(unfit="OSError: not here"), "OSError: not here"),
+        (broken, lambda o: judging.Outcome(ready=True, late=True), "it did not end"),
+    ],
+    ids=["no process", "CUDA does not start", "killed early", "trial does not start", "trial does not end"],
+)
+def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, says):
+    judge = played(alter, tried)
+    result = judge.check(MASKS, source_of("solutions", MASKS))
+    assert result.passed, result.text()
+    assert result.message.startswith("this did not run on the GPU, so what the interpreter says counts alone: ")
+    assert result.message.endswith(says)
+    assert judge.check(MASKS, source_of("solutions", MASKS)).passed
+    assert judge.modes.count("trial") == (tried is not None), "tried once for all answers"
+    wrong = judge.check(MASKS, mutant("no_other"))
+    assert (wrong.status, wrong.message) == ("failed", ""), wrong.text()
+
+
+def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
+    monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
+    result = played(lambda o: judging.Outcome(unfit="no GPU today")).check(MASKS, source_of("solutions", MASKS))
+    assert (result.status, result.points) == ("failed", 0)
+    assert result.message == "this cannot be checked here: old. And no answer runs on the GPU: no GPU today"
 
 
 def test_a_gpu_stands_in_for_an_interpreter_that_does_not_work(played, monkeypatch):

@@ -32,6 +32,27 @@ class Outcome:
     filled: bool = False
     died: str = ""
     """Why there was no process to begin with."""
+    ready: bool = False
+    """Whether the process was confined and about to load the answer: what went wrong before is not the answer's."""
+    unfit: str = ""
+    """Why it did not get there, in its own words."""
+
+    def take(self, messages: list) -> None:
+        """Note messages. The first is the process's own, sent before the answer was there to forge one.
+
+        Args:
+            messages: that have arrived since the last call.
+
+        Raises:
+            ValueError: they are none.
+        """
+        messages = [distrust.message(each) for each in messages]
+        if messages and not (self.ready or self.unfit):
+            first = messages.pop(0)
+            self.ready, self.unfit = first.get("ready") is True, str(first.get("unfit", ""))
+            if not (self.ready or self.unfit):
+                raise ValueError("a process that begins with something else")
+        self.messages += messages
 
 
 def ask(zygote: Zygote, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
@@ -76,7 +97,7 @@ def ask(zygote: Zygote, request: dict, seconds: float, hopeless: threading.Event
                 reader.pump()
                 if reader.closed:
                     open_ends.discard(results)
-                outcome.messages += map(distrust.message, reader.messages())
+                outcome.take(reader.messages())
                 if outcome.messages and outcome.messages[-1].get("done"):
                     break
             if prints in ready:

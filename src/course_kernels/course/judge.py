@@ -27,18 +27,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_kernels import runtime
-from course_kernels.course import child, distrust, screen
+from course_kernels.course import child, distrust, sandbox_report, screen
 from course_kernels.course.case import Case, Ran
 from course_kernels.course.child import MAX_FILES_MB, Outcome
 from course_kernels.course.endings import compiler_message, ended, said, senseless
 from course_kernels.course.manifest import Exercise
 from course_kernels.course.results import FAILED, PASSED, TODO, Property, Result
+from course_kernels.course.sandbox_report import GPU_MB, one_line
 from course_kernels.course.zygote import MODES, Nursery, Zygote
 
 COMPILE_S = 7.0
 COMPILE_MB = 4096
 GPU_S = 20.0  # beyond an exercise's limit: a GPU has to be taken up, and kernels compiled for it
-GPU_MB = 4096
 COMPILES = "compiles"
 
 
@@ -50,6 +50,7 @@ class Judge:
         self._zygotes: dict[str, Zygote] = {}
         self._starting = threading.Lock()
         self._closed = False
+        self._gpu_problem: str | None = None
         with contextlib.suppress(OSError):  # tried again, and told, when there is something to check
             for mode in MODES:
                 if mode != "gpu" or _has_gpu():
@@ -149,7 +150,7 @@ class Judge:
             if result.status != TODO and "compile" in beside:
                 _note_compiled(result, beside["compile"], str(path))
             if result.status != TODO and "gpu" in beside:
-                _note_gpu(result, exercise, cases, beside["gpu"])
+                self._note_gpu(exercise, cases, beside["gpu"], result)
         if result.status != TODO and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in (result, *result.properties):
@@ -158,43 +159,51 @@ class Judge:
         return result
 
     def _run(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> None:
+        """Where the answer runs first."""
         mode = _mode(exercise)
-        limits = (exercise.seconds, exercise.memory_mb) if mode == "run" else (exercise.seconds + GPU_S, GPU_MB)
-        request = _request(exercise, path, *limits, cases)
+        exercise = _limited(exercise, mode)
+        request = _request(exercise, path, cases)
         outcome = self._ask(mode, request, request["seconds"])
-        result.printed, result.message = outcome.printed, outcome.died
-        done: set[int] = set()
-        for message in outcome.messages:
-            try:
-                if message.get("done"):
-                    break
-                index, error = message.get("case"), message.get("error")
-                if error is not None:
-                    if error["kind"] == "todo":
-                        _todo(exercise, error["text"], result)
-                        return
-                    result.message = result.message or said(error, exercise)
-                elif index in done or not 0 <= index < len(cases):
-                    raise ValueError("an answer to no question")
-                else:
-                    if _examine(exercise.module(), cases[index], message, result, probed=mode == "run"):
-                        done.add(index)
-            except Exception as error:
-                # The answer's process sends what it likes; a bug in an exercise's module looks the same, so say it.
-                result.message = result.message or senseless(error)
-        if len(done) < len(cases) and not result.message:
-            result.message = ended(outcome, exercise)
-        not_run = {name for index, case in enumerate(cases) if index not in done for name in case.checks}
-        for each in result.properties:
-            if each.status == "skip" and each.name not in not_run and each.name != COMPILES:
-                each.status = "pass"
+        result.printed = outcome.printed
+        errors = (message.get("error") or {} for message in outcome.messages)
+        if (todo := next((error["text"] for error in errors if error.get("kind") == "todo"), None)) is not None:
+            _todo(exercise, todo, result)
+            return
+        _look(exercise, cases, outcome, result, probed=mode == "run")
+        if mode == "gpu" and result.message and (unfit := self._unfit(outcome)):
+            why = f"{runtime.interpreter_problem()}. And no answer runs on the GPU: {unfit}"
+            result.message = f"this cannot be checked here: {why}"
+
+    def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
+        """What is wrong on the GPU with an answer of which nothing was wrong in the interpreter."""
+        if any(each.status != "pass" for each in result.properties):
+            return  # the interpreter says more about the same mistakes
+        properties = [dataclasses.replace(each, status="skip") for each in result.properties]
+        there = dataclasses.replace(result, message="", panels=[], properties=properties)
+        _look(_limited(exercise, "gpu"), cases, outcome, there, probed=False)
+        if there.message and (unfit := self._unfit(outcome)):
+            result.message = f"this did not run on the GPU, so what the interpreter says counts alone: {unfit}"
+            return
+        for here, each in zip(result.properties, there.properties):
+            if each.status == "fail" or (each.status == "skip" and each.name != COMPILES):
+                here.status = "fail"
+                here.message = f"right in the interpreter, but on the GPU: {each.message or there.message}"
+                result.panels = result.panels or there.panels
+
+    def _unfit(self, outcome: Outcome) -> str:
+        """Why it is not the answer's fault that there is no result from a GPU, on one line; empty where it is.
+
+        Where the answer was reached, a kernel of the library's is tried in the same confinement, once for all answers.
+        """
+        if not outcome.ready:
+            return one_line(outcome)
+        if self._gpu_problem is None:
+            self._gpu_problem = sandbox_report.try_gpu(self._ask)
+        return self._gpu_problem
 
     def _beside(self, mode: str, exercise: Exercise, path: Path, cases, hopeless: threading.Event, outcomes: dict):
         """What runs while the interpreter does: compiling, or the same inputs on a GPU."""
-        if mode == "compile":
-            request = _request(exercise, path, COMPILE_S, COMPILE_MB)
-        else:
-            request = _request(exercise, path, exercise.seconds + GPU_S, GPU_MB, cases)
+        request = _request(_limited(exercise, mode), path, () if mode == "compile" else cases)
         outcomes[mode] = self._ask(mode, request, request["seconds"], hopeless)
 
 
@@ -212,11 +221,55 @@ def _has_gpu() -> bool:
     return runtime.MODE == "gpu"
 
 
-def _request(exercise: Exercise, path: Path, seconds: float, memory_mb: int, cases: Sequence[Case] = ()) -> dict:
+def _limited(exercise: Exercise, mode: str) -> Exercise:
+    """The exercise with the limits that its answer has in one of `zygote.MODES`."""
+    seconds, memory_mb = {
+        "run": (exercise.seconds, exercise.memory_mb),
+        "compile": (COMPILE_S, COMPILE_MB),
+        "gpu": (exercise.seconds + GPU_S, GPU_MB),
+    }[mode]
+    return dataclasses.replace(exercise, seconds=seconds, memory_mb=memory_mb)
+
+
+def _request(exercise: Exercise, path: Path, cases: Sequence[Case]) -> dict:
     return {
-        "path": str(path), "exercise": exercise.name, "function": exercise.function, "seconds": seconds,
-        "memory_mb": memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent), "cases": [c.inputs for c in cases],
+        "path": str(path), "exercise": exercise.name, "function": exercise.function, "seconds": exercise.seconds,
+        "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
+        "cases": [case.inputs for case in cases],
     }  # fmt: skip
+
+
+def _look(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
+    """Note what came back from running an answer: a check holds if all inputs that bear on it ran, without a finding.
+
+    Args:
+        exercise: that it answers.
+        cases: its inputs.
+        outcome: what the process left behind.
+        result: whose properties are "skip"; what is wrong is noted there.
+        probed: whether the interpreter's probes say who stored an output.
+    """
+    done: set[int] = set()
+    for message in outcome.messages:
+        try:
+            if message.get("done"):
+                break
+            index, error = message.get("case"), message.get("error")
+            if error is not None:
+                result.message = result.message or said(error, exercise)
+            elif index in done or not 0 <= index < len(cases):
+                raise ValueError("an answer to no question")
+            elif _examine(exercise.module(), cases[index], message, result, probed):
+                done.add(index)
+        except Exception as error:
+            # The answer's process sends what it likes; a bug in an exercise's module looks the same, so say it.
+            result.message = result.message or senseless(error)
+    if len(done) < len(cases) and not result.message:
+        result.message = outcome.died or ended(outcome, exercise)
+    not_run = {name for index, case in enumerate(cases) if index not in done for name in case.checks}
+    for each in result.properties:
+        if each.status == "skip" and each.name not in not_run and each.name != COMPILES:
+            each.status = "pass"
 
 
 def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
@@ -238,36 +291,7 @@ def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
         which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
 
 
-def _note_gpu(result: Result, exercise: Exercise, cases: list[Case], outcome: Outcome) -> None:
-    """What is wrong on the GPU with an answer of which nothing was wrong in the interpreter."""
-    if any(each.status != "pass" for each in result.properties):
-        return  # the interpreter says more about the same mistakes
-    there = Result(
-        exercise.id, exercise.title, FAILED, seed=result.seed, max_points=exercise.points,
-        properties=[dataclasses.replace(each, status="skip") for each in result.properties],
-    )  # fmt: skip
-    done = set()
-    for message in outcome.messages:
-        try:
-            if message.get("done"):
-                break
-            if message.get("error") is not None:
-                there.message = there.message or said(message["error"], exercise)
-            elif _examine(exercise.module(), cases[message["case"]], message, there, probed=False):
-                done.add(message["case"])
-        except Exception as error:
-            there.message = there.message or senseless(error)
-    if len(done) < len(cases) and not there.message:
-        there.message = outcome.died or ended(outcome, exercise)
-    missing = {name for index, case in enumerate(cases) if index not in done for name in case.checks}
-    for here, each in zip(result.properties, there.properties):
-        if each.status == "fail" or (each.name in missing and there.message):
-            here.status = "fail"
-            here.message = f"right in the interpreter, but on the GPU: {each.message or there.message}"
-            result.panels = result.panels or there.panels
-
-
-def _examine(module, case: Case, message: dict, result: Result, probed: bool = True) -> bool:
+def _examine(module, case: Case, message: dict, result: Result, probed: bool) -> bool:
     """Note what is wrong with one input's outcome; returns whether there was anything to look at."""
     watched = message["watched"]
     outputs = distrust.outputs(watched)

@@ -31,12 +31,20 @@ _NET = 3  # version 4: bind and connect by TCP
 _SCOPE_SIGNAL_AND_SOCKETS = 3  # version 6: nothing outside may be signalled
 # What Python, torch and Triton read while they run. No home: there are solutions, other people's answers, keys.
 _SYSTEM = (
-    "/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
+    "/usr", "/lib", "/lib64", "/bin", "/sbin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
     "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
 )  # fmt: skip
-_GPU = ("/opt", "/proc/driver", "/proc/devices", "/proc/modules", "/proc/sys", "/sys")
-_GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm")
-_GPU_MEMORY_MB = 16 << 10  # what a driver maps for itself
+# What CUDA and the C compiler that Triton calls read in addition.
+_GPU = (
+    "/opt", "/etc/nvidia", "/dev/zero", "/proc/driver", "/proc/devices", "/proc/filesystems", "/proc/modules",
+    "/proc/stat", "/proc/sys", "/proc/version", "/sys",
+)  # fmt: skip
+_GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm", "/dev/dxg")  # the last is a GPU under WSL
+# CUDA names its threads by a file here (driver 570 and later) and calls a refusal a failure of the system, error 304.
+_OWN_THREADS = "/proc/self/task"
+
+FILES, CALLS, LIMITS = "files", "calls", "limits"
+LAYERS = (FILES, CALLS, LIMITS)  # of which a trial can leave one out, to see which is in a GPU's way
 
 
 def _libc():
@@ -48,22 +56,24 @@ def become_subreaper() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def limit(memory_mb: int, seconds: float, file_mb: int = 0, *, gpu: bool = False) -> None:
+def die_with_parent() -> None:
+    """This process is killed when the one that forked it ends."""
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
     """Limit this process and its children.
 
     Args:
-        memory_mb: writable memory beyond what the process has now.
+        memory_mb: writable memory beyond what the process has now. A GPU's driver takes much, once, when it starts.
         seconds: of CPU time.
         file_mb: size of a file that it writes.
-        gpu: whether it also holds what a GPU's driver wants.
     """
-    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
-    data, cpu = now + (memory_mb + gpu * _GPU_MEMORY_MB << 20), int(seconds) + 3
     for kind, value in (
-        (resource.RLIMIT_DATA, data),
-        (resource.RLIMIT_CPU, cpu),
+        (resource.RLIMIT_DATA, now + (memory_mb << 20)),
+        (resource.RLIMIT_CPU, int(seconds) + 3),
         (resource.RLIMIT_FSIZE, file_mb << 20),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -79,7 +89,14 @@ def _installed() -> Iterator[str]:
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
 
 
-def confine(readable: Iterable[str] = (), writable: str | None = None, *, programs: bool = False, gpu=False) -> None:
+def confine(
+    readable: Iterable[str] = (),
+    writable: str | None = None,
+    *,
+    programs: bool = False,
+    gpu: bool = False,
+    without: Iterable[str] = (),
+) -> None:
     """Leave this process what it needs to compute, as far as the kernel can.
 
     It can then read its own program and nothing of the user's, and change no file. It starts no process, has no
@@ -89,26 +106,31 @@ def confine(readable: Iterable[str] = (), writable: str | None = None, *, progra
         readable: folders that it may read in addition.
         writable: a folder in which it may do everything.
         programs: whether it may start other programs, as a compiler does.
-        gpu: whether it needs a GPU.
+        gpu: whether it needs a GPU. Must come before CUDA's start: what is forbidden holds for the threads that this
+            one starts from now on.
+        without: those of `LAYERS` to leave out.
     """
-    _landlock(readable, writable, gpu)
-    # A GPU's driver is not ours to know: what it asks of the kernel is left to it.
-    if gpu or not syscalls.forbid(processes=programs):
+    if FILES not in without:
+        _landlock(readable, writable, gpu)
+    if CALLS not in without and not syscalls.forbid(processes=programs, driver=gpu):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
 
 
+def landlock_version() -> int:
+    """Version of this kernel's Landlock; 0 where it has none."""
+    return max(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG), 0)
+
+
 def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
     """The rules about files. Returns whether the kernel agreed."""
-    libc = _libc()
-    version = libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
+    libc, version = _libc(), landlock_version()
     if version < 1:
         return False
     write = sum(right for since, right in _WRITE.items() if since <= version)
     everything = write | _READ
     scope = _SCOPE_SIGNAL_AND_SOCKETS if version >= 6 else 0
-    net = 0 if gpu else _NET
-    attributes = struct.pack("<QQQ", everything, net, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
+    attributes = struct.pack("<QQQ", everything, _NET, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return False
@@ -117,6 +139,7 @@ def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
     if gpu:
         devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]
         rules += [(place, _READ) for place in _GPU] + [(place, everything) for place in devices]
+        rules.append((_OWN_THREADS, _READ | _WRITE_FILE))
     if writable is not None:
         rules.append((writable, everything))
     try:

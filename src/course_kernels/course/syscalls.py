@@ -41,6 +41,12 @@ _NUMBERS = {
 _EVERYWHERE = {"pidfd_send_signal": 424, "io_uring_setup": 425, "clone3": 435, "pidfd_getfd": 438, "memfd_secret": 447}
 _RUNS_PROGRAMS = ("execve", "execveat")
 _ONLY_ITSELF = ("kill", "tgkill", "prlimit64", "sched_setaffinity")  # their first argument is a process
+# What a GPU's driver does itself: memory that is shared and in no file, places and priorities for its threads.
+_DRIVERS_OWN = {
+    "mmap", "shmget", "memfd_create", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr",
+    "setpriority", "ioprio_set",
+}  # fmt: skip
+_UNIX, _NETLINK = 1, 16  # sockets that reach no other machine
 _SPECIAL = {"mmap", "clone", "clone3", "vfork", *_RUNS_PROGRAMS, *_ONLY_ITSELF}
 
 
@@ -52,7 +58,7 @@ def _refuse(error: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | error)
 
 
-def _program(arch: int, numbers: dict[str, int], processes: bool) -> bytes:
+def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) -> bytes:
     """The filter. Every rule for one call ends in a return, so a rule is skipped as a whole or not at all."""
     argument = lambda index: _instruction(_LOAD, _ARGUMENTS + 8 * index)  # noqa: E731 (its low half)
     allow = _instruction(_RETURN, _ALLOW)
@@ -69,6 +75,10 @@ def _program(arch: int, numbers: dict[str, int], processes: bool) -> bytes:
         rules[name] = [argument(0), *itself, allow, _refuse()]
     if not processes:
         rules.update({name: [_refuse()] for name in (*_RUNS_PROGRAMS, "vfork") if name in numbers})
+    if driver:
+        local = [_instruction(_EQUAL, _UNIX, 1, 0), _instruction(_EQUAL, _NETLINK, 0, 1)]
+        rules["socket"] = [argument(0), *local, allow, _refuse()]
+        rules = {name: rule for name, rule in rules.items() if name not in _DRIVERS_OWN}
     start = [
         _instruction(_LOAD, _ARCH), _instruction(_EQUAL, arch, 1, 0), _refuse(),
         _instruction(_LOAD, _NUMBER), _instruction(_AT_LEAST, 1 << 30, 0, 1), _refuse(),  # x86's other set of numbers
@@ -82,12 +92,13 @@ def supported() -> bool:
     return platform.machine() in _NUMBERS and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
 
 
-def forbid(processes: bool = False) -> bool:
+def forbid(processes: bool = False, driver: bool = False) -> bool:
     """Forbid this process, for good, what an answer has no need of.
 
     Args:
         processes: whether it may start programs, as a compiler does that calls an assembler. A copy of itself, and
             with it a bomb of copies, it may not start in any case.
+        driver: whether a GPU's driver works in it, which wants shared memory and local sockets.
 
     Returns:
         Whether the kernel agreed.
@@ -95,7 +106,7 @@ def forbid(processes: bool = False) -> bool:
     if not supported():
         return False
     arch, numbers = _NUMBERS[platform.machine()]
-    code = _program(arch, {**numbers, **_EVERYWHERE}, processes)
+    code = _program(arch, {**numbers, **_EVERYWHERE}, processes, driver)
     libc = ctypes.CDLL(None, use_errno=True)
     text = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(text))

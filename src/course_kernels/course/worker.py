@@ -13,8 +13,11 @@ import linecache
 import os
 import signal
 import sys
+import time
 import traceback
 from types import FrameType, ModuleType
+
+from course_kernels.course import on_gpu
 
 MODULE = "answer"  # the name under which the learner's cell is imported
 _MAX_TEXT = 4000
@@ -31,7 +34,7 @@ _COMPILING = ("triton.compiler", "triton.backends")
 _PRELOADED = {
     "run": ("course_kernels.course.probes",),
     "compile": _COMPILING,
-    "gpu": ("course_kernels.course.probes", *_COMPILING),
+    "gpu": ("course_kernels.course.probes", "course_kernels.machine", *_COMPILING),
 }
 
 
@@ -43,6 +46,8 @@ def preload(mode: str) -> None:
         for exercise in importlib.import_module("course_kernels.course.manifest").exercises():
             with contextlib.suppress(Exception):  # said when it is asked for
                 exercise.module()
+    if mode == "gpu":
+        on_gpu.prepare()
 
 
 def load(path: str) -> ModuleType:
@@ -154,7 +159,7 @@ def main(mode: str, fds: list[int]) -> None:
     """The child's whole life. Ends the process.
 
     Args:
-        mode: "run" or "compile".
+        mode: one of `zygote.MODES`.
         fds: where the request comes from, where results go, where prints go.
     """
     try:
@@ -176,22 +181,24 @@ def main(mode: str, fds: list[int]) -> None:
 
 
 def _answer(mode: str, requests: int, results: int) -> None:
-    from course_kernels.course import sandbox, wire
+    from course_kernels.course import wire
 
+    started = time.monotonic()
     request = wire.Reader(requests).next(timeout=30.0)
     path = request["path"]
-    exercise = importlib.import_module(f"course_kernels.course.exercises.e{request['exercise']}")
-    gpu = mode == "gpu"
-    if mode != "run":  # Triton writes what it compiles, and has an assembler make the last step
-        os.environ["TRITON_CACHE_DIR"] = os.environ["TMPDIR"] = request["scratch"]
-        importlib.import_module("tempfile").tempdir = request["scratch"]
-        sandbox.limit(request["memory_mb"], request["seconds"], file_mb=64, gpu=gpu)
-        sandbox.confine([os.path.dirname(path)], request["scratch"], programs=True, gpu=gpu)
-    else:
-        sandbox.limit(request["memory_mb"], request["seconds"])
-        sandbox.confine([os.path.dirname(path)])
-    Alarm(path, request["seconds"], results)
+    exercise = None
+    if "exercise" in request:
+        exercise = importlib.import_module(f"course_kernels.course.exercises.e{request['exercise']}")
+    if unfit := _confine(mode, request):
+        wire.send(results, {"unfit": unfit})
+        return
+    wire.send(results, {"ready": True})  # the first message: from here on the answer can send some, too
+    Alarm(path, max(request["seconds"] - (time.monotonic() - started), 1.0), results)
     try:
+        if exercise is None:
+            on_gpu.try_kernel()
+            wire.send(results, {"case": 0, "value": {}, "watched": {}})
+            return
         answer = load(path)
         if not callable(getattr(answer, request["function"], None)):
             error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": "", "program": None}
@@ -209,6 +216,31 @@ def _answer(mode: str, requests: int, results: int) -> None:
             with contextlib.suppress(BaseException):
                 stream.flush()
         wire.send(results, {"done": True})  # a process that the answer left behind may hold the pipe open
+
+
+def _confine(mode: str, request: dict) -> str:
+    """Leave this process what an answer may use. Returns why a GPU cannot be used from inside; empty where it can."""
+    from course_kernels.course import sandbox
+
+    gpu, without = mode == "gpu", request.get("without", ())
+    readable = [os.path.dirname(request["path"])]
+    sandbox.die_with_parent()
+    if mode == "run":
+        sandbox.confine(readable)
+        sandbox.limit(request["memory_mb"], request["seconds"])
+        return ""
+    # Triton writes what it compiles, and has other programs make the last steps. CUDA keeps some kernels, too.
+    os.environ["TRITON_CACHE_DIR"] = os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = request["scratch"]
+    importlib.import_module("tempfile").tempdir = request["scratch"]
+    sandbox.confine(readable, request["scratch"], programs=True, gpu=gpu, without=without)
+    if gpu:
+        try:
+            on_gpu.start()
+        except BaseException as error:
+            return f"{type(error).__name__}: {str(error).strip() or 'without a message'}"[:_MAX_TEXT]
+    if sandbox.LIMITS not in without:
+        sandbox.limit(request["memory_mb"], request["seconds"], file_mb=64)
+    return ""
 
 
 def _run(exercise, answer, request, results: int) -> None:

@@ -27,6 +27,7 @@ _KEPT = (
     "PATH", "HOME", "TMP", "LANG", "LC_", "LD_", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON", "TRITON_", "TORCH_",
     "PYTORCH_", "CUDA_", "NVIDIA_", "CUTE_", "HELION_", "OMP_", "MKL_",
 )  # fmt: skip
+_KEPT_TOO = ("CC", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH")  # for the C compiler that Triton calls
 
 
 class Nursery:
@@ -34,7 +35,8 @@ class Nursery:
 
     def __init__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
+        kept = {name for name in os.environ if name.startswith(_KEPT) or name in _KEPT_TOO}
+        environment = {name: os.environ[name] for name in kept}
         environment.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         with theirs:
@@ -198,6 +200,17 @@ def serve(control: socket.socket, mode: str) -> None:
             control.send(json.dumps({"status": _reap(pid)}).encode())
 
 
+def _decide(gpu: bool) -> None:
+    """Have the course's runtime decide how kernels run, without asking torch for a GPU: the judge has asked.
+
+    Where NVML is missing torch asks CUDA, and a process that has started CUDA cannot hand it on to a fork.
+    """
+    cuda = importlib.import_module("torch.cuda")
+    asked, cuda.device_count = cuda.device_count, lambda: int(gpu)
+    importlib.import_module("course_kernels.runtime")
+    cuda.device_count = asked
+
+
 def nurse(control: socket.socket) -> None:
     """A nursery's life: fork zygotes on request until the other end is closed.
 
@@ -215,6 +228,8 @@ def nurse(control: socket.socket) -> None:
             os.environ["TRITON_INTERPRET"] = str(int(mode == "run"))
             if mode == "compile":
                 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+            if mode != "run":
+                _decide(gpu=mode == "gpu")
             serve(socket.socket(fileno=fds[0]), mode)
             return
         os.close(fds[0])
