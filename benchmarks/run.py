@@ -20,6 +20,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 import fuzz
 import grouped_api
 import list_api
+import scaled_api
+import sweep_cute
 import timelines
 import torch
 import traffic
@@ -37,6 +39,8 @@ RECORDS = {
     "switch": timelines.switch,
     "traffic": traffic.swizzle,
     "grouped_mm": grouped_api.rows,
+    "scaled_grouped_mm": scaled_api.rows,
+    "sweep_cute": sweep_cute.rows,
     "fuzz": fuzz.fuzz,
     "fuzz_cute": functools.partial(fuzz.fuzz, 5000, backend="cute"),
     "gpu_tests": verify.gpu_tests,

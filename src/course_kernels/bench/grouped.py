@@ -20,6 +20,9 @@ REPEATS = 40
 _TRIAL_REPEATS = 5  # to choose a candidate
 _HOST_REPEATS = 60
 _COPY_BYTES = 4 * 2**30
+# What sums of 8-bit products may lose in tensor cores, of the element and of its group's root mean square each: a few
+# in a hundred where all of K is one sum.
+_LOSS_OF_8_BITS = 2.0**-4
 
 Result = Tensor | Sequence[Tensor]
 
@@ -82,8 +85,8 @@ def verify(result: Result, operands: Operands, of: str) -> None:
     """Compare a pass's result with float64 products, element by element.
 
     The bound is one unit in the last place of the result's dtype, at the element and at the group's root mean square
-    each: the rounding, and sums in another order (cuBLAS may add parts in bfloat16). Operands are random normal, so
-    an element that was not computed is off by far more.
+    each: the rounding, and sums in another order (cuBLAS may add parts in bfloat16). It is wider for 8-bit operands,
+    whose sums may lose more. Operands are random normal, so an element that was not computed is off by far more.
 
     Args:
         result: of the pass, or a list of its groups.
@@ -94,7 +97,10 @@ def verify(result: Result, operands: Operands, of: str) -> None:
         WrongResult: names the first group that is wrong, and how many of its elements are.
     """
     sizes, outs = operands.sizes, _groups(result, operands, of)
-    a, d_out = operands.a.split(sizes), operands.d_out.split(sizes)
+    scaled = operands.scale_a is not None
+    a = operands.a.split(sizes)
+    d_out = None if scaled else operands.d_out.split(sizes)
+    factors = operands.scale_a.split(sizes) if scaled else None
     wrong = []
     for g, out in enumerate(outs):
         if of == "dA":
@@ -103,10 +109,12 @@ def verify(result: Result, operands: Operands, of: str) -> None:
             exact = d_out[g].double().mT @ a[g].double()
         else:
             exact = a[g].double() @ operands.weight[g].double().mT
+        if scaled:
+            exact *= factors[g][:, None].double() * operands.scale_b[g].double()
         if out.shape != exact.shape:
             raise WrongResult(f"group {g} has shape {tuple(out.shape)}, wanted {tuple(exact.shape)}")
         rms = exact.square().mean().sqrt() if exact.numel() else 0.0
-        bound = (exact.abs() + rms) * torch.finfo(out.dtype).eps
+        bound = (exact.abs() + rms) * (_LOSS_OF_8_BITS if scaled else torch.finfo(out.dtype).eps)
         wrong.append((~((out.double() - exact).abs() <= bound)).sum())  # a NaN is not within any bound
     if len(outs) != len(sizes):
         raise WrongResult(f"{len(outs)} groups came back, wanted {len(sizes)}")
@@ -166,7 +174,7 @@ def _measure_row(
     operands = make_operands(row, device, dtype)
     entry = {
         "title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K, "kind": row.kind, "unit": row.unit,
-        "flops": row.flops, "bytes": {of: row.bytes_moved(of) for of in passes},
+        "flops": row.flops, "bytes": {of: row.bytes_moved(of, dtype.itemsize) for of in passes},
         "us": {}, "rate": {}, "choice": {}, "host_us": {}, "unsuited": {}, "failed": {},
     }  # fmt: skip
     prepared: dict[str, Calls] = {}
@@ -201,7 +209,7 @@ def _measure_row(
         times = timer.interleaved_us(ready, repeats) if ready else {}
         entry["us"][of] = {name: timing.summary(values) for name, values in times.items()}
         entry["rate"][of] = {
-            name: float(f"{row.rate(us['median_us'], of):.4g}") for name, us in entry["us"][of].items()
+            name: float(f"{row.rate(us['median_us'], of, dtype.itemsize):.4g}") for name, us in entry["us"][of].items()
         }
         entry["choice"][of] = {name: choice for name, choice in choices.items() if choice}
         if of == "called":
@@ -230,7 +238,7 @@ def measure(
         passes: of `PASSES`.
         repeats: timed calls of each provider and pass, at least 2.
         device: of the operands.
-        dtype: of the operands.
+        dtype: of the operands. Those of 8 bits have scales and no gradients; providers must be made for them.
         timer: what times; None is `GpuTimer`.
         tell: called with each row and its entry as soon as it is measured.
 
@@ -241,10 +249,11 @@ def measure(
         "unsuited" and "failed". A provider that failed has no times; what failed and why stands in its row.
 
     Raises:
-        ValueError: an unknown pass, or fewer than 2 repeats.
+        ValueError: an unknown pass, one that 8-bit operands do not have, or fewer than 2 repeats.
     """
-    if unknown := [of for of in passes if of not in PASSES]:
-        raise ValueError(f"passes must be among {', '.join(PASSES)}, got {', '.join(map(repr, unknown))}")
+    known = PASSES if dtype.itemsize > 1 else PASSES[:2]
+    if unknown := [of for of in passes if of not in known]:
+        raise ValueError(f"passes must be among {', '.join(known)}, got {', '.join(map(repr, unknown))}")
     if repeats < 2:
         raise ValueError(f"repeats must be at least 2, since quartiles are taken; got {repeats}")
     timer = GpuTimer() if timer is None else timer
@@ -287,13 +296,14 @@ def speedups(results: Mapping) -> dict:
     about = results["providers"]
     ours = [name for name, each in about.items() if each["role"] == "ours"]
     peers = [name for name, each in about.items() if each["role"] == "peer"]
+    candidates = [name for name, each in about.items() if each["role"] == "candidate"]
     table: dict = {}
     for mine in ours:
         for entry in results["rows"].values():
             for of, us in entry["us"].items():
                 if mine not in us:
                     continue
-                others = {name: us[name]["median_us"] for name in us if name != mine}
+                others = {name: us[name]["median_us"] for name in us if name != mine and name not in candidates}
                 if among := [others[name] for name in peers if name in others]:
                     others["best peer"] = min(among)
                 for other, time in others.items():

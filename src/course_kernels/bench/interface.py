@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from course_kernels.bench.rows import Row
 
 __all__ = ["ROLES", "Calls", "Operands", "Provider", "make_operands"]
 
-ROLES = ("ours", "peer", "ceiling")
+ROLES = ("ours", "candidate", "peer", "ceiling")
 
 
 @dataclass(frozen=True)
@@ -27,22 +27,30 @@ class Operands:
         offs: (G,) int32 exclusive ends, on the device.
         sizes: rows of each group, known to the host.
         out, d_a, d_weight: shaped as the result, `a` and `weight`, for providers that write where they are told.
+        scale_a, scale_b: (total_m,) and (G, N) float32, factors of the product's rows and columns; with 8-bit operands
+            alone, which have no gradients: `d_out`, `d_a` and `d_weight` are None there.
     """
 
     a: Tensor
     weight: Tensor
-    d_out: Tensor
+    d_out: Tensor | None
     offs: Tensor
     sizes: tuple[int, ...]
     out: Tensor
-    d_a: Tensor
-    d_weight: Tensor
+    d_a: Tensor | None
+    d_weight: Tensor | None
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
 
     def as_dense(self) -> Operands:
         """One group of all rows with the first weight: the dense product of the same size."""
-        return Operands(
-            self.a, self.weight[:1], self.d_out, self.offs[-1:], (sum(self.sizes),), self.out, self.d_a,
-            self.d_weight[:1],
+
+        def first(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[:1]
+
+        return replace(
+            self, weight=self.weight[:1], offs=self.offs[-1:], sizes=(sum(self.sizes),),
+            d_weight=first(self.d_weight), scale_b=first(self.scale_b),
         )  # fmt: skip
 
 
@@ -52,7 +60,7 @@ def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = tor
     Args:
         row: the problem.
         device: of the tensors.
-        dtype: of the operands and results.
+        dtype: of the operands and results; results of 8-bit operands are bfloat16.
         seed: chooses the draw.
 
     Returns:
@@ -65,14 +73,28 @@ def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = tor
         return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale, generator=generator)
 
     def nothing(*shape: int) -> Tensor:
-        return torch.full(shape, float("nan"), dtype=dtype, device=device)
+        return torch.full(shape, float("nan"), dtype=dtype if dtype.itemsize > 1 else torch.bfloat16, device=device)
+
+    def factors(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.empty(shape, device=device).uniform_(0.5 * scale, 1.5 * scale, generator=generator)
+
+    def narrow(*shape: int) -> Tensor:
+        # A matrix at a time, since float8 cannot be drawn and a wider copy of all weights need not fit.
+        values = torch.empty(shape, dtype=dtype, device=device)
+        for part in values.unbind() if len(shape) == 3 else [values]:
+            part.copy_(torch.empty(part.shape, device=device).normal_(generator=generator))
+        return values
 
     G, M, N, K = row.groups, row.total_m, row.N, row.K
+    offs = torch.tensor(row.sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
+    if dtype.itemsize == 1:
+        scales = dict(scale_a=factors(M), scale_b=factors(G, N, scale=K**-0.5))
+        return Operands(narrow(M, K), narrow(G, N, K), None, offs, row.sizes, nothing(M, N), None, None, **scales)
     return Operands(
         a=normal(M, K),
         weight=normal(G, N, K, scale=K**-0.5),
         d_out=normal(M, N),
-        offs=torch.tensor(row.sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device),
+        offs=offs,
         sizes=row.sizes,
         out=nothing(M, N),
         d_a=nothing(M, K),
@@ -108,7 +130,8 @@ class Provider(abc.ABC):
     Attributes:
         name: for the command line and records.
         label: for tables and figures.
-        role: one of `ROLES`; a ceiling does other work of the same size and is no peer.
+        role: one of `ROLES`; a candidate is one way to compute what ours chooses from, a ceiling does other work of the
+            same size and is no peer.
     """
 
     name: str

@@ -18,7 +18,7 @@ from course_kernels import grouped_checks, grouped_cute, runtime
 from course_kernels.bench.interface import Calls, Operands, Provider
 from course_kernels.bench.rows import Row
 
-__all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "providers", "select"]
+__all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select"]
 
 
 class Ours(Provider):
@@ -249,10 +249,10 @@ class Quack(Provider):
 
 def providers() -> list[Provider]:
     """Every provider, whether it can run here or not, ours first."""
-    return [*map(Ours, _backends()), Quack(), Torch(), CublasLoop(), Tutorial(), Dense()]
+    return [*map(Ours, backends()), Quack(), Torch(), CublasLoop(), Tutorial(), Dense()]
 
 
-def _backends() -> list[str]:
+def backends() -> list[str]:
     """The backends of `grouped_mm` that are kernels of ours: a new one is measured as soon as it is accepted."""
     return [name for name in grouped_checks.BACKENDS if name not in ("auto", "torch")]
 

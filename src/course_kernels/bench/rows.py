@@ -16,7 +16,7 @@ __all__ = ["PASSES", "Row", "by_name", "rows", "select", "variants"]
 
 # What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
-_ELEMENT_BYTES = 2  # bfloat16
+_ELEMENT_BYTES = 2  # bfloat16: results, and operands where nothing else is said
 
 
 @dataclass(frozen=True)
@@ -53,29 +53,33 @@ class Row:
         """Multiplications and additions of the product, which each gradient has too."""
         return 2 * self.total_m * self.N * self.K
 
-    def bytes_moved(self, of: str = "forward") -> int:
+    def bytes_moved(self, of: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> int:
         """Bytes of both operands and the result of a pass, each counted once.
 
         Args:
             of: one of `PASSES`. Weights of empty groups need not be read, their gradients are written as zeros.
+            operand_bytes: of an element of the operands; one of the result has two.
 
         Returns:
             Bytes.
         """
-        weights = self.groups if of == "dB" else sum(size > 0 for size in self.sizes)
-        return _ELEMENT_BYTES * (self.total_m * (self.N + self.K) + weights * self.N * self.K)
+        weights = (self.groups if of == "dB" else sum(size > 0 for size in self.sizes)) * self.N * self.K
+        rows_a, rows_out = self.total_m * self.K, self.total_m * self.N
+        result = {"dA": rows_a, "dB": weights}.get(of, rows_out)
+        return operand_bytes * (rows_a + rows_out + weights - result) + _ELEMENT_BYTES * result
 
-    def rate(self, us: float, of: str = "forward") -> float:
+    def rate(self, us: float, of: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> float:
         """TFLOP/s of a compute-bound row, TB/s of a memory-bound one.
 
         Args:
             us: time in µs.
             of: the pass that took it, one of `PASSES`.
+            operand_bytes: as for `bytes_moved`.
 
         Returns:
             The rate in `unit`.
         """
-        return (self.flops if self.kind == "compute" else self.bytes_moved(of)) / us / 1e6
+        return (self.flops if self.kind == "compute" else self.bytes_moved(of, operand_bytes)) / us / 1e6
 
     @property
     def unit(self) -> str:

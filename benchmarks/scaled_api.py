@@ -1,0 +1,64 @@
+"""Measurements of ``scaled_grouped_mm``: rows with float8 operands, and what every provider's sums lose."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import torch
+
+from course_kernels.bench import command, configurations, grouped, scaled
+from course_kernels.bench.interface import Provider, make_operands
+from course_kernels.bench.rows import Row, by_name
+
+# Long sums of positive numbers, where what is cut off adds up.
+LONG = Row("long", "256 over 3, one empty, 512, 7168", (100, 0, 156), 512, 7168, "compute")
+
+
+def losses(providers: list[Provider], device: torch.device | str = "cuda") -> dict[str, dict[str, float] | str]:
+    """How far long sums of positive numbers are from the exact ones, relative to these: provider → "mean", which says
+    how biased they are, and "largest"; or why there are none. The result is bfloat16, which is off by up to 2**-9."""
+    operands = make_operands(LONG, device, scaled.DTYPE)
+    generator = torch.Generator(device).manual_seed(1)
+
+    def positive(shape) -> torch.Tensor:
+        return torch.rand(shape, device=device, generator=generator).add_(0.5).to(scaled.DTYPE)
+
+    operands = dataclasses.replace(operands, a=positive(operands.a.shape), weight=positive(operands.weight.shape))
+    starts, parts = (0, *operands.offs.tolist()), []
+    for g, (start, end) in enumerate(itertools.pairwise(starts)):
+        factors = operands.scale_a[start:end, None].double() * operands.scale_b[g].double()
+        parts.append(operands.a[start:end].double() @ operands.weight[g].double().mT * factors)
+    exact, found = torch.cat(parts), {}
+    for provider in providers:
+        if provider.role == "ceiling" or provider.unavailable():
+            continue
+        try:
+            result = next(iter(provider.prepare(operands).forward.values()))()
+        except Exception as error:
+            found[provider.name] = f"{type(error).__name__}: {error}"[:200]
+            continue
+        error = result.double() / exact - 1
+        found[provider.name] = {"mean": float(f"{error.mean():.2e}"), "largest": float(f"{error.abs().max():.2e}")}
+    return found
+
+
+def rows() -> dict:
+    """Every row and variant by every provider of scaled products and every configuration of the kernel in CuTe DSL; a
+    wrong or failed result of ours is an error, one of a configuration is noted."""
+    table = by_name()
+    present = [*scaled.providers(), *map(configurations.Configured, configurations.SWEPT_8_BIT)]
+    results = grouped.measure(
+        list(table.values()),
+        present,
+        passes=("forward", "called"),
+        dtype=scaled.DTYPE,
+        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+    )
+    results["regrets"] = configurations.regrets(table, results["rows"], scaled.DTYPE.itemsize)
+    results["losses"] = losses(present)
+    for what in ("regrets", "losses"):
+        print(what, *results[what].items(), sep="\n  ", flush=True)
+    if wrong := command.failures_of_ours(results):
+        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
+    return results

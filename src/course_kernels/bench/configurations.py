@@ -1,0 +1,118 @@
+"""Configurations of the kernel in CuTe DSL, each measured by itself, and what it costs to choose as we do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from course_kernels import grouped_cute
+from course_kernels.bench.interface import Calls, Operands
+from course_kernels.bench.providers import Ours
+from course_kernels.bench.rows import Row
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PINGPONG, CuteConfig
+
+__all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
+
+# Those of few rows without their windows as well, as they are chosen; and with more columns on their way at a time.
+SWEPT = (
+    *CONFIGS,
+    *(replace(config, window=False) for config in CONFIGS if config.window),
+    CuteConfig(64, 192, 64, 1, 1, 6, PINGPONG),
+    CuteConfig(64, 256, 64, 1, 2, 4, PINGPONG),
+)
+SWEPT_8_BIT = (
+    *CONFIGS_8_BIT,
+    *(replace(config, window=False) for config in CONFIGS_8_BIT if config.window),
+    CuteConfig(64, 192, 128, 1, 1, 6, PINGPONG),
+)
+
+
+class Configured(Ours):
+    """The kernel in CuTe DSL in one configuration, whatever the operands."""
+
+    role = "candidate"
+
+    def __init__(self, config: CuteConfig):
+        super().__init__("cute")
+        self.config, self.name, self.label = config, config.name, f"cute, {config.name}"
+
+    def prepare(self, operands: Operands) -> Calls:
+        """Passes for which the operands have a form. Tiles of few rows are for groups of few rows along M, where the
+        others would compute mostly what is thrown away."""
+        o = operands
+        few = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
+
+        def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
+            form = grouped_cute.form_of(mat_a, mat_b, o.offs, out, **scales)
+            if form is None or (self.config.tile_m < 128) != (few and form.offsets_along == "m"):
+                return {}
+
+            def run() -> Tensor:
+                grouped_cute.multiply(mat_a, mat_b, o.offs, out, form, self.config, **scales)
+                return out
+
+            return {"": run}
+
+        if o.scale_a is not None:
+            return Calls(candidate(o.a, o.weight.mT, o.out, scale_a=o.scale_a, scale_b=o.scale_b))
+        return Calls(
+            forward=candidate(o.a, o.weight.mT, o.out),
+            d_a=candidate(o.d_out, o.weight, o.d_a),
+            d_b=candidate(o.d_out.mT, o.a, o.d_weight),
+        )
+
+
+def ranking(row: Row, entry: Mapping) -> str:
+    """One row's rates as text, a line for each pass with the fastest first, and what failed.
+
+    Args:
+        row: that was measured.
+        entry: of `grouped.measure`.
+
+    Returns:
+        Lines of text.
+    """
+    lines, digits = [f"{row.name}: {row.title} ({row.unit})"], 0 if row.kind == "compute" else 2
+    for of, rate in entry["rate"].items():
+        cells = (f"{name} {rate[name]:.{digits}f}" for name in sorted(rate, key=rate.get, reverse=True))
+        lines.append(f"  {of}: " + ", ".join(cells))
+    for name, failed in entry["failed"].items():
+        lines += [f"  ! {name} failed, {step}: {reason}" for step, reason in failed.items()]
+    return "\n".join(lines)
+
+
+def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
+    """What `grouped_cute.choose` says for a pass of a row."""
+    form, columns = {
+        "forward": (grouped_cute.Form("m", "k", operand_bytes), row.N),
+        "dA": (grouped_cute.Form("m", "n"), row.K),
+        "dB": (grouped_cute.Form("k", "n"), row.K),
+    }[of]
+    return grouped_cute.choose(form, row.total_m / row.groups, columns)
+
+
+def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:
+    """What the choice costs against the best configuration of each row and pass.
+
+    Args:
+        rows: by name.
+        entries: of `grouped.measure`, by row; configurations are providers there.
+        operand_bytes: of the operands.
+
+    Returns:
+        row → pass → {"best", "chosen", "times"}: two names, and the chosen one's time over the best one's; None where
+        the chosen one was not measured. No entry where no configuration was.
+    """
+    names = {config.name for config in (*SWEPT, *SWEPT_8_BIT)}
+    found: dict = {}
+    for name, entry in entries.items():
+        for of, by_provider in entry["us"].items():
+            times = {provider: us["median_us"] for provider, us in by_provider.items() if provider in names}
+            if of == "called" or not times:
+                continue
+            best, choice = min(times, key=times.get), chosen(rows[name], of, operand_bytes).name
+            ratio = round(times[choice] / times[best], 3) if choice in times else None
+            found.setdefault(name, {})[of] = {"best": best, "chosen": choice, "times": ratio}
+    return found
