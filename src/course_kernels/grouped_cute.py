@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from course_kernels import runtime
+from course_kernels import cute_cache, runtime
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 
 CAPABILITY = (9, 0)
@@ -125,8 +125,8 @@ def _described(tensor: torch.Tensor, contiguous: int) -> bool:
 class Plan:
     """A compiled kernel, to be run on tensors of one form."""
 
-    def __init__(self, device: torch.device, function, scaled: bool = False):
-        self._device, self._function, self._scaled = device, function, scaled
+    def __init__(self, device: torch.device, function):
+        self._device, self._function = device, function
 
     def here(self) -> bool:
         """Whether the plan's device is the current one, as ``run`` wants it."""
@@ -134,11 +134,8 @@ class Plan:
 
     def run(self, tensors: tuple) -> None:
         """Launch on the tensors of ``grouped_launch.multiply``, in its order, on the current stream."""
-        mat_a, mat_b, offs, out = tensors[:4]
-        if self._scaled:
-            self._function(mat_a, mat_b, out, offs, *tensors[5:7])
-        else:
-            self._function(mat_a, mat_b, out, offs)
+        mat_a, mat_b, offs, out, _, scale_a, scale_b = tensors
+        self._function(mat_a, mat_b, out, offs, scale_a, scale_b)
 
 
 def multiply(
@@ -157,18 +154,15 @@ def multiply(
     """
     config = config or choose(form, rows_of_a_group(mat_a, offs), out.shape[-1])
     with torch.cuda.device(mat_a.device):
-        function = _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device)
-        plan = Plan(mat_a.device, function, form.operand_bytes == 1)
+        plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
         plan.run((mat_a, mat_b, offs, out, None, scale_a, scale_b))
     return plan
 
 
 @functools.cache
 def _compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
-    from course_kernels.kernels.cute_sm90.kernel import compile_for
-
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return compile_for(
+    return cute_cache.compiled(
         config,
         DTYPES[dtype],
         OUT_DTYPES[out_dtype],
