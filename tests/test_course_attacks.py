@@ -447,7 +447,7 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
 @pytest.mark.parametrize(
     ("before", "body", "says"),
     [
-        ("while True: pass", "return 1", "still running after 1 s.* in line 1: while True"),
+        ("while True: pass", "return 1", r"still running after 1 s.* in line 1\b"),
         ("import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, "
          "ValueError): pass", "while True: print('.', end='')", "deaf to a signal|printed more than 256 kB"),
         ("import signal, time, sys\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)",

@@ -32,7 +32,17 @@ def message(data) -> dict:
     program = error.get("program")
     if program is not None and not (isinstance(program, list) and program and all(type(p) is int for p in program)):
         raise ValueError("a program that is none")
-    return {**data, "error": {"stuck": False, **error, "program": program}}
+    loop = error.get("loop")
+    if loop is not None and not _is_loop(loop):
+        raise ValueError("a loop that is none")
+    return {**data, "error": {**error, "program": program, "loop": loop}}
+
+
+def _is_loop(data) -> bool:
+    if not isinstance(data, dict) or type(data.get("line")) is not int or type(data.get("code")) is not str:
+        return False
+    names = data.get("names")
+    return isinstance(names, list) and all(type(name) is str for name in names)
 
 
 def outputs(watched) -> dict[str, Written]:

@@ -18,11 +18,7 @@ def said(error: dict, exercise: Exercise) -> str:
     if kind == "missing":
         return f"the cell must define the function {exercise.function}"
     if kind == "endless":
-        at = f" in line {error['line']}: {error['code']}" if error["line"] else ""
-        stuck = (
-            "\nNothing changes from one turn of this loop to the next: it makes no progress." if error["stuck"] else ""
-        )
-        return f"still running after {exercise.seconds:g} s{program}, so it was stopped{at}{stuck}"
+        return f"still running after {exercise.seconds:g} s{program}, so it was stopped{_stopped(error)}"
     if name == "EOFError":
         return f"{where}this waits for typed input, and a check gives it none"
     if name == "MemoryError" or "allocate memory" in text or "not enough memory" in text:
@@ -36,6 +32,20 @@ def said(error: dict, exercise: Exercise) -> str:
     code = f"\n    {error['code']}" if error["code"] else ""
     text = text[:600]
     return f"{where}{name}: {text}{program}{code}"
+
+
+def _stopped(error: dict) -> str:
+    """Where an endless answer was when it was stopped, and which of its loops gets nowhere."""
+    at = f" in line {error['line']}: {error['code']}" if error["line"] else ""
+    loop = error["loop"]
+    if loop is None:
+        return at
+    why = "nothing changes from one turn to the next"
+    if names := loop["names"]:
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        why = f"{listed} in its condition never {'changes' if len(names) == 1 else 'change'}"
+    text = f": the loop in line {loop['line']} makes no progress, as {why}\n    {loop['code']}"
+    return text if error["line"] == loop["line"] else f"{text}\nIt was{at}"
 
 
 def ended(outcome: Outcome, exercise: Exercise) -> str:

@@ -15,13 +15,13 @@ import signal
 import sys
 import time
 import traceback
-from types import FrameType, ModuleType
+from types import ModuleType
 
-from course_kernels.course import on_gpu
+from course_kernels.course import loops, on_gpu
 
 MODULE = "answer"  # the name under which the learner's cell is imported
 _MAX_TEXT = 4000
-_WATCH_S = 0.3  # a loop that has changed nothing for so long makes no progress
+_WATCH_S = 0.3  # for so long its loops are watched, when time is up
 
 
 _EVERYWHERE = (
@@ -110,23 +110,12 @@ def program() -> list[int] | None:
     return None
 
 
-def _variables(frame: FrameType) -> dict[str, str]:
-    found = {}
-    for name, value in list(frame.f_locals.items()):
-        if callable(value):
-            continue
-        with contextlib.suppress(BaseException):
-            handle = getattr(value, "handle", None)  # a Triton value in the interpreter
-            found[name] = repr(handle.data)[:200] if handle is not None else repr(value)[:200]
-    return found
-
-
 class Alarm:
-    """When time is up: says in which line of the learner's code, and whether anything there still changes."""
+    """When time is up: says in which line of the learner's code, and which loop there makes no progress."""
 
     def __init__(self, path: str, seconds: float, results: int):
         self.path, self.seconds, self.results = path, seconds, results
-        self.first: tuple[str, dict] | None = None
+        self.follower: loops.Follower | None = None
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
@@ -134,25 +123,26 @@ class Alarm:
         """The signal's handler."""
         from course_kernels.course import wire
 
-        seen, line = frame, 0
-        while seen is not None and seen.f_code.co_filename != self.path:
-            seen = seen.f_back
-        line = seen.f_lineno if seen is not None else 0
-        variables = _variables(seen) if seen is not None else {}
-        if self.first is None:
-            self.first = (getattr(getattr(seen, "f_code", None), "co_name", ""), variables)
+        if self.follower is None:
+            self.follower = loops.Follower(self.path)
+            with contextlib.suppress(BaseException):
+                self.follower.follow(self.follower.frames(frame))
             signal.setitimer(signal.ITIMER_REAL, _WATCH_S)
             return
-        function, before = self.first
-        here = getattr(getattr(seen, "f_code", None), "co_name", "")
-        stuck = seen is not None and here == function and before == variables
+        frames, loop = self.follower.frames(frame), None
+        with contextlib.suppress(BaseException):
+            loop = self.follower.stuck(frames)
+        line = frames[0].f_lineno if frames else 0
         error = {
-            "kind": "endless", "type": "", "text": "", "line": line, "stuck": stuck,
-            "code": linecache.getline(self.path, line).strip() if line else "", "program": program(),
+            "kind": "endless", "type": "", "text": "", "line": line, "code": self._code(line), "program": program(),
+            "loop": loop and {"line": loop.line, "code": self._code(loop.line), "names": list(loop.names)},
         }  # fmt: skip
         with contextlib.suppress(BaseException):
             wire.send(self.results, {"error": error})
         os._exit(0)
+
+    def _code(self, line: int) -> str:
+        return linecache.getline(self.path, line).strip() if line else ""
 
 
 def main(mode: str, fds: list[int]) -> None:

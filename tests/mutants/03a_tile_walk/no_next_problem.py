@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: still running after 6 s \(in program 0\).* in line \d+: .*\nNothing changes from one turn of this loop to the next
+# says: still running after 6 s \(in program 0\), so it was stopped: the loop in line 10 makes no progress, as g in its condition never changes\n    while g < num_problems:\nIt was in line \d+:
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
@@ -12,6 +12,6 @@ def walk_tiles(
         tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
         if tile < passed + tiles_m * tiles_n:
             COMPUTE_TILE(tables, g, (tile - passed) % tiles_m, (tile - passed) // tiles_m)
+            tile += tl.num_programs(0)
         else:
             passed += tiles_m * tiles_n
-            g += 1

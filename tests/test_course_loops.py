@@ -1,0 +1,114 @@
+"""Which loop is named of an answer that does not end."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from course_kernels.course import loops
+from course_kernels.course.distrust import message
+from course_kernels.course.endings import said
+
+STEPS = 500
+CASES = {
+    "nothing changes": ("while n > 0:\n    tick()", (2, ("n",))),
+    "its variable stands still": ("g = seen = 0\nwhile g < n:\n    seen += 1\n    tick()", (3, ("g",))),
+    "an inner loop stands still": (
+        "g = i = 0\nwhile g < n:\n    while i < n:\n        tick()\n    g += 1", (4, ("i",)),
+    ),
+    "the inner loop gets on, the outer does not": (
+        "g = 0\nwhile g < n:\n    i = 0\n    while i < n:\n        i += 1\n        tick()", (3, ("g",)),
+    ),
+    "an inner loop that is never entered": (
+        "g = i = 0\nwhile g < n:\n    while i > 0:\n        i -= 1\n    tick()", (3, ("g",)),
+    ),
+    "in a function of its own": ("def part(g):\n    while g < n:\n        tick()\npart(0)", (3, ("g", "n"))),
+    "called in a loop": ("def part():\n    tick()\ng = 0\nwhile g < n:\n    part()", (5, ("g",))),
+    "a fixed condition": ("while True:\n    tick()", (2, ())),
+    "a for without an end": ("for _ in iter(int, 1):\n    tick()", (2, ())),
+    "on one line": ("while n: tick()", (2, ("n",))),
+    "what several names decide": ("a = b = 0\nwhile a + min(b, n) < 9:\n    tick()", (3, ("a", "b"))),
+    "runs away": ("g = 0\nwhile g >= 0:\n    g += 1\n    tick()", None),
+    "a for that gets on": ("for g in range(10**9):\n    tick()", None),
+    "runs away under a fixed condition": ("g = 0\nwhile True:\n    g += 1\n    tick()", None),
+    "a break can end it": ("g = 0\nwhile n:\n    g += 1\n    tick()\n    if g > 10**9:\n        break", None),
+    "broken out of each time": ("for g in range(10**9):\n    while n:\n        tick()\n        break", None),
+    "asks for what a call gives": ("g = 0\nwhile peek(n):\n    g += 1\n    tick()", None),
+    "there and back": ("g = 0\nwhile g < n:\n    g = 1 - g\n    tick()", None),
+}  # fmt: skip
+
+
+class Late(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("body", "expected"), CASES.values(), ids=CASES)
+def test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, expected):
+    path = tmp_path / "answer.py"
+    path.write_text("def answer(n, tick, peek):\n    " + body.replace("\n", "\n    ") + "\n")
+    made: dict = {}
+    exec(compile(path.read_text(), str(path), "exec"), made)
+    follower, found, count = loops.Follower(str(path)), [], 0
+
+    def tick():
+        nonlocal count
+        count += 1
+        frames = follower.frames(sys._getframe(1))
+        if count == 5:  # as the clock does: while it runs
+            follower.follow(frames)
+        if count == STEPS:
+            found.append(follower.stuck(frames))
+            raise Late
+
+    before = sys.gettrace()
+    try:
+        with pytest.raises(Late):
+            made["answer"](3, tick, lambda n: True)
+    finally:
+        sys.settrace(before)
+    (loop,) = found
+    assert (loop and (loop.line, loop.names)) == expected
+
+
+def test_a_few_turns_prove_nothing(tmp_path, monkeypatch):
+    """A right walk stays at a group for as long as the group has tiles."""
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 5 + loops.MIN_TURNS)
+    body, _ = CASES["its variable stands still"]
+    test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, None)
+
+
+ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()", "program": [0]}
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["g"], "as g in its condition never changes"),
+        (["g", "n"], "as g and n in its condition never change"),
+        (["a", "b", "c"], "as a, b and c in its condition never change"),
+        ([], "as nothing changes from one turn to the next"),
+    ],
+)
+def test_the_loop_comes_first_and_then_where_it_was_stopped(names, says):
+    error = message({"error": {**ENDLESS, "loop": {"line": 4, "code": "while g < n:", "names": names}}})["error"]
+    assert said(error, SimpleNamespace(seconds=6.0)) == (
+        "still running after 6 s (in program 0), so it was stopped: the loop in line 4 makes no progress, "
+        f"{says}\n    while g < n:\nIt was in line 9: tick()"
+    )
+
+
+def test_without_a_loop_to_name_the_line_is_said():
+    error = message({"error": ENDLESS})["error"]
+    told = said(error, SimpleNamespace(seconds=6.0))
+    assert told == "still running after 6 s (in program 0), so it was stopped in line 9: tick()"
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [3, {}, {"line": "4", "code": "", "names": []}, {"line": 4, "code": "", "names": [3]}, {"line": 4, "code": 1}],
+)
+def test_a_loop_of_another_form_is_no_message(loop):
+    with pytest.raises(ValueError, match="a loop that is none"):
+        message({"error": {**ENDLESS, "loop": loop}})
