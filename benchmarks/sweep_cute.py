@@ -1,18 +1,15 @@
-"""Every configuration of the kernel in CuTe DSL on the rows whose choice is in doubt: what ``grouped_cute.choose`` is
-made from."""
+"""Every configuration of the kernel in CuTe DSL on every row: what ``grouped_cute.choose`` is made from."""
 
 from __future__ import annotations
 
 from course_kernels.bench import configurations, grouped, providers
-from course_kernels.bench.rows import select
-
-ROWS = ("equal12", "zipf128", "decode", "jitter12", "one-hot8", "half-empty128", "single256")
+from course_kernels.bench.rows import by_name
 
 
 def rows() -> dict:
     """Forward and both gradients, with torch and a dense product beside them; a configuration that is wrong or fails is
     noted, and has no times."""
-    table = {row.name: row for row in select(ROWS)}
+    table = by_name()
     present = [*map(configurations.Configured, configurations.SWEPT), providers.Torch(), providers.Dense()]
     results = grouped.measure(
         list(table.values()),

@@ -203,8 +203,7 @@ def on_a_gpu(monkeypatch, cute):
 
 
 def test_the_sweep_ranks_configurations_and_says_what_choosing_costs(on_a_gpu, monkeypatch, capsys):
-    assert [row.name for row in bench_rows.select(sweep_cute.ROWS)][:2] == ["equal12", "zipf128-up"]
-    monkeypatch.setattr(sweep_cute, "select", lambda names: [LARGE])
+    monkeypatch.setattr(sweep_cute, "by_name", lambda: {"large": LARGE})
     results = sweep_cute.rows()
     times = results["rows"]["large"]["us"]
     large = {config.name for config in SWEPT if config.tile_m == 128}
@@ -225,7 +224,7 @@ def test_a_configuration_that_is_wrong_is_noted_and_has_no_times(on_a_gpu, monke
             out.view(-1)[0] += 3
 
     monkeypatch.setattr(grouped_cute, "multiply", multiply)
-    monkeypatch.setattr(sweep_cute, "select", lambda names: [LARGE])
+    monkeypatch.setattr(sweep_cute, "by_name", lambda: {"large": LARGE})
     entry = sweep_cute.rows()["rows"]["large"]
     assert SWEPT[1].name not in entry["us"]["forward"]
     assert "WrongResult" in entry["failed"][SWEPT[1].name]["forward"]
