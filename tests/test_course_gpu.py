@@ -76,7 +76,7 @@ def test_what_only_the_gpu_gets_wrong_is_told(played):
             each["buffer"] = each["buffer"] + 1
         return outcome
 
-    result = played(alter).check(MASKS, source_of("solutions", MASKS))
+    result = played(alter).check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert result.status == "failed"
     (tiles,) = (each for each in result.properties if each.name == "tiles")
     assert tiles.message.startswith("right in the interpreter, but on the GPU: ")
@@ -102,7 +102,7 @@ def test_what_only_the_gpu_gets_wrong_is_told(played):
 )
 def test_a_gpu_on_which_the_answer_breaks_earns_nothing(played, alter, says):
     judge = played(alter)
-    result = judge.check(MASKS, source_of("solutions", MASKS))
+    result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert result.status == "failed"
     assert judge.modes[-1] == "trial", "whose fault it is was found out"
     failed = [each.message for each in result.properties if each.status == "fail"]
@@ -127,21 +127,41 @@ def broken(outcome):
 )
 def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, says):
     judge = played(alter, tried)
-    result = judge.check(MASKS, source_of("solutions", MASKS))
+    result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert result.passed, result.text()
     assert result.message.startswith("this did not run on the GPU, so what the interpreter says counts alone: ")
     assert result.message.endswith(says)
-    assert judge.check(MASKS, source_of("solutions", MASKS)).passed
+    assert judge.check(MASKS, source_of("solutions", MASKS), compiling=False).passed
     assert judge.modes.count("trial") == (tried is not None), "tried once for all answers"
-    wrong = judge.check(MASKS, mutant("no_other"))
+    wrong = judge.check(MASKS, mutant("no_other"), compiling=False)
     assert (wrong.status, wrong.message) == ("failed", ""), wrong.text()
 
 
 def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
     monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
-    result = played(lambda o: judging.Outcome(unfit="no GPU today")).check(MASKS, source_of("solutions", MASKS))
+    judge = played(lambda o: judging.Outcome(unfit="no GPU today"))
+    result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert (result.status, result.points) == ("failed", 0)
     assert result.message == "this cannot be checked here: old. And no answer runs on the GPU: no GPU today"
+
+
+def test_an_interpreter_that_does_not_work_is_told_where_nothing_stands_in(stage, monkeypatch):
+    text = "only 0-dimensional arrays can be converted to Python scalars"
+    error = {
+        "kind": "exception",
+        "type": "TypeError",
+        "text": text,
+        "line": 7,
+        "code": "",
+        "program": [0],
+        "loop": None,
+    }
+    monkeypatch.setattr(stage, "_ask", lambda *_: judging.Outcome([{"case": 0, "error": error}], ready=True))
+    for problem, says in (("install a newer one", "this cannot be checked here: install a newer one"), (None, text)):
+        monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda problem=problem: problem)
+        result = stage.check(MASKS, source_of("solutions", MASKS), compiling=False)
+        assert (result.status, result.points) == ("failed", 0)
+        assert says in result.message
 
 
 def test_a_gpu_stands_in_for_an_interpreter_that_does_not_work(played, monkeypatch):
@@ -154,7 +174,7 @@ def test_a_gpu_stands_in_for_an_interpreter_that_does_not_work(played, monkeypat
 
 
 def test_the_interpreter_has_the_first_word(played):
-    result = played().check(MASKS, mutant("no_other"))
+    result = played().check(MASKS, mutant("no_other"), compiling=False)
     assert result.status == "failed"
     assert "on the GPU" not in result.text()
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from course_kernels.course import manifest, notebook, submission, zygote
+from course_kernels import runtime
+from course_kernels.course import judge as judging
+from course_kernels.course import manifest, notebook, sandbox_report, submission, zygote
 from course_kernels.course.judge import Judge
 
 (OFFSETS,) = manifest.find("01")
@@ -83,18 +85,24 @@ def test_a_zygote_that_dies_during_a_check_is_replaced(judge, monkeypatch):
     assert len(forked) == 2
 
 
+def altered(folder, *changes):
+    """Path of a copy of the module that zygotes run, with (before, after) replaced."""
+    text = Path(zygote.__file__).read_text(encoding="utf-8")
+    place = "Path(__file__).resolve().parents[2]"
+    for before, after in (*changes, (place, repr(str(Path(zygote.__file__).parents[2])))):
+        assert before in text
+        text = text.replace(before, after)
+    copy = folder / "zygote.py"
+    copy.write_text(text, encoding="utf-8")
+    return str(copy)
+
+
 @pytest.mark.parametrize("mode", ["run", "compile"])
 def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
     """Of either kind, with the last line of what it said; nothing of it reaches the learner's terminal."""
-    text = Path(zygote.__file__).read_text(encoding="utf-8")
     imports = "    from course_kernels.course import sandbox, worker\n"
-    place = "Path(__file__).resolve().parents[2]"
-    assert imports in text
-    assert place in text
-    text = text.replace(imports, f"    if mode == {mode!r}: raise ImportError('no numpy here')\n{imports}")
-    broken = tmp_path / "zygote.py"
-    broken.write_text(text.replace(place, repr(str(Path(zygote.__file__).parents[2]))), encoding="utf-8")
-    monkeypatch.setattr(zygote, "__file__", str(broken))
+    replaced = f"    if mode == {mode!r}: raise ImportError('no numpy here')\n{imports}"
+    monkeypatch.setattr(zygote, "__file__", altered(tmp_path, (imports, replaced)))
     path = Path(__file__).parents[1] / "solutions" / "02_tail_masks.ipynb"
     with Judge() as found:
         result = found.check(MASKS, submission.of_notebook(path, MASKS.function))
@@ -160,3 +168,90 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
     wait_until_dead(pid)
     assert children_of(os.getpid()) == before
     assert capfd.readouterr() == ("", "")
+
+
+# ---- the zygote whose children use a GPU, where there is none
+
+TORCH = '    importlib.import_module("torch")  # and'
+NO_CUDA = """    torch = importlib.import_module("torch")
+    for each in ("is_available", "device_count", "init", "_lazy_init", "current_device"):
+        setattr(torch.cuda, each, lambda *_, name=each: os.write(2, f"{name} starts CUDA".encode()) and os._exit(1))
+    # and"""
+SERVED = "    worker.preload(mode)\n"
+ON_CPU = f"""{SERVED}
+    if mode == "gpu":
+        import torch
+        from course_kernels import runtime
+        assert runtime.MODE == "gpu"
+        runtime.device = lambda: torch.device("cpu")
+"""
+
+
+@pytest.fixture(scope="module")
+def altered_judge(tmp_path_factory):
+    """A judge whose answers on a GPU find tensors on the CPU; the process that forks them must not start CUDA."""
+    if runtime.MODE == "gpu":
+        pytest.skip("there is a GPU: tests on it use that")
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("altered")
+        patch.setattr(zygote, "__file__", altered(folder, (TORCH, NO_CUDA), (SERVED, ON_CPU)))
+        found = Judge()
+    with found:
+        yield found
+
+
+@pytest.fixture
+def gpu_judge(altered_judge, monkeypatch):
+    monkeypatch.setattr(judging, "_has_gpu", lambda: True)
+    monkeypatch.setattr(judging.screen, "complain", lambda *_: None)
+    monkeypatch.setattr(altered_judge, "_gpu_problem", "")
+    return altered_judge
+
+
+def test_an_answer_runs_where_it_would_use_a_gpu(gpu_judge, monkeypatch):
+    asked, sent = gpu_judge._ask, {}
+
+    def ask(mode, *rest):
+        sent[mode] = asked(mode, *rest)
+        return sent[mode]
+
+    monkeypatch.setattr(gpu_judge, "_ask", ask)
+    result = gpu_judge.check(OFFSETS, RIGHT)
+    assert (result.passed, result.message) == (True, ""), result.text()
+    assert sent["gpu"].ready
+    assert len(sent["gpu"].messages) == len(sent["run"].messages)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("torch.zeros(1) + 'x'", "on the GPU: line 5: TypeError"),
+        ("__import__('os').fork()", "no process to start"),
+        ("__import__('os').kill(__import__('os').getppid(), 9)", "no process to start"),
+        (f"open({str(Path(__file__))!r}).read()", "no file to open"),
+        ("__import__('os')._exit(0)", "ended its own process"),
+        ("bytearray(9 << 30)", "wants more memory"),
+    ],
+    ids=["exception", "fork", "kill", "file", "exit", "memory"],
+)
+def test_what_an_answer_does_on_a_gpu_alone_is_told(gpu_judge, line, says):
+    there = "__import__('course_kernels').runtime.MODE == 'gpu'"
+    result = gpu_judge.check(OFFSETS, RIGHT.replace("    group =", f"    {there} and {line}\n    group ="))
+    assert (result.status, result.points) == ("failed", 0), result.text()
+    assert all(says in each.message for each in result.properties), result.text()
+    assert gpu_judge.check(OFFSETS, RIGHT).passed
+
+
+def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
+    """All of it as it is, on a machine without: CUDA does not start."""
+    if runtime.MODE == "gpu":
+        pytest.skip("there is a GPU")
+    monkeypatch.setattr(judging, "_has_gpu", lambda: True)
+    with Judge() as found:
+        result = found.check(OFFSETS, RIGHT)
+        assert result.passed
+        assert result.message.startswith("this did not run on the GPU, so what the interpreter says counts alone: ")
+        assert result.message.endswith(sandbox_report.try_gpu(found._ask))
+        assert "CUDA" in result.message
+        assert "\n" not in result.message
+        assert sandbox_report.find_layer(found._ask).startswith("not without any of its confinement either: ")

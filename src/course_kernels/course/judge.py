@@ -40,6 +40,7 @@ COMPILE_S = 7.0
 COMPILE_MB = 4096
 GPU_S = 20.0  # beyond an exercise's limit: a GPU has to be taken up, and kernels compiled for it
 COMPILES = "compiles"
+_BROKEN_LOOP = "can be converted to Python scalars"  # said of any loop's bound by an interpreter that has a problem
 
 
 class Judge:
@@ -165,14 +166,16 @@ class Judge:
         request = _request(exercise, path, cases)
         outcome = self._ask(mode, request, request["seconds"])
         result.printed = outcome.printed
-        errors = (message.get("error") or {} for message in outcome.messages)
-        if (todo := next((error["text"] for error in errors if error.get("kind") == "todo"), None)) is not None:
-            _todo(exercise, todo, result)
+        errors = [message["error"] for message in outcome.messages if message.get("error")]
+        if todo := [error["text"] for error in errors if error["kind"] == "todo"]:
+            _todo(exercise, todo[0], result)
             return
         _look(exercise, cases, outcome, result, probed=mode == "run")
-        if mode == "gpu" and result.message and (unfit := self._unfit(outcome)):
-            why = f"{runtime.interpreter_problem()}. And no answer runs on the GPU: {unfit}"
-            result.message = f"this cannot be checked here: {why}"
+        problem = runtime.interpreter_problem()
+        if mode == "run" and problem and any(_BROKEN_LOOP in error["text"] for error in errors):
+            result.message = f"this cannot be checked here: {problem}"
+        elif mode == "gpu" and result.message and (unfit := self._unfit(outcome)):
+            result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {unfit}"
 
     def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
         """What is wrong on the GPU with an answer of which nothing was wrong in the interpreter."""

@@ -86,6 +86,9 @@ def _installed() -> Iterator[str]:
     """Where Python and its packages are, and this one."""
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).resolve().parents[1]))
     yield from (entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
+    for name in ("torch", "triton", "numpy"):  # they may lie elsewhere, and import parts of themselves when asked
+        if getattr(sys.modules.get(name), "__file__", None):
+            yield str(Path(sys.modules[name].__file__).parents[1])
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
 
 
@@ -139,7 +142,7 @@ def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
     if gpu:
         devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]
         rules += [(place, _READ) for place in _GPU] + [(place, everything) for place in devices]
-        rules.append((_OWN_THREADS, _READ | _WRITE_FILE))
+        rules.append((_OWN_THREADS, _READ | _WRITE_FILE | _TRUNCATE))
     if writable is not None:
         rules.append((writable, everything))
     try:

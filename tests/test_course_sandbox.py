@@ -1,0 +1,240 @@
+"""The confinement of a process that uses a GPU: what CUDA and Triton ask of the kernel is granted, and nothing more.
+
+CUDA itself is not here. What its driver and Triton's do when they start has been read in traces and sources: each of
+these steps is tried from inside, in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_kernels.course import sandbox, syscalls
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = r"""
+import array, ctypes, fcntl, json, os, resource, shutil, socket, subprocess, sys, threading, time
+from pathlib import Path
+
+folder, outside, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
+os.environ.update(TRITON_CACHE_DIR=folder, TMPDIR=folder)
+import triton.runtime.build
+import triton.knobs
+from course_kernels.course import sandbox
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.ptrace.restype = ctypes.c_long
+outcomes = {}
+
+
+def tried(step):
+    try:
+        outcomes[step.__name__] = step() or ""
+    except BaseException as error:
+        outcomes[step.__name__] = f"{type(error).__name__}: {error}"
+
+
+def mapped(size, protection, flags):
+    address = libc.mmap(None, ctypes.c_size_t(size), protection, flags, -1, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+
+
+waiting = threading.Event()
+before = threading.Thread(target=waiting.wait, daemon=True)
+sandbox._GPU_DEVICES += ("/dev/random",)  # a device that every machine has
+sandbox.confine([folder], folder, programs=True, gpu=True)
+sandbox.limit(512, 60, file_mb=64)
+before.start()
+
+
+@tried
+def name_of_a_thread():
+    for thread in (before.native_id, os.getpid()):
+        Path(f"/proc/self/task/{thread}/comm").write_text("cuda-EvtHandlr")
+        Path(f"/proc/{os.getpid()}/task/{thread}/comm").write_text("cuda-EvtHandlr")
+
+@tried
+def addresses_without_memory():
+    mapped(512 << 30, 0, 0x4022)  # that nobody may touch yet, private, not reserved
+
+@tried
+def shared_memory():
+    mapped(1 << 30, 3, 0x21)
+
+@tried
+def memory_file():
+    os.ftruncate(os.memfd_create("cuda"), 32 << 20)
+
+@tried
+def shared_memory_file():
+    path = f"/dev/shm/course-test.{os.getpid()}"
+    try:
+        os.ftruncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 20)
+    finally:
+        os.unlink(path)
+
+@tried
+def thirty_two_threads():
+    threads = [threading.Thread(target=time.sleep, args=(0.05,)) for _ in range(32)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+@tried
+def place_of_a_thread():
+    os.sched_setaffinity(before.native_id, os.sched_getaffinity(0))
+
+@tried
+def local_sockets():
+    socket.socket(socket.AF_UNIX).bind(f"\0cuda-uvmfd-{os.getpid()}")
+    socket.socketpair()
+
+@tried
+def control_of_a_device():
+    with open("/dev/random", "rb", buffering=0) as device:
+        fcntl.ioctl(device, 0x80045200, array.array("i", [0]))  # RNDGETENTCNT
+
+@tried
+def what_drivers_read():
+    for path in ("/proc/devices", "/proc/stat", "/proc/self/maps", "/proc/self/status", "/proc/meminfo"):
+        Path(path).read_bytes()
+    Path("/proc/sys/vm/overcommit_memory").read_bytes()
+    os.listdir("/sys/devices/system/cpu")
+    if os.path.exists("/proc/driver"):
+        os.listdir("/proc/driver")
+
+@tried
+def list_of_libraries():
+    subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True)
+
+@tried
+def assembler():
+    subprocess.run([triton.knobs.nvidia.ptxas.path, "--version"], check=True, capture_output=True)
+
+@tried
+def c_compiler():
+    if shutil.which("gcc") or shutil.which("clang") or "CC" in os.environ:
+        source = (
+            "#include <Python.h>\n#include <dlfcn.h>\n"
+            "static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, \"small\", NULL, -1, NULL};\n"
+            "PyMODINIT_FUNC PyInit_small(void) { return PyModule_Create(&module); }\n"
+        )
+        triton.runtime.build.compile_module_from_src(source, "small")
+
+# ---- refused
+
+@tried
+def copy():
+    if os.fork() == 0:
+        os._exit(0)
+
+@tried
+def signal_to_another():
+    os.kill(parent, 0)
+
+@tried
+def limit_of_another():
+    resource.prlimit(parent, resource.RLIMIT_NOFILE)
+
+@tried
+def tcp():
+    socket.create_connection(("127.0.0.1", 1), timeout=1)
+
+@tried
+def udp():
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
+
+@tried
+def trace_of_another():
+    if libc.ptrace(16, parent, None, None) < 0:  # attach
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+@tried
+def memory_of_another():
+    Path(f"/proc/{parent}/mem").open("rb")
+
+@tried
+def name_of_another():
+    Path(f"/proc/{parent}/comm").write_text("mine")
+
+@tried
+def file_of_the_user():
+    Path(outside, "secret").read_text()
+
+@tried
+def new_file_of_the_user():
+    Path(outside, "new").write_text("x")
+
+@tried
+def passwords():
+    Path("/etc/passwd").read_text()
+
+@tried
+def memory_beyond_the_limit():
+    mapped(1 << 30, 3, 0x22)
+
+@tried
+def file_beyond_the_limit():
+    with open(os.path.join(folder, "large"), "wb") as file:
+        os.ftruncate(file.fileno(), 65 << 20)
+
+print(json.dumps(outcomes))
+"""
+GRANTED = (
+    "name_of_a_thread", "addresses_without_memory", "shared_memory", "memory_file", "shared_memory_file",
+    "thirty_two_threads", "place_of_a_thread", "local_sockets", "control_of_a_device", "what_drivers_read",
+    "list_of_libraries", "assembler", "c_compiler",
+)  # fmt: skip
+BY_LANDLOCK = ("memory_of_another", "name_of_another", "file_of_the_user", "new_file_of_the_user", "passwords")
+BY_FILTER = ("copy", "signal_to_another", "limit_of_another", "udp", "tcp", "trace_of_another")
+BY_LIMIT = {"memory_beyond_the_limit": "[Errno 12]", "file_beyond_the_limit": "[Errno 27]"}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """What each step said, from a process confined like one that runs answers on a GPU; empty: it succeeded."""
+    folder, outside = tmp_path_factory.mktemp("inside"), tmp_path_factory.mktemp("outside")
+    (outside / "secret").write_text("another student's")
+    # Compiling, not interpreting, as in that process; what is compiled is kept in the folder only.
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", SCRIPT, str(folder), str(outside), str(os.getpid())]
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout)
+
+
+@pytest.mark.parametrize("step", GRANTED)
+def test_what_a_gpus_driver_needs_is_granted(outcomes, step):
+    if step == "c_compiler" and not (shutil.which("gcc") or shutil.which("clang")):
+        pytest.skip("no C compiler here, which Triton needs on a GPU")
+    assert outcomes[step] == ""
+
+
+@pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no Landlock")
+@pytest.mark.parametrize("step", BY_LANDLOCK)
+def test_files_of_others_are_refused(outcomes, step):
+    assert outcomes[step].startswith("PermissionError")
+
+
+@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.parametrize("step", BY_FILTER)
+def test_other_processes_and_machines_are_refused(outcomes, step):
+    assert outcomes[step].startswith("PermissionError")
+
+
+@pytest.mark.parametrize(("step", "says"), BY_LIMIT.items())
+def test_memory_and_files_have_limits(outcomes, step, says):
+    assert says in outcomes[step]
+
+
+def test_every_step_was_looked_at(outcomes):
+    assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_FILTER, *BY_LIMIT}
