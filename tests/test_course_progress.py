@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import subprocess
@@ -149,15 +148,6 @@ def test_the_last_hint_says_where_the_answer_is(capsys):
     printed = capsys.readouterr().out
     assert printed.count("course solution 01 --give-up") == 1
     assert printed.endswith("shows the answer.\n")
-
-
-def test_a_lesson_with_two_exercises_gives_a_hint_for_the_first_unsolved(monkeypatch, capsys):
-    two = [dataclasses.replace(each, id=name) for each, name in zip(manifest.exercises(), ("30a", "30b"))]
-    monkeypatch.setattr(manifest, "find", lambda name: tuple(two))
-    progress.note_result("30a", 10, True)
-    command.main(["hint", "30"])
-    assert capsys.readouterr().out.startswith("Exercise 30b")
-    assert "30a" not in [name for name, entry in progress.load().items() if entry["hints"]]
 
 
 def test_hint_when_all_is_solved_says_so(capsys):

@@ -6,14 +6,15 @@ import argparse
 import sys
 import textwrap
 
-from course_kernels.course import manifest, progress, terminal
+from course_kernels.course import choice, manifest, progress, terminal
 
 EXAMPLES = """\
 examples:
   course hint 02     a nudge; asked again, the next hint, up to nearly the answer
   course hint        for the first exercise that is not solved
+  course hint 03     for the one of lesson 03 that you are at; asks for 03a or 03b where that is not clear
 
-exit codes: 0 done; 2 no such exercise
+exit codes: 0 done; 2 no such exercise, or several of which any may be meant
 """
 
 
@@ -25,16 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the next hint."""
-    try:
-        found = manifest.find(arguments.exercise) if arguments.exercise else manifest.exercises()
-    except ValueError as error:
-        print(f"course: {error}", file=sys.stderr)
-        return 2
-    left = progress.unsolved(found, progress.load())
-    if not left and not arguments.exercise:
-        print("every exercise is solved; `course hint NN` gives the hints of one all the same")
-        return 0
-    exercise = (left or found)[0]  # one hint at a time, where a lesson has several exercises
+    if arguments.exercise:
+        try:
+            exercise, why = choice.one(arguments.exercise, "hint")
+        except ValueError as error:
+            print(f"course: {error}", file=sys.stderr)
+            return 2
+        if why:
+            print(why)
+    else:
+        left = progress.unsolved(manifest.exercises(), progress.load())
+        if not left:
+            print("every exercise is solved; `course hint NN` gives the hints of one all the same")
+            return 0
+        exercise = left[0]
     count = len(exercise.hints)
     number = progress.next_hint(exercise.id, count)
     print(terminal.paint(f"Exercise {exercise.id} · {exercise.title}, hint {number + 1} of {count}:", "bold"))

@@ -11,12 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course_kernels.course import generate, manifest, places, terminal
+from course_kernels.course import choice, generate, manifest, places, terminal
 
 EXAMPLES = """\
 examples:
   course reset 02          asks first; your notebook is kept as exercises/02_tail_masks.backup-1.ipynb
   course reset 02 --yes    does not ask
+  course reset 03          the one of lesson 03 that you are at; asks for 03a or 03b where that is not clear
 
 Progress stays as it is: a pass remains a pass.
 
@@ -28,26 +29,25 @@ exit codes: 0 done, or there was nothing to do; 1 you said no; 2 wrong usage, or
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.description = "Put an exercise's notebook back as it was handed out. Yours is kept beside it."
-    parser.add_argument("exercise", metavar="NN", help="number or name of an exercise")
+    parser.add_argument("exercise", metavar="NN", nargs="?", help="number or name of an exercise")
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Put the stubs back."""
+    """Put the stub back."""
     try:
-        found = manifest.find(arguments.exercise)
+        exercise, why = choice.one(arguments.exercise, "reset")
     except ValueError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
-    codes = []
-    for exercise in found:
-        path = places.notebook(exercise, arguments.exercise)
-        try:
-            codes.append(_reset(exercise, path.resolve(), arguments.yes))
-        except OSError as error:
-            print(f"course reset: {places.shown(path)} cannot be written: {error.strerror}", file=sys.stderr)
-            codes.append(3)
-    return max(codes)
+    if why:
+        print(why)
+    path = places.notebook(exercise, arguments.exercise)
+    try:
+        return _reset(exercise, path.resolve(), arguments.yes)
+    except OSError as error:
+        print(f"course reset: {places.shown(path)} cannot be written: {error.strerror}", file=sys.stderr)
+        return 3
 
 
 def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from course_kernels.course import manifest, places, progress, submission, terminal
+from course_kernels.course import choice, manifest, places, progress, submission, terminal
 
 EXAMPLES = """\
 examples:
   course solution 02              after a pass: one way to write it, to compare with
   course solution 02 --give-up    without one
+  course solution 03              of the one of lesson 03 that you are at; asks for 03a or 03b where that is not clear
 
-exit codes: 0 shown; 1 not passed yet; 2 no such exercise; 3 this installation has no solutions
+exit codes: 0 shown; 1 not passed yet; 2 no such exercise, or several of which any may be meant;
+            3 this installation has no solutions
 """
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 
@@ -23,41 +25,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Show the cell that solves an exercise, after a pass. With --give-up before one; `course progress` then says "
         "so, and the points can still be earned."
     )
-    parser.add_argument("exercise", metavar="NN", help="number or name of an exercise")
+    parser.add_argument("exercise", metavar="NN", nargs="?", help="number or name of an exercise")
     parser.add_argument("--give-up", action="store_true", help="show it before a pass, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the solutions that may be shown."""
+    """Print the solution, if it may be shown."""
     try:
-        found = manifest.find(arguments.exercise)
+        exercise, why = choice.one(arguments.exercise, "solution")
     except ValueError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
-    kept, code = progress.load(), 0
-    for exercise in found:
-        entry = progress.entry_of(kept, exercise.id)
-        path = places.solution(exercise)
-        if not entry["passed"] and not arguments.give_up:
-            print(_not_yet(exercise, entry), file=sys.stderr)
-            code = max(code, 1)
-        elif path is None:
-            print(
-                "course solution: the solutions lie in the course's repository, which is not here. Clone it, and ask "
-                f"there; `course hint {exercise.id}` works here.",
-                file=sys.stderr,
-            )
-            return 3
-        else:
-            try:
-                source = submission.of_notebook(path, exercise.function)
-            except ValueError as error:
-                print(f"course solution: {error}", file=sys.stderr)
-                return 3
-            if not entry["passed"]:
-                progress.note_given_up(exercise.id)
-            print(f"# Exercise {exercise.id} · {exercise.title}\n{_painted(source)}")
-    return code
+    entry = progress.entry_of(progress.load(), exercise.id)
+    path = places.solution(exercise)
+    if not entry["passed"] and not arguments.give_up:
+        print("\n".join(filter(None, [why, _not_yet(exercise, entry)])), file=sys.stderr)
+        return 1
+    if path is None:
+        print(
+            "course solution: the solutions lie in the course's repository, which is not here. Clone it, and ask "
+            f"there; `course hint {exercise.id}` works here.",
+            file=sys.stderr,
+        )
+        return 3
+    try:
+        source = submission.of_notebook(path, exercise.function)
+    except ValueError as error:
+        print(f"course solution: {error}", file=sys.stderr)
+        return 3
+    if not entry["passed"]:
+        progress.note_given_up(exercise.id)
+    if why:
+        print(f"# {why}")
+    print(f"# Exercise {exercise.id} · {exercise.title}\n{_painted(source)}")
+    return 0
 
 
 def _painted(source: str) -> str:
