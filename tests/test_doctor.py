@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from course_kernels import doctor
-from course_kernels.machine import Gpu, Machine, Trial
+from course_kernels.machine import CUTLASS, Gpu, Machine, Trial
 
 VERSIONS = dict(
     torch="2.13.0+cpu", triton="3.7.1", jupyterlab="4.6.6", ipykernel="7.0", matplotlib="3.10", numpy="2.4.0",
-    nbval="0.11.0", pytest="9.0",
+    nbval="0.11.0", pytest="9.0", **dict.fromkeys(CUTLASS.values(), "0.3.0"),
 )  # fmt: skip
 LAPTOP = Machine(
     python=(3, 11, 2), system=("Linux", "x86_64"), cores=2, memory_gib=7.6, packages=VERSIONS, torch_built_for="CPU",
@@ -173,6 +173,23 @@ def test_the_plan_says_how_each_part_runs():
     assert "skip" in laptop["GPU tests"]
     assert "pytest -m gpu" in h200["GPU tests"]
     assert laptop["records"].startswith("1 record of an H200")
+
+
+def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
+    assert "CUTLASS       operators 0.3.0, DSL 0.3.0, TVM FFI 0.3.0" in doctor.report(LAPTOP)
+    assert "lesson 08 and course_kernels.cutlass_ops find" in dict(doctor.plan(LAPTOP))["CUTLASS"]
+    assert "want Hopper or Blackwell" in dict(doctor.plan(LAPTOP))["CUTLASS"]
+    assert "grouped_mm's kernel for Hopper" in dict(doctor.plan(H200))["CUTLASS"]
+    blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
+    assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
+    for name in CUTLASS.values():
+        lacking = without(LAPTOP, name)
+        assert "missing" in dict(doctor._facts(lacking))["CUTLASS"]
+        assert 'pip install ".[cutlass]"' in dict(doctor.plan(lacking))["CUTLASS"]
+        installed = dataclasses.replace(lacking, records=None)
+        assert 'pip install "grouped-gemm-course[cutlass]"' in dict(doctor.plan(installed))["CUTLASS"]
+        assert "lesson" not in dict(doctor.plan(installed))["CUTLASS"]
+        assert doctor.problems(lacking) == []
 
 
 def test_hardware_that_a_lesson_wants_and_an_older_gpu_lacks():

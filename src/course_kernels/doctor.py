@@ -16,7 +16,7 @@ import sys
 import textwrap
 
 from course_kernels import runtime
-from course_kernels.machine import FOR_TESTS, NEEDED, Gpu, Machine, Trial, examine
+from course_kernels.machine import CUTLASS, FOR_TESTS, NEEDED, Gpu, Machine, Trial, examine
 
 OLDEST_PYTHON = (3, 10)
 _WIDTH = 100
@@ -178,6 +178,7 @@ def plan(machine: Machine) -> list[tuple[str, str]]:
         ("kernels", _how_kernels_run(machine)),
         *_features(machine),
         ("compiling", _how_kernels_compile(machine)),
+        ("CUTLASS", _what_cutlass_gives(machine)),
         ("live timings", timings),
         ("tests", tests),
         ("GPU tests", gpu_tests),
@@ -229,6 +230,17 @@ def _features(machine: Machine) -> list[tuple[str, str]]:
         needs = "needs capability {}.{}: ".format(*oldest) + otherwise
         rows.append((name, "in hardware" if capability >= oldest else needs))
     return rows
+
+
+def _what_cutlass_gives(machine: Machine) -> str:
+    readers = "lesson 08 and course_kernels.cutlass_ops" if _is_checkout(machine) else "course_kernels.cutlass_ops"
+    if not all(machine.packages[name] for name in CUTLASS.values()):
+        extra = ".[cutlass]" if _is_checkout(machine) else "grouped-gemm-course[cutlass]"
+        return f'not here, and optional: pip install "{extra}" brings what {readers} read'
+    capability = machine.gpus[0].capability if machine.mode == "gpu" else None
+    runs = {9: "they run here, as grouped_mm's kernel for Hopper does", 10: "NVIDIA's run here"}
+    how = runs.get(capability[0] if capability else 0, "to run, they want Hopper or Blackwell")
+    return f"{readers} find operators and compile them; {how}"
 
 
 def _outcome(trial: Trial | None) -> str:
@@ -301,6 +313,7 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("torch", f"{version('torch')}, built for {machine.torch_built_for}"),
         ("Triton", version("triton")),
         ("NumPy", version("numpy")),
+        ("CUTLASS", ", ".join(f"{short} {version(name)}" for short, name in CUTLASS.items())),
         *[("GPU" if i == 0 else "", gpu) for i, gpu in enumerate(gpus)],
         ("NVIDIA driver", machine.driver or "none"),
         *[(name, version(name)) for name in ("jupyterlab", "ipykernel", "matplotlib", *FOR_TESTS)],

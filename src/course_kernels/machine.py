@@ -18,6 +18,7 @@ from course_kernels import runtime
 
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
 FOR_TESTS = ("nbval", "pytest")
+CUTLASS = {"operators": "nvidia-cutlass-operators", "DSL": "nvidia-cutlass-dsl", "TVM FFI": "apache-tvm-ffi"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ def examine(trials: bool = True) -> Machine:
     Returns:
         The facts.
     """
-    names = ("torch", "triton", *NEEDED, *FOR_TESTS)
+    names = ("torch", "triton", *NEEDED, *FOR_TESTS, *CUTLASS.values())
     cannot_launch = _cannot_launch()
     machine = Machine(
         python=tuple(sys.version_info[:3]),
