@@ -202,10 +202,14 @@ def bomb(count):
         ("eve.zip", b"PK but not a zip", "cannot be read as a zip file (BadZipFile)"),
         ("eve/x.zip", b"PK but not a zip", "x.zip: cannot be read as a zip file"),
         ("eve.tar.gz", b"", "is no zip file: unpack it"),
-        ("eve/01_offsets.ipynb", b"", "cannot be read as a notebook (JSONDecodeError)"),
-        ("eve/01_offsets.ipynb", b"\xff\xfe{}", "cannot be read as a notebook (UnicodeDecodeError)"),
-        ("eve/01_offsets.ipynb", b"[" * 200_000, "cannot be read as a notebook (RecursionError)"),
-        ("eve/01_offsets.ipynb", b'{"cells": 3}', "cannot be read as a notebook (TypeError)"),
+        ("eve/01_offsets.ipynb", b" \n", "it cannot be read as a notebook: it is empty"),
+        ("eve/01_offsets.ipynb", answer()[:90], "it is not JSON, from line 1, column 89 on"),
+        ("eve/01_offsets.ipynb", b"import torch\n\n" + ANSWER.encode(), "it is not JSON, from line 1, column 1 on"),
+        ("eve/01_offsets.ipynb", b"\n<!DOCTYPE html><html>", "it is a web page, not the .ipynb file itself"),
+        ("eve/01_offsets.ipynb", b"\xff\xfe{}", "it is not text in UTF-8"),
+        ("eve/01_offsets.ipynb", b"[" * 200_000, "without the cells of a notebook (RecursionError)"),
+        ("eve/01_offsets.ipynb", b'{"cells": 3}', "it is JSON without the cells of a notebook (TypeError)"),
+        ("eve/01_offsets.ipynb", b'{"worksheets": []}', "it is JSON without the cells of a notebook (KeyError)"),
         ("eve/01_offsets.ipynb", notebook("print(1)", marked=False), "no cell that defines describe_groups"),
         ("eve/01_offsets.ipynb", notebook(ANSWER + "#" * 200_000), "the answer's cell has 195 kB; it may have 100"),
         ("eve/01_offsets.ipynb", notebook(" "), "the answer's cell is empty"),
@@ -561,6 +565,41 @@ def test_what_the_command_wrote_is_no_submission(tmp_path, monkeypatch, pretend,
     for _ in range(2):
         assert command.main(["grade", ".", "--only", "01", "--gradescope", "scores"]) == 0
         assert capsys.readouterr().err == ""
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["ann", "ann"]
+
+
+def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/bob/04_better_schedule.ipynb": answer()})
+    others = [each for each in manifest.exercises() if each.id not in ("01", "04")]
+    calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv")]
+    assert command.main(calls) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-2:] == [
+        f"nobody handed in {', '.join(each.name for each in others)}: "
+        f"0 of {sum(each.points for each in others)} points for everybody.",
+        "If they were not asked for it, grade again with --only 01 --only 04: nothing is checked again.",
+    ]
+    possible = sum(each.points for each in manifest.exercises())
+    assert {row["of"] for row in read(tmp_path / "grades.csv") if row["exercise"] == "total"} == {str(possible)}
+    assert command.main([*calls, "--only", "01", "--only", "04"]) == 0
+    assert "nobody handed" not in capsys.readouterr().out
+    assert len(pretend) == 2, "nothing is checked twice"
+    assert {row["of"] for row in read(tmp_path / "grades.csv") if row["exercise"] == "total"} == {"20"}
+    # What was asked for by name is counted, handed in or not; there is nothing to advise.
+    assert command.main([*calls, "--only", "01", "--only", "02"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nobody handed in 02_tail_masks: 0 of 10 points for everybody"
+
+
+def test_what_cannot_be_read_may_be_any_exercise(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/gus.zip": b"no zip"})
+    command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv")])
+    assert "nobody handed" not in capsys.readouterr().out
+
+
+def test_of_what_is_not_graded_the_name_is_still_no_students(tmp_path, monkeypatch, pretend, capsys):
+    hand_in(tmp_path, {"in/ann_01_offsets.ipynb": answer(), "in/ann_02_tail_masks.ipynb": answer()})
+    command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "01"])
+    assert capsys.readouterr().out.startswith("1 student, 1 exercise")
     assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["ann", "ann"]
 
 

@@ -15,6 +15,7 @@ from course_kernels.course.journal import Journal
 EXAMPLES = """\
 examples:
   course grade hand-ins                                  everybody, every exercise, into grades.csv
+  course grade hand-ins --only 02                        a class that was asked for exercise 02 alone
   course grade hand-ins --only 02 --only 03 --out w2.csv --jobs 4
   course grade hand-ins --gradescope scores              and scores/STUDENT/results.json
 
@@ -22,6 +23,9 @@ What may lie in DIR, side by side: a folder for each student, holding notebooks,
 repository; zip files of the same, alice.zip; notebooks, alice.ipynb or alice_02_tail_masks.ipynb. Copies, as in
 "02_tail_masks (1).ipynb", count as versions: each is checked, the best counts, and the message says which.
 Only the cell with the answer runs, in a process of its own; nothing is unpacked onto the disk, no link is followed.
+
+Without --only every exercise counts, 0 points where a student handed in nothing, and the summary says which exercises
+nobody handed in. Name with --only what was asked for, the same for everybody whose grades are compared.
 
 Interrupted, the same command goes on where it stopped: what was checked is kept in grades.csv.journal and checked
 again only when the answer, the seed or the course's own code has changed. Everybody gets the same inputs. They are
@@ -52,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="CSV", type=Path, default=Path("grades.csv"), help="default: grades.csv")
     parser.add_argument("--jobs", metavar="N", type=_jobs, default=2, help="answers checked at a time (default: 2)")
     parser.add_argument("--gradescope", metavar="DIR", type=Path, help="also write DIR/STUDENT/results.json")
-    parser.add_argument("--only", metavar="NN", action="append", help="grade this exercise; may be repeated")
+    parser.add_argument("--only", metavar="NN", action="append", help="grade this exercise alone; may be repeated")
     parser.add_argument("--seed", metavar="N", type=_number, help="inputs to draw (default: those of the last run)")
 
 
@@ -66,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]
         kept_in = out.with_name(f"{out.name}.journal")
         ours = [path for path in (out, kept_in, arguments.gradescope) if path is not None]
-        found, strangers = handed_in.collect(folder, exercises, ignore=ours)
+        # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
+        found, strangers = handed_in.collect(folder, manifest.exercises(), ignore=ours)
     except OSError as error:
         return _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}")
     except ValueError as error:
@@ -127,7 +132,24 @@ def _summary(arguments: argparse.Namespace, found: list, exercises: list, grades
         print(f"refused: {line}")
     if len(said) > 20:
         print(f"refused: {len(said) - 20} more, see {arguments.out}")
+    if unsolved := _nobody(arguments, exercises, grading.not_handed_in(grades)):
+        print(unsolved)
     return REFUSED if refused else OK
+
+
+def _nobody(arguments: argparse.Namespace, exercises: list, missing: list) -> str:
+    """That nobody handed in some exercises, what that costs, and what to say where nobody was asked for them.
+
+    They are counted: were they not, one late submission would change everybody's total.
+    """
+    if not missing:
+        return ""
+    said = f"nobody handed in {', '.join(each.name for each in missing)}: "
+    said += f"0 of {sum(each.points for each in missing)} points for everybody"
+    asked = [f"--only {each.id}" for each in exercises if each not in missing]
+    if arguments.only or not asked:
+        return said
+    return f"{said}.\nIf they were not asked for it, grade again with {' '.join(asked)}: nothing is checked again."
 
 
 def _many(number: int, word: str) -> str:

@@ -147,6 +147,18 @@ def _of_version(student: str, exercise: Exercise, answer: Answer, seed: int, res
     return Grade(student, exercise, points, result["status"], printable(_first_failure(result)), result)
 
 
+def not_handed_in(grades: Iterable[Grade]) -> list[Exercise]:
+    """The exercises that nobody handed in, in order.
+
+    Args:
+        grades: from `grade`. One that was refused may have been meant for any exercise, so it counts as handed in.
+    """
+    by_exercise: dict[str, list[Grade]] = {}
+    for each in grades:
+        by_exercise.setdefault(each.exercise.name, []).append(each)
+    return [theirs[0].exercise for theirs in by_exercise.values() if all(each.status == MISSING for each in theirs)]
+
+
 def _first_failure(result: dict) -> str:
     if result["message"]:
         return result["message"].strip().splitlines()[0]

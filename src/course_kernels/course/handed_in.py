@@ -65,7 +65,7 @@ def collect(
 
     Args:
         folder: holds a folder, a zip file or notebooks for each student.
-        exercises: that are graded.
+        exercises: that may be among them.
         ignore: what in it is nobody's submission.
 
     Returns:

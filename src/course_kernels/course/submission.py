@@ -80,15 +80,26 @@ def code_cells(data: bytes, name: str) -> list[tuple[str | None, str]]:
         ValueError: it is no notebook.
     """
     try:
-        cells = json.loads(data.decode("utf-8-sig"))["cells"]
-        found = [
+        return [
             (cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]))
-            for cell in cells
+            for cell in json.loads(data.decode("utf-8-sig"))["cells"]
             if cell["cell_type"] == "code"
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{name} cannot be read as a notebook ({type(error).__name__})") from None
-    return found
+        raise ValueError(f"{name} cannot be read as a notebook: {_what_it_is(data, error)}") from None
+
+
+def _what_it_is(data: bytes, error: Exception) -> str:
+    """What a file is that is no notebook, as far as can be told."""
+    if not data.strip():
+        return "it is empty"
+    if data.lstrip().startswith((b"<!", b"<html")):
+        return "it is a web page, not the .ipynb file itself"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON, from line {error.lineno}, column {error.colno} on"
+    return f"it is JSON without the cells of a notebook ({type(error).__name__})"
 
 
 def of_cells(cells: list[tuple[str | None, str]], function: str, name: str) -> str:
