@@ -81,8 +81,19 @@ def test_json(course, capsys):
     (course / "exercises" / f"{FIRST.name}.ipynb").write_text("{")
     assert command.main(["check", "01", "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["status"] == "missing"
+    assert (row["status"], row["points"], row["max_points"], row["properties"]) == ("missing", 0, 10, [])
     assert "cannot be read as a notebook" in row["message"]
+
+
+def test_json_has_the_reason_wherever_a_script_may_look(course, capsys):
+    path = course / "exercises" / f"{FIRST.name}.ipynb"
+    text = (ROOT / "solutions" / path.name).read_text(encoding="utf-8")
+    path.write_text(text.replace("right=True", "right=True, ("), encoding="utf-8")
+    assert command.main(["check", "01", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert re.match(r"line \d+: this is not Python yet: ", row["message"])
+    assert [each["status"] for each in row["properties"]] == ["skip"] * len(FIRST.checks)
+    assert {each["message"] for each in row["properties"]} == {f"not checked: {row['message'].splitlines()[0]}"}
 
 
 def test_a_missing_notebook_says_how_to_get_it(course, capsys):

@@ -24,6 +24,8 @@ exit codes: 0 every answer passes; 1 one does not, or is not there yet; 2 wrong 
             With --watch, after Ctrl-C: how the last checks went.
 """
 
+MISSING = "missing"  # no answer: no notebook, or none that can be read
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -122,13 +124,13 @@ class _Checker:
             result = self.judge.check(exercise, submission.of_notebook(path, exercise.function), self.arguments.seed)
         except ValueError as error:
             self.status.clear()
-            self.rows.append({"exercise": exercise.id, "status": "missing", "message": str(error)})
+            nothing = Result(exercise.id, exercise.title, MISSING, message=str(error), max_points=exercise.points)
+            self.rows.append(_row(nothing, path))
             return None, str(error)
         self.status.clear()
         if result.status != TODO:
             progress.note_result(exercise.id, result.points, result.passed)
-        row = {key: value for key, value in result.as_dict().items() if key != "panels"}
-        self.rows.append({**row, "points": result.points, "notebook": str(path)})
+        self.rows.append(_row(result, path))
         return result, ""
 
     def _next(self, exercise: Exercise, path: Path, result: Result) -> str:
@@ -153,6 +155,15 @@ class _Checker:
             rows.append(("the check at the notebook's end", "draws what is wrong"))
         width = max(len(what) for what, _ in rows)
         return "\n".join([said, *(f"  {what:<{width}}   {why}" for what, why in rows)])
+
+
+def _row(result: Result, path: Path) -> dict:
+    """A result for a script. A property that was not checked says why, as one that does not hold does."""
+    row = {key: value for key, value in result.as_dict().items() if key != "panels"}
+    for each in row["properties"]:
+        if each["status"] == "skip" and result.message:
+            each["message"] = f"not checked: {result.message.splitlines()[0]}"
+    return {**row, "points": result.points, "notebook": str(path)}
 
 
 def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
