@@ -172,7 +172,8 @@ BAD = [
      "100f", ["offs shares out K, and there are operators only where it shares out M"]),
     ("an older GPU", described, "80", [r"target must be 100f \(or any 10xa\).*, got 80"]),
     ("a GPU without tcgen05", described, "120a", [r"target must be 100f \(or any 10xa\).*, got 120a"]),
-    ("a target without its letter", described, "100", [r"target must be .*, got 100$"]),
+    ("a target without its letter", described, "100", [r"target must be .*, got 100$", "mean '100a' or '100f'"]),
+    ("Hopper without its letter", described, "90", [r"target must be .*, got 90$", r"did you mean '90a'\?"]),
     ("much", lambda: described(FP32, b=meta(G, K, N, dtype=FP32), offs_dtype=torch.int64), "100f",
      ["mat_a must be", "offs must be int32", r"mat_b \(G, K, N\) must have stride 1 along K"]),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -134,16 +135,33 @@ def discover(
     target = find_target(target)
     if wrong := gaps(args):
         raise NoOperator("no operator takes these operands", wrong)
-    try:
-        found = [each for each in ops.get_operators(args, target_sm=target) if accepts(each, args, target)]
-    except NotImplementedError:  # a class that cannot even name an instruction for the dtype
-        found = []
+    found = _taking(args, target)
     if not found:
-        raise NoOperator(f"no operator takes these operands on {target}", reasons(args, target))
+        nearest = [each for each in _with_a_letter(target) if _taking(args, each)]
+        meant = [f"did you mean {' or '.join(repr(str(each)) for each in nearest)}?"] if nearest else []
+        raise NoOperator(f"no operator takes these operands on {target}", [*reasons(args, target), *meant])
     chosen = [operator for operator in found if where is None or where(operator.metadata)]
     if not chosen:
         raise NoOperator("no operator passes", [f"where says no to each of the {len(found)} that take these operands"])
     return Operators(chosen)
+
+
+def _taking(args, target: ops.TargetSm) -> list[ops.Operator]:
+    try:
+        return [each for each in ops.get_operators(args, target_sm=target) if accepts(each, args, target)]
+    except NotImplementedError:  # a class that cannot even name an instruction for the dtype
+        return []
+
+
+def _with_a_letter(target: ops.TargetSm) -> list[ops.TargetSm]:
+    """Of a target that every later GPU has, such as "90", those that this GPU, or its family, has: "90a"."""
+    if not str(target).isdigit():
+        return []
+    found = []
+    for letter in "af":
+        with contextlib.suppress(ValueError, IndexError):
+            found.append(ops.TargetSm(f"{target}{letter}"))
+    return found
 
 
 def find_target(target: str | ops.TargetSm | None) -> ops.TargetSm:
