@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from course_kernels.course import sandbox, syscalls
+from course_kernels.course import sandbox, sandbox_report, syscalls
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = r"""
@@ -238,3 +238,36 @@ def test_memory_and_files_have_limits(outcomes, step, says):
 
 def test_every_step_was_looked_at(outcomes):
     assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_FILTER, *BY_LIMIT}
+
+
+# ---- what the doctor says
+
+
+def test_the_doctor_says_what_confines_answers_here(monkeypatch):
+    ((name, sentence),) = sandbox_report.rows(trial=False)
+    assert name == "answers"
+    assert ("files are closed to them (Landlock" in sentence) == bool(sandbox.landlock_version())
+    assert ("network closed (seccomp)" in sentence) == syscalls.supported()
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    monkeypatch.setattr(syscalls, "supported", lambda: False)
+    ((_, sentence),) = sandbox_report.rows(trial=False)
+    assert "files are open to them, as this kernel has no Landlock" in sentence
+    assert "network open, as" in sentence
+
+
+@pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])
+def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says):
+    monkeypatch.setattr(sandbox_report.runtime, "MODE", "gpu")
+    monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: problem)
+    monkeypatch.setattr(sandbox_report, "find_layer", lambda ask, problem: "without Landlock")
+    assert [name for name, _ in sandbox_report.rows(trial=False)] == ["answers"]
+    row = dict(sandbox_report.rows())["on the GPU"]
+    assert says in row
+    assert ("the interpreter's word counts alone" in row) == bool(problem)
+
+
+@pytest.mark.gpu
+def test_a_kernel_runs_confined_on_a_gpu():
+    """Where it does not, the message says which part of the confinement is in its way."""
+    row = dict(sandbox_report.rows())["on the GPU"]
+    assert row.startswith("answers run, too"), row

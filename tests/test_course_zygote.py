@@ -11,7 +11,7 @@ import pytest
 
 from course_kernels import runtime
 from course_kernels.course import judge as judging
-from course_kernels.course import manifest, notebook, sandbox_report, submission, zygote
+from course_kernels.course import manifest, notebook, sandbox, sandbox_report, submission, syscalls, zygote
 from course_kernels.course.judge import Judge
 
 (OFFSETS,) = manifest.find("01")
@@ -184,6 +184,8 @@ ON_CPU = f"""{SERVED}
         from course_kernels import runtime
         assert runtime.MODE == "gpu"
         runtime.device = lambda: torch.device("cpu")
+        from course_kernels.course import on_gpu
+        on_gpu.try_kernel = lambda: exec(open(os.environ["TMPDIR"] + "/../answer.py").read())
 """
 
 
@@ -251,7 +253,35 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
         result = found.check(OFFSETS, RIGHT)
         assert result.passed
         assert result.message.startswith("this did not run on the GPU, so what the interpreter says counts alone: ")
-        assert result.message.endswith(sandbox_report.try_gpu(found._ask))
-        assert "CUDA" in result.message
-        assert "\n" not in result.message
-        assert sandbox_report.find_layer(found._ask).startswith("not without any of its confinement either: ")
+        problem = sandbox_report.try_gpu(found._ask)
+        assert result.message.endswith(problem)
+        assert "CUDA" in problem
+        assert sandbox_report.find_layer(found._ask, problem) == "it does not run without its confinement either"
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("pass", ""),
+        (f"open({str(Path(__file__))!r})", "it runs without Landlock's rules about files"),
+        ("import os; os.fork() or os._exit(0)", "it runs without the filter of system calls"),
+        ("import os; os.truncate(os.memfd_create('x'), 65 << 20)", "it runs without the limits on memory"),
+        (f"import os; open({str(Path(__file__))!r}); os.fork()", "it runs without all of its confinement, not"),
+        ("1 / 0", "it does not run without its confinement either"),
+    ],
+    ids=["nothing", "files", "calls", "limits", "two", "itself"],
+)
+def test_what_is_in_a_gpus_way_is_named(gpu_judge, step, says):
+    """In the place of the kernel that is tried: a step that one part of the confinement, or none, refuses."""
+    if not (sandbox.landlock_version() and syscalls.supported()):
+        pytest.skip("this kernel lacks Landlock or filters of system calls")
+
+    def ask(mode, request, seconds):
+        Path(request["path"]).write_text(step, encoding="utf-8")
+        return gpu_judge._ask(mode, request, seconds)
+
+    problem = sandbox_report.try_gpu(ask)
+    assert bool(problem) == bool(says)
+    assert "\n" not in problem
+    if says:
+        assert sandbox_report.find_layer(ask, problem).startswith(says)

@@ -178,6 +178,7 @@ def plan(machine: Machine) -> list[tuple[str, str]]:
         ("kernels", _how_kernels_run(machine)),
         *_features(machine),
         ("compiling", _how_kernels_compile(machine)),
+        *machine.answers,
         ("CUTLASS", _what_cutlass_gives(machine)),
         ("live timings", timings),
         ("tests", tests),

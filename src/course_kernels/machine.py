@@ -68,6 +68,7 @@ class Machine:
         cannot_launch: why no kernel can run in this process; None where one can.
         records: names of the recorded measurements found in the checkout; None outside a checkout.
         kernel, compiler: a kernel run and compared, a kernel compiled for an H200; None where not tried.
+        answers: how the course's exercises run answers here, as `course.sandbox_report` says it.
     """
 
     python: tuple[int, int, int]
@@ -84,6 +85,7 @@ class Machine:
     records: tuple[str, ...] | None
     kernel: Trial | None = None
     compiler: Trial | None = None
+    answers: tuple[tuple[str, str], ...] = ()
 
 
 def examine(trials: bool = True) -> Machine:
@@ -111,10 +113,13 @@ def examine(trials: bool = True) -> Machine:
         cannot_launch=cannot_launch,
         records=_records(),
     )
-    if not trials or machine.packages["triton"] is None:
+    if machine.packages["triton"] is None:
         return machine
-    kernel = None if cannot_launch else _tried(_run_a_kernel)
-    return dataclasses.replace(machine, kernel=kernel, compiler=_tried(_compile_a_kernel))
+    if trials:
+        kernel = None if cannot_launch else _tried(_run_a_kernel)
+        machine = dataclasses.replace(machine, kernel=kernel, compiler=_tried(_compile_a_kernel))
+    # Where no kernel runs at all, there is nothing to say of one that runs confined.
+    return dataclasses.replace(machine, answers=_answers(trials and machine.kernel and machine.kernel.error is None))
 
 
 def _version(name: str) -> str | None:
@@ -174,6 +179,14 @@ def _records() -> tuple[str, ...] | None:
     if not (root / "benchmarks").is_dir():
         return None
     return tuple(sorted(path.stem for path in (root / "benchmarks" / "results").glob("*.json")))
+
+
+def _answers(trial: bool) -> tuple[tuple[str, str], ...]:
+    if platform.system() != "Linux":
+        return ()
+    from course_kernels.course import sandbox_report
+
+    return tuple(sandbox_report.rows(bool(trial)))
 
 
 # ---- trials

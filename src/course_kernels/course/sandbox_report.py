@@ -11,10 +11,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from course_kernels import runtime
 from course_kernels.course import sandbox, syscalls
-from course_kernels.course.child import Outcome
+
+if TYPE_CHECKING:
+    from course_kernels.course.child import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
 _TRIAL_S = 60.0
@@ -60,11 +63,12 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
     return "" if any("value" in message for message in outcome.messages) else one_line(outcome)
 
 
-def find_layer(ask: Callable[..., Outcome]) -> str:
+def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
     """Which part of the confinement is in the GPU's way.
 
     Args:
         ask: as for `try_gpu`.
+        problem: what it said with all of them.
 
     Returns:
         A sentence.
@@ -74,26 +78,25 @@ def find_layer(ask: Callable[..., Outcome]) -> str:
         return f"it runs without {', and without '.join(_NAMES[layer] for layer in guilty)}"
     if not (left := try_gpu(ask, sandbox.LAYERS)):
         return "it runs without all of its confinement, not without one part of it alone"
-    return f"not without any of its confinement either: {left}"
+    return "it does not run without its confinement either" + (f": {left}" if left != problem else "")
 
 
 def rows(trial: bool = True) -> list[tuple[str, str]]:
     """What confines answers on this machine, and whether they run on its GPU.
 
     Args:
-        trial: whether to try it, a few seconds; only where there is a GPU.
+        trial: whether to try a kernel on the GPU, where there is one; some seconds.
 
     Returns:
         Pairs of a name and a sentence, as `doctor.plan` has them.
     """
     version = sandbox.landlock_version()
-    files = f"from files (Landlock {version})" if version else "not from files, as this kernel lacks Landlock"
-    calls = "from other processes and the network (seccomp)"
-    if not syscalls.supported():
-        calls = "not from other processes and the network, as this kernel filters no system calls"
-    found = [("answers", f"in processes of their own, kept from memory and time beyond a limit, {files}, {calls}")]
+    files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
+    others = "closed (seccomp)" if syscalls.supported() else "open, as no calls of this kernel can be filtered"
+    kept = f"your files are {files}, other processes and the network {others}"
+    found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
     if runtime.MODE == "gpu" and trial:
-        found.append(("answers' GPU", _on_gpu()))
+        found.append(("on the GPU", _on_gpu()))
     return found
 
 
@@ -104,6 +107,6 @@ def _on_gpu() -> str:
         started = time.perf_counter()
         problem = try_gpu(judge._ask)
         if not problem:
-            return f"a kernel runs on it from inside (tried: right, {time.perf_counter() - started:.1f} s)"
-        where = find_layer(judge._ask)
-    return f"no kernel runs on it from inside: {problem}; {where}. What the interpreter says counts alone"
+            return f"answers run, too (tried with a kernel: right, {time.perf_counter() - started:.1f} s)"
+        where = find_layer(judge._ask, problem)
+    return f"answers do not run; the interpreter's word counts alone. A kernel confined like them: {problem}; {where}"
