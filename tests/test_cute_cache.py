@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +109,8 @@ def test_another_process_loads_what_one_compiled(original):
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == said
+    plan = grouped_cute.Plan(None, function)
+    assert here["said"](lambda a, b, c, offs, *scales: plan.run((a, b, offs, c, None, *scales))) == said
 
 
 def test_the_kernel_behind_grouped_mm_is_kept(compiles, monkeypatch):
@@ -383,6 +387,22 @@ def test_a_full_disk_leaves_nothing_behind(compiles, monkeypatch):
     with pytest.warns(RuntimeWarning, match="No space left on device"):
         assert get() is half
     assert files() == []
+
+
+def test_many_at_a_time_do_not_disturb_each_other(compiles):
+    everyone = threading.Barrier(8)
+
+    def start(number):
+        everyone.wait()
+        return get()
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(8) as pool:
+        warnings.simplefilter("error")
+        assert all(pool.map(start, range(8)))
+    assert [path.suffix for path in files()] == [".o"]
+    before = len(compiles)
+    get()
+    assert len(compiles) == before
 
 
 def test_kernels_not_used_for_longest_make_room(compiles, monkeypatch):
