@@ -25,7 +25,7 @@ OUT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # The last one without its window is what groups of few rows get.
 CONFIGS = (*CONFIGS_8_BIT, dataclasses.replace(CONFIGS_8_BIT[-1], window=False))
 # Boundary tiles of one row, of a whole tile, and of a row more; more groups than a warp has lanes.
-SIZES = {"some": (0, 300, 1, 128, 0, 129, 77, 0), "many": tuple(i % 7 * (i % 3) for i in range(70))}
+SIZES = {"some": (0, 300, 1, 128, 0, 129, 77, 0), "many": tuple(i % 7 * (i % 3) for i in range(70)), "one": (5,)}
 STEP = 32  # of K, which one wgmma multiplies
 KEPT = 13  # bits behind the leading one of its largest addend
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import sys
 from pathlib import Path
@@ -10,9 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_kernels import grouped_checks, grouped_cute, grouped_launch, grouped_mm, grouped_ops, scaled_grouped_mm
+from course_kernels import (
+    cute_cache,
+    grouped_checks,
+    grouped_cute,
+    grouped_launch,
+    grouped_mm,
+    grouped_ops,
+    scaled_grouped_mm,
+)
 from course_kernels.grouped_cases import GroupedCase, build, check
-from course_kernels.kernels.cute_sm90.config import configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, configs_for
 from course_kernels.testing import assert_grouped_exact, integers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -254,6 +263,50 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     assert (result is out) == given_out
     form = grouped_cute.Form("m", "k", 1)
     assert asked == [(grouped_cute.choose(form, 20, 40), form, FP8, torch.float32)]
+
+
+class AsOnGpu:
+    """A tensor of the CPU that passes for a GPU's where only its form is looked at."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **options):
+        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        capsule = self.tensor.__dlpack__()
+        ctypes.c_int.from_address(pointer_of(capsule, b"dltensor") + 8).value = 2
+        return capsule
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU would read the tensors, which are the CPU's")
+def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypatch, tmp_path):
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # One that comes from its file looks at its arguments before it looks for a GPU.
+    for _ in range(2):
+        function = cute_cache.compiled(
+            CONFIGS_8_BIT[-1], "float8_e4m3fn", "bfloat16",
+            offsets_along="m", b_major="k", scaled=True, multiprocessors=132,
+        )  # fmt: skip
+
+    def said(mat_a, mat_b, offs, out, scale_a, scale_b):
+        with pytest.raises(Exception) as caught:
+            function(*map(AsOnGpu, (mat_a, mat_b, out, offs, scale_a, scale_b)))
+        return str(caught.value)
+
+    one_row = dict(mat_a=lambda a: a[:1], out=lambda out: out[:1], scale_a=lambda scale: scale[:1])
+    one_group = {name: lambda value: value[:1] for name in ("mat_b", "offs", "scale_b")}
+    taken = dict(TAKEN_OF_8_BITS) | {"one row": scaled(**one_row), "one group": scaled(**one_group)}
+    for what, made in taken.items():
+        assert grouped_cute.form_of(**made) == ("m", "k", 1), what
+        if made["out"].dtype == torch.bfloat16:
+            assert "on argument" not in said(**made), what
+    for what in ("K no multiple of 8", "rows of A off 16 bytes", "A off 16 bytes", "scale_b off 16 bytes"):
+        assert "on argument" in said(**NOT_TAKEN_OF_8_BITS[what]), what
 
 
 def test_a_missing_package_is_named(monkeypatch):
