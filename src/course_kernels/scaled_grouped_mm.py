@@ -56,8 +56,9 @@ def scaled_grouped_mm(
         offs: as for ``grouped_mm``.
         output_dtype: bfloat16 (also for None), float16 or float32.
         contraction_dim: () or (-1, -2).
-        use_fast_accum: accepted for the sake of callers; sums are kept as the hardware keeps them in either case.
-        out, tail, check, backend, config: as for ``grouped_mm``.
+        use_fast_accum: accepted for the sake of callers; sums are kept as the hardware keeps them in either case. With
+            backend "cute" they are sums of 128 products, which are added in float32.
+        out, tail, check, backend, config: as for ``grouped_mm``, except that backend "auto" never takes "cute".
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given.
