@@ -56,8 +56,8 @@ def scaled_grouped_mm(
         offs: as for ``grouped_mm``.
         output_dtype: bfloat16 (also for None), float16 or float32.
         contraction_dim: () or (-1, -2).
-        use_fast_accum: accepted for the sake of callers; sums are kept as the hardware keeps them in either case. With
-            backend "cute" they are sums of 128 products, which are added in float32.
+        use_fast_accum: accepted for the sake of callers. Sums are kept as where it is False: the tensor cores add the
+            products of a block of K, and float32 the blocks.
         out, tail, check, backend, config: as for ``grouped_mm``, except that backend "auto" never takes "cute".
 
     Returns:
