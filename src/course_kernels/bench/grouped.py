@@ -20,9 +20,9 @@ REPEATS = 40
 _TRIAL_REPEATS = 5  # to choose a candidate
 _HOST_REPEATS = 60
 _COPY_BYTES = 4 * 2**30
-# What sums of 8-bit products may lose in tensor cores, of the element and of its group's root mean square each: a few
-# in a hundred where all of K is one sum.
-_LOSS_OF_8_BITS = 2.0**-4
+# What sums of 8-bit products may lose in tensor cores, of the element and of its group's root mean square each: one or
+# two in a hundred where all of K is one sum.
+_LOSS_OF_8_BITS = 2.0**-5
 
 Result = Tensor | Sequence[Tensor]
 
