@@ -8,7 +8,11 @@ import pytest
 import torch
 
 # Before anything imports Triton: it decides between the compiler and the interpreter.
-import course_kernels  # noqa: F401
+from course_kernels import runtime
+from course_kernels.course import interpreter
+
+if runtime.MODE == "interpreter":
+    interpreter.prepare_once()  # as in the processes that check exercises
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Two workers with a thread pool each for every core would fight over the same cores.

@@ -46,6 +46,8 @@ def preload(mode: str) -> None:
         for exercise in importlib.import_module("course_kernels.course.manifest").exercises():
             with contextlib.suppress(Exception):  # said when it is asked for
                 exercise.module()
+    if mode == "run":
+        importlib.import_module("course_kernels.course.interpreter").prepare_once()
     if mode == "gpu":
         on_gpu.prepare()
 
