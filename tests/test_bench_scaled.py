@@ -152,7 +152,8 @@ def test_swept_configurations_can_be_built_and_hold_those_that_are_chosen():
 
 
 def test_a_configuration_computes_what_it_is_for(cute):
-    wide, tall = SWEPT[0], next(config for config in SWEPT if config.tile_m == 64)
+    tall, low = SWEPT[0], next(config for config in SWEPT if config.tile_m == 64 and config.cluster_size == 1)
+    pair = next(config for config in SWEPT if config.tile_m == 64 and config.cluster_size == 2)
     for row, dtype, expected in (
         (LARGE, torch.bfloat16, {"forward": ("m", "k", 2), "dA": ("m", "n", 2), "dB": ("k", "n", 2)}),
         (LARGE, FP8, {"forward": ("m", "k", 1)}),
@@ -160,11 +161,11 @@ def test_a_configuration_computes_what_it_is_for(cute):
         (TINY, FP8, {}),
     ):
         operands = make_operands(row, "cpu", dtype)
-        for config in (wide, tall):
+        for config in (tall, low, pair):
             calls = Configured(config).prepare(operands)
             for of in ("forward", "called", "dA", "dB"):
-                # Few rows a group, and along M: the tiles of 64 rows, and no others.
-                mine = of in expected if config is wide else row is TINY and of in ("forward", "dA")
+                # Along M few rows a group have the tiles of 64 rows, and no others; a pair of these goes for many, too.
+                mine = of in expected if config is tall else (row is TINY or config is pair) and of in ("forward", "dA")
                 mine &= dtype != FP8 or of == "forward"
                 assert bool(calls.of(of)) == mine
                 for function in calls.of(of).values():
@@ -206,8 +207,10 @@ def test_the_sweep_ranks_configurations_and_says_what_choosing_costs(on_a_gpu, m
     monkeypatch.setattr(sweep_cute, "by_name", lambda: {"large": LARGE})
     results = sweep_cute.rows()
     times = results["rows"]["large"]["us"]
-    large = {config.name for config in SWEPT if config.tile_m == 128}
-    assert set(times["forward"]) == set(times["dA"]) == set(times["dB"]) == large | {"torch", "dense"}
+    tall = {config.name for config in SWEPT if config.tile_m == 128}
+    pairs = {config.name for config in SWEPT if config.tile_m == 64 and config.cluster_size == 2}
+    assert set(times["forward"]) == set(times["dA"]) == tall | pairs | {"torch", "dense"}
+    assert set(times["dB"]) == tall | {"torch", "dense"}
     assert results["regrets"]["large"]["dA"]["times"] == 1.0
     assert results["speedups"] == {}
     shown = capsys.readouterr().out
@@ -253,9 +256,9 @@ def test_the_record_of_scaled_products(on_a_gpu, monkeypatch):
     monkeypatch.setattr(scaled_api, "losses", lambda providers: losses(providers, "cpu"))
     monkeypatch.setattr(scaled, "providers", lambda: [Ours("mine")])
     results = scaled_api.rows()
-    wide = {config.name for config in SWEPT_8_BIT if config.tile_m == 128}
+    large = {config.name for config in SWEPT_8_BIT if config.tile_m == 128 or config.cluster_size == 2}
     assert results["dtype"] == "float8_e4m3fn"
-    assert set(results["rows"]["large"]["us"]["forward"]) == {"mine"} | wide
+    assert set(results["rows"]["large"]["us"]["forward"]) == {"mine"} | large
     assert set(results["rows"]["large"]["us"]["called"]) == {"mine"}
     assert results["regrets"]["large"]["forward"]["times"] == 1.0
     assert results["speedups"] == {}, "ours is not compared with what it chooses from"

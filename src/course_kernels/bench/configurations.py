@@ -11,11 +11,12 @@ from course_kernels import grouped_cute
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Those of few rows without their windows as well, as they are chosen; and with more columns on their way at a time.
+# Those of few rows without their windows as well, as they are chosen, and with more columns on their way at a time; for
+# 8 bits also what may suit large groups: more CTAs side by side, and stores behind the other warp group's products.
 SWEPT = (
     *CONFIGS,
     *(replace(config, window=False) for config in CONFIGS if config.window),
@@ -26,6 +27,9 @@ SWEPT_8_BIT = (
     *CONFIGS_8_BIT,
     *(replace(config, window=False) for config in CONFIGS_8_BIT if config.window),
     CuteConfig(64, 192, 128, 1, 1, 6, PINGPONG),
+    CuteConfig(128, 128, 128, 1, 2, 6, COOPERATIVE),
+    CuteConfig(64, 256, 128, 2, 1, 4, PINGPONG),
+    CuteConfig(64, 256, 128, 1, 2, 4, PINGPONG),
 )
 
 
@@ -38,15 +42,22 @@ class Configured(Ours):
         super().__init__("cute")
         self.config, self.name, self.label = config, config.name, f"cute, {config.name}"
 
+    def _suits(self, along: str, few_rows: bool) -> bool:
+        """Whether it may be the fastest. A group of few rows leaves most of a tall tile empty; tiles of few rows share
+        too little with others where they do not form a cluster, and have no place along "k"."""
+        tall = self.config.tile_m >= 128
+        if along == "k":
+            return tall
+        return not tall if few_rows else tall or self.config.cluster_size > 1
+
     def prepare(self, operands: Operands) -> Calls:
-        """Passes for which the operands have a form. Tiles of few rows are for groups of few rows along M, where the
-        others would compute mostly what is thrown away."""
+        """Passes for which the operands have a form, where the configuration may be the fastest."""
         o = operands
-        few = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
+        few_rows = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
 
         def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
             form = grouped_cute.form_of(mat_a, mat_b, o.offs, out, **scales)
-            if form is None or (self.config.tile_m < 128) != (few and form.offsets_along == "m"):
+            if form is None or not self._suits(form.offsets_along, few_rows):
                 return {}
 
             def run() -> Tensor:
