@@ -82,6 +82,24 @@ def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, path):
     assert re.search(says, message_of(result, check)), result.text()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coordinates_exchanged", "ends_after_its_size", "k_stands_still", "leading_dimension_of_the_other",
+        "n_for_the_leading_dimension", "past_the_group", "whole_blocks_of_k",
+    ],
+)  # fmt: skip
+def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
+    (exercise,) = manifest.find("05")
+    source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
+    result = judge.check(exercise, source, compiling=False)
+    said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
+    follows = exercise.module().REASON_ABOVE, exercise.module().NOT_JUDGED
+    first, *others = (message.splitlines()[0] for message in said)
+    assert first not in follows
+    assert set(others) <= set(follows), result.text()
+
+
 @every_mutant
 def test_no_mutant_passes_by_luck(judge, exercise, path, monkeypatch):
     check, _ = expected(path)

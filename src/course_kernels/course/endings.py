@@ -29,6 +29,8 @@ def said(error: dict, exercise: Exercise) -> str:
         return f"{where}an answer has no file to open, no process to start and no network: it computes ({text[:200]})"
     if name == "NameError":
         text += ": a check sees the cell with your function and nothing else"
+    if "block offset start must be 16-byte aligned" in text:
+        text += "; coordinates count elements, in the order of the extents"
     code = f"\n    {error['code']}" if error["code"] else ""
     text = text[:600]
     return f"{where}{name}: {text}{program}{code}"

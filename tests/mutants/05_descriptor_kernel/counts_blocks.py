@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: line 18: AssertionError: block offset start must be 16-byte aligned
+# says: line 18: AssertionError: block offset start must be 16-byte aligned; coordinates count elements, in the order of the extents
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -15,6 +16,9 @@ from course_kernels.course import diagnose
 from course_kernels.course.case import Case, Finding, Ran, Written
 
 BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a block whose shape is swapped does not fit by chance
+AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"
+REASON_ABOVE = "wrong for the reason above"
+NOT_JUDGED = "not judged, as nothing of C is right"
 UNIT = 8  # float16 elements in 16 bytes, the unit of a descriptor's rows
 
 
@@ -93,7 +97,8 @@ def builds(answer) -> Iterator[tuple]:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """What the probes saw; rows that nobody should have written; then C, group by group, against likely mistakes."""
+    """What the probes saw; rows that nobody should have written; then C, group by group, against likely mistakes. What
+    a mistake that is told does to C is not told again."""
     a, c = case.inputs["a"].double(), ran.outputs["C"]
     groups = case.inputs["groups"]
     bounds = list(pairwise([0, *case.inputs["ends"]]))
@@ -102,27 +107,39 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     for g in groups:
         want[slice(*bounds[g])], mine[slice(*bounds[g])] = a[slice(*bounds[g])] @ b[g].T, True
     pictures = _pictures(c, want, bounds, groups)
+    told = False
     for event in ran.events:
         if event["kind"] == "pointer":
             text = f"{diagnose.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
             yield Finding("descriptors", text)
         elif event["kind"] == "load":
-            text = f"{diagnose.sentence(event)}.\nExtents and strides of its descriptor must be those of this matrix"
-            yield Finding("extents", text, pictures)
-    if text := diagnose.stores_outside(ran) or _past_the_end(c, bounds, groups):
+            told = True
+            yield Finding("extents", f"{diagnose.sentence(event)}.\n{AS_THE_MATRIX}", pictures)
+    if text := diagnose.stores_outside(ran):
+        text += f".\n{AS_THE_MATRIX}"
+    if text := text or _past_the_end(c, bounds, groups):
+        told = True
         yield Finding("group", text, pictures)
 
     right = c.values.double() == want
     if right[mine].all():
         return
-    check, why = _why(a, b, c, bounds, groups)
-    if check is not None:
-        yield Finding(check, why, pictures)
+    some = bool(right[mine].any())
+    if told:
+        yield Finding("tiles", REASON_ABOVE)
+        # What was read or written elsewhere hides what else is wrong.
+        unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
+        yield from (Finding(each, NOT_JUDGED) for each in unknown)
+        return
     wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
     rows = slice(*bounds[wrong]), slice(None)
     text = diagnose.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
-    text += f"\n{why}" if why and check is None else ""
-    yield Finding("tiles" if right[mine].any() else "*", text, pictures)
+    check, why = _why(a, b, c, bounds, groups)
+    if check == "tiles" or check is None:
+        yield Finding(check or ("tiles" if some else "*"), f"{why}\n{text}".lstrip(), pictures)
+    else:
+        yield Finding(check, why, pictures)
+        yield Finding("tiles", REASON_ABOVE)
 
 
 def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
@@ -146,25 +163,31 @@ def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
 
 
 def _why(a, b, c: Written, bounds: list, groups: list[int]) -> tuple[str | None, str]:
-    """The mistake that would have given exactly this C, and the check that it breaks, if it has one."""
+    """The check that is broken ("*": all; None: unknown), and the mistake that would have given exactly this C."""
     depth = a.shape[1]
-    whole, last = depth // BLOCK_K * BLOCK_K, (depth - 1) // BLOCK_K * BLOCK_K
+    last = (depth - 1) // BLOCK_K * BLOCK_K
 
     def gave(product) -> bool:
         """Whether `product(rows of A, B)` is what was written, in every group."""
         return all(
-            torch.equal(c.values[slice(*bounds[g])].double(), product(a[slice(*bounds[g])], b[g])) for g in groups
+            torch.equal(c.values[slice(*bounds[g])], product(a[slice(*bounds[g])], b[g]).to(c.values.dtype))
+            for g in groups
         )
 
-    if 0 < whole < depth and gave(lambda x, y: x[:, :whole] @ y[:, :whole].T):
-        return "depth", (
-            f"C is the sum over the first {whole} of {depth} columns of A and B: the loop over K leaves out the last "
-            f"block, of which {depth - whole} columns are left"
-        )
+    # Of no columns at all, only where the last block is the first.
+    for summed in range(depth >= BLOCK_K, depth):
+        if gave(lambda x, y, n=summed: x[:, :n] @ y[:, :n].T):
+            why = "where do the loop over K, and the descriptors of A and B, end?"
+            if summed == depth // BLOCK_K * BLOCK_K:
+                why = f"the loop over K leaves out the last block, of which {depth - summed} columns are left"
+            return "depth", f"C is the sum over the first {summed} of {depth} columns of A and B: {why}"
     if last and gave(lambda x, y: x[:, last:] @ y[:, last:].T):
         return "depth", f"C is the product of columns {last} to {depth - 1} alone: is each block added to the sum?"
     if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
         return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
+    for name, step in (("BLOCK_N", BLOCK_N), ("BLOCK_M", BLOCK_M)):
+        if gave(lambda x, y, step=step: sum(_block(x, k) @ _block(y, k).T for k in range(0, depth, step))):
+            return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"
     if b.shape[1] == depth and gave(lambda x, y: x @ y):
         return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
     if gave(lambda x, y: x @ _reshaped(y)):
@@ -172,18 +195,64 @@ def _why(a, b, c: Written, bounds: list, groups: list[int]) -> tuple[str | None,
             "B's blocks have the right shape, and their elements the wrong order: .reshape() fills the new rows from "
             "the old ones as they come, .T makes rows of columns"
         )
+    for name, at in (("a", "row"), ("b", "col")):
+        if all(torch.equal(c.values[slice(*bounds[g])].double(), _turned(a, b[g], bounds[g], name)) for g in groups):
+            return "*", (
+                f"this is what {name}.load([k, {at}]) gives, not {name}.load([{at}, k]): coordinates come in the order "
+                "of the extents"
+            )
+    if early := _ends_early(a, b, c, bounds, groups):
+        return "tiles", early
+    if all(torch.equal(c.values[slice(*bounds[g])].double(), _moved(a, *bounds[g]) @ b[g].T) for g in groups):
+        return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
+    return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
+
+
+def _block(matrix, k: int):
+    return matrix[:, k : k + BLOCK_K]
+
+
+def _turned(a, b, bounds: tuple[int, int], which: str):
+    """A group's C where the coordinates of one operand's loads are exchanged."""
+    (start, end), (n, depth) = bounds, b.shape
+    # Beyond its extents a descriptor gives zeros.
+    a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, depth + BLOCK_M + BLOCK_N)) for each in (a, b))
+    found = torch.zeros(end - start, n, dtype=torch.float64)
+    for i, j in itertools.product(range(0, end - start, BLOCK_M), range(0, n, BLOCK_N)):
+        for k in range(0, depth, BLOCK_K):
+            row, deep = (k, start + i) if which == "a" else (start + i, k)
+            col, down = (k, j) if which == "b" else (j, k)
+            x, y = a[row : row + BLOCK_M, deep : deep + BLOCK_K], b[col : col + BLOCK_N, down : down + BLOCK_K]
+            part = found[i : i + BLOCK_M, j : j + BLOCK_N]
+            part += (x @ y.T)[: part.shape[0], : part.shape[1]]
+    return found
+
+
+def _moved(a, start: int, end: int):
+    """The rows of A that a group gets where A's pointer is moved by `start` and coordinates are not."""
+    found = torch.zeros_like(a[start:end])
+    found[: max(end - 2 * start, 0)] = a[2 * start : end]
+    return found
+
+
+def _ends_early(a, b, c: Written, bounds: list, groups: list[int]) -> str:
+    """Whether a descriptor ends after as many rows as a group has, and not where the group ends."""
+    read = written = True
     for g in groups:
         start, end = bounds[g]
-        late = slice(max(start, end - start), end)
-        if start and late.start < end:
-            counted = f"its descriptor has to end at row {end}: coordinates count from row 0, where the pointer is"
-            if c.missing[late].all() and not c.missing[start : late.start].any():
-                return None, f"C is not written from row {late.start} on, the number of rows of group {g}; {counted}"
-            if not c.values[late].any() and c.values[start : late.start].all():
-                return None, f"A is read as zero from row {late.start} on, the number of rows of group {g}; {counted}"
-    if torch.isnan(c.values[~c.missing]).any():
-        return None, "NaN comes from elements outside of A and B"
-    return None, ""
+        got, missing, whole = c.values[start:end].double(), c.missing[start:end], a[start:end] @ b[g].T
+        before = (torch.arange(start, end) < end - start)[:, None].expand_as(whole)
+        read &= torch.equal(got, whole * before)
+        written &= torch.equal(missing, ~before) and torch.equal(got[before], whole[before])
+    early = next((g for g in groups if 0 < bounds[g][0] < bounds[g][1]), None)
+    if early is None or not (read or written):
+        return ""
+    start, end = bounds[early]
+    return (
+        f"{'A is read as zero' if read else 'C is not written'} from row {max(start, end - start)} on, the number of "
+        f"rows of group {early}; its descriptor has to end at row {end}: coordinates count from row 0, where the "
+        "pointer is"
+    )
 
 
 def _reshaped(b) -> torch.Tensor:
