@@ -46,8 +46,8 @@ def test_names_tell_configurations_apart():
         (dict(schedule=PINGPONG), "at most 208 accumulators"),
         (dict(cluster_m=2, cluster_n=2), "cluster"),
         (dict(cluster_m=0), "cluster"),
-        (dict(stages=1), "at least two"),
-        (dict(stages=5), "shared memory"),
+        (dict(stages=1), "at least two stages take turns, one filled and one read, got 1"),
+        (dict(stages=5), "5 stages need 278528 bytes of shared memory, and there are 231424"),
     ],
 )
 def test_what_cannot_be_built_is_said(changes, said):

@@ -90,10 +90,12 @@ class CuteConfig:
             return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
         if min(self.cluster_m, self.cluster_n) < 1 or self.cluster_size > 2:
             return f"a cluster has one or two CTAs, got {self.cluster_m} x {self.cluster_n}"
-        if self.stages < 2 or self.shared_bytes(operand_bytes) > SHARED_BYTES:
+        if self.stages < 2:
+            return f"at least two stages take turns, one filled and one read, got {self.stages}"
+        if self.shared_bytes(operand_bytes) > SHARED_BYTES:
             return (
-                f"{self.stages} stages need {self.shared_bytes(operand_bytes)} bytes of shared memory of "
-                f"{SHARED_BYTES}; there are at least two"
+                f"{self.stages} stages need {self.shared_bytes(operand_bytes)} bytes of shared memory, and there are "
+                f"{SHARED_BYTES}"
             )
         return None
 
