@@ -8,13 +8,13 @@ import pytest
 
 from course_kernels import runtime
 from course_kernels.course import judge as judging
-from course_kernels.course import manifest, submission
+from course_kernels.course import manifest, sandbox_report, submission
 from course_kernels.course.judge import Judge
 
 ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "tests" / "mutants"
 ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
 every_exercise = pytest.mark.parametrize("exercise", ON_GPU, ids=[e.name for e in ON_GPU])
-(OFFSETS,) = manifest.find("01")
 (MASKS,) = manifest.find("02")
 
 
@@ -23,7 +23,7 @@ def source_of(folder, exercise):
 
 
 def mutant(name):
-    return (ROOT / "tests" / "mutants" / MASKS.name / f"{name}.py").read_text(encoding="utf-8")
+    return (MUTANTS / MASKS.name / f"{name}.py").read_text(encoding="utf-8")
 
 
 class Played(Judge):
@@ -186,19 +186,70 @@ def test_a_stub_says_todo_and_nothing_of_a_gpu(played):
 
 # ---- on a GPU
 
+# What runs there reads or does something that leaves no trace: only the interpreter's probes can tell.
+NO_TRACE = {
+    "columns_unmasked",  # reads what is then not stored
+    "reads_past_the_table",
+    "through_pointers",  # where descriptors were asked for
+    "and_for_ampersand",  # which the compiler takes for what was meant
+}
+
+
+def told(judge, *results):
+    """Everything that is known where a check on a GPU comes out otherwise than it should."""
+    problem = sandbox_report.try_gpu(judge._ask)
+    tried = f"{problem}; {sandbox_report.find_layer(judge._ask, problem)}" if problem else "a kernel runs, confined"
+    return "\n\n".join([*(f"seed {each.seed}: {each.text()}" for each in results), f"the GPU: {tried}"])
+
+
+@pytest.fixture
+def gpu_first(monkeypatch):
+    """Nobody asks the interpreter."""
+    monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "not asked")
+
 
 @pytest.mark.gpu
 @every_exercise
 def test_the_solution_passes_on_a_gpu(exercise):
     with Judge() as judge:
         results = [judge.check(exercise, source_of("solutions", exercise)) for _ in range(2)]
-    assert all(result.passed for result in results), results[-1].text()
+        assert all(result.passed and not result.message for result in results), told(judge, *results)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu_first")
+@every_exercise
+def test_the_solution_passes_where_only_a_gpu_is_asked(exercise):
+    with Judge() as judge:
+        results = [judge.check(exercise, source_of("solutions", exercise), seed, compiling=False) for seed in range(3)]
+        assert all(result.passed and not result.message for result in results), told(judge, *results)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu_first")
+@every_exercise
+def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
+    with Judge() as judge:
+        right = judge.check(exercise, source_of("solutions", exercise), compiling=False)
+        assert right.passed, told(judge, right)
+        found = {}
+        for path in sorted((MUTANTS / exercise.name).glob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            if path.stem not in NO_TRACE:
+                # A kernel without an end is waited for as long as a GPU may take.
+                monkeypatch.setattr(judging, "GPU_S", 4.0 if "still running" in source else 20.0)
+                found[path.stem] = judge.check(exercise, source, compiling=False)
+        accepted = [name for name, result in found.items() if result.passed or "cannot be checked" in result.message]
+        assert accepted == [], told(judge, *(found[name] for name in accepted))
+        again = judge.check(exercise, source_of("solutions", exercise), compiling=False)
+        assert again.passed, told(judge, again)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["endless", "store_unmasked"])
 def test_after_a_wrong_answer_a_right_one_passes_on_a_gpu(name):
     with Judge() as judge:
-        assert judge.check(MASKS, mutant(name)).status == "failed"
+        wrong = judge.check(MASKS, mutant(name))
         result = judge.check(MASKS, source_of("solutions", MASKS))
-    assert result.passed, result.text()
+        assert wrong.status == "failed", told(judge, wrong)
+        assert (result.passed, result.message) == (True, ""), told(judge, result)
