@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -12,9 +14,11 @@ import pytest
 import torch
 import triton
 
+import compiled
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, launch, runtime
 from course_kernels.codegen import TARGETS, Build, CompileError, build, compile_kernel, compile_many, shipped
 from course_kernels.codegen.builds import LIST_KERNELS
+from course_kernels.config import candidates
 
 CUDA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
 TMA = ["sm_90", "sm_100", "sm_120"]
@@ -69,22 +73,53 @@ def _end_workers():
     codegen.close()
 
 
+def estimated(target: str, out_dtype: str) -> list[tuple[Build, GemmConfig]]:
+    """Builds of which shared memory is estimated, with their configurations."""
+    configs = [candidate.config for candidate in candidates("tma", 2, "ieee")]
+    return [(build("tma", out_dtype=out_dtype, config=config), config) for config in configs]
+
+
+def recorded_pairs() -> list[compiled.Pair]:
+    """What ``compiled`` keeps on record for this module."""
+    pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
+    return pairs + [(spec, t) for t in TMA for dtype in ("float16", "float32") for spec, _ in estimated(t, dtype)]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_ships_compiles_fits_and_does_not_spill(target):
     specs = grid(target)
-    results = compile_many([(spec, target) for spec in specs], workers=2, return_errors=True)
     problems = []
-    for spec, compiled in zip(specs, results, strict=True):
-        if isinstance(compiled, CompileError):
-            problems.append(str(compiled))
+    for spec, found in zip(specs, compiled.facts((spec, target) for spec in specs), strict=True):
+        if found.error:
+            problems.append(f"{spec}: {found.error}")
             continue
-        if compiled.spills.bytes > allowed_spill(spec, target):
-            problems.append(f"{spec}: {compiled.spills}, allowed {allowed_spill(spec, target)} bytes")
-        if not compiled.fits:
-            problems.append(f"{spec}: {compiled.shared_bytes} bytes of {TARGETS[target].shared_limit} shared memory")
-        if not 0 < compiled.registers <= (255 if target in CUDA else 512):
-            problems.append(f"{spec}: {compiled.registers} registers")
+        if found.spilled > allowed_spill(spec, target):
+            problems.append(f"{spec}: {found.spilled} bytes spilled, allowed {allowed_spill(spec, target)} bytes")
+        if found.shared > TARGETS[target].shared_limit:
+            problems.append(f"{spec}: {found.shared} bytes of {TARGETS[target].shared_limit} shared memory")
+        if not 0 < found.registers <= (255 if target in CUDA else 512):
+            problems.append(f"{spec}: {found.registers} registers")
     assert not problems, "\n".join(problems)
+
+
+def test_the_record_is_of_these_kernels():
+    record = json.loads(compiled.RECORD.read_text(encoding="utf-8"))
+    made_from = record.pop("made from")
+    if made_from["triton"] != triton.__version__:
+        pytest.skip(f"the record is Triton {made_from['triton']}'s, and this is {triton.__version__}")
+    assert made_from == compiled.made_from(), "the kernels have changed: python tests/compiled.py"
+    assert record.keys() == compiled.every_pair().keys(), "other kernels ship now: python tests/compiled.py"
+
+
+def test_the_compiler_says_what_the_record_says():
+    """Of some of all, other ones in each run."""
+    pairs = compiled.every_pair()
+    chosen = random.sample(sorted(pairs), 40)
+    found = dict(zip(chosen, compiled.compile_all(map(pairs.get, chosen)), strict=True))
+    expected = dict(zip(chosen, compiled.facts(map(pairs.get, chosen)), strict=True))
+    assert {name: each._replace(error=bool(each.error)) for name, each in found.items()} == {
+        name: each._replace(error=bool(each.error)) for name, each in expected.items()
+    }
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -111,14 +146,10 @@ def test_what_is_claimed_where():
 @pytest.mark.parametrize("out_dtype", ["float16", "float32"])
 @pytest.mark.parametrize("target", TMA)
 def test_shared_memory_estimate_is_an_upper_bound(target, out_dtype):
-    from course_kernels.config import candidates
-
     size = 4 if out_dtype == "float32" else 2
-    capability = TARGETS[target].capability
-    configs = [candidate.config for candidate in candidates("tma", 2, "ieee")]
-    results = compile_many([(build("tma", out_dtype=out_dtype, config=config), target) for config in configs])
-    for config, compiled in zip(configs, results, strict=True):
-        assert compiled.shared_bytes <= config.shared_memory("tma", 2, size, capability), config
+    there = estimated(target, out_dtype)
+    for (_, config), found in zip(there, compiled.facts((spec, target) for spec, _ in there), strict=True):
+        assert found.shared <= config.shared_memory("tma", 2, size, TARGETS[target].capability), config
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])

@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
+import compiled
 from course_kernels import GemmConfig, codegen, grouped_launch, runtime, tuned
 from course_kernels.bench import tune
-from course_kernels.codegen import TARGETS, CompileError, build, compile_many, shipped
+from course_kernels.codegen import TARGETS, build, shipped
 from course_kernels.codegen.builds import PACKED_KERNELS
 from course_kernels.codegen.packed import MODES, _operands, _specialised
 from course_kernels.device import Device
@@ -25,6 +26,9 @@ KNOWN_SPILLS = [
     (["sm_90", "sm_100"], r"float32 tf32 .* 128×128×32 8w [23]s unaligned pointers$", 56, "64-bit addresses"),
     (["sm_90", "sm_100"], r" unaligned pointers$", 16, "a few values of the walk wait in local memory"),
 ]  # fmt: skip
+
+MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
+ESTIMATED = ("sm_90", "sm_100", "sm_120", "sm_80", "gfx942")
 
 
 def allowed_spill(spec, target: str) -> int:
@@ -53,27 +57,8 @@ def _end_workers():
     codegen.close()
 
 
-def problems_of(pairs, targets_that_must_not_spill) -> list[str]:
-    problems = []
-    for (spec, target), compiled in zip(pairs, compile_many(pairs, workers=2, return_errors=True), strict=True):
-        if isinstance(compiled, CompileError):
-            problems.append(str(compiled))
-            continue
-        if compiled.spills.bytes > allowed_spill(spec, target) and target in targets_that_must_not_spill:
-            problems.append(f"{spec} for {target}: {compiled.spills}, allowed {allowed_spill(spec, target)} bytes")
-        if not compiled.fits:
-            problems.append(f"{spec} for {target}: {compiled.shared_bytes} of {TARGETS[target].shared_limit} bytes")
-    return problems
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_what_is_looked_up_compiles_fits_and_does_not_spill(target):
-    problems = problems_of([(spec, target) for spec in grid(target)], ("sm_90", "sm_100"))
-    assert not problems, "\n".join(problems)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "tf32", "float32"])
-def test_what_the_tuner_measures_compiles_fits_and_does_not_spill(dtype):
+def measured(dtype: str) -> list:
+    """Everything that the tuner measures of a type."""
     found = {(c.op, c.b_layout, config) for c in tune.grid([dtype]) for config in candidates(c.op, c.bucket, c.dtype)}
     options = dict(dtype="float32", precision="tf32") if dtype == "tf32" else dict(dtype=dtype)
     specs = dict.fromkeys(
@@ -82,14 +67,12 @@ def test_what_the_tuner_measures_compiles_fits_and_does_not_spill(dtype):
         else build("contiguous", b_layout=layout, config=config, **options)
         for op, layout, config in sorted(found, key=str)
     )
-    problems = problems_of([(spec, "sm_90") for spec in specs], ("sm_90",))
-    assert not problems, "\n".join(problems)
+    return list(specs)
 
 
-@pytest.mark.parametrize("target", ["sm_90", "sm_100", "sm_120", "sm_80", "gfx942"])
-def test_shared_memory_estimate_is_an_upper_bound(target):
-    """With a bias, scales, a wide result, and pointers: whatever else goes through shared memory."""
-    capability = TARGETS[target].capability
+def estimated(target: str) -> list:
+    """Builds of which shared memory is estimated, with their configurations: with a bias, scales, a wide result, and
+    pointers, whatever else goes through shared memory."""
     there = tuned.has_descriptors(target)
     specs = []
     for config in (GemmConfig(128, 256, 64, 8, 4, 8, 1, 2), GemmConfig(128, 128, 32, 8, 2), GemmConfig(16, 64, 64, 4)):
@@ -106,16 +89,54 @@ def test_shared_memory_estimate_is_an_upper_bound(target):
             small = config.block_k * TYPES.get(options.get("dtype", "bfloat16"), 2) >= 32
             if small and ("float8" not in options.get("dtype", "") or there):
                 specs.append((build(kernel, config=config, described=there, **options), config))
-    results = compile_many([(spec, target) for spec, _ in specs], return_errors=True)
-    for (spec, config), compiled in zip(specs, results, strict=True):
-        if isinstance(compiled, CompileError):  # more than the target has: said by the assembler
-            assert "shared" in str(compiled) or "resource" in str(compiled), compiled
+    return specs
+
+
+def recorded_pairs() -> list[compiled.Pair]:
+    """What ``compiled`` keeps on record for this module."""
+    pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
+    pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
+    return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
+
+
+def problems_of(pairs, targets_that_must_not_spill) -> list[str]:
+    problems = []
+    for (spec, target), found in zip(pairs, compiled.facts(pairs), strict=True):
+        if found.error:
+            problems.append(f"{spec} for {target}: {found.error}")
+            continue
+        if found.spilled > allowed_spill(spec, target) and target in targets_that_must_not_spill:
+            problems.append(f"{spec} for {target}: {found.spilled}, allowed {allowed_spill(spec, target)} bytes")
+        if found.shared > TARGETS[target].shared_limit:
+            problems.append(f"{spec} for {target}: {found.shared} of {TARGETS[target].shared_limit} bytes")
+    return problems
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_looked_up_compiles_fits_and_does_not_spill(target):
+    problems = problems_of([(spec, target) for spec in grid(target)], ("sm_90", "sm_100"))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("dtype", MEASURED)
+def test_what_the_tuner_measures_compiles_fits_and_does_not_spill(dtype):
+    problems = problems_of([(spec, "sm_90") for spec in measured(dtype)], ("sm_90",))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("target", ESTIMATED)
+def test_shared_memory_estimate_is_an_upper_bound(target):
+    specs = estimated(target)
+    for (spec, config), found in zip(specs, compiled.facts((spec, target) for spec, _ in specs), strict=True):
+        if found.error:  # more than the target has: said by the assembler
+            assert "shared" in found.error or "resource" in found.error, found.error
             continue
         itemsize = 1 if "float8" in str(spec) else 4 if "float32 " in str(spec) else 2
         wide = 4 if itemsize == 4 or "*fp32" in spec.signature["c_ptr"] else 2
         described = spec.constexprs["C_KIND"] != 0
+        capability = TARGETS[target].capability
         bound = config.shared_memory(spec.kernel, itemsize, wide, capability, described=described)
-        assert compiled.shared_bytes <= bound, (str(spec), config)
+        assert found.shared <= bound, (str(spec), config)
 
 
 @pytest.mark.parametrize("mode", ["m", "n", "k", "batch"])
