@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import re
 import sys
@@ -121,7 +122,13 @@ def test_no_mutant_passes_by_luck(judge, exercise, path, monkeypatch):
 
 def bearing_on(check, exercise, seed):
     """The inputs of a seed without which the check does not hold."""
-    return [case for case in exercise.module().draw(random.Random(seed)) if check in case.checks]
+    return [case for case in drawn_for(exercise, seed) if check in case.checks]
+
+
+@functools.cache
+def drawn_for(exercise, seed):
+    """The inputs of a seed; some take long to find, and every mutant gets the same."""
+    return exercise.module().draw(random.Random(seed))
 
 
 def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
