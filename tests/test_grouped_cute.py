@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import importlib
 import sys
 from pathlib import Path
 
@@ -18,13 +19,16 @@ from course_kernels import (
     grouped_launch,
     grouped_mm,
     grouped_ops,
+    reference,
+    runtime,
     scaled_grouped_mm,
 )
 from course_kernels.grouped_cases import GroupedCase, build, check
-from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, configs_for
 from course_kernels.testing import assert_grouped_exact, integers
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
 import fuzz
 
 hopper = pytest.mark.gpu
@@ -307,6 +311,28 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
             assert "on argument" not in said(**made), what
     for what in ("K no multiple of 8", "rows of A off 16 bytes", "A off 16 bytes", "scale_b off 16 bytes"):
         assert "on argument" in said(**NOT_TAKEN_OF_8_BITS[what]), what
+
+
+@pytest.mark.skipif(runtime.MODE == "gpu", reason="run it under compute-sanitizer there")
+def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # it sets it, and no other test shall have it
+    sanitize = importlib.import_module("sanitize")
+
+    def multiply(mat_a, mat_b, offs, out, form, config, scale_a=None, scale_b=None):
+        assert config.why_not(form.operand_bytes) is None
+        out.copy_(reference.grouped_mm(mat_a, mat_b, offs, scale_a=scale_a, scale_b=scale_b))
+
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
+    monkeypatch.setattr(grouped_cute, "multiply", multiply)
+    cases = sanitize.cute_cases()
+    assert len(set(map(str, cases))) == len(cases)
+    assert {case.config for case in cases} == {*CONFIGS, *CONFIGS_8_BIT}
+    first = {(case.form, case.dtype, case.out_dtype): case for case in cases}
+    assert len(first) == 12
+    for case in first.values():
+        sanitize.run_cute(case)
 
 
 def test_a_missing_package_is_named(monkeypatch):

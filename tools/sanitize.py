@@ -183,25 +183,29 @@ def cute_cases() -> list[Cute]:
     """Every configuration, and each dtype once; none where the kernel cannot run."""
     if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
         return []
-    half, wide = torch.bfloat16, torch.float32
+    half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
     forms = [grouped_cute.Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
     found = [Cute(config, form, half, half) for form in forms for config in configs_for(*form)]
     others = ((torch.float16, torch.float16), (half, wide))
-    return [*found, *(Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others)]
+    found += [Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others]
+    scaled = grouped_cute.Form("m", "k", 1)
+    found += [Cute(config, scaled, narrow, half) for config in configs_for(*scaled)]
+    return [*found, *(Cute(configs_for(*scaled)[0], scaled, narrow, dtype) for dtype in (torch.float16, wide))]
 
 
 def run_cute(cute: Cute) -> str:
     """Compute a case and compare; the result lies in memory that is checked for writes around it."""
 
-    def function(mat_a, mat_b, offs, out, out_dtype=None):
-        assert grouped_cute.form_of(mat_a, mat_b, offs, out) == cute.form
-        grouped_cute.multiply(mat_a, mat_b, offs, out, cute.form, cute.config)
+    def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
+        assert grouped_cute.form_of(mat_a, mat_b, offs, out, **scales) == cute.form
+        grouped_cute.multiply(mat_a, mat_b, offs, out, cute.form, cute.config, **scales)
         return out
 
     sizes = (65, 0, 300, 16, 1)
-    along, major = cute.form
+    along, major, operand_bytes = cute.form
+    depth = 136 if operand_bytes == 2 else 144
     layouts = dict(layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row")
-    case = GroupedCase(along, sizes, 200, 264, 136, cute.dtype, cute.out_dtype, **layouts, tail_size=37)
+    case = GroupedCase(along, sizes, 200, 264, depth, cute.dtype, cute.out_dtype, **layouts, tail_size=37)
     check(replace(case, layout_out="pitched"), function, device=ck.runtime.device())
     return f"grouped_mm of {len(sizes)}"
 
