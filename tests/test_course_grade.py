@@ -575,7 +575,7 @@ def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys
     assert command.main(calls) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[-2:] == [
-        f"nobody handed in {', '.join(each.name for each in others)}: "
+        f"nobody handed in an answer to {', '.join(each.name for each in others)}: "
         f"0 of {sum(each.points for each in others)} points for everybody.",
         "If they were not asked for it, grade again with --only 01 --only 04: nothing is checked again.",
     ]
@@ -587,13 +587,20 @@ def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys
     assert {row["of"] for row in read(tmp_path / "grades.csv") if row["exercise"] == "total"} == {"20"}
     # What was asked for by name is counted, handed in or not; there is nothing to advise.
     assert command.main([*calls, "--only", "01", "--only", "02"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nobody handed in 02_tail_masks: 0 of 10 points for everybody"
+    said = "nobody handed in an answer to 02_tail_masks: 0 of 10 points for everybody"
+    assert capsys.readouterr().out.splitlines()[-1] == said
 
 
-def test_what_cannot_be_read_may_be_any_exercise(tmp_path, pretend, capsys):
-    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/gus.zip": b"no zip"})
-    command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv")])
-    assert "nobody handed" not in capsys.readouterr().out
+def test_a_hole_is_no_answer_and_neither_is_what_cannot_be_read(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {
+        "in/ann/01_offsets.ipynb": answer(), "in/ann/02_tail_masks.ipynb": answer("stub"), "in/gus.zip": b"no zip",
+        "in/eve/03a_tile_walk.ipynb": b"{",
+    })  # fmt: skip
+    pretend.answers[f"{PREFIX}stub"] = outcome(0, "TODO 02: later", "todo")
+    only = [part for name in ("01", "02", "03a") for part in ("--only", name)]
+    assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), *only]) == 1
+    said = "nobody handed in an answer to 02_tail_masks: 0 of 10 points for everybody"
+    assert capsys.readouterr().out.splitlines()[-1] == said
 
 
 def test_of_what_is_not_graded_the_name_is_still_no_students(tmp_path, monkeypatch, pretend, capsys):

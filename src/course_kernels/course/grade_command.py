@@ -25,7 +25,7 @@ repository; zip files of the same, alice.zip; notebooks, alice.ipynb or alice_02
 Only the cell with the answer runs, in a process of its own; nothing is unpacked onto the disk, no link is followed.
 
 Without --only every exercise counts, 0 points where a student handed in nothing, and the summary says which exercises
-nobody handed in. Name with --only what was asked for, the same for everybody whose grades are compared.
+nobody answered. Name with --only what was asked for, the same for everybody whose grades are compared.
 
 Interrupted, the same command goes on where it stopped: what was checked is kept in grades.csv.journal and checked
 again only when the answer, the seed or the course's own code has changed. Everybody gets the same inputs. They are
@@ -132,19 +132,19 @@ def _summary(arguments: argparse.Namespace, found: list, exercises: list, grades
         print(f"refused: {line}")
     if len(said) > 20:
         print(f"refused: {len(said) - 20} more, see {arguments.out}")
-    if unsolved := _nobody(arguments, exercises, grading.not_handed_in(grades)):
+    if unsolved := _nobody(arguments, exercises, grading.unanswered(found, grades)):
         print(unsolved)
     return REFUSED if refused else OK
 
 
 def _nobody(arguments: argparse.Namespace, exercises: list, missing: list) -> str:
-    """That nobody handed in some exercises, what that costs, and what to say where nobody was asked for them.
+    """That nobody answered some exercises, what that costs, and what to say where nobody was asked for them.
 
     They are counted: were they not, one late submission would change everybody's total.
     """
     if not missing:
         return ""
-    said = f"nobody handed in {', '.join(each.name for each in missing)}: "
+    said = f"nobody handed in an answer to {', '.join(each.name for each in missing)}: "
     said += f"0 of {sum(each.points for each in missing)} points for everybody"
     asked = [f"--only {each.id}" for each in exercises if each not in missing]
     if arguments.only or not asked:

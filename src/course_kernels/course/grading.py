@@ -147,16 +147,20 @@ def _of_version(student: str, exercise: Exercise, answer: Answer, seed: int, res
     return Grade(student, exercise, points, result["status"], printable(_first_failure(result)), result)
 
 
-def not_handed_in(grades: Iterable[Grade]) -> list[Exercise]:
-    """The exercises that nobody handed in, in order.
+def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:
+    """The exercises to which nobody handed in an answer: nothing, or the hole as it was handed out.
 
     Args:
-        grades: from `grade`. One that was refused may have been meant for any exercise, so it counts as handed in.
+        submissions: from `handed_in.collect`.
+        grades: what they got, from `grade`.
     """
-    by_exercise: dict[str, list[Grade]] = {}
+    answers = {each.student: each.answers for each in submissions}
+    begun: dict[Exercise, bool] = {}
     for each in grades:
-        by_exercise.setdefault(each.exercise.name, []).append(each)
-    return [theirs[0].exercise for theirs in by_exercise.values() if all(each.status == MISSING for each in theirs)]
+        # Where something cannot be read, and no name says what it is, it is no answer to every exercise.
+        tried = each.status not in (MISSING, TODO) and each.exercise.name in answers[each.student]
+        begun[each.exercise] = begun.get(each.exercise, False) or tried
+    return [exercise for exercise, tried in begun.items() if not tried]
 
 
 def _first_failure(result: dict) -> str:
