@@ -27,8 +27,7 @@ from course_kernels.grouped_cases import GroupedCase, build, check
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, configs_for
 from course_kernels.testing import assert_grouped_exact, integers
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import fuzz
 
 hopper = pytest.mark.gpu
@@ -315,7 +314,7 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
 
 @pytest.mark.skipif(runtime.MODE == "gpu", reason="run it under compute-sanitizer there")
 def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tools")
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "tools")
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # it sets it, and no other test shall have it
     sanitize = importlib.import_module("sanitize")
 
