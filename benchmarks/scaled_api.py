@@ -34,7 +34,10 @@ def losses(providers: list[Provider], device: torch.device | str = "cuda") -> di
         if provider.role == "ceiling" or provider.unavailable():
             continue
         try:
-            result = next(iter(provider.prepare(operands).forward.values()))()
+            candidates = provider.prepare(operands).forward
+            if not candidates:
+                continue
+            result = next(iter(candidates.values()))()
         except Exception as error:
             found[provider.name] = f"{type(error).__name__}: {error}"[:200]
             continue
