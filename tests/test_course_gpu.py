@@ -129,7 +129,7 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     judge = played(alter, tried)
     result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert result.passed, result.text()
-    assert result.message.startswith("this did not run on the GPU, so what the interpreter says counts alone: ")
+    assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
     assert result.message.endswith(says)
     assert judge.check(MASKS, source_of("solutions", MASKS), compiling=False).passed
     assert judge.modes.count("trial") == (tried is not None), "tried once for all answers"

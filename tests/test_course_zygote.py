@@ -252,7 +252,7 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
     with Judge() as found:
         result = found.check(OFFSETS, RIGHT)
         assert result.passed
-        assert result.message.startswith("this did not run on the GPU, so what the interpreter says counts alone: ")
+        assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
         problem = sandbox_report.try_gpu(found._ask)
         assert result.message.endswith(problem)
         assert "CUDA" in problem

@@ -40,6 +40,7 @@ COMPILE_S = 7.0
 COMPILE_MB = 4096
 GPU_S = 20.0  # beyond an exercise's limit: a GPU has to be taken up, and kernels compiled for it
 COMPILES = "compiles"
+NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
 _BROKEN_LOOP = "can be converted to Python scalars"  # said of any loop's bound by an interpreter that has a problem
 
 
@@ -185,7 +186,7 @@ class Judge:
         there = dataclasses.replace(result, message="", panels=[], properties=properties)
         _look(_limited(exercise, "gpu"), cases, outcome, there, probed=False)
         if there.message and (unfit := self._unfit(outcome)):
-            result.message = f"this did not run on the GPU, so what the interpreter says counts alone: {unfit}"
+            result.message = f"{NOT_ON_GPU}: {unfit}"
             return
         for here, each in zip(result.properties, there.properties):
             if each.status == "fail" or (each.status == "skip" and each.name != COMPILES):

@@ -1,7 +1,8 @@
 """What a learner's code may use: memory, time, few files to read, none to write, no other process to touch. Linux only.
 
 Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those about other processes and the network a
-seccomp filter, see `syscalls`; each is left out where the kernel lacks it.
+seccomp filter, see `syscalls`; each is left out where the kernel lacks it. Where a GPU is used, more is let through:
+its devices, memory that is shared, which no limit counts, and local sockets.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _GPU = (
     "/opt", "/etc/nvidia", "/dev/zero", "/proc/driver", "/proc/devices", "/proc/filesystems", "/proc/modules",
     "/proc/stat", "/proc/sys", "/proc/version", "/sys",
 )  # fmt: skip
-_GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm", "/dev/dxg")  # the last is a GPU under WSL
+# Under WSL a GPU is /dev/dxg; where one is shared by NVIDIA's MPS, programs reach it through the last of these.
+_GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm", "/dev/dxg", "/tmp/nvidia-mps")
 # CUDA names its threads by a file here (driver 570 and later) and calls a refusal a failure of the system, error 304.
 _OWN_THREADS = "/proc/self/task"
 
