@@ -30,11 +30,21 @@ CASES = {
     "a for without an end": ("for _ in iter(int, 1):\n    tick()", (2, ())),
     "on one line": ("while n: tick()", (2, ("n",))),
     "what several names decide": ("a = b = 0\nwhile a + min(b, n) < 9:\n    tick()", (3, ("a", "b"))),
+    "around one that takes turns and ends": ("g = 0\nwhile g < n:\n    for _ in [0] * 20:\n        tick()", (3, ("g",))),
+    "around a call that takes turns and ends": (
+        "def part(_):\n    for _ in [0] * 20:\n        tick()\ng = 0\nwhile g < n:\n    part(0)", (6, ("g",)),
+    ),
     "runs away": ("g = 0\nwhile g >= 0:\n    g += 1\n    tick()", None),
     "a for that gets on": ("for g in range(10**9):\n    tick()", None),
     "runs away under a fixed condition": ("g = 0\nwhile True:\n    g += 1\n    tick()", None),
     "a break can end it": ("g = 0\nwhile n:\n    g += 1\n    tick()\n    if g > 10**9:\n        break", None),
     "broken out of each time": ("for g in range(10**9):\n    while n:\n        tick()\n        break", None),
+    "returned from each time": (
+        "def part():\n    while n:\n        tick()\n        return\nfor g in range(10**9):\n    part()", None,
+    ),
+    "behind one that took its turns and ended": (
+        "for _ in [0] * 40:\n    tick()\ng = 0\nwhile g >= 0:\n    g += 1\n    tick()", None,
+    ),
     "asks for what a call gives": ("g = 0\nwhile peek(n):\n    g += 1\n    tick()", None),
     "there and back": ("g = 0\nwhile g < n:\n    g = 1 - g\n    tick()", None),
 }  # fmt: skip
@@ -73,8 +83,8 @@ def test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, expected)
 
 
 def test_a_few_turns_prove_nothing(tmp_path, monkeypatch):
-    """A right walk stays at a group for as long as the group has tiles."""
-    monkeypatch.setattr(sys.modules[__name__], "STEPS", 5 + loops.MIN_TURNS)
+    """A right walk stays at a group for as long as the group has tiles: with 3 programs and 4 × 8 tiles, 11 turns."""
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 18)
     body, _ = CASES["its variable stands still"]
     test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, None)
 
