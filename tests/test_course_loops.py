@@ -30,8 +30,8 @@ CASES = {
     "a for without an end": ("for _ in iter(int, 1):\n    tick()", (2, ())),
     "on one line": ("while n: tick()", (2, ("n",))),
     "what several names decide": ("a = b = 0\nwhile a + min(b, n) < 9:\n    tick()", (3, ("a", "b"))),
-    "around one that takes turns and ends": ("g = 0\nwhile g < n:\n    for _ in [0] * 20:\n        tick()", (3, ("g",))),
-    "around a call that takes turns and ends": (
+    "around one that ends": ("g = 0\nwhile g < n:\n    for _ in [0] * 20:\n        tick()", (3, ("g",))),
+    "around a call that ends": (
         "def part(_):\n    for _ in [0] * 20:\n        tick()\ng = 0\nwhile g < n:\n    part(0)", (6, ("g",)),
     ),
     "runs away": ("g = 0\nwhile g >= 0:\n    g += 1\n    tick()", None),
