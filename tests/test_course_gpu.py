@@ -131,10 +131,16 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     assert result.passed, result.text()
     assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
     assert result.message.endswith(says)
-    assert judge.check(MASKS, source_of("solutions", MASKS), compiling=False).passed
-    assert judge.modes.count("trial") == (tried is not None), "tried once for all answers"
+    assert judge.modes.count("trial") == (tried is not None)
+
+
+def test_a_gpu_is_tried_once_for_all_answers(played):
+    judge = played(broken, lambda o: judging.Outcome(unfit="OSError: not here"))
+    results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(2)]
+    assert all(result.passed and result.message for result in results)
     wrong = judge.check(MASKS, mutant("no_other"), compiling=False)
     assert (wrong.status, wrong.message) == ("failed", ""), wrong.text()
+    assert judge.modes.count("trial") == 1
 
 
 def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
