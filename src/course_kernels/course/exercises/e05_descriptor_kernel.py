@@ -250,8 +250,8 @@ def _ends_early(a, b, c: Written, bounds: list, groups: list[int]) -> str:
     start, end = bounds[early]
     return (
         f"{'A is read as zero' if read else 'C is not written'} from row {max(start, end - start)} on, the number of "
-        f"rows of group {early}; its descriptor has to end at row {end}: coordinates count from row 0, where the "
-        "pointer is"
+        f"rows of group {early}: coordinates count from the row where the pointer is, and from row 0 its descriptor "
+        f"has to end at row {end}"
     )
 
 
