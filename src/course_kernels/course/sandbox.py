@@ -42,7 +42,7 @@ _GPU = (
 )  # fmt: skip
 # Under WSL a GPU is /dev/dxg; where one is shared by NVIDIA's MPS, programs reach it through the last of these.
 _GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/shm", "/dev/dxg", "/tmp/nvidia-mps")
-# CUDA names its threads by a file here (driver 570 and later) and calls a refusal a failure of the system, error 304.
+# CUDA names its threads by files here, opened to be truncated, and takes a refusal for a failure of the system (304).
 _OWN_THREADS = "/proc/self/task"
 
 FILES, CALLS, LIMITS = "files", "calls", "limits"
