@@ -182,6 +182,7 @@ def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
     assert "grouped_mm's kernel for Hopper" in dict(doctor.plan(H200))["CUTLASS"]
     blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
     assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
+    assert dict(doctor._facts(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
     for name in CUTLASS.values():
         lacking = without(LAPTOP, name)
         assert "missing" in dict(doctor._facts(lacking))["CUTLASS"]

@@ -306,6 +306,7 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
     def version(name: str) -> str:
         return machine.packages[name] or "missing"
 
+    cutlass = ", ".join(f"{short} {version(name)}" for short, name in CUTLASS.items())
     memory = "" if machine.memory_gib is None else f", {machine.memory_gib:.0f} GiB"
     cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
     gpus = [_describe(gpu) for gpu in machine.gpus] or ["none that torch can use"]
@@ -314,7 +315,7 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("torch", f"{version('torch')}, built for {machine.torch_built_for}"),
         ("Triton", version("triton")),
         ("NumPy", version("numpy")),
-        ("CUTLASS", ", ".join(f"{short} {version(name)}" for short, name in CUTLASS.items())),
+        ("CUTLASS", cutlass if any(machine.packages[name] for name in CUTLASS.values()) else "not installed"),
         *[("GPU" if i == 0 else "", gpu) for i, gpu in enumerate(gpus)],
         ("NVIDIA driver", machine.driver or "none"),
         *[(name, version(name)) for name in ("jupyterlab", "ipykernel", "matplotlib", *FOR_TESTS)],
