@@ -179,7 +179,9 @@ def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
     assert "CUTLASS       operators 0.3.0, DSL 0.3.0, TVM FFI 0.3.0" in doctor.report(LAPTOP)
     assert "lesson 08 and course_kernels.cutlass_ops find" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert "want Hopper or Blackwell" in dict(doctor.plan(LAPTOP))["CUTLASS"]
-    assert "grouped_mm's kernel for Hopper" in dict(doctor.plan(H200))["CUTLASS"]
+    assert dict(doctor.plan(H200))["CUTLASS"].endswith("as grouped_mm's kernel for Hopper does")
+    told = dict(doctor.plan(dataclasses.replace(H200, kept=(1.4, 2.8))))["CUTLASS"]
+    assert told.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
     blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
     assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
     assert dict(doctor._facts(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"

@@ -7,7 +7,7 @@ import platform
 import pytest
 import torch
 
-from course_kernels import machine, runtime
+from course_kernels import cute_cache, machine, runtime
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,12 @@ def test_without_trials_nothing_is_tried():
     quick = machine.examine(trials=False)
     assert quick.kernel is None
     assert quick.compiler is None
+
+
+def test_kept_kernels_are_found(monkeypatch, tmp_path):
+    kernel = cute_cache.Kept("128x256x64", 2.5, 48_000, tmp_path / "kernel.o")
+    monkeypatch.setattr(cute_cache, "kept", lambda: [kernel, kernel._replace(seconds=1.5)])
+    assert machine.examine(trials=False).kept == (2.5, 1.5)
 
 
 def test_a_wrong_result_is_a_finding(monkeypatch):

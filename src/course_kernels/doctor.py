@@ -241,6 +241,8 @@ def _what_cutlass_gives(machine: Machine) -> str:
     capability = machine.gpus[0].capability if machine.mode == "gpu" else None
     runs = {9: "they run here, as grouped_mm's kernel for Hopper does", 10: "NVIDIA's run here"}
     how = runs.get(capability[0] if capability else 0, "to run, they want Hopper or Blackwell")
+    if machine.kept:
+        how += f" ({len(machine.kept)} compiled so far, in {sum(machine.kept):.0f} s together, and kept)"
     return f"{readers} find operators and compile them; {how}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from course_kernels import runtime
+from course_kernels import cute_cache, runtime
 
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook
 FOR_TESTS = ("nbval", "pytest")
@@ -69,6 +69,7 @@ class Machine:
         records: names of the recorded measurements found in the checkout; None outside a checkout.
         kernel, compiler: a kernel run and compared, a kernel compiled for an H200; None where not tried.
         answers: how the course's exercises run answers here, as `course.sandbox_report` says it.
+        kept: seconds that compiling took of each kernel in CuTe DSL that is kept for later processes.
     """
 
     python: tuple[int, int, int]
@@ -86,6 +87,7 @@ class Machine:
     kernel: Trial | None = None
     compiler: Trial | None = None
     answers: tuple[tuple[str, str], ...] = ()
+    kept: tuple[float, ...] = ()
 
 
 def examine(trials: bool = True) -> Machine:
@@ -112,6 +114,7 @@ def examine(trials: bool = True) -> Machine:
         mode=runtime.MODE,
         cannot_launch=cannot_launch,
         records=_records(),
+        kept=tuple(kernel.seconds for kernel in cute_cache.kept()),
     )
     if machine.packages["triton"] is None:
         return machine
