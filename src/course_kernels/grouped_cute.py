@@ -102,7 +102,7 @@ def form_of(
     if along == "k":
         suits = not eight_bits and mat_a.shape[0] % 8 == 0 and _described(mat_a, 0) and _described(mat_b, 1)
         return Form("k", "n") if suits else None
-    if mat_a.shape[1] % 8 or not _described(mat_a, 1) or (mat_b.shape[0] > 1 and mat_b.stride(0) <= 0):
+    if mat_a.shape[1] % 8 or not _described(mat_a, 1):
         return None
     major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _described(mat_b, dim)), 0))
     if major is None or (eight_bits and major == "n"):
@@ -112,13 +112,17 @@ def form_of(
 
 def _described(tensor: torch.Tensor, contiguous: int) -> bool:
     """Whether a descriptor describes a tensor with one dimension contiguous: 16 bytes divide its address and all its
-    other strides."""
-    unit = 16 // tensor.element_size()
+    other strides, which are positive and have 40 bits."""
+    size = tensor.element_size()
     strides = tensor.stride()
     return (
         strides[contiguous] == 1
         and not tensor.data_ptr() % 16
-        and all(stride % unit == 0 for dim, stride in enumerate(strides) if dim != contiguous)
+        and all(
+            0 < stride * size < 2**40 and not stride * size % 16
+            for dim, stride in enumerate(strides)
+            if dim != contiguous
+        )
     )
 
 
