@@ -2,8 +2,8 @@
 
     python tests/compiled.py    compile everything again, and write compiled.json
 
-The record belongs to the sources, versions and settings that it was made from. Where any of these differ, ``facts``
-compiles; and a test compiles some of it in every run, other ones each time.
+The record belongs to the kernels, the code that compiles them and the version of Triton. Where any of these differ,
+``facts`` compiles; and a test compiles some of it in every run, other ones each time.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import subprocess
@@ -249,7 +250,47 @@ def no_object(path):
     assert cute_cache._keep(export, path, "nothing", 1)
 
 
-@pytest.mark.parametrize("damage", [cut, flip, garbage, no_code, no_object, lambda path: path.write_bytes(b"")])
+def no_name(path):
+    code = path.read_bytes().rpartition(b"\n")[0]
+    path.write_bytes(code + b'\n{"sha256": "%s"}' % hashlib.sha256(code).hexdigest().encode())
+
+
+@pytest.mark.parametrize("damage", [no_name, cut, garbage])
+def test_what_is_kept_is_listed_without_broken_files(compiles, damage):
+    get()
+    damage(*files())
+    assert cute_cache.kept() == []
+
+
+def test_what_never_loads_is_told(compiles, monkeypatch):
+    monkeypatch.setattr("cutlass.cute.runtime.load_module", lambda *_, **__: {})
+    with pytest.warns(RuntimeWarning, match="cannot be loaded here, and every process compiles anew"):
+        assert get()
+
+
+@pytest.mark.parametrize("setting", ["CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_KEEP"])
+def test_who_wants_everything_compiled_gets_it_compiled(compiles, monkeypatch, setting):
+    monkeypatch.setenv(setting, "1")
+    get()
+    get()
+    assert len(compiles) == 2
+    assert not cute_cache.directory().exists()
+
+
+def test_a_folder_in_the_directory_is_left_alone(compiles, monkeypatch):
+    monkeypatch.setattr(cute_cache, "MOST_FILES", 1)
+    other = cute_cache.directory() / "of somebody else"
+    other.mkdir(parents=True, mode=0o700)
+    cute_cache.directory().chmod(0o700)
+    os.utime(other, (0, 0))
+    no_warnings()
+    assert len(compiles) == 1
+    assert other.is_dir()
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, flip, garbage, no_code, no_name, no_object, lambda path: path.write_bytes(b"")]
+)
 def test_a_broken_file_is_compiled_again(compiles, damage):
     get()
     (path,) = files()

@@ -29,6 +29,8 @@ MOST_FILES = 64
 # What makes machine code of a kernel, and what it calls; of the two for CUDA one is installed.
 PACKAGES = ("apache-tvm-ffi", *("nvidia-cutlass-dsl" + part for part in ("", "-libs-base", "-libs-cu12", "-libs-cu13")))
 _SOURCES = Path(__file__).parent / "kernels" / "cute_sm90"
+# With these settings of CuTe DSL every kernel is compiled in every process.
+_FRESH = ("CUTE_DSL_NO_CACHE", "CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_KEEP")
 _FUNCTION = "grouped_gemm"  # its name in every file
 
 _log = logging.getLogger(__name__)
@@ -103,6 +105,8 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
         _log.info("compiled %s in %.1f s; kept in %s", name, seconds, path)
         # What later processes will run, this one runs, too.
         loaded = _load(path)
+        if not loaded:
+            _warn(f"what is kept in {path.parent} cannot be loaded here, and every process compiles anew")
         return loaded.function if loaded else function
     _log.info("compiled %s in %.1f s; not kept", name, seconds)
     return function
@@ -145,8 +149,8 @@ def _machine() -> tuple:
 
 
 def _path(name: str, digest: str) -> Path | None:
-    """Where a kernel is kept, or None where none can be."""
-    if os.name != "posix" or _sources() != _SOURCES_IMPORTED:
+    """Where a kernel is kept, or None where none can be, or CuTe DSL is told to keep none, or to show each."""
+    if os.name != "posix" or _sources() != _SOURCES_IMPORTED or any(map(os.environ.get, _FRESH)):
         return None
     try:
         folder = directory()
@@ -180,6 +184,8 @@ def _note_of(content: bytes) -> dict:
     note = json.loads(line)
     if not isinstance(note, dict) or note.get("sha256") != hashlib.sha256(code).hexdigest():
         raise ValueError("the digest is another one")
+    if not isinstance(note.get("name"), str) or not isinstance(note.get("seconds"), int | float):
+        raise ValueError("it does not say what it is")
     return note
 
 
@@ -206,6 +212,8 @@ def _load(path: Path) -> _Loaded | None:
             return _Loaded(function, note)
     except OSError:
         return None
+    except Warning:  # which somebody wants to be an error
+        raise
     except Exception as error:  # of the note, or whatever the loader raises
         _log.info("%s is broken, and removed: %s", path, error)
         with contextlib.suppress(OSError):
@@ -227,11 +235,13 @@ def _keep(function, path: Path, name: str, seconds: float) -> bool:
         except BaseException:
             os.unlink(temporary)
             raise
-        for old in _by_last_use(path.parent)[MOST_FILES:]:
-            old.unlink(missing_ok=True)
     except Exception as error:  # of the file system, or whatever the exporter raises: the kernel is there all the same
         _warn(f"compiled kernels cannot be kept in {path.parent}: {getattr(error, 'strerror', error)}")
         return False
+    with contextlib.suppress(OSError):
+        for old in _by_last_use(path.parent)[MOST_FILES:]:
+            with contextlib.suppress(OSError):
+                old.unlink()
     return True
 
 
@@ -240,5 +250,6 @@ def _by_last_use(folder: Path) -> list[Path]:
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process may remove it at this moment
-            found.append((path.stat().st_mtime_ns, path))
+            if path.is_file():
+                found.append((path.stat().st_mtime_ns, path))
     return [path for _, path in sorted(found, reverse=True)]
