@@ -34,7 +34,7 @@ class Played(Judge):
         self.lender = lender
 
     def playing(self, alter=None, tried=None):
-        self.alter, self.tried, self.modes, self._gpu_problem = alter, tried, [], None
+        self.alter, self.tried, self.modes, self._gpu_works = alter, tried, [], False
         return self
 
     def _ask(self, mode, request, seconds, hopeless=None):
@@ -134,20 +134,28 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     assert judge.modes.count("trial") == (tried is not None)
 
 
-def test_a_gpu_is_tried_once_for_all_answers(played):
+def test_a_gpu_that_fails_once_is_tried_again_for_the_next_answer_and_one_that_works_is_not(played):
+    trials = [judging.Outcome(unfit="out of memory"), judging.Outcome([{"value": None}], ready=True)]
+    judge = played(broken, lambda _: trials.pop(0))
+    results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(3)]
+    assert results[0].passed
+    assert results[0].message == f"{judging.NOT_ON_GPU}: out of memory"
+    assert [each.status for each in results[1:]] == ["failed", "failed"], "what breaks there breaks by itself"
+    assert judge.modes.count("trial") == 2
+
+
+def test_a_gpu_is_not_tried_for_an_answer_that_the_interpreter_rejects(played):
     judge = played(broken, lambda o: judging.Outcome(unfit="OSError: not here"))
-    results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(2)]
-    assert all(result.passed and result.message for result in results)
     wrong = judge.check(MASKS, mutant("no_other"), compiling=False)
     assert (wrong.status, wrong.message) == ("failed", ""), wrong.text()
-    assert judge.modes.count("trial") == 1
+    assert "trial" not in judge.modes
 
 
 def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
     monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
     judge = played(lambda o: judging.Outcome(unfit="no GPU today"))
     result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
-    assert (result.status, result.points) == ("failed", 0)
+    assert (result.status, result.points) == ("unchecked", 0)
     assert result.message == "this cannot be checked here: old. And no answer runs on the GPU: no GPU today"
 
 
@@ -163,10 +171,13 @@ def test_an_interpreter_that_does_not_work_is_told_where_nothing_stands_in(stage
         "loop": None,
     }
     monkeypatch.setattr(stage, "_ask", lambda *_: judging.Outcome([{"case": 0, "error": error}], ready=True))
-    for problem, says in (("install a newer one", "this cannot be checked here: install a newer one"), (None, text)):
+    for problem, status, says in (
+        ("install a newer one", "unchecked", "this cannot be checked here: install a newer one"),
+        (None, "failed", text),
+    ):
         monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda problem=problem: problem)
         result = stage.check(MASKS, source_of("solutions", MASKS), compiling=False)
-        assert (result.status, result.points) == ("failed", 0)
+        assert (result.status, result.points) == (status, 0)
         assert says in result.message
 
 
@@ -245,7 +256,7 @@ def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
                 # A kernel without an end is waited for as long as a GPU may take.
                 monkeypatch.setattr(judging, "GPU_S", 4.0 if "still running" in source else 20.0)
                 found[path.stem] = judge.check(exercise, source, compiling=False)
-        accepted = [name for name, result in found.items() if result.passed or "cannot be checked" in result.message]
+        accepted = [name for name, result in found.items() if result.status != "failed"]
         assert accepted == [], told(judge, *(found[name] for name in accepted))
         again = judge.check(exercise, source_of("solutions", exercise), compiling=False)
         assert again.passed, told(judge, again)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from course_kernels.course import manifest, places, progress, submission, terminal
 from course_kernels.course.manifest import Exercise
-from course_kernels.course.results import FAILED, TODO, Result
+from course_kernels.course.results import FAILED, TODO, UNCHECKED, Result, exit_code
 
 EXAMPLES = """\
 examples:
@@ -20,11 +20,12 @@ examples:
   course check --all         a line for each exercise
   course check --all --json  all of them, for a script
 
-exit codes: 0 every answer passes; 1 one does not, or is not there yet; 2 wrong usage; 3 no exercises here.
-            With --watch, after Ctrl-C: how the last checks went.
+exit codes: 0 every answer passes; 1 one does not, or is not there yet; 2 wrong usage; 3 no exercises here, or an
+            answer that cannot be checked here. With --watch, after Ctrl-C: how the last checks went.
 """
 
 MISSING = "missing"  # no answer: no notebook, or none that can be read
+_DOCTOR = "course doctor   says what this machine lacks"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = checker.lines(notebooks) if arguments.all else [checker.told(*each) for each in notebooks]
     if arguments.json:
         print(json.dumps(checker.rows, indent=1))
-    return 0 if all(row is not None and row.passed for row in rows) else 1
+    return exit_code(rows)
 
 
 def _misused(arguments: argparse.Namespace) -> str:
@@ -114,6 +115,8 @@ class _Checker:
             wrong = [result.exercise for result in results if result is not None and result.status == FAILED]
             if wrong:
                 print(f"course check {wrong[0]}   says what is wrong and where")
+            if any(result is not None and result.status == UNCHECKED for result in results):
+                print(_DOCTOR)
         return results
 
     def _check(self, exercise: Exercise, path: Path) -> tuple[Result | None, str]:
@@ -128,7 +131,7 @@ class _Checker:
             self.rows.append(_row(nothing, path))
             return None, str(error)
         self.status.clear()
-        if result.status != TODO:
+        if result.status not in (TODO, UNCHECKED):
             progress.note_result(exercise.id, result.points, result.passed)
         self.rows.append(_row(result, path))
         return result, ""
@@ -142,6 +145,8 @@ class _Checker:
             there = places.notebook(left[0])
             where = places.shown(there) if there.exists() else f"`course reset {left[0].id}` puts its notebook here"
             return f"next: {left[0].id} · {left[0].title}: {where}"
+        if result.status == UNCHECKED:
+            return f"next: have this machine repaired, and check again\n  {_DOCTOR}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
         verb = "write" if result.status == TODO else "repair"
         said = f"next: {verb} {exercise.function} in {places.shown(path)}, save it (Ctrl-S), and check again"
@@ -171,7 +176,7 @@ def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
     if result is None or result.status == TODO:
         said = problem or "not begun"
         return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {said}"
-    sign = terminal.mark(terminal.SOLVED if result.passed else terminal.WRONG)
+    sign = terminal.verdict(result.status)
     line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"
     if result.passed:
         return line

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from course_kernels.course import gradescope, grading, handed_in, manifest, terminal
 from course_kernels.course.journal import Journal
+from course_kernels.course.results import UNCHECKED
 
 EXAMPLES = """\
 examples:
@@ -32,7 +33,8 @@ again only when the answer, the seed or the course's own code has changed. Every
 drawn for the first run, so that nobody can know them, and kept for the next; --seed N draws those of N.
 
 exit codes: 0 graded; 1 graded, but something that was handed in cannot be (status "refused"); 2 wrong usage, or
-            nothing to grade; 3 the results cannot be written, or answers not checked, here; 130 interrupted
+            nothing to grade; 3 the results cannot be written, or answers not checked (status "unchecked"), here;
+            130 interrupted
 """
 OK, REFUSED, USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -134,7 +136,22 @@ def _summary(arguments: argparse.Namespace, found: list, exercises: list, grades
         print(f"refused: {len(said) - 20} more, see {arguments.out}")
     if unsolved := _nobody(arguments, exercises, grading.unanswered(found, grades)):
         print(unsolved)
+    unchecked = [each for each in grades if each.status == UNCHECKED]
+    for line in _again([*unchecked, *(each for each in grades if each.off_gpu)]):
+        print(line)
+    if unchecked:
+        return _stop(CANNOT, f"{_many(len(unchecked), 'answer')} could not be checked here, so their grades are open")
     return REFUSED if refused else OK
+
+
+def _again(grades: list) -> list[str]:
+    """What this machine kept from being checked, or from running on its GPU, and how to have that done."""
+    if not grades:
+        return []
+    said = Counter(each.message for each in grades).most_common()
+    lines = [f"{_many(number, 'answer')}: {message}" for message, number in said[:5]]
+    lines += [f"{len(said) - 5} more messages, see the table"] if len(said) > 5 else []
+    return [*lines, "Nothing of these is kept: the same command checks them again, once that is repaired."]
 
 
 def _nobody(arguments: argparse.Namespace, exercises: list, missing: list) -> str:

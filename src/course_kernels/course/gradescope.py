@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from course_kernels.course.grading import Grade
-from course_kernels.course.results import PASSED
+from course_kernels.course.results import PASSED, UNCHECKED
 
 
 def results(grades: Iterable[Grade], seed: int) -> dict:
@@ -30,8 +30,11 @@ def results(grades: Iterable[Grade], seed: int) -> dict:
             output = each["message"] or (grade.message if each["status"] == "skip" else "")
             tests.append(_test(f"{grade.exercise.id}.{number}", each["title"], earned, each["points"], output))
     solved = [grade for grade in grades if grade.status == PASSED]
+    said = [f"{len(solved)} of {len(grades)} exercises passed"]
+    # No property's output has room for what is said of a pass, or of a better version that could not be checked.
+    said += [f"{each.exercise.id}: {each.message}" for each in grades if each.status == UNCHECKED or each.off_gpu]
     return {
-        "output": f"{len(solved)} of {len(grades)} exercises passed",
+        "output": "\n".join(said),
         "output_format": "text",
         "test_output_format": "text",
         "stdout_visibility": "hidden",

@@ -14,14 +14,16 @@ from course_kernels.course import journal, judges
 from course_kernels.course.handed_in import Answer, Submission
 from course_kernels.course.journal import Journal
 from course_kernels.course.manifest import Exercise
-from course_kernels.course.results import FAILED, PASSED, TODO
+from course_kernels.course.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED
 
 MISSING, REFUSED, TOTAL = "missing", "refused", "total"
 COLUMNS = ("student", "exercise", "points", "of", "status", "message", "seed")
 MAX_MESSAGE = 300
-_ORDER = (REFUSED, TODO, FAILED, PASSED)  # of versions with equal points, the furthest counts
+_ORDER = (REFUSED, TODO, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
 # What was stopped by the clock, not by its own mistake alone: a busy machine can do that to a right answer.
-_BY_THE_CLOCK = re.compile(r"^still running after|s of processor time|\nnot compiled within")
+_BY_THE_CLOCK = re.compile(
+    rf"^({ONLY_ON_GPU})?still running after|s of processor time|\nnot compiled within|GPU.*: it did not end$"
+)
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
 
@@ -33,8 +35,8 @@ class Grade:
         student: who.
         exercise: for what.
         points: earned.
-        status: "passed", "failed", "todo", "missing", or "refused" where something was handed in that cannot be
-            graded.
+        status: "passed", "failed", "todo", "missing", "refused" where something was handed in that cannot be
+            graded, or "unchecked" where this machine cannot say whether it earns more.
         message: one line: what is wrong, and what was decided about several versions.
         result: `Result.as_dict` of the version that counts; empty where nothing was checked.
     """
@@ -45,6 +47,11 @@ class Grade:
     status: str
     message: str = ""
     result: dict = field(default_factory=dict)
+
+    @property
+    def off_gpu(self) -> bool:
+        """Whether the interpreter alone says so, on a machine with a GPU."""
+        return _off_gpu(self.result)
 
 
 def grade(
@@ -61,7 +68,8 @@ def grade(
         submissions: from `handed_in.collect`.
         exercises: that are graded.
         seed: of the inputs, the same for everybody.
-        kept: what need not be checked again; what is checked goes there at once.
+        kept: what need not be checked again; what is checked goes there at once, unless something that this machine
+            lacks had its say in it.
         jobs: how many answers are checked at a time.
         tell: called with the number of checks that are done, of all, and whose is next or was last.
 
@@ -85,7 +93,7 @@ def grade(
     results = {key: kept.get(key) for key in tasks}
     for task, result in _checked(todo, jobs, len(tasks), owner, tell):
         results[task.key] = result
-        if result is not None:
+        if result is not None and result["status"] != UNCHECKED and not _off_gpu(result):
             kept.put(task.key, result)
     return [_grade(each, exercise, seed, results) for each in submissions for exercise in exercises]
 
@@ -113,6 +121,10 @@ def _checked(
         yield task, result
 
 
+def _off_gpu(result: dict) -> bool:
+    return result.get("message", "").startswith(NOT_ON_GPU)
+
+
 def _by_the_clock(result: dict) -> bool:
     messages = [result["message"], *(each["message"] for each in result["properties"])]
     return any(_BY_THE_CLOCK.search(message) for message in messages)
@@ -132,8 +144,11 @@ def _grade(handed_in: Submission, exercise: Exercise, seed: int, results: dict[s
     more = handed_in.more.get(exercise.name, 0)
     note = f"the best of {len(versions)} versions: {versions[best].where}"
     note += f"; {more} more were not looked at" if more else ""
-    message = printable(f"{found.message} ({note})" if found.message else note)
-    return Grade(found.student, exercise, found.points, found.status, message, found.result)
+    said, status = found.message, found.status
+    if status != PASSED and (open_ones := [each.message for each in grades if each.status == UNCHECKED]):
+        said, status = open_ones[0], UNCHECKED  # it may be worth more than the best of the others
+    message = printable(f"{said} ({note})" if said else note)
+    return Grade(found.student, exercise, found.points, status, message, found.result)
 
 
 def _of_version(student: str, exercise: Exercise, answer: Answer, seed: int, results: dict[str, dict | None]) -> Grade:

@@ -15,17 +15,19 @@ import course_kernels
 
 @functools.cache
 def engine() -> str:
-    """A digest of everything that decides about a grade but the answer: this package, torch, Triton, Python.
+    """A digest of everything that decides about a grade but the answer: this package, torch, Triton, numpy, Python.
 
     Raises:
-        RuntimeError: one of them is not installed.
+        RuntimeError: torch or Triton is not installed. Without numpy a GPU can stand in for the interpreter.
     """
     digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
-    for package in ("torch", "triton"):
+    for package in ("torch", "triton", "numpy"):
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise RuntimeError(f"answers cannot be checked here: {package} is not installed") from None
+            if package != "numpy":
+                raise RuntimeError(f"answers cannot be checked here: {package} is not installed") from None
+            version = "none"
         digest.update(f"{package} {version}\n".encode())
     root = Path(course_kernels.__file__).parent
     for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):

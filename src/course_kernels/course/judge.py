@@ -32,7 +32,7 @@ from course_kernels.course.case import Case, Ran
 from course_kernels.course.child import MAX_FILES_MB, Outcome
 from course_kernels.course.endings import compiler_message, ended, said, senseless
 from course_kernels.course.manifest import Exercise
-from course_kernels.course.results import FAILED, PASSED, TODO, Property, Result
+from course_kernels.course.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Property, Result
 from course_kernels.course.sandbox_report import GPU_MB, one_line
 from course_kernels.course.zygote import MODES, Nursery, Zygote
 
@@ -40,7 +40,6 @@ COMPILE_S = 7.0
 COMPILE_MB = 4096
 GPU_S = 20.0  # beyond an exercise's limit: a GPU has to be taken up, and kernels compiled for it
 COMPILES = "compiles"
-NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
 _BROKEN_LOOP = "can be converted to Python scalars"  # said of any loop's bound by an interpreter that has a problem
 
 
@@ -52,7 +51,7 @@ class Judge:
         self._zygotes: dict[str, Zygote] = {}
         self._starting = threading.Lock()
         self._closed = False
-        self._gpu_problem: str | None = None
+        self._gpu_works = False  # as far as is known
         with contextlib.suppress(OSError):  # tried again, and told, when there is something to check
             for mode in MODES:
                 if mode != "gpu" or _has_gpu():
@@ -153,7 +152,7 @@ class Judge:
                 _note_compiled(result, beside["compile"], str(path))
             if result.status != TODO and "gpu" in beside:
                 self._note_gpu(exercise, cases, beside["gpu"], result)
-        if result.status != TODO and all(each.status == "pass" for each in result.properties):
+        if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in (result, *result.properties):
             each.message = distrust.printable(each.message)
@@ -174,9 +173,12 @@ class Judge:
         _look(exercise, cases, outcome, result, probed=mode == "run")
         problem = runtime.interpreter_problem()
         if mode == "run" and problem and any(_BROKEN_LOOP in error["text"] for error in errors):
-            result.message = f"this cannot be checked here: {problem}"
+            result.status, result.message = UNCHECKED, f"this cannot be checked here: {problem}"
         elif mode == "gpu" and result.message and (unfit := self._unfit(outcome)):
+            result.status = UNCHECKED
             result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {unfit}"
+        elif outcome.died:
+            result.status = UNCHECKED
 
     def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
         """What is wrong on the GPU with an answer of which nothing was wrong in the interpreter."""
@@ -191,19 +193,20 @@ class Judge:
         for here, each in zip(result.properties, there.properties):
             if each.status == "fail" or (each.status == "skip" and each.name != COMPILES):
                 here.status = "fail"
-                here.message = f"right in the interpreter, but on the GPU: {each.message or there.message}"
+                here.message = f"{ONLY_ON_GPU}{each.message or there.message}"
                 result.panels = result.panels or there.panels
 
     def _unfit(self, outcome: Outcome) -> str:
         """Why it is not the answer's fault that there is no result from a GPU, on one line; empty where it is.
 
-        Where the answer was reached, a kernel of the library's is tried in the same confinement, once for all answers.
+        Where the answer was reached, a kernel of the library's is tried in the same confinement. Once that has worked
+        it is not tried again; a problem may pass, as a GPU whose memory was full shows, so it holds for one answer.
         """
         if not outcome.ready:
             return one_line(outcome)
-        if self._gpu_problem is None:
-            self._gpu_problem = sandbox_report.try_gpu(self._ask)
-        return self._gpu_problem
+        problem = "" if self._gpu_works else sandbox_report.try_gpu(self._ask)
+        self._gpu_works = not problem
+        return problem
 
     def _beside(self, mode: str, exercise: Exercise, path: Path, cases, hopeless: threading.Event, outcomes: dict):
         """What runs while the interpreter does: compiling, or the same inputs on a GPU."""
@@ -284,7 +287,7 @@ def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
     if error is None and any("value" in message for message in outcome.messages):
         which.status = "pass"
     elif outcome.died:
-        which.status, which.message = "fail", outcome.died
+        result.status, result.message = UNCHECKED, f"{outcome.died}\n{result.message}".strip()
     else:
         which.status = "fail"
         text = compiler_message(error["text"] if error else outcome.printed[:300], Path(path))

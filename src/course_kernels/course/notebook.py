@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from course_kernels.course import manifest, progress, submission
-from course_kernels.course.results import FAILED, TODO, Result
+from course_kernels.course.results import FAILED, TODO, UNCHECKED, Result
 
 _lock = threading.Lock()
 _process: subprocess.Popen | None = None
@@ -100,7 +100,7 @@ def check(function) -> Result | None:
         print(f"this could not be checked: {error}")
         return None
     print(_marked(result))
-    if result.status != TODO:
+    if result.status not in (TODO, UNCHECKED):
         # Not to stderr: graders, nbgrader for one, take that for a failure of the cell.
         progress.note_result(exercise.id, result.points, result.passed, tell=print)
     if result.panels:
@@ -115,7 +115,7 @@ def _marked(result: Result) -> str:
         from IPython import get_ipython
     except ImportError:
         return text
-    if result.status != FAILED or not hasattr(get_ipython(), "kernel"):
+    if result.status not in (FAILED, UNCHECKED) or not hasattr(get_ipython(), "kernel"):
         return text
     important = {*result.message.splitlines()} - {""}
     lines = []

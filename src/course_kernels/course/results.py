@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-PASSED, FAILED, TODO = "passed", "failed", "todo"
+PASSED, FAILED, TODO, UNCHECKED = "passed", "failed", "todo", "unchecked"
+NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
+ONLY_ON_GPU = "right in the interpreter, but on the GPU: "
 _MARKS = {"pass": "✓", "fail": "✗", "skip": "–"}
 _WIDTH = 96
 
@@ -16,7 +19,7 @@ class Property:
     Attributes:
         name, title: of the check, as in the manifest.
         points: that it is worth.
-        status: "pass", "fail", or "skip" where the code did not get that far.
+        status: "pass", "fail", or "skip" where the code did not get that far, or this machine cannot check it.
         message: what is wrong and where; empty after a pass.
     """
 
@@ -34,9 +37,11 @@ class Result:
     Attributes:
         exercise: its id.
         title: its title.
-        status: "passed", "failed" or "todo".
+        status: "passed", "failed", "todo", or "unchecked" where this machine, not the answer, kept a property from
+            being checked: on another, or repaired, the answer may earn more.
         properties: one for each check of the exercise, in order; none where the answer is unsolved.
-        message: what stopped the check as a whole (a crash, an endless loop, a hole); empty otherwise.
+        message: what stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU`, and why, of a pass
+            in which a GPU had no say; empty otherwise.
         printed: the beginning of what the answer printed.
         panels: the picture of the first failure: dicts that `picture.tiles` draws.
         seed: gives the same inputs again.
@@ -94,8 +99,25 @@ class Result:
             lines.append(f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked")
         if self.passed:
             lines.append(f"pass: {self.points} of {self.max_points} points")
+        elif self.status == UNCHECKED:
+            lines.append(f"not checked: {self.points} of {self.max_points} points so far")
         else:
             lines.append(f"not yet: {self.points} of {self.max_points} points")
         if self.printed:
             lines += ["", "your code printed:", *(f"  | {line[:_WIDTH]}" for line in self.printed.splitlines())]
         return "\n".join(lines)
+
+
+def exit_code(results: Iterable[Result | None]) -> int:
+    """What a command that checked answers returns.
+
+    Args:
+        results: of the answers; None where there was none to check.
+
+    Returns:
+        0 where all pass, 3 where one could not be checked here, else 1.
+    """
+    statuses = {None if each is None else each.status for each in results}
+    if UNCHECKED in statuses:
+        return 3
+    return 0 if statuses <= {PASSED} else 1

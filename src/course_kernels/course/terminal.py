@@ -62,6 +62,15 @@ def mark(sign: str) -> str:
     return paint(sign, _MARKS[sign])
 
 
+def verdict(status: str) -> str:
+    """The mark of a result.
+
+    Args:
+        status: of the result; neither "passed" nor "failed" is still open.
+    """
+    return mark({"passed": SOLVED, "failed": WRONG}.get(status, OPEN))
+
+
 def result(text: str) -> str:
     """The text of a check's result, in colour where there is any.
 
@@ -75,7 +84,7 @@ def result(text: str) -> str:
             line = f"  {mark(line[2])}{line[3:]}"
         elif line.startswith("pass:"):
             line = paint(line, "bold", "green")
-        elif line.startswith(("not yet:", "TODO ")):
+        elif line.startswith(("not yet:", "not checked:", "TODO ")):
             line = paint(line, "bold", "yellow")
         elif line.startswith("  | "):
             line = paint(line, "dim")

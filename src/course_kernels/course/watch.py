@@ -9,7 +9,7 @@ from pathlib import Path
 
 from course_kernels.course import places, terminal
 from course_kernels.course.manifest import Exercise
-from course_kernels.course.results import Result
+from course_kernels.course.results import Result, exit_code
 
 POLL_S = 0.25
 
@@ -28,7 +28,7 @@ def watch(
         pause: waits for so many seconds.
 
     Returns:
-        The exit code: 0 where everything checked passed when it was checked last.
+        The exit code, of when everything checked was checked last: `results.exit_code`.
     """
     seen = {path: _stamp(path) for _, path in targets}
     results: dict[str, list[Result]] = {}
@@ -86,7 +86,7 @@ def _summary(results: dict[str, list[Result]]) -> int:
         return 1
     for checked in results.values():
         last = checked[-1]
-        sign = terminal.mark(terminal.SOLVED if last.passed else terminal.WRONG)
+        sign = terminal.verdict(last.status)
         times = "once" if len(checked) == 1 else f"{len(checked)} times"
         print(f"{sign} {last.exercise} checked {times}, at last {last.points} of {last.max_points} points")
-    return 0 if all(checked[-1].passed for checked in results.values()) else 1
+    return exit_code(checked[-1] for checked in results.values())
