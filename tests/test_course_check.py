@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from course_kernels.course import command, lab, manifest, places, progress, terminal
+from course_kernels.course.judge import Judge
 from course_kernels.course.results import Property, Result
 from course_kernels.course.watch import watch
 
@@ -94,6 +95,30 @@ def test_json_has_the_reason_wherever_a_script_may_look(course, capsys):
     assert re.match(r"line \d+: this is not Python yet: ", row["message"])
     assert [each["status"] for each in row["properties"]] == ["skip"] * len(FIRST.checks)
     assert {each["message"] for each in row["properties"]} == {f"not checked: {row['message'].splitlines()[0]}"}
+
+
+def test_what_cannot_be_checked_here_is_told_with_3_and_is_not_kept(course, monkeypatch, capsys):
+    def check(self, exercise, source, seed):
+        skipped = [Property(each.name, each.title, each.points, "skip") for each in exercise.checks]
+        said = "this cannot be checked here: install another"
+        return Result(exercise.id, exercise.title, "unchecked", skipped, said, seed=7, max_points=exercise.points)
+
+    monkeypatch.setattr(Judge, "check", check)
+    monkeypatch.setattr(manifest, "exercises", lambda: (FIRST, SECOND))
+    assert command.main(["check", "01"]) == 3
+    printed = capsys.readouterr().out
+    assert "not checked: 0 of 10 points so far" in printed
+    assert "course doctor" in printed.split("next:")[1]
+    assert "repair describe_groups" not in printed
+    assert command.main(["check", "--all"]) == 3
+    first, why, *_, advice = capsys.readouterr().out.splitlines()
+    assert first == f"· 01    0 of 10  {FIRST.title}"
+    assert why.strip() == "this cannot be checked here: install another"
+    assert advice.startswith("course doctor ")
+    assert command.main(["check", "01", "--json"]) == 3
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["status"], row["points"]) == ("unchecked", 0)
+    assert progress.load() == {}
 
 
 def test_a_missing_notebook_says_how_to_get_it(course, capsys):
@@ -190,7 +215,7 @@ class Script:
 
 
 def checker(*outcomes):
-    """Checks that end as told; each notebook's text is what was seen of it."""
+    """Checks that end as told, by points or with a status; each notebook's text is what was seen of it."""
     left, seen = list(outcomes), []
 
     def check(exercise, path):
@@ -199,6 +224,8 @@ def checker(*outcomes):
         if points is None:
             return None
         status = "passed" if points == 10 else "failed"
+        if isinstance(points, str):
+            points, status = 0, points
         return Result(exercise.id, "", status, [Property("", "", points, "pass")], max_points=10)
 
     return check, seen
@@ -240,6 +267,14 @@ def test_watch_of_all_checks_the_one_that_was_saved(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "✗ 02 checked once, at last 3 of 10 points" in printed
     assert "✗ 01 checked once" in printed
+
+
+def test_watch_ends_with_3_where_a_check_could_not_be_made(tmp_path, capsys):
+    path = tmp_path / "a.ipynb"
+    path.write_text("one")
+    check, _ = checker("unchecked")
+    assert watch([(FIRST, path)], check, True, Script()) == 3
+    assert "· 01 checked once, at last 0 of 10 points" in capsys.readouterr().out
 
 
 def test_watch_that_saw_nothing_says_so(tmp_path, capsys):

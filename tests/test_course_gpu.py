@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from course_kernels import runtime
+from course_kernels.course import grading, manifest, sandbox_report, submission
 from course_kernels.course import judge as judging
-from course_kernels.course import manifest, sandbox_report, submission
 from course_kernels.course.judge import Judge
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,6 +108,7 @@ def test_a_gpu_on_which_the_answer_breaks_earns_nothing(played, alter, says):
     failed = [each.message for each in result.properties if each.status == "fail"]
     assert failed
     assert all(says in message and "on the GPU" in message for message in failed)
+    assert grading._by_the_clock(result.as_dict()) == says.startswith("still running")
 
 
 def broken(outcome):
@@ -131,6 +132,7 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     assert result.passed, result.text()
     assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
     assert result.message.endswith(says)
+    assert grading._by_the_clock(result.as_dict()) == (says == "it did not end")
     assert judge.modes.count("trial") == (tried is not None)
 
 

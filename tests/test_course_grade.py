@@ -24,6 +24,7 @@ import pytest
 from course_kernels.course import command, grading, handed_in, journal, judges, manifest, unpack
 from course_kernels.course.handed_in import Answer, Submission
 from course_kernels.course.journal import Journal
+from course_kernels.course.results import NOT_ON_GPU, ONLY_ON_GPU
 
 ROOT = Path(__file__).resolve().parents[1]
 OFFSETS, MASKS = manifest.find("01_offsets") + manifest.find("02_tail_masks")
@@ -387,10 +388,66 @@ def test_a_journal_cut_short_loses_one_line(tmp_path, pretend):
 def test_what_the_clock_ended_is_checked_again_with_the_machine_to_itself(tmp_path, pretend):
     pretend.answers["a"] = [outcome(0, "still running after 6 s, so it was stopped in line 2"), outcome(10)]
     pretend.answers["b"] = [outcome(9, failure="it runs, but:\nnot compiled within 20 s"), outcome(10)]
+    pretend.answers["d"] = [outcome(0, failure=f"{ONLY_ON_GPU}still running after 26 s and deaf"), outcome(10)]
+    pretend.answers["e"] = [outcome(10, f"{NOT_ON_GPU}: it did not end"), outcome(10)]
     with journal_of(tmp_path) as kept:
-        grades = graded(kept, submissions(ann="a", bob="b", cas="c"))
-    assert [grade.points for grade in grades] == [10, 10, 10]
-    assert list(pretend) == [("a", 2), ("b", 2), ("c", 2), ("a", 1), ("b", 1)]
+        grades = graded(kept, submissions(ann="a", bob="b", cas="c", dan="d", eve="e"))
+    assert [(grade.points, grade.message) for grade in grades] == [(10, "")] * 5
+    assert list(pretend) == [*((each, 2) for each in "abcde"), *((each, 1) for each in "abde")]
+
+
+CANNOT = "this cannot be checked here: install 'numpy<2.4'"
+
+
+def test_what_cannot_be_checked_here_is_told_with_3_and_checked_again(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer("one"), "in/bob/01_offsets.ipynb": answer("two")})
+    hand_in(tmp_path, {"in/cas.zip": b"no zip"})
+    pretend.answers[f"{PREFIX}one"] = [outcome(0, CANNOT, "unchecked"), outcome(10)]
+    calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "g.csv"), "--only", "1", "--gradescope"]
+    assert command.main([*calls, str(tmp_path / "s")]) == 3
+    printed = capsys.readouterr()
+    assert f"1 answer: {CANNOT}\n" in printed.out
+    assert printed.err == "course grade: not checked, as that cannot be done here: 1 answer\n"
+    row = grades_of(tmp_path / "g.csv")["ann"]
+    assert (row["status"], row["points"], row["message"]) == ("unchecked", "0", CANNOT)
+    made = json.loads((tmp_path / "s" / "ann" / "results.json").read_text())
+    assert made["output"] == f"0 of 1 exercises passed\n01: {CANNOT}"
+    assert [test["output"] for test in made["tests"]] == ["", CANNOT]
+    assert command.main([*calls, str(tmp_path / "s")]) == 1, "what is refused is left"
+    assert [source.removeprefix(PREFIX) for source, _ in pretend] == ["one", "two", "one"]
+    assert grades_of(tmp_path / "g.csv")["ann"]["status"] == "passed"
+    assert CANNOT not in capsys.readouterr().out
+
+
+def test_what_did_not_run_on_the_gpu_counts_is_told_and_checked_again(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer("one"), "in/bob/01_offsets.ipynb": answer("two")})
+    remark = f"{NOT_ON_GPU}: out of memory"
+    pretend.answers[f"{PREFIX}one"] = [outcome(10, remark), outcome(6, failure=f"{ONLY_ON_GPU}slow")]
+    calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "g.csv"), "--only", "1", "--gradescope"]
+    assert command.main([*calls, str(tmp_path / "s")]) == 0
+    assert f"1 answer: {remark}\n" in capsys.readouterr().out
+    row = grades_of(tmp_path / "g.csv")["ann"]
+    assert (row["status"], row["points"], row["message"]) == ("passed", "10", remark)
+    made = {who: json.loads((tmp_path / "s" / who / "results.json").read_text())["output"] for who in ("ann", "bob")}
+    assert made == {"ann": f"1 of 1 exercises passed\n01: {remark}", "bob": "1 of 1 exercises passed"}
+    assert command.main([*calls, str(tmp_path / "s")]) == 0
+    assert [source.removeprefix(PREFIX) for source, _ in pretend] == ["one", "two", "one"]
+    assert grades_of(tmp_path / "g.csv")["ann"]["points"] == "6"
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ("open|wrong", (0, "unchecked", f"{CANNOT} (the best of 2 versions: 0.ipynb)")),
+        ("open|half", (6, "unchecked", f"{CANNOT} (the best of 2 versions: 1.ipynb)")),
+        ("open|right", (10, "passed", "the best of 2 versions: 1.ipynb")),
+    ],
+)
+def test_a_version_that_cannot_be_checked_may_be_the_best(tmp_path, pretend, versions, expected):
+    pretend.answers.update(open=outcome(0, CANNOT, "unchecked"), wrong=outcome(0, "no"), half=outcome(6, "slow"))
+    with journal_of(tmp_path) as kept:
+        (grade,) = graded(kept, submissions(ann=versions))
+    assert (grade.points, grade.status, grade.message) == expected
 
 
 def test_an_answer_that_its_judge_dies_of_is_refused_and_not_remembered(tmp_path, pretend):
@@ -417,7 +474,18 @@ def test_the_engine_is_everything_that_decides(monkeypatch, tmp_path):
         (tmp_path / "course" / "e.toml").write_text("points = 1")
         one = digest()
         (tmp_path / "course" / "e.toml").write_text("points = 2")
-        assert len({empty, one, digest()}) == 3
+        two = digest()
+
+        def version(package, found):
+            if found is None and package == "numpy":
+                raise importlib.metadata.PackageNotFoundError(package)
+            return found if package == "numpy" else "1.0"
+
+        numpys = []
+        for found in ("2.3.5", "2.4.0", None):
+            monkeypatch.setattr(importlib.metadata, "version", lambda package, found=found: version(package, found))
+            numpys.append(digest())
+        assert len({empty, one, two, *numpys}) == 6
     finally:
         journal.engine.cache_clear()
 

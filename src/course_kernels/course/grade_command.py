@@ -140,7 +140,7 @@ def _summary(arguments: argparse.Namespace, found: list, exercises: list, grades
     for line in _again([*unchecked, *(each for each in grades if each.off_gpu)]):
         print(line)
     if unchecked:
-        return _stop(CANNOT, f"{_many(len(unchecked), 'answer')} could not be checked here, so their grades are open")
+        return _stop(CANNOT, f"not checked, as that cannot be done here: {_many(len(unchecked), 'answer')}")
     return REFUSED if refused else OK
 
 
