@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import sysconfig
+import time
+import types
 from pathlib import Path
 
 import pytest
 
-from course_kernels.course import sandbox, sandbox_report, syscalls
+from course_kernels.course import on_gpu, sandbox, sandbox_report, syscalls
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = r"""
 import array, ctypes, fcntl, json, os, resource, shutil, socket, subprocess, sys, threading, time
 from pathlib import Path
@@ -47,6 +51,52 @@ def mapped(size, protection, flags):
         raise OSError(ctypes.get_errno(), "mmap")
 
 
+def local(kind):
+    return socket.socket(socket.AF_UNIX, kind)
+
+
+def refused(call, *arguments):
+    if call(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+
+
+def shared_memory_file():
+    path = f"/dev/shm/course-test.{os.getpid()}"
+    file = os.open(path, os.O_CREAT | os.O_RDWR)
+    os.unlink(path)
+    os.ftruncate(file, 1 << 20)
+
+
+if os.fork() == 0:  # the same on a GPU that NVIDIA's MPS shares
+    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = outside
+    sandbox.confine([folder], folder, programs=True, gpu=True)
+    tried(shared_memory_file)
+
+    @tried
+    def socket_of_mps():
+        local(socket.SOCK_SEQPACKET).connect(os.path.join(outside, "control"))
+
+    @tried
+    def pipe_of_mps():
+        os.open(os.path.join(outside, "log"), os.O_RDWR)
+
+    @tried
+    def new_file_of_mps():
+        Path(outside, "new").write_text("x")
+
+    @tried
+    def removal_of_the_pipe():
+        os.unlink(os.path.join(outside, "log"))
+
+    @tried
+    def socket_of_another_kind():
+        local(socket.SOCK_STREAM)
+
+    Path(folder, "shared.json").write_text(json.dumps(outcomes))
+    os._exit(0)
+os.wait()
+shared = json.loads(Path(folder, "shared.json").read_text())
+
 waiting = threading.Event()
 before = threading.Thread(target=waiting.wait, daemon=True)
 sandbox._GPU_DEVICES += ("/dev/random",)  # a device that every machine has
@@ -74,14 +124,6 @@ def memory_file():
     os.ftruncate(os.memfd_create("cuda"), 32 << 20)
 
 @tried
-def shared_memory_file():
-    path = f"/dev/shm/course-test.{os.getpid()}"
-    try:
-        os.ftruncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 20)
-    finally:
-        os.unlink(path)
-
-@tried
 def thirty_two_threads():
     threads = [threading.Thread(target=time.sleep, args=(0.05,)) for _ in range(32)]
     for each in threads:
@@ -95,8 +137,17 @@ def place_of_a_thread():
 
 @tried
 def local_sockets():
-    socket.socket(socket.AF_UNIX).bind(f"\0cuda-uvmfd-{os.getpid()}")
-    socket.socketpair()
+    listener = local(socket.SOCK_SEQPACKET)
+    listener.bind(f"\0cuda-uvmfd-{os.getpid()}")
+    listener.listen()
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        here, there = socket.socketpair(type=kind)
+        here.send(b"x")
+
+@tried
+def own_priority():
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+    os.setpriority(os.PRIO_PROCESS, os.getpid(), os.getpriority(os.PRIO_PROCESS, 0))
 
 @tried
 def control_of_a_device():
@@ -154,9 +205,71 @@ def udp():
     socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
 
 @tried
+def stream():
+    local(socket.SOCK_STREAM)
+
+@tried
+def datagram():
+    local(socket.SOCK_DGRAM)
+
+@tried
+def datagram_of_a_pair():
+    socket.socketpair(type=socket.SOCK_DGRAM)
+
+@tried
+def kernels_network():
+    socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+
+@tried
+def connection():
+    local(socket.SOCK_SEQPACKET).connect(os.path.join(outside, "control"))
+
+@tried
+def message_to_a_name():
+    local(socket.SOCK_SEQPACKET).sendto(b"x", os.path.join(outside, "control"))
+
+@tried
+def visitor():
+    listener = local(socket.SOCK_SEQPACKET)
+    listener.bind(f"\0course-test-{os.getpid()}")
+    listener.listen()
+    listener.setblocking(False)
+    listener.accept()
+
+@tried
+def priority_of_another():
+    os.setpriority(os.PRIO_PROCESS, parent, os.getpriority(os.PRIO_PROCESS, parent))
+
+@tried
+def priority_of_a_user():
+    os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))
+
+@tried
+def disk_priority_of_another():
+    refused(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, parent, 2 << 13 | 4)
+
+@tried
+def place_of_another():
+    now = os.sched_getaffinity(parent), os.sched_getscheduler(parent)
+    os.sched_setaffinity(parent, {min(now[0])})
+    os.sched_setscheduler(parent, os.SCHED_BATCH, os.sched_param(0))
+    return "moved" * (now != (os.sched_getaffinity(parent), os.sched_getscheduler(parent)))
+
+@tried
+def lasting_memory():
+    refused(libc.shmget, 0, 4096, 0o600)
+
+@tried
+def lasting_messages():
+    refused(libc.msgget, 0, 0o600)
+
+@tried
+def lasting_memory_file():
+    shared_memory_file()
+
+@tried
 def trace_of_another():
-    if libc.ptrace(16, parent, None, None) < 0:  # attach
-        raise OSError(ctypes.get_errno(), "ptrace")
+    refused(libc.ptrace, 16, parent, None, None)  # attach
 
 @tried
 def memory_of_another():
@@ -187,35 +300,71 @@ def file_beyond_the_limit():
     with open(os.path.join(folder, "large"), "wb") as file:
         os.ftruncate(file.fileno(), 65 << 20)
 
-print(json.dumps(outcomes))
+print(json.dumps([outcomes, shared]))
 """
 GRANTED = (
-    "name_of_a_thread", "addresses_without_memory", "shared_memory", "memory_file", "shared_memory_file",
-    "thirty_two_threads", "place_of_a_thread", "local_sockets", "control_of_a_device", "what_drivers_read",
+    "name_of_a_thread", "addresses_without_memory", "shared_memory", "memory_file", "thirty_two_threads",
+    "place_of_a_thread", "own_priority", "local_sockets", "control_of_a_device", "what_drivers_read",
     "list_of_libraries", "assembler", "c_compiler",
 )  # fmt: skip
-BY_LANDLOCK = ("memory_of_another", "name_of_another", "file_of_the_user", "new_file_of_the_user", "passwords")
-BY_FILTER = ("copy", "signal_to_another", "limit_of_another", "udp", "tcp", "trace_of_another")
+BY_LANDLOCK = (
+    "memory_of_another", "name_of_another", "file_of_the_user", "new_file_of_the_user", "passwords",
+    "lasting_memory_file",
+)  # fmt: skip
+BY_FILTER = (
+    "copy", "signal_to_another", "limit_of_another", "udp", "tcp", "stream", "datagram", "datagram_of_a_pair",
+    "kernels_network", "visitor", "priority_of_another", "priority_of_a_user", "disk_priority_of_another",
+    "lasting_memory", "lasting_messages", "trace_of_another",
+)  # fmt: skip
+BY_FILTER_IN_OTHER_WORDS = {"connection": "FileNotFoundError", "message_to_a_name": "OSError", "place_of_another": ""}
+SHARED_GRANTED = ("shared_memory_file", "socket_of_mps", "pipe_of_mps")
+SHARED_REFUSED = ("new_file_of_mps", "removal_of_the_pipe", "socket_of_another_kind")
+NEEDS = {
+    "c_compiler": Path(sysconfig.get_path("include"), "Python.h"),
+    "list_of_libraries": Path("/sbin/ldconfig"),
+}  # fmt: skip
 BY_LIMIT = {"memory_beyond_the_limit": "[Errno 12]", "file_beyond_the_limit": "[Errno 27]"}
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """What each step said, from a process confined like one that runs answers on a GPU; empty: it succeeded."""
+def both(tmp_path_factory):
+    """What each step said, from a process confined like one that runs answers on a GPU; empty: it succeeded.
+
+    The same of another one, where NVIDIA's MPS shares the GPU.
+    """
     folder, outside = tmp_path_factory.mktemp("inside"), tmp_path_factory.mktemp("outside")
-    (outside / "secret").write_text("another student's")
+    for name in ("secret", "log"):
+        (outside / name).write_text("another student's")
     # Compiling, not interpreting, as in that process; what is compiled is kept in the folder only.
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder)}
+    environment["CUDA_MPS_PIPE_DIRECTORY"] = str(outside / "nowhere")
     command = [sys.executable, "-c", SCRIPT, str(folder), str(outside), str(os.getpid())]
-    child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(outside / "control"))
+        listener.listen()
+        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout)
+
+
+@pytest.fixture
+def outcomes(both):
+    """Where the GPU is not shared."""
+    return both[0]
+
+
+@pytest.fixture
+def shared(both):
+    """Where it is."""
+    return both[1]
 
 
 @pytest.mark.parametrize("step", GRANTED)
 def test_what_a_gpus_driver_needs_is_granted(outcomes, step):
     if step == "c_compiler" and not (shutil.which("gcc") or shutil.which("clang")):
         pytest.skip("no C compiler here, which Triton needs on a GPU")
+    if step in NEEDS and not NEEDS[step].exists():
+        pytest.skip(f"{NEEDS[step]} is not here, which Triton needs on a GPU")
     assert outcomes[step] == ""
 
 
@@ -231,13 +380,62 @@ def test_other_processes_and_machines_are_refused(outcomes, step):
     assert outcomes[step].startswith("PermissionError")
 
 
+@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.parametrize(("step", "says"), BY_FILTER_IN_OTHER_WORDS.items())
+def test_what_libraries_try_is_answered_as_they_expect(outcomes, step, says):
+    """By an error that they meet elsewhere, or by none, though nothing was done."""
+    assert outcomes[step].partition(":")[0] == says
+
+
+@pytest.mark.parametrize("step", SHARED_GRANTED)
+def test_what_mps_needs_is_granted_where_it_shares_the_gpu(shared, step):
+    assert shared[step] == ""
+
+
+@pytest.mark.skipif(not (sandbox.landlock_version() and syscalls.supported()), reason="this kernel lacks one of both")
+@pytest.mark.parametrize("step", SHARED_REFUSED)
+def test_what_mps_does_not_need_is_refused(shared, step):
+    assert shared[step].startswith("PermissionError")
+
+
 @pytest.mark.parametrize(("step", "says"), BY_LIMIT.items())
 def test_memory_and_files_have_limits(outcomes, step, says):
     assert says in outcomes[step]
 
 
-def test_every_step_was_looked_at(outcomes):
-    assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_FILTER, *BY_LIMIT}
+def test_every_step_was_looked_at(outcomes, shared):
+    assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_FILTER, *BY_FILTER_IN_OTHER_WORDS, *BY_LIMIT}
+    assert set(shared) == {*SHARED_GRANTED, *SHARED_REFUSED}
+
+
+@pytest.mark.parametrize(("above", "readable"), [("site-packages", True), ("home", False)])
+def test_packages_in_a_folder_of_the_users_do_not_open_it(monkeypatch, tmp_path, above, readable):
+    """As `pip install --target` puts them there."""
+    place = tmp_path / above
+    module = types.ModuleType("numpy")
+    module.__file__ = str(place / "numpy" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "numpy", module)
+    found = {Path(each) for each in sandbox._installed()}
+    assert (place in found) == readable
+    assert {place / "numpy", place / "numpy.libs", place / "nvidia"} <= found or readable
+    assert not {tmp_path, tmp_path.parent} & found
+
+
+def test_a_gpu_that_hangs_does_not_hang_who_waits_for_it(monkeypatch, tmp_path):
+    forked = []
+
+    def fork(original=os.fork):
+        forked.append(original())
+        return forked[-1]
+
+    monkeypatch.setattr(on_gpu, "_CONTROL", str(tmp_path))
+    monkeypatch.setattr(on_gpu, "_MEMORY", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(on_gpu, "_START_S", 0.1)
+    monkeypatch.setattr(on_gpu, "_build_driver", lambda: None)
+    monkeypatch.setattr(on_gpu, "start", lambda: time.sleep(8))
+    monkeypatch.setattr(on_gpu.os, "fork", fork)
+    on_gpu.prepare()
+    assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == -signal.SIGKILL
 
 
 # ---- what the doctor says
@@ -253,6 +451,14 @@ def test_the_doctor_says_what_confines_answers_here(monkeypatch):
     ((_, sentence),) = sandbox_report.rows(trial=False)
     assert "files are open to them, as this kernel has no Landlock" in sentence
     assert "network open, as" in sentence
+
+
+def test_the_doctor_says_what_mps_opens(monkeypatch):
+    monkeypatch.setattr(sandbox_report.runtime, "MODE", "gpu")
+    for folder in ("", "/tmp/nvidia-mps"):
+        monkeypatch.setattr(sandbox, "mps_folder", lambda folder=folder: folder)
+        ((_, sentence),) = sandbox_report.rows(trial=False)
+        assert ("MPS shares the GPU" in sentence) == bool(folder)
 
 
 @pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])

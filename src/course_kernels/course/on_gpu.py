@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
+import time
 
 import torch
 
 _CONTROL, _MEMORY = "/dev/nvidiactl", "/dev/nvidia-uvm"
+_START_S = 25.0  # the first start since the machine's; who asks this process for a fork waits `zygote.ANSWER_S`
 
 
 def prepare() -> None:
@@ -27,7 +30,12 @@ def prepare() -> None:
             with contextlib.suppress(BaseException):
                 start()
             os._exit(0)
-        os.waitpid(pid, 0)
+        stop = time.monotonic() + _START_S
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > stop:  # without waiting for its end: what hangs in a driver may take no signal
+                os.kill(pid, signal.SIGKILL)
+                break
+            time.sleep(0.02)
 
 
 def _build_driver() -> None:

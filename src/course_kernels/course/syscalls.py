@@ -1,4 +1,6 @@
-"""What a learner's process may ask the kernel for: no other process, no network, no memory that its limit misses.
+"""What a learner's process may ask the kernel for: no other process, no network, nothing that outlives it.
+
+Memory that its limit misses it gets with a GPU alone.
 
 A seccomp filter, made for one process after it was forked. Where the kernel or the processor has none, `forbid` says
 so and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed.
@@ -18,36 +20,39 @@ _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in what a filter sees
 _CLONE_VFORK, _CLONE_THREAD = 0x4000, 0x10000
 _SHARED_ANONYMOUS = 0x21  # MAP_SHARED and MAP_ANONYMOUS: memory that RLIMIT_DATA does not count
+_UNIX = 1  # sockets of this machine; of their kinds, which this part of an argument says, datagrams need no connection
+_KIND, _STREAM, _SEQUENCE = 0xF, 1, 5
 
 # Per processor: its AUDIT_ARCH, and its number of each call.
 _NUMBERS = {
     "x86_64": (0xC000003E, {
-        "mmap": 9, "shmget": 29, "socket": 41, "clone": 56, "fork": 57, "vfork": 58, "execve": 59, "kill": 62,
-        "ptrace": 101, "rt_sigqueueinfo": 129, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144,
-        "mount": 165, "tkill": 200, "sched_setaffinity": 203, "tgkill": 234, "keyctl": 250, "ioprio_set": 251,
-        "unshare": 272, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302, "setns": 308,
-        "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319, "bpf": 321,
-        "execveat": 322, "userfaultfd": 323,
+        "mmap": 9, "shmget": 29, "socket": 41, "connect": 42, "accept": 43, "socketpair": 53, "clone": 56, "fork": 57,
+        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "msgget": 68, "ptrace": 101, "rt_sigqueueinfo": 129,
+        "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "mount": 165, "tkill": 200,
+        "sched_setaffinity": 203, "tgkill": 234, "mq_open": 240, "add_key": 248, "keyctl": 250, "ioprio_set": 251,
+        "unshare": 272, "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302,
+        "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319,
+        "bpf": 321, "execveat": 322, "userfaultfd": 323,
     }),
     "aarch64": (0xC00000B7, {
         "ioprio_set": 30, "mount": 40, "unshare": 97, "ptrace": 117, "sched_setparam": 118, "sched_setscheduler": 119,
         "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140,
-        "shmget": 194, "socket": 198, "keyctl": 219, "clone": 220, "execve": 221, "mmap": 222,
-        "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "prlimit64": 261, "setns": 268, "process_vm_readv": 270,
-        "process_vm_writev": 271, "sched_setattr": 274, "memfd_create": 279, "bpf": 280, "execveat": 281,
-        "userfaultfd": 282,
+        "mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194, "socket": 198, "socketpair": 199, "accept": 202,
+        "connect": 203, "add_key": 217, "keyctl": 219, "clone": 220, "execve": 221, "mmap": 222,
+        "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242, "prlimit64": 261, "setns": 268,
+        "process_vm_readv": 270, "process_vm_writev": 271, "sched_setattr": 274, "memfd_create": 279, "bpf": 280,
+        "execveat": 281, "userfaultfd": 282,
     }),
 }  # fmt: skip
 _EVERYWHERE = {"pidfd_send_signal": 424, "io_uring_setup": 425, "clone3": 435, "pidfd_getfd": 438, "memfd_secret": 447}
 _RUNS_PROGRAMS = ("execve", "execveat")
 _ONLY_ITSELF = ("kill", "tgkill", "prlimit64", "sched_setaffinity")  # their first argument is a process
-# What a GPU's driver does itself: memory that is shared and in no file, places and priorities for its threads.
-_DRIVERS_OWN = {
-    "mmap", "shmget", "memfd_create", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr",
-    "setpriority", "ioprio_set",
-}  # fmt: skip
-_UNIX, _NETLINK = 1, 16  # sockets that reach no other machine
-_SPECIAL = {"mmap", "clone", "clone3", "vfork", *_RUNS_PROGRAMS, *_ONLY_ITSELF}
+_DRIVERS_OWN = ("mmap", "memfd_create")  # what a GPU's driver does itself: memory that is shared and in no file
+# Where a thread runs, by its number, which a filter cannot tell from a process's. A driver that places its threads
+# must not fail, nor may an answer place other processes: with a GPU, nothing is done for others, and no error told.
+_PLACES = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
+_PRIORITIES = {"setpriority": 0, "ioprio_set": 1}  # and what their first argument is where the second is a process
+_SPECIAL = {"mmap", "clone", "clone3", "vfork", "socketpair", "connect", *_RUNS_PROGRAMS, *_ONLY_ITSELF}
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -58,7 +63,7 @@ def _refuse(error: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | error)
 
 
-def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) -> bytes:
+def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool, connects: bool) -> bytes:
     """The filter. Every rule for one call ends in a return, so a rule is skipped as a whole or not at all."""
     argument = lambda index: _instruction(_LOAD, _ARGUMENTS + 8 * index)  # noqa: E731 (its low half)
     allow = _instruction(_RETURN, _ALLOW)
@@ -70,15 +75,24 @@ def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) 
         argument(3), _instruction(_AND, _SHARED_ANONYMOUS), _instruction(_EQUAL, _SHARED_ANONYMOUS, 0, 1),
         _refuse(errno.ENOMEM), allow,
     ]  # fmt: skip
+    itself = [_instruction(_EQUAL, os.getpid(), 1, 0), _instruction(_EQUAL, 0, 0, 1), allow]
     for name in _ONLY_ITSELF:
-        itself = [_instruction(_EQUAL, os.getpid(), 1, 0), _instruction(_EQUAL, 0, 0, 1)]
-        rules[name] = [argument(0), *itself, allow, _refuse()]
+        rules[name] = [argument(0), *itself, _refuse()]
+    kind = [argument(1), _instruction(_AND, _KIND)]
+    connected = [_instruction(_EQUAL, _STREAM, 1, 0), _instruction(_EQUAL, _SEQUENCE, 0, 1)]
+    rules["socketpair"] = [*kind, *connected, allow, _refuse()]
+    if not connects:
+        rules["connect"] = [_refuse(errno.ENOENT)]  # which libraries meet everywhere: nobody listens there
     if not processes:
         rules.update({name: [_refuse()] for name in (*_RUNS_PROGRAMS, "vfork") if name in numbers})
     if driver:
-        local = [_instruction(_EQUAL, _UNIX, 1, 0), _instruction(_EQUAL, _NETLINK, 0, 1)]
-        rules["socket"] = [argument(0), *local, allow, _refuse()]
         rules = {name: rule for name, rule in rules.items() if name not in _DRIVERS_OWN}
+        is_local = [argument(0), _instruction(_EQUAL, _UNIX, 1, 0), _refuse()]
+        rules["socket"] = [*is_local, *kind, _instruction(_EQUAL, _SEQUENCE, 0, 1), allow, _refuse()]
+        rules.update({name: [argument(0), *itself, _refuse(0)] for name in _PLACES})
+        for name, process in _PRIORITIES.items():
+            of_process = [argument(0), _instruction(_EQUAL, process, 1, 0), _refuse()]
+            rules[name] = [*of_process, argument(1), *itself, _refuse()]
     start = [
         _instruction(_LOAD, _ARCH), _instruction(_EQUAL, arch, 1, 0), _refuse(),
         _instruction(_LOAD, _NUMBER), _instruction(_AT_LEAST, 1 << 30, 0, 1), _refuse(),  # x86's other set of numbers
@@ -92,13 +106,18 @@ def supported() -> bool:
     return platform.machine() in _NUMBERS and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
 
 
-def forbid(processes: bool = False, driver: bool = False) -> bool:
+def forbid(processes: bool = False, driver: bool = False, connects: bool = False) -> bool:
     """Forbid this process, for good, what an answer has no need of.
+
+    It makes no socket. A GPU's driver makes one, under which other programs of CUDA's would find it: of sockets of
+    this machine those that keep messages in sequence are let through for it, and can be given a name. Neither they
+    nor any others can be connected, and nothing is sent to a name, unless `connects`.
 
     Args:
         processes: whether it may start programs, as a compiler does that calls an assembler. A copy of itself, and
             with it a bomb of copies, it may not start in any case.
-        driver: whether a GPU's driver works in it, which wants shared memory and local sockets.
+        driver: whether a GPU's driver works in it, which wants shared memory and a local socket.
+        connects: whether such a socket can be connected: to which name a filter cannot see.
 
     Returns:
         Whether the kernel agreed.
@@ -106,7 +125,7 @@ def forbid(processes: bool = False, driver: bool = False) -> bool:
     if not supported():
         return False
     arch, numbers = _NUMBERS[platform.machine()]
-    code = _program(arch, {**numbers, **_EVERYWHERE}, processes, driver)
+    code = _program(arch, {**numbers, **_EVERYWHERE}, processes, driver, connects)
     libc = ctypes.CDLL(None, use_errno=True)
     text = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(text))
