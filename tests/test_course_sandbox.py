@@ -60,43 +60,6 @@ def refused(call, *arguments):
         raise OSError(ctypes.get_errno(), "refused")
 
 
-def shared_memory_file():
-    path = f"/dev/shm/course-test.{os.getpid()}"
-    file = os.open(path, os.O_CREAT | os.O_RDWR)
-    os.unlink(path)
-    os.ftruncate(file, 1 << 20)
-
-
-if os.fork() == 0:  # the same on a GPU that NVIDIA's MPS shares
-    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = outside
-    sandbox.confine([folder], folder, programs=True, gpu=True)
-    tried(shared_memory_file)
-
-    @tried
-    def socket_of_mps():
-        local(socket.SOCK_SEQPACKET).connect(os.path.join(outside, "control"))
-
-    @tried
-    def pipe_of_mps():
-        os.open(os.path.join(outside, "log"), os.O_RDWR)
-
-    @tried
-    def new_file_of_mps():
-        Path(outside, "new").write_text("x")
-
-    @tried
-    def removal_of_the_pipe():
-        os.unlink(os.path.join(outside, "log"))
-
-    @tried
-    def socket_of_another_kind():
-        local(socket.SOCK_STREAM)
-
-    Path(folder, "shared.json").write_text(json.dumps(outcomes))
-    os._exit(0)
-os.wait()
-shared = json.loads(Path(folder, "shared.json").read_text())
-
 waiting = threading.Event()
 before = threading.Thread(target=waiting.wait, daemon=True)
 sandbox._GPU_DEVICES += ("/dev/random",)  # a device that every machine has
@@ -265,7 +228,9 @@ def lasting_messages():
 
 @tried
 def lasting_memory_file():
-    shared_memory_file()
+    path = f"/dev/shm/course-test.{os.getpid()}"
+    os.open(path, os.O_CREAT | os.O_RDWR)
+    os.unlink(path)
 
 @tried
 def trace_of_another():
@@ -300,7 +265,7 @@ def file_beyond_the_limit():
     with open(os.path.join(folder, "large"), "wb") as file:
         os.ftruncate(file.fileno(), 65 << 20)
 
-print(json.dumps([outcomes, shared]))
+print(json.dumps(outcomes))
 """
 GRANTED = (
     "name_of_a_thread", "addresses_without_memory", "shared_memory", "memory_file", "thirty_two_threads",
@@ -317,8 +282,6 @@ BY_FILTER = (
     "lasting_memory", "lasting_messages", "trace_of_another",
 )  # fmt: skip
 BY_FILTER_IN_OTHER_WORDS = {"connection": "FileNotFoundError", "message_to_a_name": "OSError", "place_of_another": ""}
-SHARED_GRANTED = ("shared_memory_file", "socket_of_mps", "pipe_of_mps")
-SHARED_REFUSED = ("new_file_of_mps", "removal_of_the_pipe", "socket_of_another_kind")
 NEEDS = {
     "c_compiler": Path(sysconfig.get_path("include"), "Python.h"),
     "list_of_libraries": Path("/sbin/ldconfig"),
@@ -327,17 +290,12 @@ BY_LIMIT = {"memory_beyond_the_limit": "[Errno 12]", "file_beyond_the_limit": "[
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    """What each step said, from a process confined like one that runs answers on a GPU; empty: it succeeded.
-
-    The same of another one, where NVIDIA's MPS shares the GPU.
-    """
+def outcomes(tmp_path_factory):
+    """What each step said, from a process confined like one that runs answers on a GPU; empty: it succeeded."""
     folder, outside = tmp_path_factory.mktemp("inside"), tmp_path_factory.mktemp("outside")
-    for name in ("secret", "log"):
-        (outside / name).write_text("another student's")
+    (outside / "secret").write_text("another student's")
     # Compiling, not interpreting, as in that process; what is compiled is kept in the folder only.
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder)}
-    environment["CUDA_MPS_PIPE_DIRECTORY"] = str(outside / "nowhere")
     command = [sys.executable, "-c", SCRIPT, str(folder), str(outside), str(os.getpid())]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(outside / "control"))
@@ -345,18 +303,6 @@ def both(tmp_path_factory):
         child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout)
-
-
-@pytest.fixture
-def outcomes(both):
-    """Where the GPU is not shared."""
-    return both[0]
-
-
-@pytest.fixture
-def shared(both):
-    """Where it is."""
-    return both[1]
 
 
 @pytest.mark.parametrize("step", GRANTED)
@@ -387,25 +333,13 @@ def test_what_libraries_try_is_answered_as_they_expect(outcomes, step, says):
     assert outcomes[step].partition(":")[0] == says
 
 
-@pytest.mark.parametrize("step", SHARED_GRANTED)
-def test_what_mps_needs_is_granted_where_it_shares_the_gpu(shared, step):
-    assert shared[step] == ""
-
-
-@pytest.mark.skipif(not (sandbox.landlock_version() and syscalls.supported()), reason="this kernel lacks one of both")
-@pytest.mark.parametrize("step", SHARED_REFUSED)
-def test_what_mps_does_not_need_is_refused(shared, step):
-    assert shared[step].startswith("PermissionError")
-
-
 @pytest.mark.parametrize(("step", "says"), BY_LIMIT.items())
 def test_memory_and_files_have_limits(outcomes, step, says):
     assert says in outcomes[step]
 
 
-def test_every_step_was_looked_at(outcomes, shared):
+def test_every_step_was_looked_at(outcomes):
     assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_FILTER, *BY_FILTER_IN_OTHER_WORDS, *BY_LIMIT}
-    assert set(shared) == {*SHARED_GRANTED, *SHARED_REFUSED}
 
 
 @pytest.mark.parametrize(("above", "readable"), [("site-packages", True), ("home", False)])
@@ -451,14 +385,6 @@ def test_the_doctor_says_what_confines_answers_here(monkeypatch):
     ((_, sentence),) = sandbox_report.rows(trial=False)
     assert "files are open to them, as this kernel has no Landlock" in sentence
     assert "network open, as" in sentence
-
-
-def test_the_doctor_says_what_mps_opens(monkeypatch):
-    monkeypatch.setattr(sandbox_report.runtime, "MODE", "gpu")
-    for folder in ("", "/tmp/nvidia-mps"):
-        monkeypatch.setattr(sandbox, "mps_folder", lambda folder=folder: folder)
-        ((_, sentence),) = sandbox_report.rows(trial=False)
-        assert ("MPS shares the GPU" in sentence) == bool(folder)
 
 
 @pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])

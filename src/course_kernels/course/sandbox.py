@@ -4,10 +4,9 @@ Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those 
 seccomp filter, see `syscalls`; each is left out where the kernel lacks it.
 
 Where a GPU is used, more is let through: its devices, and memory that is shared, which no limit counts and which ends
-with the process. CUDA needs no more as long as a program has the GPU for itself. Where NVIDIA's MPS shares it, programs
-talk to MPS by sockets and through files in /dev/shm. Then an answer can do this, too: reach MPS and whatever else
-listens at a socket of the same kind (SOCK_SEQPACKET; Docker, D-Bus and agents for keys do not), and read, change and
-leave files of this user in /dev/shm.
+with the process. That is what one program of CUDA's was seen to need. What several need to share memory or, by NVIDIA's
+MPS, a GPU is closed: files in /dev/shm would stay, and from one of them CUDA takes the path of a library to load into
+the user's other programs. So answers run beside MPS, and not at all where the GPU is set to admit MPS alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import glob
 import os
 import resource
 import signal
-import stat
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -32,7 +30,6 @@ _RULE_PATH_BENEATH, _VERSION_FLAG = 1, 1
 # Access rights by the Landlock version that brought them: everything that changes a file or a folder.
 _WRITE = {1: (1 << 1) | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: 1 << 14}
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE, _DEVICE = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
-_REMOVE_FILE, _MAKE_FILE = 1 << 5, 1 << 8
 _READ = _EXECUTE | _READ_FILE | _READ_FOLDER
 _USE = _READ | _WRITE_FILE | _TRUNCATE
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE
@@ -49,7 +46,6 @@ _GPU = (
     "/proc/stat", "/proc/sys", "/proc/version", "/sys",
 )  # fmt: skip
 _GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg")  # the last under WSL
-_SHARED_MEMORY = "/dev/shm"
 # CUDA names its threads by files here, opened to be truncated, and takes a refusal for a failure of the system (304).
 _OWN_THREADS = "/proc/self/task"
 _PACKAGES = ("site-packages", "dist-packages")
@@ -93,15 +89,6 @@ def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails instead
 
 
-def mps_folder() -> str:
-    """The folder by which programs reach NVIDIA's MPS, where it shares the GPU of this machine; else empty."""
-    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
-    try:
-        return folder if stat.S_ISSOCK(os.stat(os.path.join(folder, "control")).st_mode) else ""
-    except OSError:
-        return ""
-
-
 def _installed() -> Iterator[str]:
     """Where Python and its packages are, and this one."""
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(__file__).resolve().parents[1]))
@@ -127,8 +114,7 @@ def confine(
     """Leave this process what it needs to compute, as far as the kernel can.
 
     It can then read its own program and nothing of the user's, and change no file. It starts no process, has no
-    network, and can neither signal nor trace nor limit nor place nor connect to a process outside; of the exceptions,
-    where NVIDIA's MPS shares a GPU, this module's docstring tells.
+    network, and can neither signal nor trace nor limit nor place nor connect to a process outside.
 
     Args:
         readable: folders that it may read in addition.
@@ -140,8 +126,7 @@ def confine(
     """
     if FILES not in without:
         _landlock(readable, writable, gpu)
-    connects = gpu and bool(mps_folder())
-    if CALLS not in without and not syscalls.forbid(processes=programs, driver=gpu, connects=connects):
+    if CALLS not in without and not syscalls.forbid(processes=programs, driver=gpu):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
 
@@ -168,9 +153,6 @@ def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
     if gpu:
         devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]
         rules += [(place, _READ) for place in _GPU] + [(place, _USE) for place in (*devices, _OWN_THREADS)]
-        if folder := mps_folder():
-            rules += [(folder, _READ_FILE | _READ_FOLDER | _WRITE_FILE)]
-            rules += [(_SHARED_MEMORY, _USE & ~_EXECUTE | _MAKE_FILE | _REMOVE_FILE)]
     if writable is not None:
         rules.append((writable, everything))
     try:

@@ -94,10 +94,6 @@ def rows(trial: bool = True) -> list[tuple[str, str]]:
     files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
     others = "closed (seccomp)" if syscalls.supported() else "open, as no calls of this kernel can be filtered"
     kept = f"your files are {files}, other processes and the network {others}"
-    if runtime.MODE == "gpu" and sandbox.mps_folder():
-        kept += (
-            "; NVIDIA's MPS shares the GPU: its sockets, others of their kind and /dev/shm are open to what runs there"
-        )
     found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
     if runtime.MODE == "gpu" and trial:
         found.append(("on the GPU", _on_gpu()))

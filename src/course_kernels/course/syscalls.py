@@ -63,7 +63,7 @@ def _refuse(error: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | error)
 
 
-def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool, connects: bool) -> bytes:
+def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) -> bytes:
     """The filter. Every rule for one call ends in a return, so a rule is skipped as a whole or not at all."""
     argument = lambda index: _instruction(_LOAD, _ARGUMENTS + 8 * index)  # noqa: E731 (its low half)
     allow = _instruction(_RETURN, _ALLOW)
@@ -81,8 +81,7 @@ def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool, 
     kind = [argument(1), _instruction(_AND, _KIND)]
     connected = [_instruction(_EQUAL, _STREAM, 1, 0), _instruction(_EQUAL, _SEQUENCE, 0, 1)]
     rules["socketpair"] = [*kind, *connected, allow, _refuse()]
-    if not connects:
-        rules["connect"] = [_refuse(errno.ENOENT)]  # which libraries meet everywhere: nobody listens there
+    rules["connect"] = [_refuse(errno.ENOENT)]  # nobody listens there: libraries know that, CUDA where MPS is not
     if not processes:
         rules.update({name: [_refuse()] for name in (*_RUNS_PROGRAMS, "vfork") if name in numbers})
     if driver:
@@ -106,18 +105,17 @@ def supported() -> bool:
     return platform.machine() in _NUMBERS and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
 
 
-def forbid(processes: bool = False, driver: bool = False, connects: bool = False) -> bool:
+def forbid(processes: bool = False, driver: bool = False) -> bool:
     """Forbid this process, for good, what an answer has no need of.
 
-    It makes no socket. A GPU's driver makes one, under which other programs of CUDA's would find it: of sockets of
-    this machine those that keep messages in sequence are let through for it, and can be given a name. Neither they
-    nor any others can be connected, and nothing is sent to a name, unless `connects`.
+    It makes no socket. A GPU's driver makes one, at which other programs of CUDA's would find it, and fails where it
+    cannot name it and listen. That much is let through, with a GPU, for sockets of this machine of the driver's kind
+    (SOCK_SEQPACKET). None can be connected, whether from here or to here, and nothing can be sent to a name.
 
     Args:
         processes: whether it may start programs, as a compiler does that calls an assembler. A copy of itself, and
             with it a bomb of copies, it may not start in any case.
         driver: whether a GPU's driver works in it, which wants shared memory and a local socket.
-        connects: whether such a socket can be connected: to which name a filter cannot see.
 
     Returns:
         Whether the kernel agreed.
@@ -125,7 +123,7 @@ def forbid(processes: bool = False, driver: bool = False, connects: bool = False
     if not supported():
         return False
     arch, numbers = _NUMBERS[platform.machine()]
-    code = _program(arch, {**numbers, **_EVERYWHERE}, processes, driver, connects)
+    code = _program(arch, {**numbers, **_EVERYWHERE}, processes, driver)
     libc = ctypes.CDLL(None, use_errno=True)
     text = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(text))
