@@ -66,6 +66,18 @@ def test_readme_has_every_lesson_once_those_to_come_included():
     assert to_come == missing, "the table has the lessons that are there, the line below it the others"
 
 
+def test_the_map_has_every_lesson_in_order():
+    rows = re.findall(r"^# \| \[(\d\d) [^]]+\]\((\w+)\.ipynb\)", SOURCES[0].read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for _, name in rows] == names(SOURCES)[1:]
+    assert all(name.startswith(f"{number}_") for number, name in rows)
+
+
+def test_every_lesson_ends_with_the_way_to_the_next():
+    ends = ["".join(path.read_text(encoding="utf-8").rstrip().splitlines()[-2:]) for path in SOURCES]
+    found = [re.search(r"(Next|Back to the map): \[[^]]+\]\((\w+)\.ipynb\)", end)[2] for end in ends]
+    assert found == [*names(SOURCES)[1:], names(SOURCES)[0]]
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
 def test_notebook_is_in_step_with_its_source(path):
     assert render.differences(path) == []

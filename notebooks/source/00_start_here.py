@@ -87,6 +87,10 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [03 Static round-robin](03_static_round_robin.ipynb) | how does one launch find its way through many problems? |
 # | [04 Scheduling](04_scheduling.ipynb) | who should compute which tile, and when? |
 # | [05 TMA descriptors](05_tma_descriptors.ipynb) | what does Hopper's hardware take over? |
+# | [06 Autotuning](06_autotuning.ipynb) | which configuration is fast, and how does a call find it? |
+# | [07 Contiguous offsets](07_contiguous_offsets.ipynb) | when all groups lie in one matrix, what becomes simpler? |
+# | [08 CUTLASS operators](08_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
+# | [12 Performance](12_performance.ipynb) | how is a rate measured so that one may believe it? |
 #
 # Read in order; each lesson takes half an hour to an hour. Run a cell with Shift+Enter, change it, run it again:
 # nothing can break. Some cells fail **on purpose**, to show a mistake; the text before them says so.

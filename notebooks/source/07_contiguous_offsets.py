@@ -640,4 +640,4 @@ for row in results["rows"].values():
 # - The modes are a layer's forward and backward pass; the tail is zero, empty groups are ordinary, any alignment works.
 #
 # All of this was Triton's view of the machine. What would a library say that programs Hopper's parts one by one?
-# Next come CUTLASS's operators. Back to the map: [00 Start here](00_start_here.ipynb).
+# Next: [08 CUTLASS operators](08_cutlass_operators.ipynb).

@@ -507,47 +507,45 @@ for before in (2, 1, 0, -1):
 #
 # ## What it costs
 #
-# Recorded on an H200, in one run with its peers, each result verified first. Right of 1 our kernel is faster.
+# The record of an H200 has everybody's times in one run, each result verified first. Where it has this kernel's, the
+# picture shows how far that is ahead (right of 1) and the table its rates, with factors of time against lesson 07's
+# kernel, the best peers, and the dense product of the same size, which is no peer but the ceiling: there 1.00 is the
+# most to be hoped for.
 
 # %%
 from course_kernels.bench import record
 from course_kernels.viz import rates
 
 results = record.load("grouped_mm")
-mine = results["providers"].get("cute", {"absent": "it was not measured"})
-rows = results["rows"].values()
+about, rows, known = results["provenance"], results["rows"].values(), results["providers"]
 passes = [of for of in ("forward", "dA", "dB") if any("cute" in row["us"].get(of, {}) for row in rows)]
-rates.ahead(results, "cute", passes) if passes else print(f"No times of cute in the record: {mine['absent']}.")
-
-# %% [markdown]
-# The rates, with factors of time against lesson 07's kernel, the best peers, and the dense product of the same size,
-# which is no peer but the ceiling: there 1.00 is the most to be hoped for.
-
-# %%
-others = [name for name in ("triton", "quack", "torch", "dense") if name in results["providers"]]
+others = [name for name in ("triton", "quack", "torch", "dense") if name in known]
+print(f"{about['gpu']}, torch {about['torch']}, {about['date'][:10]}, {results['dtype']}")
 if passes:
-    about = results["provenance"]
-    print(f"{about['gpu']}, torch {about['torch']}, {about['date'][:10]}, {results['dtype']}")
     print(" " * 58 + "".join(f"{name:>8}" for name in others))
-for row in rows:
-    us = {name: each["median_us"] for name, each in row["us"]["forward"].items()}
-    if "cute" in us:
+    for row in rows:
+        us = {name: each["median_us"] for name, each in row["us"]["forward"].items()}
         factors = "".join(f"{us[name] / us['cute']:8.2f}" if name in us else f"{'–':>8}" for name in others)
         print(f"{row['title']:42}{row['rate']['forward']['cute']:7.4g} {row['unit']:8}{factors}")
+    rates.ahead(results, "cute", passes)
+else:
+    why = known.get("cute", {"absent": "it was not measured yet"})["absent"]
+    print(f"This record has no times of our kernel: {why}.")
+    print("On a Hopper GPU, `course bench --providers cute triton torch` measures them.")
 
 # %% [markdown]
-# One row is the problem with which this lesson began, NVIDIA's own example. Everybody's times:
+# One row is the problem with which this lesson began, NVIDIA's own example. Everybody's times that are on record:
 
 # %%
 example = next(row for row in rows if (sum(row["sizes"]), len(row["sizes"]), row["N"], row["K"]) == (total_m, G, N, K))
-for name, us in example["us"]["forward"].items() if passes else ():
-    label, rate = results["providers"][name]["label"], example["rate"]["forward"][name]
+for name, us in example["us"]["forward"].items():
+    label, rate = known[name]["label"], example["rate"]["forward"][name]
     print(f"{label:34} {us['median_us']:6.1f} µs {rate:5.0f} {example['unit']}")
 
 # %% [markdown]
-# Look for the pictures in the rows. Where should hiding the store matter most, and where the bytes that L2 is spared?
-# Say which rows, by K and by the rows of a group, and then compare with the column `triton`: that kernel computes the
-# same without either. Lesson 12 asks what is left.
+# Where should hiding the store matter most, and where the bytes that L2 is spared? Say in which rows of the benchmark
+# ([lesson 12](12_performance.ipynb) draws them all), by K and by the rows of a group, before you look: lesson 07's
+# kernel, `triton`, computes the same without either.
 #
 # ## Try it here
 #
@@ -581,4 +579,4 @@ for name, us in example["us"]["forward"].items() if passes else ():
 # - One warp copies, eight multiply, and a ring of stages lets neither wait. Ping-pong hides the store, a cluster halves
 #   what it shares, and a window spares the mask.
 #
-# Back to the map: [00 Start here](00_start_here.ipynb).
+# What is fast? Next: [12 Performance](12_performance.ipynb), how to measure it, and every peer on one roofline.
