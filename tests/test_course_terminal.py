@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import subprocess
@@ -44,6 +45,8 @@ def test_a_terminal_gets_colour():
     assert "  \x1b[31m✗\x1b[0m tail" in shown
     assert "      ✗ is no mark here" in shown
     assert "\x1b[1;33mnot yet: 2 of 6 points\x1b[0m" in shown
+    shown = terminal.result(dataclasses.replace(RESULT, status="unchecked").text())
+    assert "\x1b[1;33mnot checked: 2 of 6 points so far\x1b[0m" in shown
 
 
 @pytest.mark.usefixtures("tty")

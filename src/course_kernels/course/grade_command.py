@@ -151,7 +151,7 @@ def _again(grades: list) -> list[str]:
     said = Counter(each.message for each in grades).most_common()
     lines = [f"{_many(number, 'answer')}: {message}" for message, number in said[:5]]
     lines += [f"{len(said) - 5} more messages, see the table"] if len(said) > 5 else []
-    return [*lines, "Nothing of these is kept: the same command checks them again, once that is repaired."]
+    return [*lines, "They are checked again each time: repair that (`course doctor` says more), and run this again."]
 
 
 def _nobody(arguments: argparse.Namespace, exercises: list, missing: list) -> str:
