@@ -525,8 +525,9 @@ if passes:
     print(" " * 58 + "".join(f"{name:>8}" for name in others))
     for row in rows:
         us = {name: each["median_us"] for name, each in row["us"]["forward"].items()}
-        factors = "".join(f"{us[name] / us['cute']:8.2f}" if name in us else f"{'–':>8}" for name in others)
-        print(f"{row['title']:42}{row['rate']['forward']['cute']:7.4g} {row['unit']:8}{factors}")
+        if "cute" in us:
+            factors = "".join(f"{us[name] / us['cute']:8.2f}" if name in us else f"{'–':>8}" for name in others)
+            print(f"{row['title']:42}{row['rate']['forward']['cute']:7.4g} {row['unit']:8}{factors}")
     rates.ahead(results, "cute", passes)
 else:
     why = known.get("cute", {"absent": "it was not measured yet"})["absent"]
