@@ -298,6 +298,11 @@ def test_the_number_of_clusters_is_given_and_no_driver_asked(target, given, told
         cutlass_ops.compile(operator, described(), target, clusters=given)
 
 
+def test_what_is_no_operator_is_told():
+    with pytest.raises(TypeError, match=r"operator must be one that discover has found, got int"):
+        cutlass_ops.compile(0, described(), "90a")
+
+
 def test_a_number_of_clusters_that_is_not_known_or_none():
     operator = cutlass_ops.discover(described(), "110f")[0]
     with pytest.raises(ValueError, match=r"clusters must be given for sm_110f: .* 90, 100 only"):

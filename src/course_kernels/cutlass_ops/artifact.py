@@ -73,10 +73,13 @@ def compile(
             machine's GPU is one that the code runs on, what its driver says, else its SMs (``SMS``) over the cluster's.
 
     Raises:
+        TypeError: ``operator`` is none.
         NoOperator: the operator does not take these operands on this target.
         ValueError: the number of clusters is not known for the target, or is not positive.
         CompileError: the compiler's message.
     """
+    if not isinstance(operator, ops.Operator):
+        raise TypeError(f"operator must be one that discover has found, got {type(operator).__name__}")
     target = find_target(target)
     _check(operator, args, target)
     if clusters is None and not _runs_here(target):
