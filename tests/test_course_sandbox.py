@@ -200,6 +200,22 @@ def visitor():
     listener.accept()
 
 @tried
+def device():
+    os.mknod(os.path.join(folder, "device"), 0o20600, os.makedev(1, 5))
+
+@tried
+def name_of_the_machine():
+    socket.sethostname(socket.gethostname())
+
+@tried
+def mode_of_the_users_file():
+    path = Path(outside, "secret")
+    now = path.stat().st_mode, path.stat().st_mtime
+    path.chmod(0o777)
+    os.utime(path, (1, 1))
+    return "changed" * (now != (path.stat().st_mode, path.stat().st_mtime))
+
+@tried
 def priority_of_another():
     os.setpriority(os.PRIO_PROCESS, parent, os.getpriority(os.PRIO_PROCESS, parent))
 
@@ -274,14 +290,18 @@ GRANTED = (
 )  # fmt: skip
 BY_LANDLOCK = (
     "memory_of_another", "name_of_another", "file_of_the_user", "new_file_of_the_user", "passwords",
-    "lasting_memory_file",
+    "lasting_memory_file", "device",
 )  # fmt: skip
+BY_RIGHTS = ("name_of_the_machine",)
 BY_FILTER = (
     "copy", "signal_to_another", "limit_of_another", "udp", "tcp", "stream", "datagram", "datagram_of_a_pair",
     "kernels_network", "visitor", "priority_of_another", "priority_of_a_user", "disk_priority_of_another",
     "lasting_memory", "lasting_messages", "trace_of_another",
 )  # fmt: skip
-BY_FILTER_IN_OTHER_WORDS = {"connection": "FileNotFoundError", "message_to_a_name": "OSError", "place_of_another": ""}
+BY_FILTER_IN_OTHER_WORDS = {
+    "connection": "FileNotFoundError", "message_to_a_name": "OSError", "place_of_another": "",
+    "mode_of_the_users_file": "",
+}  # fmt: skip
 NEEDS = {
     "c_compiler": Path(sysconfig.get_path("include"), "Python.h"),
     "list_of_libraries": Path("/sbin/ldconfig"),
@@ -320,6 +340,11 @@ def test_files_of_others_are_refused(outcomes, step):
     assert outcomes[step].startswith("PermissionError")
 
 
+@pytest.mark.parametrize("step", BY_RIGHTS)
+def test_what_root_may_do_is_refused(outcomes, step):
+    assert outcomes[step].startswith("PermissionError")
+
+
 @pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
 @pytest.mark.parametrize("step", BY_FILTER)
 def test_other_processes_and_machines_are_refused(outcomes, step):
@@ -339,7 +364,7 @@ def test_memory_and_files_have_limits(outcomes, step, says):
 
 
 def test_every_step_was_looked_at(outcomes):
-    assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_FILTER, *BY_FILTER_IN_OTHER_WORDS, *BY_LIMIT}
+    assert set(outcomes) == {*GRANTED, *BY_LANDLOCK, *BY_RIGHTS, *BY_FILTER, *BY_FILTER_IN_OTHER_WORDS, *BY_LIMIT}
 
 
 @pytest.mark.parametrize(("above", "readable"), [("site-packages", True), ("home", False)])

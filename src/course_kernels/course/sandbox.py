@@ -32,6 +32,7 @@ _WRITE = {1: (1 << 1) | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: 1 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE, _DEVICE = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_FOLDER
 _USE = _READ | _WRITE_FILE | _TRUNCATE
+_MAKE_DEVICE_OR_SOCKET = 1 << 6 | 1 << 9 | 1 << 11
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE
 _NET = 3  # version 4: bind and connect by TCP
 _SCOPE_SIGNAL_AND_SOCKETS = 3  # version 6: nothing outside may be signalled
@@ -49,6 +50,8 @@ _GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg")  # the last un
 # CUDA names its threads by files here, opened to be truncated, and takes a refusal for a failure of the system (304).
 _OWN_THREADS = "/proc/self/task"
 _PACKAGES = ("site-packages", "dist-packages")
+_CAPABILITIES = 0x20080522  # version of how they are laid out
+_OPEN_ANYTHING = 1 << 1 | 1 << 2  # those about opening files
 
 FILES, CALLS, LIMITS = "files", "calls", "limits"
 LAYERS = (FILES, CALLS, LIMITS)  # of which a trial can leave one out, to see which is in a GPU's way
@@ -118,7 +121,7 @@ def confine(
 
     Args:
         readable: folders that it may read in addition.
-        writable: a folder in which it may do everything.
+        writable: a folder in which it may do everything, but make devices and sockets.
         programs: whether it may start other programs, as a compiler does.
         gpu: whether it needs a GPU. Must come before CUDA's start: what is forbidden holds for the threads that this
             one starts from now on.
@@ -126,9 +129,20 @@ def confine(
     """
     if FILES not in without:
         _landlock(readable, writable, gpu)
-    if CALLS not in without and not syscalls.forbid(processes=programs, driver=gpu):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
+    if CALLS not in without:
+        _renounce()
+        if not syscalls.forbid(processes=programs, driver=gpu):
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
+
+
+def _renounce() -> None:
+    """Of what root may do beyond others keep the opening of files: the course may be installed as another user."""
+    libc, header, rights = _libc(), struct.pack("<Ii", _CAPABILITIES, 0), ctypes.create_string_buffer(24)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor does starting a program bring anything back
+    if libc.capget(header, rights) == 0:
+        effective, permitted = (each & _OPEN_ANYTHING for each in struct.unpack_from("<2I", rights))
+        libc.capset(header, struct.pack("<6I", effective, permitted, 0, 0, 0, 0))
 
 
 def landlock_version() -> int:
@@ -154,7 +168,7 @@ def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
         devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]
         rules += [(place, _READ) for place in _GPU] + [(place, _USE) for place in (*devices, _OWN_THREADS)]
     if writable is not None:
-        rules.append((writable, everything))
+        rules.append((writable, everything & ~_MAKE_DEVICE_OR_SOCKET))
     try:
         for place, allowed in rules:
             with contextlib.suppress(OSError):  # not every machine has every place

@@ -3,7 +3,8 @@
 Memory that its limit misses it gets with a GPU alone.
 
 A seccomp filter, made for one process after it was forked. Where the kernel or the processor has none, `forbid` says
-so and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed.
+so and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed. Of a few
+calls a library would rather hear that they succeeded: those do nothing, and return 0.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ _KIND, _STREAM, _SEQUENCE = 0xF, 1, 5
 _NUMBERS = {
     "x86_64": (0xC000003E, {
         "mmap": 9, "shmget": 29, "socket": 41, "connect": 42, "accept": 43, "socketpair": 53, "clone": 56, "fork": 57,
-        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "msgget": 68, "ptrace": 101, "rt_sigqueueinfo": 129,
-        "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "mount": 165, "tkill": 200,
-        "sched_setaffinity": 203, "tgkill": 234, "mq_open": 240, "add_key": 248, "keyctl": 250, "ioprio_set": 251,
-        "unshare": 272, "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302,
-        "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319,
-        "bpf": 321, "execveat": 322, "userfaultfd": 323,
+        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "msgget": 68, "chmod": 90, "fchmod": 91, "chown": 92,
+        "fchown": 93, "lchown": 94, "ptrace": 101, "rt_sigqueueinfo": 129, "utime": 132, "setpriority": 141,
+        "sched_setparam": 142, "sched_setscheduler": 144, "mount": 165, "setxattr": 188, "lsetxattr": 189,
+        "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200,
+        "sched_setaffinity": 203, "tgkill": 234, "utimes": 235, "mq_open": 240, "add_key": 248, "keyctl": 250,
+        "ioprio_set": 251, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "utimensat": 280,
+        "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302, "setns": 308,
+        "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319, "bpf": 321,
+        "execveat": 322, "userfaultfd": 323,
     }),
     "aarch64": (0xC00000B7, {
-        "ioprio_set": 30, "mount": 40, "unshare": 97, "ptrace": 117, "sched_setparam": 118, "sched_setscheduler": 119,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+        "ioprio_set": 30, "mount": 40, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "utimensat": 88,
+        "unshare": 97, "ptrace": 117, "sched_setparam": 118, "sched_setscheduler": 119,
         "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140,
         "mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194, "socket": 198, "socketpair": 199, "accept": 202,
         "connect": 203, "add_key": 217, "keyctl": 219, "clone": 220, "execve": 221, "mmap": 222,
@@ -44,9 +50,18 @@ _NUMBERS = {
         "execveat": 281, "userfaultfd": 282,
     }),
 }  # fmt: skip
-_EVERYWHERE = {"pidfd_send_signal": 424, "io_uring_setup": 425, "clone3": 435, "pidfd_getfd": 438, "memfd_secret": 447}
+_EVERYWHERE = {
+    "pidfd_send_signal": 424, "io_uring_setup": 425, "clone3": 435, "pidfd_getfd": 438, "memfd_secret": 447,
+    "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+}  # fmt: skip
 _RUNS_PROGRAMS = ("execve", "execveat")
 _ONLY_ITSELF = ("kill", "tgkill", "prlimit64", "sched_setaffinity")  # their first argument is a process
+# Modes, owners, times of files: Landlock leaves them alone. A linker that marks its result as a program must not fail.
+_ATTRIBUTES = (
+    "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat",
+    "utimensat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
+    "removexattrat", "file_setattr",
+)  # fmt: skip
 _DRIVERS_OWN = ("mmap", "memfd_create")  # what a GPU's driver does itself: memory that is shared and in no file
 # Where a thread runs, by its number, which a filter cannot tell from a process's. A driver that places its threads
 # must not fail, nor may an answer place other processes: with a GPU, nothing is done for others, and no error told.
@@ -82,7 +97,9 @@ def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) 
     connected = [_instruction(_EQUAL, _STREAM, 1, 0), _instruction(_EQUAL, _SEQUENCE, 0, 1)]
     rules["socketpair"] = [*kind, *connected, allow, _refuse()]
     rules["connect"] = [_refuse(errno.ENOENT)]  # nobody listens there: libraries know that, CUDA where MPS is not
-    if not processes:
+    if processes:
+        rules.update({name: [_refuse(0)] for name in _ATTRIBUTES if name in numbers})
+    else:
         rules.update({name: [_refuse()] for name in (*_RUNS_PROGRAMS, "vfork") if name in numbers})
     if driver:
         rules = {name: rule for name, rule in rules.items() if name not in _DRIVERS_OWN}
