@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from course_kernels.course import command, grading, handed_in, journal, judges, manifest, unpack
+from course_kernels.course import command, grading, handed_in, journal, judges, manifest, submission, unpack
 from course_kernels.course.handed_in import Answer, Submission
 from course_kernels.course.journal import Journal
 from course_kernels.course.results import NOT_ON_GPU, ONLY_ON_GPU
@@ -34,12 +34,12 @@ ANSWER = PREFIX + "return sizes\n"
 
 
 def notebook(*sources, marked=True):
-    """A stored notebook whose last code cell is the answer's."""
+    """A stored notebook; True marks its last code cell as the answer's, a number that cell from the end."""
     cells = [{"cell_type": "markdown", "metadata": {}, "source": ["text"]}]
     for source in sources:
         cells.append({"cell_type": "code", "metadata": {}, "source": source.splitlines(True), "outputs": []})
     if marked:
-        cells[-1]["metadata"]["nbgrader"] = {"grade_id": "answer"}
+        cells[-int(marked)]["metadata"]["nbgrader"] = {"grade_id": "answer"}
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
 
 
@@ -128,6 +128,62 @@ def test_a_notebooks_name_counts_before_its_content(tmp_path):
 def test_one_notebook_may_hold_several_answers(tmp_path):
     hand_in(tmp_path, {"ann.ipynb": notebook(ANSWER, "def product_tile(a):\n    pass", marked=False)})
     assert collected(tmp_path) == {"ann": {"01_offsets": ["ann.ipynb"], "02_tail_masks": ["ann.ipynb"]}}
+
+
+HOLE = f'{PREFIX}raise NotImplementedError("TODO 01: later")'
+NBGRADERS = f"{PREFIX}# YOUR CODE HERE\n    raise NotImplementedError()"
+
+
+@pytest.mark.parametrize(
+    ("sources", "marked", "expected"),
+    [
+        ((HOLE, ANSWER), 2, [(2, HOLE), (3, ANSWER)]),
+        ((NBGRADERS, ANSWER), 2, [(2, NBGRADERS), (3, ANSWER)]),
+        ((ANSWER, HOLE), 1, [(3, HOLE), (2, ANSWER)]),
+        ((PREFIX + "return 1", ANSWER), 2, [(2, PREFIX + "return 1"), (3, ANSWER)]),
+        ((PREFIX + "return 1", PREFIX + "return 2", ANSWER), 3,
+         [(3, PREFIX + "return 2"), (2, PREFIX + "return 1"), (4, ANSWER)]),
+        ((PREFIX + "return 1", PREFIX + "return 2", ANSWER), 2,
+         [(2, PREFIX + "return 1"), (3, PREFIX + "return 2"), (4, ANSWER)]),
+        (("x = 1", ANSWER, "# def describe_groups(sizes)"), 3, [(None, ANSWER)]),
+        ((ANSWER, ANSWER), 2, [(None, ANSWER)]),
+        (("def described_groups(sizes): pass",), 1, [(None, "def described_groups(sizes): pass")]),
+    ],
+)  # fmt: skip
+def test_every_cell_that_defines_the_function_is_a_version(tmp_path, sources, marked, expected):
+    hand_in(tmp_path, {"ann/01_offsets.ipynb": notebook(*sources, marked=marked)})
+    (found,), _ = handed_in.collect(tmp_path, BOTH)
+    name = "01_offsets.ipynb"
+    wanted = [(name if cell is None else f"{name}, cell {cell}", source.strip()) for cell, source in expected[::-1]]
+    assert [(each.where, each.source.strip()) for each in found.answers["01_offsets"]] == wanted
+    assert submission.of_notebook(tmp_path / "ann" / name, OFFSETS.function).strip() == wanted[0][1]
+
+
+def test_of_several_notebooks_no_cell_with_a_hole_takes_anothers_place(tmp_path):
+    holes = {f"ann/{i}/01_offsets.ipynb": notebook(f"{HOLE}  # {i}", f"{ANSWER}# {i}", marked=2) for i in range(4)}
+    hand_in(tmp_path, holes)
+    (found,), _ = handed_in.collect(tmp_path, BOTH)
+    assert [each.where for each in found.answers["01_offsets"]] == [f"{i}/01_offsets.ipynb, cell 3" for i in range(4)]
+    assert found.more == {"01_offsets": 4}
+
+
+@pytest.mark.parametrize(
+    ("cell", "runs"),
+    [
+        (f"{ANSWER}check(describe_groups)\nprint(\n  offs)\nx = 1", f"{ANSWER}\n\n\nx = 1"),
+        (f"{ANSWER}result = check(describe_groups)", f"{ANSWER}\n"),
+        (f"display(batch)\n{ANSWER}", f"\n{ANSWER}"),
+        (f"{ANSWER}x = 1; print(x)", None),
+        (f"def check(x):\n    return x\nx = check(1)\n{ANSWER}", None),
+        (f"{ANSWER}x = sum([1])\nprint.x()\nif x:\n    print(x)", None),
+        (f"{ANSWER}\x0c\nprint(offs)", None),
+        (f"{ANSWER})\nprint(offs)", None),
+    ],
+)
+def test_what_only_looks_at_an_answer_does_not_run(tmp_path, cell, runs):
+    hand_in(tmp_path, {"01_offsets.ipynb": notebook(cell)})
+    found = submission.of_notebook(tmp_path / "01_offsets.ipynb", OFFSETS.function)
+    assert found.splitlines() == (cell if runs is None else runs).splitlines()
 
 
 def test_versions_the_handed_out_name_first_and_no_text_twice(tmp_path):
@@ -728,6 +784,8 @@ def a_class(tmp_path_factory):
         "ida/01_offsets.ipynb": answer(")("),
         # What runs is the cell with the answer: not the cells before it, and no output is looked at.
         "jim/01_offsets.ipynb": notebook("raise SystemExit", "1/0", PREFIX + RIGHT),
+        # Nor does it matter which cell that is, and what it calls beside the function.
+        "lea/01_offsets.ipynb": notebook(PREFIX + TODO, f"{PREFIX}{RIGHT}check(describe_groups)", marked=2),
         "@kim/01_offsets.ipynb": answer("return 1"),
     })  # fmt: skip
     command = [sys.executable, "-m", "course_kernels.course.command", "grade", "in", "--out", "g.csv", "--only", "01",
@@ -742,17 +800,18 @@ def grades_of(path):
 def test_a_class_is_graded(a_class):
     folder, done = a_class
     assert (done.returncode, done.stderr) == (1, "")
-    assert "11 students, 1 exercise, seed 3" in done.stdout
+    assert "12 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
     grades = grades_of(folder / "g.csv")
     assert {name: row["status"] for name, row in grades.items()} == {
         "'@kim": "failed", "ann": "passed", "bob": "todo", "cas": "failed", "dan": "failed", "eve": "failed",
-        "fay": "failed", "gus": "refused", "hal": "missing", "ida": "failed", "jim": "passed",
+        "fay": "failed", "gus": "refused", "hal": "missing", "ida": "failed", "jim": "passed", "lea": "passed",
     }  # fmt: skip
     points = {name: int(row["points"]) for name, row in grades.items()}
-    assert (points["ann"], points["jim"]) == (10, 10)
+    assert (points["ann"], points["jim"], points["lea"]) == (10, 10, 10)
+    assert grades["lea"]["message"] == "the best of 2 versions: 01_offsets.ipynb, cell 3"
     assert 0 < points["cas"] < 10
-    assert sum(points.values()) == 20 + points["cas"]
+    assert sum(points.values()) == 30 + points["cas"]
     assert "ends the program" in grades["dan"]["message"]
     assert "cannot import os" in grades["eve"]["message"]
 

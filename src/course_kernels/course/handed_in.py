@@ -30,14 +30,16 @@ class Answer:
     """One version of an answer.
 
     Attributes:
-        where: its notebook's path in what was handed in.
+        where: its notebook's path in what was handed in, and the cell where several may be the answer.
         source: of the cell that holds it; empty where that cannot be had.
         refused: why it cannot; empty otherwise.
+        hole: whether something in it still has to be written.
     """
 
     where: str
     source: str = ""
     refused: str = ""
+    hole: bool = False
 
 
 @dataclass
@@ -135,8 +137,8 @@ def sort_out(student: str, files: Sequence[File], exercises: Sequence[Exercise])
         exercises: that are graded.
     """
     found = Submission(student)
-    named: dict[str, list[Answer]] = {}
-    defined: dict[str, list[Answer]] = {}
+    named: dict[str, list[tuple[tuple, Answer]]] = {}
+    defined: dict[str, list[tuple[tuple, Answer]]] = {}
     for file in files:
         exercise, _ = _named(PurePosixPath(file.where).stem, exercises)
         cells, refused = [], file.refused
@@ -146,17 +148,17 @@ def sort_out(student: str, files: Sequence[File], exercises: Sequence[Exercise])
             except ValueError as error:
                 refused = str(error)
         if exercise is not None:
-            answer = Answer(file.where, refused=refused) if refused else _answer(file.where, cells, exercise)
-            named.setdefault(exercise.name, []).append(answer)
+            read = [Answer(file.where, refused=refused)] if refused else _answers(file.where, cells, exercise)
+            named.setdefault(exercise.name, []).extend(_ranked(file, read, exercise))
         elif refused:
             found.notes.append(f"{file.where}: {refused}")
         for each in exercises if exercise is None else ():
-            if any(f"def {each.function}(" in source for _, source in cells):
-                defined.setdefault(each.name, []).append(_answer(file.where, cells, each))
+            if any(submission.defines(cell.source, each.function) for cell in cells):
+                ranked = _ranked(file, _answers(file.where, cells, each), each)
+                defined.setdefault(each.name, []).extend(ranked)
     for name, versions in {**defined, **named}.items():
-        versions.sort(key=lambda each: _rank(each, name))
         texts: dict[str, Answer] = {}
-        for each in versions:
+        for _, each in sorted(versions, key=lambda pair: pair[0]):
             texts.setdefault(each.source or f"refused: {each.where}", each)
         different = list(texts.values())
         found.answers[name] = different[:MAX_VERSIONS]
@@ -165,19 +167,31 @@ def sort_out(student: str, files: Sequence[File], exercises: Sequence[Exercise])
     return found
 
 
-def _rank(answer: Answer, exercise: str) -> tuple:
-    """Readable ones first, then those named as they were handed out, then the least deeply buried."""
-    path = PurePosixPath(answer.where)
-    return bool(answer.refused), path.stem != exercise, len(path.parts), answer.where
+def _ranked(file: File, answers: list[Answer], exercise: Exercise) -> list[tuple[tuple, Answer]]:
+    """Answers of a notebook with what they are sorted by.
+
+    Readable ones first, holes last; of each notebook the last cell before all others; then those named as they were
+    handed out, then the least deeply buried.
+    """
+    path = PurePosixPath(file.where)
+    by_file = (path.stem != exercise.name, len(path.parts), file.where)
+    return [((bool(each.refused), each.hole, i, *by_file), each) for i, each in enumerate(answers)]
 
 
-def _answer(where: str, cells: list, exercise: Exercise) -> Answer:
+def _answers(where: str, cells: list[submission.Cell], exercise: Exercise) -> list[Answer]:
+    """What a notebook holds of answers to an exercise, at least one."""
     try:
-        source = submission.of_cells(cells, exercise.function, "it")
+        found = submission.versions(cells, exercise.function, "it")
     except ValueError as error:
-        return Answer(where, refused=str(error))
-    if len(source) > MAX_ANSWER_KB << 10:
-        return Answer(where, refused=f"the answer's cell has {len(source) >> 10:,} kB; it may have {MAX_ANSWER_KB}")
-    if not source.strip():
+        return [Answer(where, refused=str(error))]
+    several = len(found) > 1
+    return [_answer(f"{where}, cell {each.cell}" if several else where, each) for each in found]
+
+
+def _answer(where: str, version: submission.Version) -> Answer:
+    size = len(version.source)
+    if size > MAX_ANSWER_KB << 10:
+        return Answer(where, refused=f"the answer's cell has {size >> 10:,} kB; it may have {MAX_ANSWER_KB}")
+    if not version.source.strip():
         return Answer(where, refused="the answer's cell is empty")
-    return Answer(where, source)
+    return Answer(where, version.source, hole=version.hole)

@@ -5,9 +5,42 @@ from __future__ import annotations
 import ast
 import json
 import linecache
+import re
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 SOLUTION_ID = "answer"  # nbgrader's grade_id of the cell with the hole
+_HOLE = re.compile(r"^[ \t]*raise NotImplementedError\b", re.MULTILINE)  # ours, and nbgrader's
+_SHOWS = {"check", "display", "print"}  # what a learner calls beside the function to look at it
+
+
+class Version(NamedTuple):
+    """A cell that may be the answer.
+
+    Attributes:
+        source: of the cell, as it is checked.
+        cell: its number among the notebook's cells of any kind, from 1.
+        hole: whether something in it still has to be written, as in the cell that was handed out.
+    """
+
+    source: str
+    cell: int
+    hole: bool
+
+
+class Cell(NamedTuple):
+    """A code cell of a stored notebook.
+
+    Attributes:
+        grade_id: nbgrader's; None where it has none.
+        source: as it is stored.
+        number: among the notebook's cells of any kind, from 1.
+    """
+
+    grade_id: str | None
+    source: str
+    number: int
 
 
 def of_function(function, name: str) -> str:
@@ -33,7 +66,7 @@ def of_function(function, name: str) -> str:
     source = "".join(lines)
     if Path(file).suffix == ".py" and Path(file).is_file():
         return _part(source, inner.__code__.co_firstlineno)
-    return source
+    return without_shows(source)
 
 
 def _part(source: str, first_line: int) -> str:
@@ -46,6 +79,42 @@ def _part(source: str, first_line: int) -> str:
     raise ValueError("the function must be defined at the top level of its file")
 
 
+def without_shows(source: str) -> str:
+    """A cell without what only looks at the answer: top-level calls of `check`, `display` and `print`.
+
+    They use what other cells made, and an answer's cell runs alone. The other lines keep their numbers.
+
+    Args:
+        source: of the cell; as it is where it is no Python.
+    """
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+    lines = source.splitlines(keepends=True)
+    if len(lines) != source.count("\n") + (not source.endswith("\n")):
+        return source  # a form feed ends no line of Python's
+    spans = [range(node.lineno - 1, node.end_lineno or node.lineno) for node in body]
+    taken = Counter(line for span in spans for line in span)
+    shows = _SHOWS - {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    for node, span in zip(body, spans):
+        call = node.value if isinstance(node, (ast.Expr, ast.Assign)) else None
+        looks = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in shows
+        if looks and all(taken[line] == 1 for line in span):
+            lines[span.start : span.stop] = ["\n"] * len(span)
+    return "".join(lines)
+
+
+def defines(source: str, function: str) -> bool:
+    """Whether a cell defines a function, as far as its text tells.
+
+    Args:
+        source: of the cell; Python or not.
+        function: its name.
+    """
+    return re.search(rf"^def\s+{function}\s*\(", source, re.MULTILINE) is not None
+
+
 def of_notebook(path: Path, function: str) -> str:
     """The source of the cell of a stored notebook that holds the answer. Nothing is executed.
 
@@ -54,7 +123,8 @@ def of_notebook(path: Path, function: str) -> str:
         function: that the exercise asks for.
 
     Returns:
-        The cell that the course marked; without its mark, the last one that defines the function.
+        The last cell that defines the function, as the notebook's own check finds it once all cells have run; one
+        with a hole in it only where there is no other. Where none defines it, the cell that the course marked.
 
     Raises:
         ValueError: it is no notebook, or no cell defines the function.
@@ -63,26 +133,23 @@ def of_notebook(path: Path, function: str) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
-    return of_cells(code_cells(data, path.name), function, path.name)
+    return versions(code_cells(data, path.name), function, path.name)[0].source
 
 
-def code_cells(data: bytes, name: str) -> list[tuple[str | None, str]]:
+def code_cells(data: bytes, name: str) -> list[Cell]:
     """The code cells of a notebook as it is stored.
 
     Args:
         data: the file's bytes, from anyone.
         name: of the file, for messages.
 
-    Returns:
-        nbgrader's grade_id (None where it has none) and the source of each.
-
     Raises:
         ValueError: it is no notebook.
     """
     try:
         return [
-            (cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]))
-            for cell in json.loads(data.decode("utf-8-sig"))["cells"]
+            Cell(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]), number)
+            for number, cell in enumerate(json.loads(data.decode("utf-8-sig"))["cells"], 1)
             if cell["cell_type"] == "code"
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -102,20 +169,29 @@ def _what_it_is(data: bytes, error: Exception) -> str:
     return f"it is JSON without the cells of a notebook ({type(error).__name__})"
 
 
-def of_cells(cells: list[tuple[str | None, str]], function: str, name: str) -> str:
-    """The source of the cell that holds the answer.
+def versions(cells: list[Cell], function: str, name: str) -> list[Version]:
+    """The cells that may be the answer, at least one.
 
     Args:
         cells: from `code_cells`.
         function: that the exercise asks for.
         name: of the file, for messages.
 
+    Returns:
+        Every cell that defines the function, no text twice: the last one first, then the one that the course marked,
+        then the others from the end; those with a hole in them behind all others. Where none defines it, the marked.
+
     Raises:
         ValueError: no cell defines the function.
     """
-    marked = [source for grade_id, source in cells if grade_id == SOLUTION_ID]
-    defining = [source for _, source in cells if f"def {function}(" in source]
-    both = [source for source in marked if f"def {function}(" in source]
-    if found := both or defining or marked:
-        return found[-1]
-    raise ValueError(f"{name} has no cell that defines {function}")
+    marked = [each for each in reversed(cells) if each.grade_id == SOLUTION_ID]
+    defining = [each for each in reversed(cells) if defines(each.source, function)]
+    if not (defining or marked):
+        raise ValueError(f"{name} has no cell that defines {function}")
+    whole = [each for each in defining if not _HOLE.search(each.source)]
+    ordered = [*whole[:1], *(each for each in whole[1:] if each in marked), *whole, *defining] or marked[:1]
+    found: dict[str, Version] = {}
+    for each in ordered:
+        source = without_shows(each.source)
+        found.setdefault(source, Version(source, each.number, bool(_HOLE.search(source))))
+    return list(found.values())
