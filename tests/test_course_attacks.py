@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib
 import json
 import os
 import random
 import re
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -114,6 +116,25 @@ def attack(judge, source, exercise=OFFSETS, **options) -> Result:
         ("class P:\n    __match_args__ = ('gi_frame',)", "has no need of __match_args__"),
         ("class M(type):\n    def __instancecheck__(c, o): return True", "has no need of __instancecheck__"),
         ("triton.JITFunction(print).get_capture_scope()", "has no need of"),
+        ("import os", "cannot import os; it computes with what is in torch, triton, math, bisect, collections, c"),
+        ("import collections.abc\ncollections.abc.sys.path", "no need of .sys"),
+        ("import collections.abc\ncollections.abc.ABCMeta.x", "no need of collections.abc.ABCMeta; of .* use Call"),
+        ("import collections as c\nc._sys", "no need of"),
+        ("from collections import abc\nabc.GenericAlias", "no need of collections.abc.Gen"),
+        ("from collections.abc import sys", "no need of collections.abc.sys"),
+        ("import functools\nfunctools.update_wrapper(1, 2, ('f_globals',), ())", "no need of functools.update_wrapper"),
+        ("from functools import wraps", "no need of functools.wraps"),
+        ("from functools import GenericAlias as g", "no need of functools.GenericAlias"),
+        ("import operator\noperator.attrgetter('os')", "no need of operator.attrgetter"),
+        ("from operator import methodcaller as m", "no need of operator.methodcaller"),
+        ("from typing import get_type_hints", "no need of typing.get_type_hints"),
+        ("import typing as t\nt.types", "no need of typing.types"),
+        ("from typing import sys", "no need of typing.sys"),
+        ("import copy\ncopy.types.FunctionType", "no need of copy.types"),
+        ("import itertools, copy\nx = [copy]", "line 2: copy is a module"),
+        ("import bisect\nbisect.insort = print", "replaces bisect.insort"),
+        ("from dataclasses import dataclass", "cannot import dataclasses"),
+        ("from __future__ import barry_as_FLUFL", "no need of __future__.barry"),
         ("x = 1\nx.handle.data", "line 2: an answer has no need of .handle"),
         ("x = '\\\n" + "(" * 300, "not Python yet"),
         ("x = " + "-" * 50_000 + "1", "cannot be read as Python"),
@@ -136,6 +157,10 @@ def test_the_screen_says_what_an_answer_has_no_need_of(source, says):
         "import triton.language as tl\ndesc = tl.make_tensor_descriptor\nx = desc.load([0, 0]) if False else tl.load",
         "def f(x: torch.Tensor, y=torch.float32) -> torch.Tensor:\n    return torch.nn.functional.relu(x).copy()",
         "import heapq\nfrom heapq import heappush\nheapq.heapify([])",
+        "from __future__ import annotations\nimport collections.abc, itertools as it\nfrom typing import Any\n"
+        "def f(x: collections.abc.Sequence, y: Any = it.chain([1])): collections.deque(x, maxlen=3)",
+        "import copy, functools, operator\nfrom collections import Counter, defaultdict\nfrom bisect import bisect\n"
+        "functools.reduce(operator.add, copy.deepcopy([1, 2])), bisect([1], 1), defaultdict(list), Counter('a').update",
         "match 3:\n    case int(x): pass\n    case [a, b]: pass\n",
         "class Free:\n    def __init__(self): self.load = 3\n    def __lt__(self, other): return True",
         "tl.math.exp2, torch.linalg.norm, torch.cuda.synchronize, tl.extra.libdevice",
@@ -143,6 +168,23 @@ def test_the_screen_says_what_an_answer_has_no_need_of(source, says):
 )
 def test_the_screen_lets_honest_answers_through(source):
     assert screen.complain(source + "\n" + RIGHT, "describe_groups", ["heapq"]) is None
+
+
+def test_what_an_answer_may_import_is_there_when_it_runs(judge):
+    used = [f"from {module} import {name}" for module, names in screen.STANDARD.items() for name in sorted(names)]
+    used.remove("from itertools import batched")  # since Python 3.12
+    result = judge.check(OFFSETS, "\n".join([*used, *(f"import {each}" for each in ("copy as c", "heapq")), RIGHT]))
+    assert "cannot import heapq" in result.message, "of this exercise"
+    result = judge.check(OFFSETS, "\n".join([*used, RIGHT]))
+    assert result.passed, result.text()
+
+
+@pytest.mark.parametrize("module", screen.STANDARD)
+def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
+    found = importlib.import_module(module)
+    modules = {name for name in screen.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
+    assert modules == ({"abc"} if module == "collections" else set())
+    assert found.__name__ == module, "by which it is looked up"
 
 
 # ---- what an answer returns

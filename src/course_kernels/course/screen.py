@@ -21,6 +21,33 @@ MODULES = {
     "torch.special", "triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.libdevice", "triton.language.math", "math",
 }  # fmt: skip
+# Of Python's own modules what computes and nothing else, name by name. The rest of them leads further: attrgetter,
+# wraps and get_type_hints read attributes by names that stand in a text, dataclass executes the names of fields, and
+# many a module holds sys. `copy` sets attributes as an object's __reduce__ tells it, but reads none.
+STANDARD = {
+    "__future__": {"annotations"},
+    "bisect": {"bisect", "bisect_left", "bisect_right", "insort", "insort_left", "insort_right"},
+    "collections": {"ChainMap", "Counter", "OrderedDict", "abc", "defaultdict", "deque", "namedtuple"},
+    "collections.abc": {
+        "Callable", "Collection", "Generator", "Hashable", "Iterable", "Iterator", "Mapping", "MutableMapping",
+        "MutableSequence", "Sequence", "Set", "Sized",
+    },
+    "copy": {"copy", "deepcopy"},
+    "functools": {"cache", "cmp_to_key", "lru_cache", "partial", "reduce"},
+    "itertools": {
+        "accumulate", "batched", "chain", "combinations", "combinations_with_replacement", "compress", "count", "cycle",
+        "dropwhile", "filterfalse", "groupby", "islice", "pairwise", "permutations", "product", "repeat", "starmap",
+        "takewhile", "tee", "zip_longest",
+    },
+    "operator": {
+        "add", "and_", "contains", "eq", "floordiv", "ge", "getitem", "gt", "itemgetter", "le", "lshift", "lt", "mod",
+        "mul", "ne", "neg", "not_", "or_", "pow", "rshift", "sub", "truediv", "xor",
+    },
+    "typing": {
+        "Any", "Callable", "Dict", "Generator", "Iterable", "Iterator", "List", "Literal", "Mapping", "NamedTuple",
+        "Optional", "Sequence", "Set", "Tuple", "TypeVar", "Union",
+    },
+}  # fmt: skip
 MAX_CHARACTERS = 100_000
 _THERE = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # what the notebook's first cell imports
 _NAMES = {
@@ -49,7 +76,7 @@ def complain(source: str, function: str, imports: Iterable[str] = ()) -> str | N
     Args:
         source: of the learner's cell.
         function: that it must define.
-        imports: modules that it may import beyond `IMPORTS`, with all that belongs to them.
+        imports: modules that it may import beyond `IMPORTS` and `STANDARD`, with all that belongs to them.
 
     Returns:
         One message, or None.
@@ -74,6 +101,13 @@ def _undefined(tree: ast.Module, function: str) -> str | None:
     return f"the cell must define the function {function}{near}"
 
 
+def _not_in(module: str, name: str) -> str | None:
+    """What is wrong with a name of one of Python's own modules."""
+    if module not in STANDARD or name in STANDARD[module]:
+        return None
+    return f"an answer has no need of {module}.{name}; of {module} it may use {', '.join(sorted(STANDARD[module]))}"
+
+
 class _Reader:
     """Follows modules through one answer, and finds the first thing that it may not use."""
 
@@ -95,7 +129,8 @@ class _Reader:
 
     def _may(self, module: ModuleType) -> bool:
         name = module.__name__
-        return name in MODULES or any(name == each or name.startswith(each + ".") for each in self._extra)
+        extra = any(name == each or name.startswith(each + ".") for each in self._extra)
+        return extra or name in MODULES or name in STANDARD
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> str | None:
         """What is wrong with an import; notes the modules that it brings."""
@@ -104,8 +139,11 @@ class _Reader:
             top = name.split(".")[0]
             if top == "course_kernels":
                 return "this uses the finished library; the exercise is to write it yourself"
-            if name not in MODULES and top not in self._extra:
-                return f"an answer cannot import {name}; there are {', '.join(sorted({*IMPORTS, *self._extra}))}"
+            if name not in MODULES and name not in STANDARD and top not in self._extra:
+                known = ", ".join([*IMPORTS, *self._extra, *filter(str.isalpha, STANDARD)])
+                return f"an answer cannot import {name}; it computes with what is in {known}"
+            if name in STANDARD:
+                importlib.import_module(name)
         for alias in node.names:
             if plain:
                 bound = alias.asname or alias.name.split(".")[0]
@@ -114,6 +152,8 @@ class _Reader:
                 return f"import what is needed from {node.module} by its name: * also replaces sum, min and others"
             else:
                 bound = alias.asname or alias.name
+                if unknown := _not_in(node.module or "", alias.name):
+                    return unknown
                 if alias.name.startswith("_") or alias.name in _ATTRIBUTES:
                     return f"an answer cannot import {alias.name}"
                 module = sys.modules.get(node.module)
@@ -162,6 +202,8 @@ class _Reader:
             return f"an answer has no need of .{node.attr}"
         parent = self._module(node.value)
         if parent is not None:
+            if unknown := _not_in(parent.__name__, node.attr):
+                return unknown
             module = self._module(node)
             if module is not None and not self._may(module):
                 return f"an answer has no need of {module.__name__}"
