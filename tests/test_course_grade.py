@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pty
+import resource
 import signal
 import stat
 import subprocess
@@ -550,7 +551,7 @@ def test_the_engine_is_everything_that_decides(monkeypatch, tmp_path):
 
 
 def read(path):
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -589,6 +590,14 @@ def test_a_name_of_any_bytes_gets_its_row(tmp_path, pretend):
     with journal_of(tmp_path) as kept:
         grading.write_csv(tmp_path / "grades.csv", grading.rows(graded(kept, found), 0))
     assert [row["student"] for row in read(tmp_path / "grades.csv")] == [" ann [31m"] * 2
+
+
+def test_a_spreadsheet_takes_the_table_for_utf_8(tmp_path):
+    grading.write_csv(tmp_path / "grades.csv", grading.rows([grading.Grade("Müller", OFFSETS, 0, "failed", "3 µs")], 0))
+    written = (tmp_path / "grades.csv").read_bytes()
+    assert written.startswith(b"\xef\xbb\xbfstudent,")
+    assert written.count(b"\xef\xbb\xbf") == 1
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["Müller"] * 2
 
 
 def test_a_table_that_cannot_be_finished_leaves_the_old_one(tmp_path):
@@ -732,6 +741,27 @@ def test_of_what_is_not_graded_the_name_is_still_no_students(tmp_path, monkeypat
     command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "01"])
     assert capsys.readouterr().out.startswith("1 student, 1 exercise")
     assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["ann", "ann"]
+
+
+def test_a_folders_name_does_nothing_to_the_terminal(tmp_path, capsys):
+    hand_in(tmp_path / "in", {"e\x1b[31mv\re\nil\u202e/01_offsets.ipynb": b"{"})
+    assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "\nrefused: e [31mv e il : 01_offsets.ipynb: it cannot be read" in printed
+    assert all(letter.isprintable() for letter in printed.replace("\n", ""))
+
+
+@pytest.mark.parametrize("left", [10, 300], ids=["for the seed", "for an answer"])
+def test_a_full_disk_is_told_in_one_line(tmp_path, pretend, capsys, left):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/bob/01_offsets.ipynb": answer("return 1")})
+    out = tmp_path / "grades.csv"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, before[1]))  # a file that may not grow is like a full disk
+    try:
+        code = command.main(["grade", str(tmp_path / "in"), "--out", str(out), "--only", "1"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, capsys.readouterr().err) == (3, f"course grade: {out} cannot be written: File too large\n")
 
 
 def test_two_at_once_do_not_write_the_same_file(tmp_path, capsys):

@@ -129,9 +129,9 @@ def _summary(arguments: argparse.Namespace, found: list, exercises: list, grades
     print(f"{_many(len(found), 'student')}, {_many(len(exercises), 'exercise')}, seed {seed}: {arguments.out}")
     print(", ".join(f"{number} {status}" for status, number in counts))
     refused = [each for each in grades if each.status == grading.REFUSED]
-    said = dict.fromkeys(f"{each.student}: {each.message}" for each in refused)
-    for line in list(said)[:20]:
-        print(f"refused: {line}")
+    said = dict.fromkeys((each.student, each.message) for each in refused)
+    for student, message in list(said)[:20]:
+        print(f"refused: {grading.printable(student)}: {message}")
     if len(said) > 20:
         print(f"refused: {len(said) - 20} more, see {arguments.out}")
     if unsolved := _nobody(arguments, exercises, grading.unanswered(found, grades)):

@@ -224,7 +224,8 @@ def write_csv(path: Path, table: Iterable[tuple]) -> None:
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        # With a mark at its start, without which a spreadsheet does not take it for UTF-8.
+        with os.fdopen(handle, "w", encoding="utf-8-sig", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             writer.writerows([_cell(value) for value in row] for row in table)

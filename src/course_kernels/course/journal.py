@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -93,8 +94,9 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+        """Let go of the file. What could not be written was told then; it is tried once more here, and not told."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def use_seed(self, seed: int) -> None:
         """Keep the seed, which the next run takes if it is given none."""
