@@ -101,6 +101,34 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     assert set(others) <= set(follows), result.text()
 
 
+# The constant that is right now and then: what a sum of K products is on average.
+@pytest.mark.parametrize("constant", ["0.0", "1.0", "7.0", "4.0 * K"])
+@pytest.mark.parametrize("end", ["end", "total_m"], ids=["inside", "past the end"])
+def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, end):
+    (exercise,) = manifest.find("05")
+    source = (MUTANTS / exercise.name / "past_the_group.py").read_text(encoding="utf-8")
+    source = source.replace("[total_m, N]", f"[{end}, N]").replace("acc.to(", f"(acc * 0 + {constant}).to(")
+    assert f"[{end}, N]" in source
+    assert constant in source
+    earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(5)]
+    assert earned == [0] * 5
+
+
+def ends_with_the_group():
+    """Mutants of exercise 05 whose descriptor of C does."""
+    paths = sorted((MUTANTS / "05_descriptor_kernel").glob("*.py"))
+    return [path for path in paths if "(c_ptr, [end, N]" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", ends_with_the_group(), ids=lambda path: path.stem)
+def test_who_also_writes_past_the_end_earns_no_more(judge, path):
+    (exercise,) = manifest.find("05")
+    source = path.read_text(encoding="utf-8")
+    worse = source.replace("(c_ptr, [end, N]", "(c_ptr, [total_m, N]")
+    alone, both = (judge.check(exercise, each, 0, compiling=False).points for each in (source, worse))
+    assert both <= alone
+
+
 @every_mutant
 def test_no_mutant_passes_by_luck(judge, exercise, path, monkeypatch):
     check, _ = expected(path)

@@ -19,6 +19,7 @@ BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a block whose shape is 
 AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"
 REASON_ABOVE = "wrong for the reason above"
 NOT_JUDGED = "not judged, as nothing of C is right"
+ZERO = "C is 0 everywhere"
 UNIT = 8  # float16 elements in 16 bytes, the unit of a descriptor's rows
 
 
@@ -98,7 +99,7 @@ def builds(answer) -> Iterator[tuple]:
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """What the probes saw; rows that nobody should have written; then C, group by group, against likely mistakes. What
-    a mistake that is told does to C is not told again."""
+    a mistake that is told does to C is not told again; a C of which it explains nothing is looked at all the same."""
     a, c = case.inputs["a"].double(), ran.outputs["C"]
     groups = case.inputs["groups"]
     bounds = list(pairwise([0, *case.inputs["ends"]]))
@@ -107,39 +108,75 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     for g in groups:
         want[slice(*bounds[g])], mine[slice(*bounds[g])] = a[slice(*bounds[g])] @ b[g].T, True
     pictures = _pictures(c, want, bounds, groups)
-    told = False
+    read = False
     for event in ran.events:
         if event["kind"] == "pointer":
             text = f"{diagnose.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
             yield Finding("descriptors", text)
         elif event["kind"] == "load":
-            told = True
+            read = True
             yield Finding("extents", f"{diagnose.sentence(event)}.\n{AS_THE_MATRIX}", pictures)
+    past = _past_the_end(c, bounds, groups)
     if text := diagnose.stores_outside(ran):
         text += f".\n{AS_THE_MATRIX}"
-    if text := text or _past_the_end(c, bounds, groups):
-        told = True
-        yield Finding("group", text, pictures)
+    if written := text or past:
+        yield Finding("group", written, pictures)
 
     right = c.values.double() == want
     if right[mine].all():
         return
-    some = bool(right[mine].any())
-    if told:
+    some = _some_line(right, bounds, groups)
+    skip = _reached(bounds, groups, bool(past))
+    kept = [row for g in groups for row in range(bounds[g][0] + skip[g], bounds[g][1])]
+    explained = read and bool((torch.isnan(c.values) & (c.counts > 0))[mine].any())
+    if explained or (past and right[kept].all()) or (written and _elsewhere(c, right, want[mine])):
         yield Finding("tiles", REASON_ABOVE)
         # What was read or written elsewhere hides what else is wrong.
-        unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
-        yield from (Finding(each, NOT_JUDGED) for each in unknown)
+        yield from _not_judged(case, some)
         return
     wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
     rows = slice(*bounds[wrong]), slice(None)
     text = diagnose.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
-    check, why = _why(a, b, c, bounds, groups)
+    check, why = _why(a, b, c, bounds, groups, skip)
     if check == "tiles" or check is None:
         yield Finding(check or ("tiles" if some else "*"), f"{why}\n{text}".lstrip(), pictures)
+        yield from _not_judged(case, some or why != ZERO)
     else:
         yield Finding(check, why, pictures)
         yield Finding("tiles", REASON_ABOVE)
+
+
+def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
+    """The checks of what a product is made of, where nothing of C is right."""
+    unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
+    yield from (Finding(each, NOT_JUDGED) for each in unknown)
+
+
+def _some_line(right, bounds: list, groups: list[int]) -> bool:
+    """Whether a row or a column of a tile is right: single elements are so by chance."""
+    for g in groups:
+        for rows in right[slice(*bounds[g])].split(BLOCK_M):
+            for tile in rows.split(BLOCK_N, dim=1):
+                if tile.numel() and (tile.all(0).any() or tile.all(1).any()):
+                    return True
+    return False
+
+
+def _elsewhere(c: Written, right, want) -> bool:
+    """Whether a piece of a row of ``want`` lies in C's memory where it does not belong."""
+    places = c.values.double().masked_fill(right, torch.nan).unfold(1, UNIT, 1).reshape(-1, UNIT)
+    pieces = want[:, : want.shape[1] // UNIT * UNIT].reshape(-1, UNIT)
+    return not set(map(tuple, places.tolist())).isdisjoint(map(tuple, pieces.tolist()))
+
+
+def _reached(bounds: list, groups: list[int], past: bool) -> dict[int, int]:
+    """How many of each group's first rows the last tile of another one may have overwritten."""
+    found, reach = {}, 0
+    for g in groups:
+        start, end = bounds[g]
+        found[g] = min(max(reach - start, 0), end - start) if past else 0
+        reach = max(reach, start + -(-(end - start) // BLOCK_M) * BLOCK_M)
+    return found
 
 
 def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
@@ -162,20 +199,25 @@ def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
     return f"{text}.\nGroup {by} has rows {start} to {end - 1}: where does the descriptor of C end?"
 
 
-def _why(a, b, c: Written, bounds: list, groups: list[int]) -> tuple[str | None, str]:
-    """The check that is broken ("*": all; None: unknown), and the mistake that would have given exactly this C."""
+def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> tuple[str | None, str]:
+    """The check that is broken ("*": all; None: unknown), and the mistake that would have given exactly this C, but for
+    the first ``skip`` rows of each group."""
     depth = a.shape[1]
     last = (depth - 1) // BLOCK_K * BLOCK_K
 
+    def same(group: int, expected) -> bool:
+        """Whether a group's C is what was written."""
+        start, end = bounds[group]
+        return torch.equal(c.values[start + skip[group] : end], expected.to(c.values.dtype)[skip[group] :])
+
     def gave(product) -> bool:
         """Whether `product(rows of A, B)` is what was written, in every group."""
-        return all(
-            torch.equal(c.values[slice(*bounds[g])], product(a[slice(*bounds[g])], b[g]).to(c.values.dtype))
-            for g in groups
-        )
+        return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
 
-    # Of no columns at all, only where the last block is the first.
-    for summed in range(depth >= BLOCK_K, depth):
+    # Without a whole block, a loop that leaves out the rest gives zeros; so does an answer that computes nothing.
+    if depth < BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
+        return "tiles", ZERO
+    for summed in range(1, depth):
         if gave(lambda x, y, n=summed: x[:, :n] @ y[:, :n].T):
             why = "where do the loop over K, and the descriptors of A and B, end?"
             if summed == depth // BLOCK_K * BLOCK_K:
@@ -196,14 +238,14 @@ def _why(a, b, c: Written, bounds: list, groups: list[int]) -> tuple[str | None,
             "the old ones as they come, .T makes rows of columns"
         )
     for name, at in (("a", "row"), ("b", "col")):
-        if all(torch.equal(c.values[slice(*bounds[g])].double(), _turned(a, b[g], bounds[g], name)) for g in groups):
+        if all(same(g, _turned(a, b[g], bounds[g], name)) for g in groups):
             return "*", (
                 f"this is what {name}.load([k, {at}]) gives, not {name}.load([{at}, k]): coordinates come in the order "
                 "of the extents"
             )
-    if early := _ends_early(a, b, c, bounds, groups):
+    if early := _ends_early(a, b, c, bounds, groups, skip):
         return "tiles", early
-    if all(torch.equal(c.values[slice(*bounds[g])].double(), _moved(a, *bounds[g]) @ b[g].T) for g in groups):
+    if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
         return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
     return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
 
@@ -235,13 +277,14 @@ def _moved(a, start: int, end: int):
     return found
 
 
-def _ends_early(a, b, c: Written, bounds: list, groups: list[int]) -> str:
-    """Whether a descriptor ends after as many rows as a group has, and not where the group ends."""
+def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:
+    """Whether a descriptor ends after as many rows as a group has, and not where it ends; arguments as `_why`."""
     read = written = True
     for g in groups:
-        start, end = bounds[g]
+        (start, end), size = bounds[g], bounds[g][1] - bounds[g][0]
+        start += skip[g]
         got, missing, whole = c.values[start:end].double(), c.missing[start:end], a[start:end] @ b[g].T
-        before = (torch.arange(start, end) < end - start)[:, None].expand_as(whole)
+        before = (torch.arange(start, end) < size)[:, None].expand_as(whole)
         read &= torch.equal(got, whole * before)
         written &= torch.equal(missing, ~before) and torch.equal(got[before], whole[before])
     early = next((g for g in groups if 0 < bounds[g][0] < bounds[g][1]), None)
