@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_kernels import runtime
-from course_kernels.course import child, distrust, sandbox_report, screen
+from course_kernels.course import child, distrust, masks, sandbox_report, screen
 from course_kernels.course.case import Case, Ran
 from course_kernels.course.child import MAX_FILES_MB, Outcome
 from course_kernels.course.endings import compiler_message, ended, said, senseless
@@ -154,6 +154,8 @@ class Judge:
                 self._note_gpu(exercise, cases, beside["gpu"], result)
         if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
+        for each in result.properties:
+            each.message = masks.explained(each.message, source)
         for each in (result, *result.properties):
             each.message = distrust.printable(each.message)
         result.printed = distrust.printable(result.printed)

@@ -1,0 +1,138 @@
+"""What is wrong with the mask of a load or a store that went outside, as far as its source shows it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_ACCESS = re.compile(r"line (\d+): program \d+ (?:reads|writes) (row|column)?")
+_PLACES = {"load": 1, "store": 2}  # of the mask among the arguments
+_INSTEAD = {ast.And: ("and", "&"), ast.Or: ("or", "|")}
+# Functions whose result has the shape of their arguments, broadcast.
+_ELEMENTWISE = {"abs", "max_contiguous", "maximum", "minimum", "multiple_of", "where"}
+_SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
+
+
+def explained(message: str, source: str) -> str:
+    """A message about an access outside of a matrix, with what is wrong with that access's mask in front of it.
+
+    Args:
+        message: whose first line is `diagnose.sentence`'s; any other is left as it is.
+        source: of the learner's cell, in which the message's line is counted.
+
+    Returns:
+        The message, longer by a line where the mask combines others by `and` or `or`, or has too few dimensions.
+    """
+    access = _ACCESS.match(message)
+    if access is None:
+        return message
+    line, noun = int(access[1]), access[2]
+    try:
+        reader = _Reader(ast.parse(source))
+        calls = [call for call in reader.calls if call.lineno <= line <= (call.end_lineno or call.lineno)]
+        said = next((said for call in calls if (said := reader.complaint(call, noun))), "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it ran, so only the depth of its nesting is left
+        return message
+    return f"{said}\n{message}" if said else message
+
+
+class _Reader:
+    """The loads and stores of a source, and how many dimensions its names have."""
+
+    def __init__(self, tree: ast.Module):
+        nodes = sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno)
+        self.calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node) in _PLACES]
+        self._values: dict[str, list[ast.expr]] = {}
+        self._ranks: dict[str, int | None] = {}
+        for node in nodes:
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    self._assign(target, node.value, isinstance(node, ast.AugAssign))
+
+    def _assign(self, target: ast.expr, value: ast.expr, augmented: bool) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            for each, part in zip(target.elts, value.elts):
+                self._assign(each, part, augmented)
+        elif isinstance(target, ast.Name):
+            rank = self._rank(value)
+            self._ranks[target.id] = _highest([rank, self._ranks.get(target.id, 0)]) if augmented else rank
+            self._values.setdefault(target.id, []).append(value)
+        else:
+            self._ranks.update((each.id, None) for each in ast.walk(target) if isinstance(each, ast.Name))
+
+    def complaint(self, call: ast.Call, noun: str | None) -> str:
+        """What is wrong with the mask of an access that left its matrix at a row or column; empty if none shows."""
+        mask = next((each.value for each in call.keywords if each.arg == "mask"), None)
+        if mask is None and len(call.args) > _PLACES[_called(call)]:
+            mask = call.args[_PLACES[_called(call)]]
+        if mask is None or not call.args:
+            return ""
+        parts = self._parts(mask)
+        for part in parts:
+            if isinstance(part, ast.BoolOp):
+                word, sign = _INSTEAD[type(part.op)]
+                return (
+                    f"line {part.lineno}: `{word}` keeps only one of two masks, as Python reads it: combine them with "
+                    f"`{sign}`"
+                )
+        if self._rank(call.args[0]) != 2:
+            return ""
+        if self._rank(mask) == 1:
+            return (
+                f"line {mask.lineno}: this mask has one dimension, and the block has two: the same columns are masked "
+                "in every row. Give each part both, as in [:, None] and [None, :]"
+            )
+        flat = next((each for each in parts if isinstance(each, ast.Compare) and self._rank(each) == 1), None)
+        if flat is None or noun != "row":
+            return ""
+        text = ast.unparse(flat)
+        return f"line {flat.lineno}: `{text}` has one dimension, so it masks columns: rows take [:, None]"
+
+    def _parts(self, mask: ast.expr) -> list[ast.AST]:
+        """All that a mask is made of, also what its names were assigned."""
+        found, names, left = [], set(), [mask]
+        while left:
+            for node in ast.walk(left.pop()):
+                found.append(node)
+                if isinstance(node, ast.Name) and node.id not in names:
+                    names.add(node.id)
+                    left.extend(self._values.get(node.id, ()))
+        return found
+
+    def _rank(self, node: ast.expr) -> int | None:
+        """How many dimensions a value has; None if that cannot be told."""
+        if isinstance(node, ast.Name):
+            return self._ranks.get(node.id, 0)
+        if isinstance(node, ast.Subscript):
+            if isinstance(node.slice, ast.Tuple):
+                return len(node.slice.elts)
+            return None
+        if isinstance(node, ast.Compare):
+            return _highest([self._rank(node.left), *map(self._rank, node.comparators)])
+        if isinstance(node, ast.BinOp):
+            return _highest([self._rank(node.left), self._rank(node.right)])
+        if isinstance(node, ast.UnaryOp):
+            return self._rank(node.operand)
+        if isinstance(node, ast.Call):
+            return self._rank_of_call(node)
+        return 0 if isinstance(node, (ast.Constant, ast.Attribute)) else None
+
+    def _rank_of_call(self, call: ast.Call) -> int | None:
+        name = _called(call)
+        if name == "arange":
+            return 1
+        if name in _SCALARS:
+            return 0
+        if name == "to" and isinstance(call.func, ast.Attribute):
+            return self._rank(call.func.value)
+        if name == "load" and call.args:
+            return self._rank(call.args[0])
+        return _highest([self._rank(each) for each in call.args]) if name in _ELEMENTWISE else None
+
+
+def _called(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def _highest(ranks: list[int | None]) -> int | None:
+    return None if None in ranks else max(ranks)
