@@ -29,6 +29,8 @@ def said(error: dict, exercise: Exercise) -> str:
         return f"{where}an answer has no file to open, no process to start and no network: it computes ({text[:200]})"
     if name == "NameError":
         text += ": a check sees the cell with your function and nothing else"
+    if "'function' object has no attribute" in text:
+        text += ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
     if "block offset start must be 16-byte aligned" in text:
         text += "; coordinates count elements, in the order of the extents"
     code = f"\n    {error['code']}" if error["code"] else ""

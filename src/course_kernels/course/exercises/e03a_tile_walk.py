@@ -35,8 +35,8 @@ def whole(number):
 
 
 @triton.jit
-def log_tile(tables, g, tile_m, tile_n):
-    """Append (problem, row, column) to this program's line of a log.
+def COMPUTE_TILE(tables, g, tile_m, tile_n):
+    """Append (problem, row, column) to this program's line of a log. Python's messages tell its name: the answer's.
 
     tables: int64 (3,), addresses of the log and of a counter for each program, and the length of a line in numbers.
     """
@@ -58,16 +58,26 @@ def tile_walk_kernel(
     sizes_ptr, num_problems, tables, WALK_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """Any number of programs walks the tiles of all problems. sizes_ptr: int32 (G, 3) M, N, K."""
-    WALK_TILES(sizes_ptr, num_problems, tables, BLOCK_M, BLOCK_N, log_tile)
+    WALK_TILES(sizes_ptr, num_problems, tables, BLOCK_M, BLOCK_N, COMPUTE_TILE)
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Two batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only."""
+    """Two batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only.
+
+    No later problem begins with program 0: else a walk that starts anew in each problem would compute the same.
+    """
 
     def sizes(grid):
         # The last row and column of tiles are never whole.
         tails = rng.randint(1, BLOCK_M - 1), rng.randint(1, BLOCK_N - 1)
         return [(grid[0] - 1) * BLOCK_M + tails[0], (grid[1] - 1) * BLOCK_N + tails[1], rng.randint(1, 64)]
+
+    def batch(programs):
+        while True:
+            grids = rng.sample(GRIDS, 3)
+            begins = itertools.accumulate(rows * cols for rows, cols in grids[:-1])
+            if all(begin % programs for begin in begins):
+                return [sizes(grid) for grid in grids]
 
     def empty():
         m, n = rng.choice([(0, rng.randint(1, 40)), (rng.randint(1, 40), 0), (0, 0)])
@@ -79,15 +89,13 @@ def draw(rng: random.Random) -> list[Case]:
         return Case({"problems": problems, "programs": programs}, checks, label=label)
 
     few, more = rng.choice([3, 4, 5]), rng.choice([6, 7, 8])
-    first = [sizes(grid) for grid in rng.sample(GRIDS, 3)]
-    second = [sizes(grid) for grid in rng.sample(GRIDS, 3)]
-    tiny = [sizes(rng.choice(GRIDS[:2]))]
-    holes = [empty(), *(sizes(grid) for grid in rng.sample(GRIDS, 3)), empty()]
+    tiny = [sizes(grid) for grid in rng.sample(GRIDS[:2], 2)]
+    holes = [empty(), *batch(few), empty()]
     holes[2:2] = [empty() for _ in range(rng.randint(2, 3))]
     holes[-2:-2] = [empty()]
     return [
-        case(first, few, "once", "place", "turn"),
-        case(second, more, "programs"),
+        case(batch(few), few, "once", "place", "turn"),
+        case(batch(more), more, "programs"),
         case(tiny, sum(rows * cols for rows, cols in map(grid_of, tiny)) + rng.randint(2, 5), "programs"),
         case(holes, few, "empty"),
         case([empty() for _ in range(rng.randint(2, 4))], few, "empty"),
@@ -149,6 +157,9 @@ _PLACES: dict[str, Callable] = {
     "the tiles of the problems before are not subtracted, and this counts row by row": (
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
+    "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
+        lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
+    ),
 }
 
 
@@ -160,19 +171,29 @@ class _Walk(NamedTuple):
     grids: Sequence[tuple[int, int]] = ()
     late: int = 0  # tiles by which a problem's end is missed
     forgets: bool = False  # counts only the tiles of the last problem as passed
+    counts: bool = True  # counts tiles as passed at all
+    returns: bool = False  # is at the program's first tile again in each problem
+    leaves: bool = False  # computes one tile at most in each problem
+    wastes: bool = False  # steps on in a turn without a tile, too
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
         """What every program computes."""
         return [self._log(program) for program in range(programs)]
 
-    def _log(self, tile: int) -> list[Tile]:
-        passed, found = 0, []
+    def _log(self, program: int) -> list[Tile]:
+        tile, passed, found = program, 0, []
         for g, (rows, cols) in enumerate(self.grids):
+            tile, before = program if self.returns else tile, len(found)
             while tile < passed + rows * cols + self.late:
                 found.append((g, *_PLACES[self.place](tile - passed, tile, rows, cols)))
                 tile += self.step
-            passed = rows * cols if self.forgets else passed + rows * cols
+                if self.leaves:
+                    break
+            if self.wastes and len(found) == before:
+                tile += self.step
+            if self.counts:
+                passed = rows * cols if self.forgets else passed + rows * cols
         return found
 
 
@@ -184,12 +205,22 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
     walks = [_Walk(step, place, grids) for place in _PLACES for step in steps]
+    right = walks[0]
     walks += [
-        _Walk(programs, grids=whole, why="a tile that is not whole is one, too: round the number of tiles up"),
-        _Walk(programs, grids=turned, why=f"rows come in blocks of BLOCK_M = {BLOCK_M}, columns of {BLOCK_N}"),
-        _Walk(programs, grids=grids, late=-1, why="a problem's last tile is the one before its end"),
-        _Walk(programs, grids=grids, late=1, why="one too many, as `<=` in place of `<` gives"),
-        _Walk(programs, grids=grids, forgets=True, why="`passed` counts the tiles of all problems before, not of one"),
+        right._replace(wastes=True, why="`tile` steps on where no tile is computed, too, so that a turn is lost"),
+        right._replace(grids=whole, why="a tile that is not whole is one, too: round the number of tiles up"),
+        right._replace(grids=turned, why=f"rows come in blocks of BLOCK_M = {BLOCK_M}, columns of {BLOCK_N}"),
+        right._replace(late=-1, why="a problem's last tile is the one before its end"),
+        right._replace(late=1, why="one too many, as `<=` in place of `<` gives"),
+        right._replace(forgets=True, why="`passed` counts the tiles of all problems before, not of one"),
+        right._replace(counts=False, why="`passed` stays 0: a problem's tiles are added to it when they are passed"),
+        right._replace(
+            counts=False, returns=True, why="the count starts anew in each problem; turns go on from problem to problem"
+        ),
+        right._replace(
+            returns=True, why="this begins every problem with the program's first tile of all; carry `tile` on"
+        ),
+        right._replace(leaves=True, why="this moves on to the next problem after every tile"),
     ]
     return next((walk for walk in walks if walk.logs(programs) == logs), None)
 
@@ -212,11 +243,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check == "empty":
         if text := _about_empty(problems, logs, bare):
             yield Finding(check, text, picture)
-    elif check == "programs":
-        if text := _about_programs(_explain(problems, logs), logs, want):
-            yield Finding(check, text, picture)
     elif logs != want:
-        for name, text in _about_walk(_explain(problems, logs), grids, logs, want):
+        walk = _explain(problems, logs)
+        found = _about_programs(walk, logs, want) if check == "programs" else _about_walk(walk, grids, logs, want)
+        for name, text in found:
             yield Finding(name, text, picture)
 
 
@@ -283,15 +313,20 @@ def _about_step(walk: _Walk, logs, want) -> str:
     return text + "; tl.num_programs(0) is the number of programs"
 
 
-def _about_programs(walk: _Walk | None, logs, want) -> str | None:
-    """Whether another number of programs is stepped by, or leaves a program with too many tiles or too few."""
-    if walk is not None:
-        return _about_step(walk, logs, want) if walk.step != len(logs) else None
-    for program, (line, should) in enumerate(zip(logs, want)):
-        if len(line) != len(should):
-            has = counted(len(line), "tile")
-            return f"program {program} of {len(logs)} computes {has}, and its share is {len(should)}"
-    return None
+def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]:
+    """(check, message): a step by another number of programs, a share that is not the program's, or what else shows."""
+    if walk is None:
+        program = next((p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should)), None)
+        if program is None:
+            yield "turn", _difference(logs, want)
+        else:
+            has = counted(len(logs[program]), "tile")
+            share = len(want[program])
+            yield "programs", f"program {program} of {len(logs)} computes {has}, and its share is {share}"
+    elif walk.step != len(logs):
+        yield "programs", _about_step(walk, logs, want)
+    else:
+        yield "place" if walk.place else "turn", f"{_difference(logs, want)}:\n{walk.place or walk.why}"
 
 
 def _about_empty(problems, logs, bare) -> str | None:

@@ -1,0 +1,17 @@
+# ruff: noqa
+# check: once
+# says: program 0 computes tile \(-?\d, -?\d\) of problem 1, which has \d × \d tiles:\nthis moves on to the next problem after every tile
+@triton.jit
+def walk_tiles(
+    sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
+):
+    tile = tl.program_id(0)
+    g, passed = 0, 0
+    while g < num_problems:
+        M, N = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1)
+        tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+        if tile < passed + tiles_m * tiles_n:
+            COMPUTE_TILE(tables, g, (tile - passed) % tiles_m, (tile - passed) // tiles_m)
+            tile += tl.num_programs(0)
+        passed += tiles_m * tiles_n
+        g += 1

@@ -1,0 +1,17 @@
+# ruff: noqa
+# check: turn
+# says: program \d of \d .* tile \(\d, \d\) of problem \d.*:\n`passed` stays 0: a problem.s tiles are added to it
+@triton.jit
+def walk_tiles(
+    sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
+):
+    tile = tl.program_id(0)
+    g, passed = 0, 0
+    while g < num_problems:
+        M, N = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1)
+        tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+        if tile < passed + tiles_m * tiles_n:
+            COMPUTE_TILE(tables, g, (tile - passed) % tiles_m, (tile - passed) // tiles_m)
+            tile += tl.num_programs(0)
+        else:
+            g += 1

@@ -1,0 +1,18 @@
+# ruff: noqa
+# check: turn
+# says: program \d+ of \d+ .*:\n`tile` steps on where no tile is computed, too
+@triton.jit
+def walk_tiles(
+    sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
+):
+    tile = tl.program_id(0)
+    g, passed = 0, 0
+    while g < num_problems:
+        M, N = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1)
+        tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+        if tile < passed + tiles_m * tiles_n:
+            COMPUTE_TILE(tables, g, (tile - passed) % tiles_m, (tile - passed) // tiles_m)
+        tile += tl.num_programs(0)
+        if tile >= passed + tiles_m * tiles_n:
+            passed += tiles_m * tiles_n
+            g += 1
