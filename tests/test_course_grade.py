@@ -62,6 +62,7 @@ def hand_in(folder, files):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        os.utime(path, (1e9, 1e9))
 
 
 def collected(folder):
@@ -90,6 +91,11 @@ def collected(folder):
         ({"ann_LATE_1234_5678_01_offsets-1.ipynb": answer()}, {"ann_1234": ["ann_LATE_1234_5678_01_offsets-1.ipynb"]}),
         ({"ann/01_offsets (1).ipynb": answer()}, {"ann": ["01_offsets (1).ipynb"]}),
         ({"ann/01_offsets-copy1.ipynb": answer()}, {"ann": ["01_offsets-copy1.ipynb"]}),
+        ({"ann/01_offsets.ipynb.txt": answer()}, {"ann": ["01_offsets.ipynb.txt"]}),
+        ({"ann_01_offsets.ipynb.json": answer()}, {"ann": ["ann_01_offsets.ipynb.json"]}),
+        ({"ann.zip": zipped({"01_offsets.ipynb.TXT": answer()})}, {"ann": ["ann.zip/01_offsets.ipynb.TXT"]}),
+        ({"ann/01_offsets.ipynb": answer(), "ann/01_offsets.py": b"", "ann/hw.pdf": b"", "ann/data": b""},
+         {"ann": ["01_offsets.ipynb"]}),
         ({"ann/01 Offsets final.IPYNB": answer()}, {"ann": ["01 Offsets final.IPYNB"]}),
         ({"ann/homework.ipynb": answer()}, {"ann": ["homework.ipynb"]}),
         ({"ann/01_offsets.ipynb": b"\xef\xbb\xbf" + answer()}, {"ann": ["01_offsets.ipynb"]}),
@@ -203,6 +209,94 @@ def test_versions_the_handed_out_name_first_and_no_text_twice(tmp_path):
     assert found.more == {"01_offsets": 2}
 
 
+@pytest.mark.parametrize(
+    ("names", "looked_at"),
+    [
+        ([f"01_offsets ({i}).ipynb" for i in range(12)], ["(11)", "(10)", "(9)", "(8)"]),
+        (["01_offsets.ipynb", *(f"ann_1234_{5678 - i}_01_offsets-{i}.ipynb" for i in range(1, 6))],
+         ["01_offsets", "-5", "-4", "-3"]),
+        ([f"7th-try-{i}.ipynb" for i in (1, 10, 2, 3, 9)], ["10", "9", "3", "2"]),
+        ([f"{place}/01_offsets.ipynb" for place in "dabec"], ["c/", "e/", "b/", "a/"]),
+        (["01_offsets-1" + "0" * 9 + ".ipynb", *(f"01_offsets-{i}.ipynb" for i in range(5))],
+         ["-4", "-3", "-2", "-1"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("packed", [False, True])
+def test_of_many_copies_the_newest_are_looked_at(tmp_path, names, looked_at, packed):
+    files = {name: answer(f"return {i}") for i, name in enumerate(names)}
+    if packed:
+        dated = [(zipfile.ZipInfo(name, (2026, 11, 20, 12, i, 0)), data) for i, (name, data) in enumerate(files.items())]
+        hand_in(tmp_path, {"ann.zip": zipped(dict(dated))})
+    else:
+        hand_in(tmp_path / "ann", files)
+        for i, name in enumerate(names):
+            os.utime(tmp_path / "ann" / name, (1e9 + i, 1e9 + i))
+    (found,), _ = handed_in.collect(tmp_path, BOTH)
+    places = [each.where for each in found.answers["01_offsets"]]
+    assert len(places) == len(looked_at)
+    assert all(part in place for part, place in zip(looked_at, places)), places
+
+
+def test_a_date_that_is_none_costs_nothing(tmp_path):
+    info = zipfile.ZipInfo("01_offsets.ipynb", (1980, 0, 0, 31, 63, 62))
+    hand_in(tmp_path, {"ann.zip": zipped({info: answer()})})
+    assert collected(tmp_path) == {"ann": {"01_offsets": ["ann.zip/01_offsets.ipynb"]}}
+
+
+# Names of people
+
+
+def test_one_name_however_its_letters_are_composed_or_encoded(tmp_path):
+    for name in ("Zo\u00eb", "Zoe\u0308"):
+        hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer(f"return {len(name)}")})
+    hand_in(tmp_path, {"Zoe\u0308_02_tail_masks.ipynb": notebook("def product_tile(): pass")})
+    for name in (b"Fran\xe7ois", b"Fran\xe8ois"):
+        hand_in(tmp_path, {f"{os.fsdecode(name)}/01_offsets.ipynb": answer()})
+    found = collected(tmp_path)
+    assert list(found) == ["Fran\\xe7ois", "Fran\\xe8ois", "Zo\u00eb"]
+    assert list(map(len, found["Zo\u00eb"].values())) == [2, 1]
+
+
+def test_moodles_folders_of_one_student_are_one_students(tmp_path):
+    hand_in(tmp_path, {
+        "Ann Lee_123_assignsubmission_file_/01_offsets.ipynb": answer(),
+        "Ann Lee_123_assignsubmission_onlinetext_/onlinetext.html": b"<p>see file",
+        "Ann Lee_123_assignsubmission_file_02_tail_masks.ipynb": notebook("def product_tile(): pass"),
+        "Ann Lee_124_assignsubmission_file_/01_offsets.ipynb": answer(),
+    })  # fmt: skip
+    found, _ = handed_in.collect(tmp_path, BOTH)
+    assert [(each.student, list(each.answers), each.notes) for each in found] == [
+        ("Ann Lee_123", ["01_offsets", "02_tail_masks"], []), ("Ann Lee_124", ["01_offsets"], []),
+    ]  # fmt: skip
+
+
+CANVAS = {f"{who}_{i}234_{i}678_01_offsets.ipynb": answer(f"return {i}") for i, who in enumerate(("ann", "bob"), 1)}
+MOODLE = {f"{who}_{i}_assignsubmission_file_/a.ipynb": answer() for i, who in enumerate(("ann", "bob", "cy", "di"))}
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"subs.zip": zipped(CANVAS)}, "subs.zip: holds the work of several people (ann_1234, bob_2234): unpack it"),
+        ({"subs.zip": zipped(MOODLE)}, "several people (ann_0, bob_1, cy_2, …): unpack it"),
+        ({f"subs/{name}": data for name, data in CANVAS.items()}, "bob_2234): grade that folder by itself"),
+        ({"subs/all.zip": zipped(CANVAS)}, "bob_2234): grade that folder by itself"),
+        # One person's, as often as they handed in.
+        ({"subs.zip": zipped({**dict([*CANVAS.items()][:1]), "ann_LATE_1234_9999_01_offsets-1.ipynb": ANSWER})}, None),
+        ({"eve_3234_3678_hw.zip": zipped(dict([*CANVAS.items()][:1]))}, None),
+    ],
+)
+def test_a_class_in_one_zip_file_is_no_student(tmp_path, files, says):
+    hand_in(tmp_path, files)
+    (found,), _ = handed_in.collect(tmp_path, BOTH)
+    if says is None:
+        assert found.answers["01_offsets"][0].source
+    else:
+        assert not found.answers
+        (note,) = found.notes
+        assert note.endswith(says)
+
+
 def test_what_is_no_submission_is_named(tmp_path):
     ours = {"grades.csv": b"", "scores/ann/results.json": b""}
     hand_in(tmp_path, {"roster.csv": b"", ".DS_Store": b"", "ann/01_offsets.ipynb": answer(), **ours})
@@ -260,6 +354,17 @@ def bomb(count):
         ("eve.zip", b"PK but not a zip", "cannot be read as a zip file (BadZipFile)"),
         ("eve/x.zip", b"PK but not a zip", "x.zip: cannot be read as a zip file"),
         ("eve.tar.gz", b"", "is no zip file: unpack it"),
+        ("eve/hw.tar.gz", b"", "hw.tar.gz: is no zip file: unpack it"),
+        ("eve/mine/01_offsets.rar", b"", "mine/01_offsets.rar: is no zip file: unpack it"),
+        ("eve/hw.7z", b"", "hw.7z: is no zip file: unpack it"),
+        ("eve.zip", zipped({"hw.rar": b""}), "eve.zip/hw.rar: is an archive in a zip file, which is not opened"),
+        ("eve/01_offsets.py", ANSWER.encode(), "01_offsets.py: is no notebook: the .ipynb file is wanted"),
+        ("eve/01_offsets", answer(), "01_offsets: is no notebook: the .ipynb file is wanted"),
+        ("eve/hw.pdf", b"%PDF", "no notebook of an exercise among 1 file: hw.pdf"),
+        ("eve/hw.ipynb", notebook("print(1)", marked=False), "no notebook of an exercise among 1 file: hw.ipynb"),
+        ("eve.zip", zipped({"a/": b"", **{f"a/{i}.py": b"" for i in range(6)}}),
+         "no notebook of an exercise among 6 files: eve.zip/a/0.py, eve.zip/a/1.py, eve.zip/a/2.py, eve.zip/a/3.py, "
+         "eve.zip/a/4.py, …"),
         ("eve/01_offsets.ipynb", b" \n", "it cannot be read as a notebook: it is empty"),
         ("eve/01_offsets.ipynb", answer()[:90], "it is not JSON, from line 1, column 89 on"),
         ("eve/01_offsets.ipynb", b"import torch\n\n" + ANSWER.encode(), "it is not JSON, from line 1, column 1 on"),
@@ -388,11 +493,36 @@ def test_the_best_version_counts_and_the_message_says_so(tmp_path, pretend):
     with journal_of(tmp_path) as kept:
         one, other, third, fourth = graded(kept, submissions(ann="c|b|d", bob="d|a", cas="b", dan="d|b"))
     assert (one.points, one.status, one.message) == (
-        6, "failed", "it is quick: slow (the best of 3 versions: 1.ipynb)",
+        6, "failed", "it is quick: slow very (the best of 3 versions: 1.ipynb)",
     )  # fmt: skip
     assert (other.points, other.status, other.message) == (10, "passed", "the best of 2 versions: 1.ipynb")
-    assert (third.points, third.message) == (6, "it is quick: slow")
+    assert (third.points, third.message) == (6, "it is quick: slow very")
     assert fourth.points == 6
+
+
+REFUSES = "the compiler refuses it:\nline 5: acc = 1\n\n    acc has another type"
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (outcome(9, failure=REFUSES), "it is quick: the compiler refuses it: line 5: acc = 1 acc has another type"),
+        (outcome(0, f"{REFUSES}\n"), "the compiler refuses it: line 5: acc = 1 acc has another type"),
+        (outcome(0, "a message\n" + "word " * 58), "a message " + "word " * 57 + "word"),
+        (outcome(0, "some words\n" + "word " * 80), "some words " + "word " * 56 + "word…"),
+        (outcome(0, "name " + "x" * 400), "name " + "x" * 294 + "…"),
+    ],
+)  # fmt: skip
+def test_a_message_is_told_to_its_end_or_cut_between_words(tmp_path, pretend, result, expected):
+    pretend.answers.update(a=result, b=result, c=outcome(0, "TODO 01: later", "todo"))
+    with journal_of(tmp_path) as kept:
+        alone, best = graded(kept, submissions(ann="a", bob="c|b"))
+    assert alone.message == expected
+    assert len(expected) <= grading.MAX_MESSAGE
+    note = " (the best of 2 versions: 1.ipynb)"
+    assert best.message.endswith(note), "which version counts is never cut off"
+    assert len(best.message) <= grading.MAX_MESSAGE
+    assert expected.startswith(best.message.removesuffix(note).removesuffix("…"))
 
 
 def test_a_refused_version_does_not_stand_in_for_one_that_was_checked(tmp_path, pretend):
@@ -589,7 +719,7 @@ def test_a_name_of_any_bytes_gets_its_row(tmp_path, pretend):
     found, _ = handed_in.collect(tmp_path / "in", BOTH)
     with journal_of(tmp_path) as kept:
         grading.write_csv(tmp_path / "grades.csv", grading.rows(graded(kept, found), 0))
-    assert [row["student"] for row in read(tmp_path / "grades.csv")] == [" ann [31m"] * 2
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["\\xffann [31m"] * 2
 
 
 def test_a_spreadsheet_takes_the_table_for_utf_8(tmp_path):
@@ -661,6 +791,7 @@ def test_judges_that_do_not_start_say_so(monkeypatch):
         ([], 2, "name the folder"),
         (["nowhere"], 2, "nowhere cannot be read as a folder of submissions: No such file or directory"),
         (["file"], 2, "file cannot be read as a folder of submissions: Not a directory"),
+        (["all.zip"], 2, "all.zip cannot be read as a folder of submissions: unpack it"),
         (["empty"], 2, "empty holds no submission"),
         (["in", "--only", "01_ofsets"], 2, "did you mean 01_offsets"),
         (["in", "--jobs", "0"], 2, "from 1 to 256"),
@@ -672,7 +803,7 @@ def test_judges_that_do_not_start_say_so(monkeypatch):
 )
 def test_wrong_usage_has_one_line_and_a_code(tmp_path, monkeypatch, capsys, arguments, code, says):
     monkeypatch.chdir(tmp_path)
-    hand_in(tmp_path, {"file": b"", "in/ann/01_offsets.ipynb": answer()})
+    hand_in(tmp_path, {"file": b"", "all.zip": b"", "in/ann/01_offsets.ipynb": answer()})
     (tmp_path / "empty").mkdir()
     assert command.main(["grade", *arguments]) == code
     printed = capsys.readouterr()
@@ -810,12 +941,13 @@ def a_class(tmp_path_factory):
         "eve/01_offsets.ipynb": notebook("import os\n" + PREFIX + "os._exit(0)"),
         "fay/01_offsets.ipynb": answer("return torch.ones(1 << 44)"),
         "gus.zip": b"no zip",
-        "hal/empty.txt": b"",
+        "hal/hw.pdf": b"",
         "ida/01_offsets.ipynb": answer(")("),
         # What runs is the cell with the answer: not the cells before it, and no output is looked at.
         "jim/01_offsets.ipynb": notebook("raise SystemExit", "1/0", PREFIX + RIGHT),
         # Nor does it matter which cell that is, and what it calls beside the function.
         "lea/01_offsets.ipynb": notebook(PREFIX + TODO, f"{PREFIX}{RIGHT}check(describe_groups)", marked=2),
+        "max/.DS_Store": b"",
         "@kim/01_offsets.ipynb": answer("return 1"),
     })  # fmt: skip
     command = [sys.executable, "-m", "course_kernels.course.command", "grade", "in", "--out", "g.csv", "--only", "01",
@@ -830,12 +962,12 @@ def grades_of(path):
 def test_a_class_is_graded(a_class):
     folder, done = a_class
     assert (done.returncode, done.stderr) == (1, "")
-    assert "12 students, 1 exercise, seed 3" in done.stdout
+    assert "13 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
     grades = grades_of(folder / "g.csv")
     assert {name: row["status"] for name, row in grades.items()} == {
         "'@kim": "failed", "ann": "passed", "bob": "todo", "cas": "failed", "dan": "failed", "eve": "failed",
-        "fay": "failed", "gus": "refused", "hal": "missing", "ida": "failed", "jim": "passed", "lea": "passed",
+        "fay": "failed", "gus": "refused", "hal": "refused", "ida": "failed", "jim": "passed", "lea": "passed", "max": "missing",
     }  # fmt: skip
     points = {name: int(row["points"]) for name, row in grades.items()}
     assert (points["ann"], points["jim"], points["lea"]) == (10, 10, 10)

@@ -142,12 +142,12 @@ def _grade(handed_in: Submission, exercise: Exercise, seed: int, results: dict[s
     if len(versions) == 1:
         return found
     more = handed_in.more.get(exercise.name, 0)
-    note = f"the best of {len(versions)} versions: {versions[best].where}"
+    note = f"the best of {len(versions)} versions: {printable(versions[best].where, MAX_MESSAGE // 3)}"
     note += f"; {more} more were not looked at" if more else ""
     said, status = found.message, found.status
     if status != PASSED and (open_ones := [each.message for each in grades if each.status == UNCHECKED]):
         said, status = open_ones[0], UNCHECKED  # it may be worth more than the best of the others
-    message = printable(f"{said} ({note})" if said else note)
+    message = f"{printable(said, MAX_MESSAGE - len(f' ({note})'))} ({note})" if said else note
     return Grade(found.student, exercise, found.points, status, message, found.result)
 
 
@@ -179,16 +179,23 @@ def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> li
 
 
 def _first_failure(result: dict) -> str:
-    if result["message"]:
-        return result["message"].strip().splitlines()[0]
-    failed = (each for each in result["properties"] if each["status"] == "fail")
-    return next((f"{each['title']}: {(each['message'].strip().splitlines() or [''])[0]}" for each in failed), "")
+    failed = (f"{each['title']}: {each['message']}" for each in result["properties"] if each["status"] == "fail")
+    message = result["message"] or next(failed, "")
+    return " ".join(filter(None, map(str.strip, message.splitlines())))
 
 
-def printable(text: str) -> str:
-    """Text from anyone, on one line, of bounded length, with nothing in it that a terminal or a file could not take."""
+def printable(text: str, most: int = MAX_MESSAGE) -> str:
+    """Text from anyone, on one line, of bounded length, with nothing in it that a terminal or a file could not take.
+
+    Args:
+        text: what they wrote.
+        most: so many characters. What is longer is cut between two words, or in one that is very long.
+    """
     text = "".join(letter if letter.isprintable() else " " for letter in text)
-    return text[: MAX_MESSAGE - 1] + "…" if len(text) > MAX_MESSAGE else text
+    if len(text) <= most:
+        return text
+    words = text[:most].rpartition(" ")[0].rstrip()
+    return f"{words if len(words) > most // 2 else text[: most - 1]}…"
 
 
 def rows(grades: Iterable[Grade], seed: int) -> Iterator[tuple]:
