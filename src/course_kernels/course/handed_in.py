@@ -6,8 +6,10 @@ function that a cell defines. Nothing is executed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -18,9 +20,11 @@ from course_kernels.course.unpack import File
 
 MAX_VERSIONS = 4
 MAX_ANSWER_KB = 100
-_OTHER_ARCHIVES = (".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+NO_NOTEBOOK = "is no notebook: the .ipynb file is wanted"
 # Canvas: name_userid_submissionid_file or name_LATE_userid_submissionid_file; the second number changes with each file.
 _CANVAS = re.compile(r"([^\W_]+)_(?:LATE_)?(\d{3,})_\d{3,}_.+")
+# Moodle: name_participant_assignsubmission_file, of a folder or in front of a file's name.
+_MOODLE = re.compile(r"(.+?)_(\d+)_assignsubmission_(?:file|onlinetext)(?:_.*)?")
 # What browsers and JupyterLab add to a copy. A number alone may be a student's.
 _COPY = re.compile(r"^(copy of|kopie von) |([ _-]*(\(\d+\)|\bcopy ?\d*|_copy ?\d*))+$", re.IGNORECASE)
 
@@ -48,8 +52,9 @@ class Submission:
 
     Attributes:
         student: who; the name of the folder or file.
-        answers: by exercise name, the versions that are graded: properly named ones first, then the least deeply
-            buried; never two of the same text.
+        answers: by exercise name, the versions that are graded, never two of the same text: the last cell of each
+            notebook before its others, properly named notebooks first, then the least deeply buried, then the newest.
+            Of a file that only its name places, why it is none.
         more: by exercise name, how many versions there were beyond those.
         notes: what could not be looked at, and why.
     """
@@ -76,6 +81,8 @@ def collect(
     Raises:
         OSError: the folder cannot be read.
     """
+    if folder.is_file() and unpack.kind(folder.name) in (unpack.ZIP, unpack.ARCHIVE):
+        raise NotADirectoryError(errno.ENOTDIR, "unpack it", str(folder))
     whose: dict[str, list[Path]] = {}
     strangers = []
     ignored = {path.resolve() for path in ignore}
@@ -85,8 +92,8 @@ def collect(
         if unpack.passed_over(name) or (not link and path.resolve() in ignored):
             continue
         if path.is_dir() and not link:
-            whose.setdefault(name, []).append(path)
-        elif link or name.casefold().endswith((".zip", ".ipynb", *_OTHER_ARCHIVES)):
+            whose.setdefault(_person(_readable(name), _MOODLE) or _readable(name), []).append(path)
+        elif link or unpack.kind(name) != unpack.OTHER:
             whose.setdefault(_student(path, exercises), []).append(path)
         else:
             strangers.append(name)
@@ -95,25 +102,37 @@ def collect(
     return found, strangers
 
 
+def _readable(name: str) -> str:
+    r"""A file's name as text: the same for the same letters, however composed; bytes that are no UTF-8 as \xNN."""
+    return unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
+
+
 def _files(path: Path) -> list[File]:
     """What is in an entry of the folder of submissions."""
-    name = path.name.casefold()
     if path.is_symlink():
         return [File(path.name, refused=unpack.LINK)]
-    if path.is_dir():
-        return unpack.folder(path)
-    if name.endswith(".zip"):
-        return unpack.archive(path)
-    if name.endswith(".ipynb"):
-        return [unpack.notebook(path, path.name)]
-    return [File(path.name, refused="is no zip file: unpack it")]
+    folder = path.is_dir()
+    files = unpack.folder(path) if folder else unpack.file(path, path.name)
+    # What an archive is called itself says nothing about what is in it.
+    inside = [PurePosixPath(each.where).parts[0 if folder else 1 :] for each in files if not each.other]
+    people = sorted({who for parts in inside for part in parts if (who := _person(part, _CANVAS, _MOODLE))})
+    if len(people) > 1:
+        does = "grade that folder by itself" if folder else "unpack it"
+        said = f"holds the work of several people ({', '.join(people[:3])}{', …' if len(people) > 3 else ''}): {does}"
+        return [File(path.name, refused=said)]
+    return files
+
+
+def _person(name: str, *platforms: re.Pattern) -> str:
+    """Whom a learning platform names in a file's or folder's name; empty where none does."""
+    return next((f"{found[1]}_{found[2]}" for each in platforms if (found := each.fullmatch(name))), "")
 
 
 def _student(path: Path, exercises: Sequence[Exercise]) -> str:
     """Whose a file is: its name without the exercise's. Files that carry no other name are one student's."""
-    stem = re.sub(r"(\.tar)?\.\w+$", "", path.name)
-    if canvas := _CANVAS.fullmatch(stem):
-        return f"{canvas[1]}_{canvas[2]}"
+    stem = re.sub(r"(\.tar|\.ipynb)?\.\w+$", "", _readable(path.name))
+    if who := _person(stem, _MOODLE, _CANVAS):
+        return who
     _, found = _named(stem, exercises)
     if found is None:
         return stem
@@ -133,14 +152,19 @@ def sort_out(student: str, files: Sequence[File], exercises: Sequence[Exercise])
 
     Args:
         student: who.
-        files: the notebooks that they handed in.
+        files: that they handed in.
         exercises: that are graded.
     """
     found = Submission(student)
     named: dict[str, list[tuple[tuple, Answer]]] = {}
     defined: dict[str, list[tuple[tuple, Answer]]] = {}
+    others: dict[str, list[Answer]] = {}
     for file in files:
         exercise, _ = _named(PurePosixPath(file.where).stem, exercises)
+        if file.other:
+            if exercise is not None:
+                others.setdefault(exercise.name, []).append(Answer(file.where, refused=NO_NOTEBOOK))
+            continue
         cells, refused = [], file.refused
         if not refused:
             try:
@@ -164,6 +188,12 @@ def sort_out(student: str, files: Sequence[File], exercises: Sequence[Exercise])
         found.answers[name] = different[:MAX_VERSIONS]
         if len(different) > MAX_VERSIONS:
             found.more[name] = len(different) - MAX_VERSIONS
+    for name, answers in others.items():
+        found.answers.setdefault(name, answers[:1])
+    if files and not (found.answers or found.notes):
+        names = ", ".join(file.where for file in files[:5]) + (", …" if len(files) > 5 else "")
+        many = f"{len(files)} files" if len(files) > 1 else "1 file"
+        found.notes.append(f"no notebook of an exercise among {many}: {names}")
     return found
 
 
@@ -171,10 +201,13 @@ def _ranked(file: File, answers: list[Answer], exercise: Exercise) -> list[tuple
     """Answers of a notebook with what they are sorted by.
 
     Readable ones first, holes last; of each notebook the last cell before all others; then those named as they were
-    handed out, then the least deeply buried.
+    handed out, then the least deeply buried, then the copies with the highest numbers, then the latest.
     """
     path = PurePosixPath(file.where)
-    by_file = (path.stem != exercise.name, len(path.parts), file.where)
+    _, name = _named(path.stem, [exercise])
+    numbers = re.findall(r"\d{1,9}", path.stem[name.end() :] if name else path.stem)
+    copy = int(numbers[-1]) if numbers else 0
+    by_file = (path.stem != exercise.name, len(path.parts), -copy, -file.modified, file.where)
     return [((bool(each.refused), each.hole, i, *by_file), each) for i, each in enumerate(answers)]
 
 

@@ -6,9 +6,11 @@ nobody else anything.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -21,23 +23,33 @@ MAX_TOTAL_MB = 256  # all notebooks of one folder together
 MAX_FILES = 20_000
 MAX_DEPTH = 12
 LINK = "is a link, which is not followed"
+NOTEBOOK, ZIP, ARCHIVE, OTHER = "notebook", "zip", "archive", "other"
+_SUFFIXES = {
+    NOTEBOOK: (".ipynb", ".ipynb.txt", ".ipynb.json"),  # some browsers add to what they take for text
+    ZIP: (".zip",),
+    ARCHIVE: (".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar"),
+}
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others can ask for gigabytes before the first byte comes
 _OUTSIDE = re.compile(r"/|[A-Za-z]:/")
 _MB = 1 << 20
 
 
 class File(NamedTuple):
-    """A notebook that was handed in, or why something could not be looked at.
+    """A file that was handed in, or why something could not be looked at.
 
     Attributes:
         where: its path in what was handed in.
         data: its bytes; empty where it was refused.
         refused: why; empty otherwise.
+        modified: when it was last written, in seconds since 1970; 0 where that is not known.
+        other: whether it is neither a notebook nor an archive: its name is all that is looked at.
     """
 
     where: str
     data: bytes = b""
     refused: str = ""
+    modified: float = 0.0
+    other: bool = False
 
 
 class Refused(Exception):
@@ -49,6 +61,12 @@ def passed_over(name: str) -> bool:
     return name.startswith(".") or name in ("__MACOSX", "node_modules", "__pycache__")
 
 
+def kind(name: str) -> str:
+    """What a file is by its name: `NOTEBOOK`, `ZIP`, `ARCHIVE` where it is one of another kind, or `OTHER`."""
+    name = name.casefold()
+    return next((each for each, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), OTHER)
+
+
 def notebook(path: Path, where: str) -> File:
     """One notebook from the disk.
 
@@ -58,13 +76,28 @@ def notebook(path: Path, where: str) -> File:
     """
     try:
         with _opened(path, MAX_NOTEBOOK_MB, "a notebook") as file:
-            return File(where, file.read(MAX_NOTEBOOK_MB * _MB))
+            return File(where, file.read(MAX_NOTEBOOK_MB * _MB), modified=os.fstat(file.fileno()).st_mtime)
     except (OSError, Refused) as error:
         return File(where, refused=_reason(error))
 
 
+def file(path: Path, where: str) -> list[File]:
+    """What a file is or holds.
+
+    Args:
+        path: of the file.
+        where: what to call it.
+    """
+    found = kind(path.name)
+    if found == NOTEBOOK:
+        return [notebook(path, where)]
+    if found == ZIP:
+        return archive(path, where)
+    return [File(where, refused="is no zip file: unpack it") if found == ARCHIVE else File(where, other=True)]
+
+
 def folder(root: Path) -> list[File]:
-    """Every notebook in a folder, its folders and its zip files; what was refused among them.
+    """Every file in a folder, its folders and its zip files; what was refused among them.
 
     Args:
         root: of what one person handed in.
@@ -73,7 +106,7 @@ def folder(root: Path) -> list[File]:
 
 
 def archive(path: Path, where: str = "") -> list[File]:
-    """Every notebook in a zip file, or the one reason why nothing in it is looked at.
+    """Every file in a zip file, or the one reason why nothing in it is looked at.
 
     Args:
         path: of the file.
@@ -126,22 +159,21 @@ def _walk(root: Path) -> Iterator[File]:
             if seen > MAX_FILES:
                 yield File(prefix or here.name, refused=f"more than {MAX_FILES:,} files: the rest is not looked at")
                 return
-            where, name = prefix + entry.name, entry.name.casefold()
+            where = prefix + entry.name
             if passed_over(entry.name):
                 continue
             if entry.is_symlink():
-                if name.endswith((".ipynb", ".zip")) or Path(entry.path).is_dir():
+                if kind(entry.name) != OTHER or Path(entry.path).is_dir():
                     yield File(where, refused=LINK)
             elif entry.is_dir():
                 if depth < MAX_DEPTH:
                     stack.append((Path(entry.path), where + "/", depth + 1))
                 else:
                     yield File(where, refused=f"more than {MAX_DEPTH} folders deep: not looked at")
-            elif name.endswith((".ipynb", ".zip")):
-                path = Path(entry.path)
-                found = [notebook(path, where)] if name.endswith(".ipynb") else archive(path, where)
+            else:
+                found = file(Path(entry.path), where)
                 yield from found
-                left -= sum(len(file.data) for file in found)
+                left -= sum(len(each.data) for each in found)
                 if left < 0:
                     reason = f"more than {MAX_TOTAL_MB} MB of notebooks: the rest is not looked at"
                     yield File(prefix or here.name, refused=reason)
@@ -158,9 +190,12 @@ def _members(opened: zipfile.ZipFile, where: str) -> Iterator[File]:
             raise Refused(f"a file in it would land outside of its folder: {name[:80]}")
     left = MAX_UNPACKED_MB * _MB
     for info, name in zip(infos, names):
-        if any(map(passed_over, PurePosixPath(name).parts)) or not name.casefold().endswith((".ipynb", ".zip")):
+        if any(map(passed_over, PurePosixPath(name).parts)) or name.endswith("/"):
             continue
         inside = f"{where}/{name}"
+        if kind(name) == OTHER:
+            yield File(inside, other=True)
+            continue
         if reason := _why_not(info):
             yield File(inside, refused=reason)
             continue
@@ -169,16 +204,22 @@ def _members(opened: zipfile.ZipFile, where: str) -> Iterator[File]:
         left -= info.file_size
         try:
             with opened.open(info) as member:
-                yield File(inside, member.read(info.file_size))
+                yield File(inside, member.read(info.file_size), modified=_modified(info))
         except Exception as error:  # damaged, or made to look so
             yield File(inside, refused=f"cannot be unpacked ({type(error).__name__})")
+
+
+def _modified(info: zipfile.ZipInfo) -> float:
+    with contextlib.suppress(ValueError, OverflowError):  # a month 0 and a year 2107 can be stored, too
+        return time.mktime((*info.date_time, 0, 0, -1))
+    return 0.0
 
 
 def _why_not(info: zipfile.ZipInfo) -> str:
     if stat.S_ISLNK(info.external_attr >> 16):
         return LINK
-    if not info.filename.casefold().endswith(".ipynb"):
-        return "is a zip file in a zip file, which is not opened"
+    if kind(info.filename) != NOTEBOOK:
+        return f"is {'a zip file' if kind(info.filename) == ZIP else 'an archive'} in a zip file, which is not opened"
     if info.flag_bits & 1:
         return "is encrypted"
     if info.file_size > MAX_NOTEBOOK_MB * _MB:
