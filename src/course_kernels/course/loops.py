@@ -6,59 +6,81 @@ import ast
 import contextlib
 import linecache
 import sys
-from collections.abc import Iterable
-from types import FrameType
+from collections.abc import Iterable, Iterator, Sequence
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import NamedTuple
+
+import torch
 
 # A right walk over tiles stays at one group for as many turns as the group has tiles for a program: fewer than these.
 MIN_TURNS = 16
-_MAX_REPR = 200
 # Calls that give the same for the same arguments. What others give, a load for one, may change.
 _STEADY = {"abs", "cdiv", "int", "len", "max", "maximum", "min", "minimum"}
+_PLAIN = (bool, bytes, complex, float, str, type(None))  # whose repr is their value
+_LEAVE = (ast.Break, ast.Raise, ast.Return, ast.Yield, ast.YieldFrom)
 
 
 class Loop(NamedTuple):
-    """A `while` or `for` of an answer.
+    """A `while` of an answer, of which its variables can tell that it stands still. (What a `for` goes through, they
+    cannot.)
 
     Attributes:
         line, last: the first line and the last.
-        names: of what decides whether it goes on; empty where that cannot be told from its condition.
+        names: of what decides whether it goes on; empty where its condition asks for no variable.
+        read: all names in it, but for those of what it calls.
     """
 
     line: int
     last: int
     names: tuple[str, ...]
+    read: tuple[str, ...]
 
 
 def _loops(tree: ast.Module) -> dict[int, Loop]:
     """The loops of a source, by the line that each begins in."""
     found = {}
     for node in ast.walk(tree):
-        if isinstance(node, (ast.While, ast.For)):
-            names = _names(node) if isinstance(node, ast.While) else ()
-            found.setdefault(node.lineno, Loop(node.lineno, node.end_lineno or node.lineno, names))
+        if isinstance(node, ast.While) and (loop := _loop(node)) is not None:
+            found.setdefault(node.lineno, loop)
     return found
 
 
-def _names(loop: ast.While) -> tuple[str, ...]:
-    """What a loop's condition asks for, in order, where nothing else can end the loop."""
-    inside = [node for statement in loop.body for node in ast.walk(statement)]
-    asked = list(ast.walk(loop.test))
-    called = [node.func for node in asked if isinstance(node, ast.Call)]
-    steady = all(getattr(each, "attr", getattr(each, "id", "")) in _STEADY for each in called)
-    if not steady or any(isinstance(node, (ast.Break, ast.Return)) for node in inside):
-        return ()
-    names = sorted((node for node in asked if isinstance(node, ast.Name)), key=lambda node: node.col_offset)
-    return tuple(dict.fromkeys(node.id for node in names))
+def _loop(node: ast.While) -> Loop | None:
+    """A loop whose variables tell all; None of another."""
+    inside = [each for statement in node.body for each in ast.walk(statement)]
+    asked = list(ast.walk(node.test))
+    leaves = any(isinstance(each, _LEAVE) for each in inside)
+    # What leaves a loop may depend on all that happens in it.
+    if not _steady([*asked, *inside] if leaves else asked):
+        return None
+    names = () if leaves else _names(asked)
+    return Loop(node.lineno, node.end_lineno or node.lineno, names, _names([*asked, *inside]))
+
+
+def _steady(nodes: Sequence[ast.AST]) -> bool:
+    """Whether what expressions give depends on their variables' values alone."""
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    methods = {id(each) for each in called}
+    return all(getattr(each, "attr", getattr(each, "id", "")) in _STEADY for each in called) and all(
+        id(node) in methods for node in nodes if isinstance(node, ast.Attribute)
+    )
+
+
+def _names(nodes: Sequence[ast.AST]) -> tuple[str, ...]:
+    """The names in expressions, in order, but for those of what is called."""
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    names = [node for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
+    return tuple(dict.fromkeys(node.id for node in sorted(names, key=lambda node: (node.lineno, node.col_offset))))
 
 
 class _Turns:
-    """What happened at a loop's head since the loop was entered, or since it is looked at."""
+    """What happened at a loop's head since the loop was entered, or since it is looked at; a state that nobody can tell
+    is None."""
 
-    def __init__(self, state: dict[str, str]):
-        self.first, self.count, self.same = state, 0, True
+    def __init__(self, state: dict | None):
+        self.first, self.count, self.same = state, 0, state is not None
 
-    def note(self, state: dict[str, str]) -> None:
+    def note(self, state: dict | None) -> None:
         self.count += 1
         self.same = self.same and state == self.first
 
@@ -136,15 +158,65 @@ class Follower:
         return None
 
 
-def _state(frame: FrameType, loop: Loop) -> dict[str, str]:
-    """The values that a loop depends on, as text: those of its names, or of all variables."""
+def _state(frame: FrameType, loop: Loop) -> dict | None:
+    """The values of what a loop depends on; None where not all of it can be seen."""
+    held, code = dict(frame.f_locals), frame.f_code
+    variables = {*held, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     found = {}
-    held = dict(frame.f_locals)
-    for name in [each for each in loop.names if each in held] or held:
-        value = held[name]
-        if callable(value):
-            continue
-        with contextlib.suppress(BaseException):
-            handle = getattr(value, "handle", None)  # a Triton value in the interpreter
-            found[name] = repr(handle.data if handle is not None else value)[:_MAX_REPR]
-    return found
+    with contextlib.suppress(Exception):
+        for name in loop.names or loop.read:
+            if name in variables:
+                found[name] = _value(held[name])
+            elif not _fixed(frame.f_globals.get(name)):
+                return None
+        return found
+    return None
+
+
+def _fixed(value) -> bool:
+    """Whether it is something that answers call, or what they call it from."""
+    return isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType, type)) or (
+        callable(value) and _package(value) == "triton"
+    )
+
+
+def _package(value) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _value(value) -> tuple:
+    """What is equal exactly where two values are, whatever their type and size.
+
+    Raises:
+        TypeError: of what cannot be compared: an object may change and look the same.
+    """
+    kind = type(value)
+    if kind is int:
+        return kind, value
+    if kind in _PLAIN or kind is range:
+        return kind, repr(value)
+    if kind in (list, tuple):
+        return kind, *map(_value, value)
+    if kind is dict:
+        return kind, *((_value(key), _value(each)) for key, each in value.items())
+    if kind in (set, frozenset):
+        return kind, frozenset(map(_value, value))
+    if kind is torch.Tensor and value.device.type == "cpu":  # of a GPU's it would have to wait for the GPU
+        flat = value.detach().contiguous().flatten()
+        return kind, value.dtype, value.shape, flat.view(torch.uint8).numpy().tobytes()
+    if _package(value) == "numpy" and not value.dtype.hasobject:
+        return kind, value.dtype, value.shape, value.tobytes()
+    if _package(value) == "triton":
+        return kind, *_of_triton(value)
+    raise TypeError(f"a {kind.__name__} cannot be compared")
+
+
+def _of_triton(value) -> Iterator[tuple]:
+    """A tensor, a descriptor or a constant in Triton's interpreter."""
+    handle = getattr(value, "handle", None)
+    if hasattr(handle, "data"):
+        yield _value(handle.data)
+    elif hasattr(handle, "base"):
+        yield from (_value(each.data) for each in (handle.base, *handle.shape, *handle.strides))
+    else:
+        yield _value(value.value)
