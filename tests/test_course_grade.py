@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from course_kernels.course import command, grading, handed_in, journal, judges, manifest, submission, unpack
+from course_kernels.course import command, endings, grading, handed_in, journal, judges, manifest, submission, unpack
 from course_kernels.course.handed_in import Answer, Submission
 from course_kernels.course.journal import Journal
 from course_kernels.course.results import NOT_ON_GPU, ONLY_ON_GPU
@@ -579,6 +579,28 @@ def test_what_the_clock_ended_is_checked_again_with_the_machine_to_itself(tmp_pa
         grades = graded(kept, submissions(ann="a", bob="b", cas="c", dan="d", eve="e"))
     assert [(grade.points, grade.message) for grade in grades] == [(10, "")] * 5
     assert list(pretend) == [*((each, 2) for each in "abcde"), *((each, 1) for each in "abde")]
+
+
+def stopped(**loop):
+    """What is said of an answer that the clock stopped in its line 2."""
+    code = "x = a[1:]  # : the loop in line 2 makes no progress"
+    error = {"kind": "endless", "type": "", "text": "", "line": 2, "code": code, "program": [0]}
+    return endings.said(error | {"loop": loop or None}, OFFSETS)
+
+
+STUCK = stopped(line=1, names=["x"], code="while x:  # one")
+SLOW = stopped()
+
+
+def test_what_no_clock_is_to_blame_for_is_checked_once(tmp_path, pretend):
+    pretend.answers.update(a=outcome(0, STUCK), b=outcome(9, failure=f"{ONLY_ON_GPU}{STUCK}"))
+    late = outcome(9, STUCK, failure="it runs, but:\nnot compiled within 7 s")
+    pretend.answers.update(c=[outcome(0, SLOW), outcome(10)], d=outcome(0, SLOW), e=[late, outcome(10)])
+    with journal_of(tmp_path) as kept:
+        grades = graded(kept, submissions(ann="a", bob="b", cas="c", eve="e"))
+        graded(kept, submissions(dan="d"))
+    assert [grade.points for grade in grades] == [0, 9, 10, 10]
+    assert list(pretend) == [("a", 2), ("b", 2), ("c", 2), ("e", 2), ("c", 1), ("e", 1), ("d", 2)], "d was alone"
 
 
 CANNOT = "this cannot be checked here: install 'numpy<2.4'"

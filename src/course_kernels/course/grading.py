@@ -20,9 +20,11 @@ MISSING, REFUSED, TOTAL = "missing", "refused", "total"
 COLUMNS = ("student", "exercise", "points", "of", "status", "message", "seed")
 MAX_MESSAGE = 300
 _ORDER = (REFUSED, TODO, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
-# What was stopped by the clock, not by its own mistake alone: a busy machine can do that to a right answer.
+# What was stopped by the clock, not by its own mistake alone: a busy machine can do that to a right answer. It slows
+# loops down, and keeps none in one place.
 _BY_THE_CLOCK = re.compile(
-    rf"^({ONLY_ON_GPU})?still running after|s of processor time|\nnot compiled within|GPU.*: it did not end$"
+    rf"^({ONLY_ON_GPU})?still running after (?![^:]*: the loop in line \d+ makes no progress)"
+    r"|s of processor time|\nnot compiled within|GPU.*: it did not end$"
 )
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
@@ -107,9 +109,10 @@ def _checked(
     def waiting():
         tell(done, total, last)
 
+    several = min(jobs, len(todo)) > 1
     for task, result in judges.check_all(todo, jobs, waiting) if todo else ():
         last = owner[task.key]
-        if jobs > 1 and result is not None and _by_the_clock(result):
+        if several and result is not None and _by_the_clock(result):
             again.append(task)
             continue
         done += 1
