@@ -113,6 +113,9 @@ def attack(judge, source, exercise=OFFSETS, **options) -> Result:
         ("(x for x in ()).gi_frame.f_builtins", "has no need of .(gi_frame|f_builtins)"),
         ("class C:\n    def __exit__(self, a, b, tb):\n        tb.tb_frame", "line 3: .* no need of .tb_frame"),
         ("match 1:\n    case object(__class__=c): pass", "patterns that look into classes"),
+        *((f"{binds}\nmatch 1:\n    case int(x): pass", "patterns that look into classes")
+          for binds in ("int = type('P', (), {})", "for int in []: pass", "class int: pass", "def f(int): pass",
+                        "from torch import Tensor as int", "match 1:\n    case {**int}: pass")),
         ("class P:\n    __match_args__ = ('gi_frame',)", "has no need of __match_args__"),
         ("class M(type):\n    def __instancecheck__(c, o): return True", "has no need of __instancecheck__"),
         ("triton.JITFunction(print).get_capture_scope()", "has no need of"),

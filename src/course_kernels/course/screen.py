@@ -115,6 +115,7 @@ class _Reader:
         self._extra = tuple(imports)
         self._modules = {name: importlib.import_module(module) for name, module in _THERE.items()}
         self._used: set[ast.Name] = set()  # names of modules of which an attribute is taken
+        self._bound: set[str] = set()  # names to which the answer may give another meaning
 
     def read(self, tree: ast.Module) -> str | None:
         nodes = list(ast.walk(tree))
@@ -122,6 +123,8 @@ class _Reader:
             if isinstance(node, (ast.Import, ast.ImportFrom)) and (found := self._import(node)):
                 return f"line {node.lineno}: {found}"
         self._used = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+        self._bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+        self._bound |= {getattr(node, field, None) for node in nodes for field in ("name", "arg", "asname", "rest")}
         for node in nodes:
             if found := self._refused(node):
                 return f"line {node.lineno}: {found}"
@@ -183,7 +186,7 @@ class _Reader:
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
         if isinstance(node, ast.MatchClass):
-            plain = isinstance(node.cls, ast.Name) and node.cls.id in _PATTERNS and not node.kwd_attrs
+            plain = isinstance(node.cls, ast.Name) and node.cls.id in _PATTERNS - self._bound and not node.kwd_attrs
             return None if plain else "an answer has no need of patterns that look into classes"
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             name = node.name
