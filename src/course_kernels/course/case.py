@@ -87,6 +87,22 @@ class Written:
         view(around).fill_(True)
         self.outside = int((~around).sum())
         self.counts, self.writers = view(data["counts"]), view(data["writers"])
+        # A store that a probe saw outside was not carried out, and only counted.
+        self._around = ~around | (data["counts"] > 0)
+        view(self._around).fill_(False)
+
+    def around(self, reach: int) -> torch.Tensor:
+        """Where something was written outside of it, as far as `reach` elements from it.
+
+        Args:
+            reach: less than `probes.MARGIN`; beyond that there are other rows.
+
+        Returns:
+            bool, (rows + 2 * reach, columns + 2 * reach), False in the middle, where it lies itself.
+        """
+        shape, strides = self.values.shape, self.values.stride()
+        start = self.values.storage_offset() - reach * sum(strides)
+        return torch.as_strided(self._around, [extent + 2 * reach for extent in shape], strides, start)
 
     def part(self, rows: slice, columns: slice, name: str) -> Written:
         """Some of its rows and columns, such as a group's, under a name of their own; `outside` stays the whole's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -153,10 +154,34 @@ def undefined(ran: Ran) -> str | None:
     return next((sentence(event) for event in ran.events if event["kind"] == "undefined"), None)
 
 
-def panel(written: Written, want: torch.Tensor, block: Sequence[int], title: str = "", right=None) -> dict:
-    """The picture of a matrix: its tiles in three colours. Arguments as for `tile_states`."""
+def panel(
+    written: Written, want: torch.Tensor, block: Sequence[int], title: str = "", right=None, reach: int = 0
+) -> dict:
+    """The picture of a matrix: its tiles in three colours.
+
+    Args:
+        written, want, block, right: as for `tile_states`.
+        title: over the picture; by default the matrix's name.
+        reach: up to how many elements from the matrix its surroundings are shown where something was written there.
+    """
     states = tile_states(written, want, block, right)
-    return {"title": title or written.name, "shape": list(want.shape), "block": list(block), "states": states}
+    found = {"title": title or written.name, "shape": list(want.shape), "block": list(block), "states": states}
+    return {**found, "outside": _rectangles(written.around(reach), -reach)} if reach else found
+
+
+def _rectangles(places: torch.Tensor, first: int) -> list[list[int]]:
+    """Rectangles [row, column, rows, columns] that cover what is True; the first row and column have number `first`."""
+    found, open_ones = [], {}
+    for row, line in enumerate(places.tolist(), first):
+        edges = [at for at, (before, after) in enumerate(pairwise([False, *line, False]), first) if before != after]
+        runs = set(zip(edges[::2], edges[1::2]))
+        open_ones = {run: each for run, each in open_ones.items() if run in runs}
+        for left, right in sorted(runs):
+            if (left, right) not in open_ones:
+                open_ones[left, right] = [row, left, 0, right - left]
+                found.append(open_ones[left, right])
+            open_ones[left, right][2] += 1
+    return found
 
 
 def row_panel(got: Sequence, want: Sequence, title: str) -> dict:

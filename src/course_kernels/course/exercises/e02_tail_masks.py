@@ -69,7 +69,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """Sort what the probes saw into the masks they belong to; then compare C, also with what likely mistakes give."""
     a, b = case.inputs["a"].double(), case.inputs["b"].double()
     want, c = a.T @ b, ran.outputs["C"]
-    picture = [diagnose.panel(c, want, (BLOCK, BLOCK), "your C")]
+    picture = [diagnose.panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
     text = diagnose.tiles(c, want, (BLOCK, BLOCK))
     check, why = _why(a, b, c, want, ran) if text else (None, "")
     if check == "*":
