@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import re
 import shutil
@@ -13,8 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from course_kernels.course import command, lab, manifest, places, progress, terminal
+from course_kernels.course import command, lab, manifest, places, progress, submission, terminal
 from course_kernels.course.judge import Judge
 from course_kernels.course.results import Property, Result
 from course_kernels.course.watch import watch
@@ -72,6 +74,22 @@ def test_a_stub_a_wrong_answer_and_a_solution(course, capsys):
     assert "pass: 10 of 10" in printed
     assert f"next: {SECOND.id} · {SECOND.title}: exercises/{SECOND.name}.ipynb" in printed
     assert progress.load()["01"]["passed"]
+
+
+def test_the_last_cell_that_defines_the_function_is_checked_as_in_the_notebook(course, capsys, monkeypatch):
+    path, solution = course / "exercises" / f"{FIRST.name}.ipynb", ROOT / "solutions" / f"{FIRST.name}.ipynb"
+    source = f"{submission.of_notebook(solution, FIRST.function)}\nresult = check({FIRST.function})\n"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": source, "outputs": []})
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    assert command.main(["check", "01"]) == 0
+    assert "pass: 10 of 10" in capsys.readouterr().out
+
+    names = {"torch": torch, "check": lambda function: submission.of_function(function, FIRST.function)}
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(source), None, source.splitlines(True), "<cell>"))
+    exec(compile(source, "<cell>", "exec"), names)
+    assert names["result"] == submission.of_notebook(path, FIRST.function)
+    assert "check(" not in names["result"]
 
 
 def test_json(course, capsys):
