@@ -60,6 +60,14 @@ def refused(call, *arguments):
         raise OSError(ctypes.get_errno(), "refused")
 
 
+life, end_of_life = os.pipe()
+neighbour = os.fork()  # with no more rights than this process will have: those of root's would protect it
+if neighbour == 0:
+    sandbox._renounce()
+    os.close(end_of_life)
+    os.read(life, 1)  # until the other end is closed with its process
+    os._exit(0)
+
 waiting = threading.Event()
 before = threading.Thread(target=waiting.wait, daemon=True)
 sandbox._GPU_DEVICES += ("/dev/random",)  # a device that every machine has
@@ -204,6 +212,10 @@ def device():
     os.mknod(os.path.join(folder, "device"), 0o20600, os.makedev(1, 5))
 
 @tried
+def socket_with_a_path():
+    local(socket.SOCK_SEQPACKET).bind(os.path.join(folder, "socket"))
+
+@tried
 def name_of_the_machine():
     socket.sethostname(socket.gethostname())
 
@@ -217,7 +229,7 @@ def mode_of_the_users_file():
 
 @tried
 def priority_of_another():
-    os.setpriority(os.PRIO_PROCESS, parent, os.getpriority(os.PRIO_PROCESS, parent))
+    os.setpriority(os.PRIO_PROCESS, neighbour, os.getpriority(os.PRIO_PROCESS, neighbour))
 
 @tried
 def priority_of_a_user():
@@ -225,14 +237,14 @@ def priority_of_a_user():
 
 @tried
 def disk_priority_of_another():
-    refused(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, parent, 2 << 13 | 4)
+    refused(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, neighbour, 2 << 13 | 4)
 
 @tried
 def place_of_another():
-    now = os.sched_getaffinity(parent), os.sched_getscheduler(parent)
-    os.sched_setaffinity(parent, {min(now[0])})
-    os.sched_setscheduler(parent, os.SCHED_BATCH, os.sched_param(0))
-    return "moved" * (now != (os.sched_getaffinity(parent), os.sched_getscheduler(parent)))
+    now = os.sched_getaffinity(neighbour), os.sched_getscheduler(neighbour)
+    os.sched_setaffinity(neighbour, {min(now[0])})
+    os.sched_setscheduler(neighbour, os.SCHED_BATCH, os.sched_param(0))
+    return "moved" * (now != (os.sched_getaffinity(neighbour), os.sched_getscheduler(neighbour)))
 
 @tried
 def lasting_memory():
@@ -290,7 +302,7 @@ GRANTED = (
 )  # fmt: skip
 BY_LANDLOCK = (
     "memory_of_another", "name_of_another", "file_of_the_user", "new_file_of_the_user", "passwords",
-    "lasting_memory_file", "device",
+    "lasting_memory_file", "device", "socket_with_a_path",
 )  # fmt: skip
 BY_RIGHTS = ("name_of_the_machine",)
 BY_FILTER = (
