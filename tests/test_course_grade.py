@@ -852,6 +852,41 @@ def test_what_the_command_wrote_is_no_submission(tmp_path, monkeypatch, pretend,
     assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["ann", "ann"]
 
 
+def test_what_another_run_wrote_is_no_submission_and_told(tmp_path, monkeypatch, pretend, capsys):
+    monkeypatch.chdir(tmp_path)
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/bob/01_offsets.ipynb": answer()})
+    calls = ["grade", "in", "--only", "01"]
+    assert command.main([*calls, "--gradescope", "in/scores"]) == 0
+    (tmp_path / "in" / "scores" / ".DS_Store").touch()
+    for more in ([], ["--gradescope", "in/others"]):
+        assert command.main([*calls, *more]) == 0
+        assert capsys.readouterr().err == "course grade: not submissions, passed over: scores\n"
+        assert {row["student"] for row in read(tmp_path / "grades.csv")} == {"ann", "bob"}
+    assert command.main([*calls, "--gradescope", "in/scores"]) == 0
+    assert capsys.readouterr().err == "course grade: not submissions, passed over: others\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"eve/results.json": b""},
+        {"eve/a/results.json": b"", "eve/b/": b""},
+        {"eve/a/results.json": b"", "eve/01_offsets.ipynb": answer()},
+        {"eve/a/results.json": b"", "eve/a/01_offsets.ipynb": answer()},
+        {"eve/a/results.json/01_offsets.ipynb": answer()},
+        {"eve/": b""},
+    ],
+)
+def test_a_students_results_are_a_students(tmp_path, pretend, capsys, files):
+    for name, data in files.items():
+        if name.endswith("/"):
+            (tmp_path / "in" / name).mkdir(parents=True)
+        else:
+            hand_in(tmp_path / "in", {name: data})
+    command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "01"])
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["eve", "eve"]
+
+
 def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys):
     hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/bob/04_better_schedule.ipynb": answer()})
     others = [each for each in manifest.exercises() if each.id not in ("01", "04")]

@@ -72,14 +72,16 @@ def run(arguments: argparse.Namespace) -> int:
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]
         kept_in = out.with_name(f"{out.name}.journal")
         ours = [path for path in (out, kept_in, arguments.gradescope) if path is not None]
+        earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        found, strangers = handed_in.collect(folder, manifest.exercises(), ignore=ours)
+        found, strangers = handed_in.collect(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         return _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}")
     except ValueError as error:
         return _stop(USAGE, str(error))
-    if strangers:
-        print(f"course grade: not submissions, passed over: {_few(strangers)}", file=sys.stderr)
+    if strangers or earlier:  # what another run wrote is told, too: it might be a student's after all
+        names = sorted([*strangers, *(path.name for path in earlier)])
+        print(f"course grade: not submissions, passed over: {_few(names)}", file=sys.stderr)
     if not found:
         return _stop(USAGE, f"{folder} holds no submission: no folder, no notebook, no zip file")
     if out.exists() and not out.is_file():

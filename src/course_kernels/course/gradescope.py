@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from course_kernels.course import unpack
 from course_kernels.course.grading import Grade
 from course_kernels.course.results import PASSED, UNCHECKED
+
+FILE = "results.json"
 
 
 def results(grades: Iterable[Grade], seed: int) -> dict:
@@ -73,4 +78,29 @@ def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
         target = folder / student
         target.mkdir(parents=True, exist_ok=True)
         text = json.dumps(results(theirs, seed), indent=1)
-        (target / "results.json").write_text(text + "\n", encoding="utf-8")
+        (target / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def written_in(folder: Path) -> list[Path]:
+    """The folders in a folder of submissions that hold what `write` writes and nothing else.
+
+    Args:
+        folder: of submissions. Nothing is found in one that cannot be read.
+    """
+    inside = {each.path: _inside(each) for each in _entries(folder)}
+    return [Path(path) for path, students in inside.items() if students and all(map(_results, students))]
+
+
+def _results(student: os.DirEntry) -> bool:
+    return [(each.name, each.is_file(follow_symlinks=False)) for each in _inside(student)] == [(FILE, True)]
+
+
+def _inside(entry: os.DirEntry) -> list[os.DirEntry]:
+    return [] if entry.is_symlink() else _entries(entry)
+
+
+def _entries(folder: Path | os.DirEntry) -> list[os.DirEntry]:
+    """What lies in a folder; nothing where it is none or cannot be read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [each for each in entries if not unpack.passed_over(each.name)]
+    return []
