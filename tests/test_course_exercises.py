@@ -103,12 +103,16 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
 
 # The constant that is right now and then: what a sum of K products is on average.
 @pytest.mark.parametrize("constant", ["0.0", "1.0", "7.0", "4.0 * K"])
-@pytest.mark.parametrize("end", ["end", "total_m"], ids=["inside", "past the end"])
-def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, end):
+@pytest.mark.parametrize(
+    "where",
+    ["[end, N], [ldc", "[total_m, N], [ldc", "[end, N], [N"],
+    ids=["inside", "past the end", "in the wrong place"],
+)
+def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
     (exercise,) = manifest.find("05")
     source = (MUTANTS / exercise.name / "past_the_group.py").read_text(encoding="utf-8")
-    source = source.replace("[total_m, N]", f"[{end}, N]").replace("acc.to(", f"(acc * 0 + {constant}).to(")
-    assert f"[{end}, N]" in source
+    source = source.replace("[total_m, N], [ldc", where).replace("acc.to(", f"(acc * 0 + {constant}).to(")
+    assert where in source
     assert constant in source
     earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(5)]
     assert earned == [0] * 5

@@ -279,7 +279,11 @@ def _moved(a, start: int, end: int):
 
 def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:
     """Whether a descriptor ends after as many rows as a group has, and not where it ends; arguments as `_why`."""
-    read = written = True
+    others = torch.ones(len(a), dtype=torch.bool)
+    for g in groups:
+        others[slice(*bounds[g])] = False
+    # What was written to other rows instead did not go missing.
+    read, written = True, bool(c.missing[others].all())
     for g in groups:
         (start, end), size = bounds[g], bounds[g][1] - bounds[g][0]
         start += skip[g]
