@@ -97,7 +97,7 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
     what else can be said, on a line of its own."""
     depth, (rows, cols) = len(a), want.shape
     last = (depth - 1) // BLOCK * BLOCK
-    got, read = c.values.double(), [event["kind"] for event in ran.events if event["kind"] != "store"]
+    got, stores = c.values.double(), [event["kind"] == "store" for event in ran.events]
     seen = ~c.missing & ~torch.isnan(got)
 
     def gave(product) -> bool:
@@ -114,17 +114,24 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
         for names, product in _turned(a, b):
             if gave(product[:rows, :cols]):
                 return "tiles", f"\nevery block of {names} was turned: tl.dot gets tl.trans(a) already, and b as it is"
+        alive = got != 0
+        rows_alive, cols_alive = alive.any(1), alive.any(0)
+        if gave(want * rows_alive[:, None] * cols_alive):
+            noun, name, kept = ("row", "A", rows_alive) if not rows_alive.all() else ("column", "B", cols_alive)
+            place = int((~kept).nonzero()[0])
+            text = f"\n{noun} {place} of C is 0: does the mask of {name}'s load leave out column {place} of {name}?"
+            return "loads", text
         beyond, off = last + BLOCK - depth, (got - want)[seen]
         if beyond and (off == off[0]).all():
             return "zeros", (
                 f"\nevery sum is off by {off[0]:g}: the last block has {diagnose.counted(beyond, 'row')} beyond K, and "
                 f"each adds {off[0] / beyond:g}. What a mask leaves out counts as `other=`, so that has to be 0"
             )
-    hopeless = not read and not diagnose.right_as_written(c, want, (BLOCK, BLOCK))
+    hopeless = all(stores) and not diagnose.right_as_written(c, want, (BLOCK, BLOCK))
     check = "*" if hopeless else "tiles"
     if torch.isnan(c.values[~c.missing]).any():
         return check, "\nNaN comes from elements outside of A and B: they must count as zero"
-    if c.missing.any() and any(event["kind"] == "store" for event in ran.events):
+    if c.missing.any() and any(stores):
         return check, (
             "\nthe store's mask leaves out parts of C and lets through what is outside: are M and N in their places?"
         )
