@@ -937,17 +937,34 @@ def test_a_folders_name_does_nothing_to_the_terminal(tmp_path, capsys):
     assert all(letter.isprintable() for letter in printed.replace("\n", ""))
 
 
+@contextlib.contextmanager
+def full_disk(left):
+    """Files can have so many bytes: to who writes them that is as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 @pytest.mark.parametrize("left", [10, 300], ids=["for the seed", "for an answer"])
 def test_a_full_disk_is_told_in_one_line(tmp_path, pretend, capsys, left):
     hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer(), "in/bob/01_offsets.ipynb": answer("return 1")})
     out = tmp_path / "grades.csv"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (left, before[1]))  # a file that may not grow is like a full disk
-    try:
+    with full_disk(left):
         code = command.main(["grade", str(tmp_path / "in"), "--out", str(out), "--only", "1"])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (code, capsys.readouterr().err) == (3, f"course grade: {out} cannot be written: File too large\n")
+
+
+def test_of_what_cannot_be_written_the_right_file_is_told(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann/01_offsets.ipynb": answer()})
+    calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "1"]
+    assert command.main(calls) == 0
+    scores = tmp_path / "scores"
+    with full_disk(300):
+        code = command.main([*calls, "--gradescope", str(scores)])
+    assert (code, capsys.readouterr().err) == (3, f"course grade: {scores} cannot be written: File too large\n")
 
 
 def test_two_at_once_do_not_write_the_same_file(tmp_path, capsys):

@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _grade(arguments: argparse.Namespace, exercises: list, found: list, kept: Journal) -> int:
-    bar = _Bar()
+    bar, target = _Bar(), arguments.out
     try:
         seed = arguments.seed
         if seed is None:
@@ -109,7 +109,8 @@ def _grade(arguments: argparse.Namespace, exercises: list, found: list, kept: Jo
         bar.clear()
         grading.write_csv(arguments.out, grading.rows(grades, seed))
         if arguments.gradescope is not None:
-            gradescope.write(arguments.gradescope, grades, seed)
+            target = arguments.gradescope
+            gradescope.write(target, grades, seed)
     except KeyboardInterrupt:
         bar.clear()
         print(
@@ -119,7 +120,7 @@ def _grade(arguments: argparse.Namespace, exercises: list, found: list, kept: Jo
         return INTERRUPTED
     except OSError as error:
         bar.clear()
-        return _stop(CANNOT, f"{error.filename or arguments.out} cannot be written: {error.strerror}")
+        return _stop(CANNOT, f"{error.filename or target} cannot be written: {error.strerror}")
     except RuntimeError as error:
         bar.clear()
         return _stop(CANNOT, str(error))
