@@ -36,7 +36,7 @@ class Finding(NamedTuple):
         check: name of the check that it breaks; "*" where nothing was computed at all: then no check of this input
             holds, and the message stands above them.
         message: what is wrong and where, and a likely why.
-        panels: pictures for it, from `Written.panel` or `row_panel`.
+        panels: pictures for it, from `diagnose.panel` or `row_panel`.
     """
 
     check: str
