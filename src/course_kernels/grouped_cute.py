@@ -194,19 +194,12 @@ def choose(form: Form, rows: float, columns: int) -> CuteConfig:
     if form.operand_bytes == 1:
         return _choose_8_bit(rows, columns)
     if form.offsets_along == "m" and rows <= FEW_ROWS:
-        return CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG)
-    if form.offsets_along == "m" and rows <= 512:
-        # Rows are scarce: CTAs side by side waste none of them. Of two widths the one that wastes fewer columns.
-        wide, narrow = CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)
-        return wide if -columns % 512 < -columns % 384 else narrow
-    return CuteConfig(128, 128, 64, 2, 1, 6, PINGPONG)
+        return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
+    return CuteConfig(128, 128, 64, 2, 6, PINGPONG)
 
 
 def _choose_8_bit(rows: float, columns: int) -> CuteConfig:
     """``choose`` for 8-bit operands."""
     if rows <= FEW_ROWS:
-        return CuteConfig(64, 128, 128, 1, 1, 8, PINGPONG)
-    # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide at all sizes.
-    cluster = (1, 2) if rows <= 512 else (2, 1)
-    narrow = -columns % (192 * cluster[1]) < -columns % (256 * cluster[1])
-    return CuteConfig(128, 192 if narrow else 256, 128, *cluster, 4, COOPERATIVE)
+        return CuteConfig(64, 128, 128, 1, 8, PINGPONG)
+    return CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)

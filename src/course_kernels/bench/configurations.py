@@ -11,7 +11,7 @@ from course_kernels import grouped_cute
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PINGPONG, CuteConfig
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
@@ -19,17 +19,16 @@ __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 # 8 bits also what may suit large groups: more CTAs side by side, and stores behind the other warp group's products.
 SWEPT = (
     *CONFIGS,
+    *(replace(config, strip=4) for config in CONFIGS if config.schedule == PINGPONG and config.cluster == 2),
     *(replace(config, window=False) for config in CONFIGS if config.window),
-    CuteConfig(64, 192, 64, 1, 1, 6, PINGPONG),
-    CuteConfig(64, 256, 64, 1, 2, 4, PINGPONG),
+    CuteConfig(64, 192, 64, 1, 6, PINGPONG),
+    CuteConfig(64, 256, 64, 2, 4, PINGPONG),
 )
 SWEPT_8_BIT = (
     *CONFIGS_8_BIT,
     *(replace(config, window=False) for config in CONFIGS_8_BIT if config.window),
-    CuteConfig(64, 192, 128, 1, 1, 6, PINGPONG),
-    CuteConfig(128, 128, 128, 1, 2, 6, COOPERATIVE),
-    CuteConfig(64, 256, 128, 2, 1, 4, PINGPONG),
-    CuteConfig(64, 256, 128, 1, 2, 4, PINGPONG),
+    CuteConfig(64, 192, 128, 1, 6, PINGPONG),
+    CuteConfig(64, 256, 128, 2, 4, PINGPONG),
 )
 
 
@@ -48,7 +47,7 @@ class Configured(Ours):
         tall = self.config.tile_m >= 128
         if along == "k":
             return tall
-        return not tall if few_rows else tall or self.config.cluster_size > 1
+        return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:
         """Passes for which the operands have a form, where the configuration may be the fastest."""

@@ -91,7 +91,7 @@ class HopperGroupedGemmOperator(CuteDslOperator):
             design = HopperDesignMetadata(
                 mma_instruction_type=HopperWgmma,
                 tile_shape=(config.tile_m, config.tile_n, config.tile_k),
-                cluster_shape=(config.cluster_m, config.cluster_n, 1),
+                cluster_shape=(config.cluster, 1, 1),
                 num_smem_stages=config.stages,
                 schedule=config.schedule,
                 config=config,

@@ -23,12 +23,13 @@ class CuteConfig:
 
     Args:
         tile_m, tile_n, tile_k: rows, columns and depth that a CTA multiplies at a time.
-        cluster_m, cluster_n: CTAs of a cluster, along M and along N. Those along M share the columns of B, those along
-            N the rows of A: each loads a part and the hardware hands it to all.
+        cluster: CTAs of a cluster, 1 or 2. Two have tiles one below the other and share the columns of B: each loads
+            half of them, and the hardware hands it to both. A group's last row of tiles, where it is left without a
+            partner, they take side by side, and share the rows of A.
         stages: blocks of A and B on their way or in use.
         schedule: COOPERATIVE, two warp groups share a tile's rows; or PINGPONG, each has a tile of its own, and one
             stores while the other multiplies.
-        strip: rows of cluster tiles that are walked together, for reuse in L2.
+        strip: rows of clusters that are walked together, for reuse in L2.
         window: whether loads of A stop at the group's end, where groups lie along M. Else rows of the next group come
             along, to be multiplied and thrown away.
     """
@@ -36,8 +37,7 @@ class CuteConfig:
     tile_m: int = 128
     tile_n: int = 256
     tile_k: int = 64
-    cluster_m: int = 2
-    cluster_n: int = 1
+    cluster: int = 2
     stages: int = 4
     schedule: str = COOPERATIVE
     strip: int = 8
@@ -49,16 +49,11 @@ class CuteConfig:
         return 2 if self.schedule == COOPERATIVE else 1
 
     @property
-    def cluster_size(self) -> int:
-        """CTAs of a cluster."""
-        return self.cluster_m * self.cluster_n
-
-    @property
     def name(self) -> str:
         """Short name: tile, cluster, stages, schedule."""
         return (
-            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster_m}x{self.cluster_n}_"
-            f"{self.stages}_{self.schedule}_{self.strip}" + "_window" * self.window
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster}_{self.stages}_{self.schedule}_{self.strip}"
+            + "_window" * self.window
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -88,8 +83,8 @@ class CuteConfig:
             return f"tile_k is a multiple of {128 // operand_bytes} at {operand_bytes} bytes, got {self.tile_k}"
         if self.accumulators(operand_bytes) > 208:
             return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
-        if min(self.cluster_m, self.cluster_n) < 1 or self.cluster_size > 2:
-            return f"a cluster has one or two CTAs, got {self.cluster_m} x {self.cluster_n}"
+        if self.cluster not in (1, 2):
+            return f"a cluster has one or two CTAs, got {self.cluster}"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
         if self.shared_bytes(operand_bytes) > SHARED_BYTES:
@@ -126,25 +121,20 @@ def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> No
 
 
 CONFIGS = (
-    CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE),
-    CuteConfig(128, 256, 64, 1, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 64, 2, 1, 4, PINGPONG),
-    CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG),
-    CuteConfig(128, 128, 64, 2, 1, 6, PINGPONG),
-    CuteConfig(128, 128, 64, 1, 2, 6, PINGPONG),
+    CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 64, 2, 4, PINGPONG),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG),
     # For groups of few rows, where reading the weights takes the time.
-    CuteConfig(64, 256, 64, 1, 1, 4, PINGPONG, window=True),
-    CuteConfig(64, 128, 128, 1, 1, 4, PINGPONG, window=True),
+    CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
+    CuteConfig(64, 128, 128, 1, 4, PINGPONG, window=True),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.
 CONFIGS_8_BIT = (
-    CuteConfig(128, 256, 128, 2, 1, 4, COOPERATIVE),
-    CuteConfig(128, 256, 128, 1, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 1, 4, COOPERATIVE),
-    CuteConfig(128, 192, 128, 1, 2, 4, COOPERATIVE),
-    CuteConfig(128, 128, 128, 2, 1, 6, COOPERATIVE),
-    CuteConfig(64, 128, 128, 1, 1, 8, PINGPONG, window=True),
+    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
+    CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 
 

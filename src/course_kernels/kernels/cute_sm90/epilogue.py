@@ -14,7 +14,7 @@ from cutlass.utils import hopper_helpers
 
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_BLOCKS, STORE_ROW_BYTES, WARP_GROUP
 from course_kernels.kernels.cute_sm90.mainloop import make_mma, shared_layout
-from course_kernels.kernels.cute_sm90.scheduler import Tile, group_end
+from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, cluster_tiles, full_groups, group_end
 from course_kernels.kernels.cute_sm90.window import make_window, open_at
 
 
@@ -131,13 +131,47 @@ def store_tile(
 
 
 @cute.jit
-def zero_tail(c: cute.Tensor, offs: cute.Tensor, worker: Int32, workers: Int32):
-    """Write zeros to the rows of C behind the last group, a warp a row; this warp is ``worker`` of ``workers``."""
-    total = cute.size(c, mode=[0])
-    width = 128 // c.element_type.width
-    zeros = cute.make_rmem_tensor((1, width), c.element_type)
+def zero_row(rows: cute.Tensor, row: Int32):
+    """Write zeros to a row of a matrix. Called by whole warps."""
+    width = 128 // rows.element_type.width
+    zeros = cute.make_rmem_tensor((1, width), rows.element_type)
     zeros.fill(0)
-    used = group_end(offs, cute.size(offs) - 1, total)
-    for row in cutlass.range(used + worker, total, workers, unroll=1):
-        for piece in cutlass.range(cute.arch.lane_idx(), cute.size(c, mode=[1]) // width, 32, unroll=1):
-            cute.autovec_copy(zeros, cute.local_tile(c, (1, width), (row, piece)))
+    for piece in cutlass.range(cute.arch.lane_idx(), cute.size(rows, mode=[1]) // width, 32, unroll=1):
+        cute.autovec_copy(zeros, cute.local_tile(rows, (1, width), (row, piece)))
+
+
+@cute.jit
+def zero_tail(c: cute.Tensor, problem: Problem, worker: Int32, workers: Int32):
+    """Write zeros to the rows of C behind the last group, a warp a row; this warp is ``worker`` of ``workers``."""
+    used = group_end(problem.offs, cute.size(problem.offs) - 1, problem.total)
+    for row in cutlass.range(used + worker, problem.total, workers, unroll=1):
+        zero_row(c, row)
+
+
+@cute.jit
+def zero_empty(
+    config: cutlass.Constexpr, c: cute.Tensor, problem: Problem, loaded: cute.Pointer, worker: Int32, workers: Int32
+):
+    """``zero_tail`` for groups along "k": to all rows of groups that have no depth, evenly over the time that the
+    cluster's products take. All at once they would take the memory from the loads. ``loaded`` counts the cluster's
+    tiles."""
+    lane, groups = cute.arch.lane_idx(), cute.size(problem.offs)
+    empty = groups - full_groups(problem)
+    tiles = (groups - empty) * cluster_tiles(config, problem.M, problem.N)
+    of_cluster = cute.ceil_div(tiles - cute.arch.block_idx()[2], cute.arch.grid_dim()[2])
+    a_row = Float32(of_cluster) / Float32(cutlass.max(empty, 1)) / Float32(problem.M)
+    row, before, start = worker, Int32(0), Int32(0)
+    if empty == 0:
+        groups = 0
+    for g in cutlass.range(groups, unroll=1):
+        end = group_end(problem.offs, g, problem.total)
+        if end <= start:
+            while row < problem.M:
+                due = cutlass.min(Int32(Float32(before + row) * a_row), of_cluster - 1)
+                while cute.arch.load(loaded, Int32, sem="relaxed", scope="cta", ss="cta") < due:
+                    pass
+                zero_row(c[g, None, None], row)
+                row += workers
+            row -= problem.M
+            before += problem.M
+        start = end

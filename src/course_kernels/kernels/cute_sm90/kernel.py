@@ -11,8 +11,9 @@ from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
-from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_tail
+from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_empty, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
+    Load,
     finish_tile,
     load_tile,
     make_load,
@@ -92,8 +93,8 @@ class HopperGroupedGemm:
             b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
         a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages, self.a_across)
         b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages, self.b_across)
-        a_atom, a_coords = make_load(a_lines, a_layout, config.tile_m, config.tile_k, config.cluster_n)
-        b_atom, b_coords = make_load(b_lines, b_layout, config.tile_n, config.tile_k, config.cluster_m)
+        a_load = make_load(a_lines, a_layout, config.tile_m, config.tile_k, config.cluster)
+        b_load = make_load(b_lines, b_layout, config.tile_n, config.tile_k, config.cluster)
         c_layout, c_atom, c_coords = make_store(c, self.along)
         cols = config.product_cols(self.operand_bytes)
         mma = make_mma(a.element_type, cols, config.sharing_groups, self.a_across, self.b_across)
@@ -102,17 +103,16 @@ class HopperGroupedGemm:
         @cute.struct
         class Shared:
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
+            loaded: cute.struct.MemRange[Int32, 1]
             a_stages: cute.struct.Align[cute.struct.MemRange[a.element_type, cute.cosize(a_layout)], 1024]
             b_stages: cute.struct.Align[cute.struct.MemRange[b.element_type, cute.cosize(b_layout)], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
         self.shared = Shared
-        self.kernel(
-            mma, a_atom, a_coords, b_atom, b_coords, c_atom, c_coords, c, problem, scales, a_layout, b_layout, c_layout
-        ).launch(
-            grid=(config.cluster_m, config.cluster_n, max_active_clusters),
+        self.kernel(mma, a_load, b_load, c_atom, c_coords, c, problem, scales, a_layout, b_layout, c_layout).launch(
+            grid=(config.cluster, 1, max_active_clusters),
             block=(3 * WARP_GROUP, 1, 1),
-            cluster=(config.cluster_m, config.cluster_n, 1),
+            cluster=(config.cluster, 1, 1),
             min_blocks_per_mp=1,
             stream=stream,
         )
@@ -121,10 +121,8 @@ class HopperGroupedGemm:
     def kernel(
         self,
         mma: cute.TiledMma,
-        a_atom: cute.CopyAtom,
-        a: cute.Tensor,
-        b_atom: cute.CopyAtom,
-        b: cute.Tensor,
+        a: Load,
+        b: Load,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c: cute.Tensor,
@@ -140,8 +138,8 @@ class HopperGroupedGemm:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
-            cpasync.prefetch_descriptor(a_atom)
-            cpasync.prefetch_descriptor(b_atom)
+            for atom in (a.atom, b.atom, a.half_atom, b.half_atom)[: 2 * config.cluster]:
+                cpasync.prefetch_descriptor(atom)
             cpasync.prefetch_descriptor(c_atom)
 
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
@@ -150,8 +148,12 @@ class HopperGroupedGemm:
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
         stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * a_shared.element_type.width // 8
         ring = make_ring(config, storage.barriers.data_ptr(), stage_bytes)
+        # Tiles whose loads have begun.
+        loaded = storage.loaded.data_ptr()
+        if thread == 0:
+            cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
-        cluster = (config.cluster_m, config.cluster_n)
+        cluster = (config.cluster, 1)
         pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
@@ -163,15 +165,22 @@ class HopperGroupedGemm:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window = first_window(config, along, problem)
                 window, tile = find_tile(config, along, problem, window, number)
+                tiles = Int32(0)
                 while tile.found:
-                    state = load_tile(config, along, tile, ring, state, a_atom, a, a_shared, b_atom, b, b_shared)
+                    tiles += 1
+                    cute.arch.store(loaded, tiles, sem="relaxed", scope="cta", ss="cta")
+                    state = load_tile(config, along, tile, ring, state, a, a_shared, b, b_shared)
                     number += clusters
                     window, tile = find_tile(config, along, problem, window, number)
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
-            elif cutlass.const_expr(along == "m"):
-                cta = number * config.cluster_size + cute.arch.block_idx_in_cluster()
-                zero_tail(c, problem.offs, cta * 3 + warp - 1, clusters * config.cluster_size * 3)
+            else:
+                cta = number * config.cluster + cute.arch.block_idx_in_cluster()
+                worker, workers = cta * 3 + warp - 1, clusters * config.cluster * 3
+                if cutlass.const_expr(along == "m"):
+                    zero_tail(c, problem, worker, workers)
+                else:
+                    zero_empty(config, c, problem, loaded, worker, workers)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
@@ -188,14 +197,15 @@ class HopperGroupedGemm:
             step = clusters
             my_turn = pipeline.NamedBarrier(barrier_id=TURN + consumer, num_threads=2 * WARP_GROUP)
             other_turn = pipeline.NamedBarrier(barrier_id=TURN + 1 - consumer, num_threads=2 * WARP_GROUP)
+            window = first_window(config, along, problem)
             if cutlass.const_expr(config.schedule == PINGPONG):
                 step = 2 * clusters
                 if consumer == 1:
-                    state.advance(blocks_at(config, along, problem, number))
+                    window, blocks = blocks_at(config, along, problem, window, number)
+                    state.advance(blocks)
                     number += clusters
                     other_turn.arrive()
 
-            window = first_window(config, along, problem)
             window, tile = find_tile(config, along, problem, window, number)
             while tile.found:
                 if cutlass.const_expr(config.schedule == PINGPONG):
@@ -206,7 +216,8 @@ class HopperGroupedGemm:
                     state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
                 if cutlass.const_expr(config.schedule == PINGPONG):
                     other_turn.arrive()
-                    state.advance(blocks_at(config, along, problem, number + clusters))
+                    window, blocks = blocks_at(config, along, problem, window, number + clusters)
+                    state.advance(blocks)
                 if cutlass.const_expr(self.operand_bytes > 1):
                     finish_tile(ring, done)
                 if cutlass.const_expr(scales is not None):
@@ -291,7 +302,7 @@ def compile_for(
         gemm,
         *tensors,
         cute.runtime.make_fake_tensor(Int32, (groups,), stride=(1,), assumed_align=4),
-        multiprocessors // config.cluster_size,
+        multiprocessors // config.cluster,
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
         *scales,
     )

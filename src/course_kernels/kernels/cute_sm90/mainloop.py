@@ -5,8 +5,10 @@ and that it is free again, by counting the warps that are done with it: in a clu
 loads only a part of the block that both use and writes it to both.
 """
 
+from typing import NamedTuple
+
 import cutlass
-from cutlass import Float32, Int32, cute, pipeline
+from cutlass import Float32, Int16, Int32, cute, pipeline
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
@@ -14,6 +16,9 @@ from cutlass.utils import hopper_helpers
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import Tile
 from course_kernels.kernels.cute_sm90.window import open_at
+
+# Which CTAs of a cluster get what one of them loads for both.
+BOTH = 0b11
 
 
 def shared_layout(
@@ -39,27 +44,68 @@ def make_mma(
     )
 
 
-def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, shared_by: int):
-    """TMA descriptor of a whole operand, and the tensor of its coordinates. A block that ``shared_by`` CTAs use is
-    loaded in as many parts."""
-    op = cpasync.CopyBulkTensorTileG2SOp() if shared_by == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+class Load(NamedTuple):
+    """TMA descriptors of an operand, and the tensors of their coordinates: of a block that a CTA loads for itself, and
+    of the half block that it loads for both CTAs of a cluster. Without clusters the second is the first."""
+
+    atom: cute.CopyAtom
+    lines: cute.Tensor
+    half_atom: cute.CopyAtom
+    half_lines: cute.Tensor
+
+
+def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, cluster: int) -> Load:
+    """How blocks of (lines, depth) of a whole operand come to shared memory of a layout."""
     block = cute.slice_(layout, (None, None, 0))
-    return cpasync.make_tiled_tma_atom(op, operand, block, (lines, depth), num_multicast=shared_by)
+    own = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, block, (lines, depth))
+    if cluster == 1:
+        return Load(*own, *own)
+    op = cpasync.CopyBulkTensorTileG2SMulticastOp()
+    return Load(*own, *cpasync.make_tiled_tma_atom(op, operand, block, (lines, depth), num_multicast=cluster))
 
 
 def make_ring(config, barriers: cute.Pointer, stage_bytes: int) -> pipeline.PipelineAsync:
     """The barriers of the ring of stages."""
     # A stage is read by the CTA's warps that share its tile, and by the same of the CTA that it shares blocks with.
-    readers = config.sharing_groups * (WARP_GROUP // 32) * (config.cluster_m + config.cluster_n - 1)
+    readers = config.sharing_groups * (WARP_GROUP // 32) * config.cluster
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
         tx_count=stage_bytes,
-        cta_layout_vmnk=cute.make_layout((1, config.cluster_m, config.cluster_n, 1)),
+        cta_layout_vmnk=cute.make_layout((1, config.cluster, 1, 1)),
         defer_sync=True,
     )
+
+
+@cute.jit
+def a_blocks(config: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: cute.Tensor) -> cute.Tensor:
+    """A tile's blocks of A, one after the other along K."""
+    if cutlass.const_expr(along == "k"):
+        lines = open_at(a, 1, tile.start, tile.end, tile.row)
+    elif cutlass.const_expr(config.window):
+        lines = open_at(a, 0, tile.row, tile.end, 0)
+    else:
+        lines = cute.domain_offset((tile.row, 0), a)
+    return cute.local_tile(lines, (config.tile_m, config.tile_k), (0, None))
+
+
+@cute.jit
+def b_blocks(config: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: cute.Tensor) -> cute.Tensor:
+    """A tile's blocks of B."""
+    if cutlass.const_expr(along == "k"):
+        lines = open_at(b, 1, tile.start, tile.end, tile.col)
+    else:
+        lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
+    return cute.local_tile(lines, (config.tile_n, config.tile_k), (0, None))
+
+
+@cute.jit
+def loads_of(atom: cute.CopyAtom, part: Int32, parts: cutlass.Constexpr[int], blocks: cute.Tensor, shared: cute.Tensor):
+    """What a CTA loads of each block that ``parts`` of them load together, and where to: stages, and blocks."""
+    shared, blocks = cute.group_modes(shared, 0, 2), cute.group_modes(blocks, 0, 2)
+    return cpasync.tma_partition(atom, part, cute.make_layout(parts), shared, blocks)
 
 
 @cute.jit
@@ -69,50 +115,50 @@ def load_tile(
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
-    a_atom: cute.CopyAtom,
-    a: cute.Tensor,
+    a: Load,
     a_shared: cute.Tensor,
-    b_atom: cute.CopyAtom,
-    b: cute.Tensor,
+    b: Load,
     b_shared: cute.Tensor,
 ) -> pipeline.PipelineState:
     """Bring all blocks of a tile, one after the other, into stages as they become free. Called by one warp.
 
-    ``a`` and ``b`` are coordinates: a tile may start at any line, and what lies outside the operand arrives as zeros.
-    With groups along "m" they are those of (total_m, K) and (N, K, G). Rows of the next group make rows that are never
+    A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" they are those of (total_m, K) and (N, K, G). Rows of the next group make rows that are never
     stored: they may arrive as they are, or as zeros through a window. With groups along "k" both are windows: the next
     group's depth has to arrive as zeros, and so does a group's that has none.
     """
-    cluster = cute.make_layout((config.cluster_m, config.cluster_n, 1))
-    coord = cluster.get_flat_coord(cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()))
-    # Which CTAs a part goes to: those beside this one for A, those below and above it for B.
-    a_mask = cute.make_layout_image_mask(cluster, coord, mode=1) if config.cluster_n > 1 else None
-    b_mask = cute.make_layout_image_mask(cluster, coord, mode=0) if config.cluster_m > 1 else None
-
-    if cutlass.const_expr(along == "k"):
-        a_lines = open_at(a, 1, tile.start, tile.end, tile.row)
-        b_lines = open_at(b, 1, tile.start, tile.end, tile.col)
-    else:
-        if cutlass.const_expr(config.window):
-            a_lines = open_at(a, 0, tile.row, tile.end, 0)
-        else:
-            a_lines = cute.domain_offset((tile.row, 0), a)
-        b_lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
-    a_blocks = cute.local_tile(a_lines, (config.tile_m, config.tile_k), (0, None))
-    b_blocks = cute.local_tile(b_lines, (config.tile_n, config.tile_k), (0, None))
-    a_to, a_from = cpasync.tma_partition(
-        a_atom, coord[1], cute.make_layout(config.cluster_n), cute.group_modes(a_shared, 0, 2),
-        cute.group_modes(a_blocks, 0, 2),
-    )  # fmt: skip
-    b_to, b_from = cpasync.tma_partition(
-        b_atom, coord[0], cute.make_layout(config.cluster_m), cute.group_modes(b_shared, 0, 2),
-        cute.group_modes(b_blocks, 0, 2),
-    )  # fmt: skip
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    a_to, a_from = loads_of(a.atom, 0, 1, a_blocks(config, along, tile, a.lines), a_shared)
+    b_to, b_from = loads_of(b.atom, 0, 1, b_blocks(config, along, tile, b.lines), b_shared)
+    a_half_to, a_half_from = loads_of(
+        a.half_atom, rank, config.cluster, a_blocks(config, along, tile, a.half_lines), a_shared
+    )
+    b_half_to, b_half_from = loads_of(
+        b.half_atom, rank, config.cluster, b_blocks(config, along, tile, b.half_lines), b_shared
+    )
     for k in cutlass.range(tile.blocks, unroll=1):
         ring.producer_acquire(state)
         full = ring.producer_get_barrier(state)
-        cute.copy(a_atom, a_from[None, k], a_to[None, state.index], tma_bar_ptr=full, mcast_mask=a_mask)
-        cute.copy(b_atom, b_from[None, k], b_to[None, state.index], tma_bar_ptr=full, mcast_mask=b_mask)
+        if cutlass.const_expr(config.cluster == 1):
+            cute.copy(a.atom, a_from[None, k], a_to[None, state.index], tma_bar_ptr=full)
+            cute.copy(b.atom, b_from[None, k], b_to[None, state.index], tma_bar_ptr=full)
+        elif tile.beside:
+            cute.copy(
+                a.half_atom,
+                a_half_from[None, k],
+                a_half_to[None, state.index],
+                tma_bar_ptr=full,
+                mcast_mask=Int16(BOTH),
+            )
+            cute.copy(b.atom, b_from[None, k], b_to[None, state.index], tma_bar_ptr=full)
+        else:
+            cute.copy(a.atom, a_from[None, k], a_to[None, state.index], tma_bar_ptr=full)
+            cute.copy(
+                b.half_atom,
+                b_half_from[None, k],
+                b_half_to[None, state.index],
+                tma_bar_ptr=full,
+                mcast_mask=Int16(BOTH),
+            )
         ring.producer_commit(state)
         state.advance()
     return state
