@@ -19,8 +19,8 @@ from course_kernels.kernels.cute_sm90.config import (
 NAMES = [config.name for config in CONFIGS]
 # What groups lie along, and what is contiguous in B.
 KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
-# Of the gradients' kernels, one with each schedule and each way to share.
-CROSS = [CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE), CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)]
+# Of the gradients' kernels, one with each schedule.
+CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG)]
 
 
 def test_every_shipped_configuration_can_be_built():
@@ -44,8 +44,8 @@ def test_names_tell_configurations_apart():
         (dict(tile_k=32), "tile_k is a multiple of 64"),
         (dict(tile_m=256, stages=2), "at most 208 accumulators"),
         (dict(schedule=PINGPONG), "at most 208 accumulators"),
-        (dict(cluster_m=2, cluster_n=2), "cluster"),
-        (dict(cluster_m=0), "cluster"),
+        (dict(cluster=4), "a cluster has one or two CTAs, got 4"),
+        (dict(cluster=0), "a cluster has one or two CTAs, got 0"),
         (dict(stages=1), "at least two stages take turns, one filled and one read, got 1"),
         (dict(stages=5), "5 stages need 278528 bytes of shared memory, and there are 231424"),
     ],
@@ -155,6 +155,15 @@ def loads_of(ptx) -> list[tuple[int, bool]]:
     return [(int(rank), "multicast::cluster" in rest) for rank, rest in found]
 
 
+def loads_for(config, a: list[int], b: list[int]) -> list[tuple[int, bool]]:
+    """The same as they should be, for the dimensions of A's and of B's loads. In a cluster, first for a tile beside the
+    other CTA's, which uses the same rows of A, then for one above or below, which uses the same columns of B."""
+    if config.cluster == 1:
+        return [(rank, False) for rank in (*a, *b)]
+    return [(rank, shared) for shares_a in (True, False) for ranks, shared in ((a, shares_a), (b, not shares_a))
+            for rank in ranks]  # fmt: skip
+
+
 def stores_of(ptx) -> list[int]:
     """Dimensions of each store from shared memory."""
     return [int(rank) for rank in re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global\.shared", ptx)]
@@ -166,10 +175,8 @@ def test_shipped_configurations_compile_to_what_they_say(ptx_of, config):
     check_products(ptx, config, False, False)
 
     # A in two dimensions, in four through a window; B with the group as its third. A box holds 128 bytes of depth.
-    # A's blocks go to the CTAs beside this one, B's to those below it.
     boxes = config.tile_k // 64
-    a, b = (4 if config.window else 2, config.cluster_n == 2), (3, config.cluster_m == 2)
-    assert loads_of(ptx) == [a] * boxes + [b] * boxes
+    assert loads_of(ptx) == loads_for(config, [4 if config.window else 2] * boxes, [3] * boxes)
     assert stores_of(ptx) == [4] * (config.tile_m // 64 // config.sharing_groups * (config.tile_n // 64))
     # Nothing but the tail's zeros is stored without TMA.
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
@@ -179,9 +186,9 @@ def test_shipped_configurations_compile_to_what_they_say(ptx_of, config):
 def test_weights_stored_row_by_row(ptx_of, config):
     ptx = ptx_of(config, "bfloat16", b_major="n")
     check_products(ptx, config, False, True)
-    a, b = (4 if config.window else 2, config.cluster_n == 2), (3, config.cluster_m == 2)
     # A box of B holds 128 bytes of columns.
-    assert loads_of(ptx) == [a] * (config.tile_k // 64) + [b] * (config.tile_n // 64)
+    a = [4 if config.window else 2] * (config.tile_k // 64)
+    assert loads_of(ptx) == loads_for(config, a, [3] * (config.tile_n // 64))
 
 
 @pytest.mark.parametrize("config", CROSS, ids=lambda config: config.name)
@@ -190,12 +197,12 @@ def test_groups_along_k(ptx_of, config, out_dtype):
     ptx = ptx_of(config, "bfloat16", out_dtype, offsets_along="k")
     check_products(ptx, config, True, True)
     # Both operands through windows; the result with the group as its third dimension.
-    assert loads_of(ptx) == [(4, config.cluster_n == 2)] * (config.tile_m // 64) + [(4, config.cluster_m == 2)] * (
-        config.tile_n // 64
-    )
+    assert loads_of(ptx) == loads_for(config, [4] * (config.tile_m // 64), [4] * (config.tile_n // 64))
     cols = 64 if out_dtype == "bfloat16" else 32
     assert stores_of(ptx) == [3] * (config.tile_m // 64 // config.sharing_groups * (config.tile_n // cols))
-    assert "st.global" not in ptx, "there is no tail"
+    # Nothing but the zeros of empty groups is stored without TMA; they wait for the loads.
+    assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
+    assert "ld.relaxed.cta.shared::cta.b32" in ptx
 
 
 @pytest.mark.parametrize("dtypes", [("float16",), ("float16", "float32"), ("bfloat16", "float32")])
@@ -233,8 +240,7 @@ def test_operands_of_8_bits(ptx_of, config, out_dtype):
     check_scaling(ptx, config)
     assert ".local" not in ptx
 
-    a, b = (4 if config.window else 2, config.cluster_n == 2), (3, config.cluster_m == 2)
-    assert loads_of(ptx) == [a, b]
+    assert loads_of(ptx) == loads_for(config, [4 if config.window else 2], [3])
     assert stores_of(ptx) == [4] * (config.tile_n // (64 if out_dtype == "bfloat16" else 32))
 
 

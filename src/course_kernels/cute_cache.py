@@ -86,9 +86,6 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
 
     Raises:
         ValueError: as ``compile_for``.
-
-    Notes:
-        Kernels were loaded, and called as far as the driver, without a GPU; on one, none that was loaded has run yet.
     """
     name = ", ".join([config.name, f"{dtype} to {out_dtype}", *(f"{key}={arguments[key]}" for key in arguments)])
     path = _path(config.name, key(config, dtype, out_dtype, **arguments))

@@ -20,7 +20,8 @@ OUT_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float3
 DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3fn"}
 _PACKAGES = ("cutlass", "tvm_ffi")
 _MOST_LINES = 2**30  # what a window holds
-# Up to here reading the weights, or writing their gradient, takes the time: the Triton kernels are as fast or faster.
+# Up to here reading the weights, or writing their gradient, takes the time: for 16-bit operands the Triton kernels are
+# as fast or faster.
 FEW_ROWS = 64
 
 
@@ -57,15 +58,14 @@ def check_available(device: torch.device) -> None:
 
 
 def preferred(mat_a, offs) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, and groups have more than a few rows. Not for
-    8-bit operands, on which nobody has measured it."""
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, and operands have 8 bits or groups more than a
+    few rows."""
     return (
         mat_a.dim() == 2
-        and mat_a.element_size() > 1
         and offs is not None
         and runs_on(mat_a.device)
         and installed()
-        and rows_of_a_group(mat_a, offs) > FEW_ROWS
+        and (mat_a.element_size() == 1 or rows_of_a_group(mat_a, offs) > FEW_ROWS)
     )
 
 
@@ -183,8 +183,8 @@ def rows_of_a_group(mat_a, offs) -> float:
 
 
 def choose(form: Form, rows: float, columns: int) -> CuteConfig:
-    """The configuration for a product: of those that were fastest in a sweep on an H200 (benchmarks/NOTES.md). For
-    8-bit operands what the same reasons suggest, unmeasured.
+    """The configuration for a product: the fastest, or nearly, of those in a sweep on an H200
+    (``benchmarks/results/sweep_cute.json`` and ``scaled_grouped_mm.json``, reasons in ``benchmarks/NOTES.md``).
 
     Args:
         form: of the operands.
@@ -192,14 +192,12 @@ def choose(form: Form, rows: float, columns: int) -> CuteConfig:
         columns: of the result.
     """
     if form.operand_bytes == 1:
-        return _choose_8_bit(rows, columns)
+        # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
+        few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
+        return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
+    if form.offsets_along == "m" and rows <= 512 and -columns % 192 * 64 <= columns:
+        # Wider tiles where they waste next to no columns.
+        return CuteConfig(128, 192, 64, 2, 4, PINGPONG)
     return CuteConfig(128, 128, 64, 2, 6, PINGPONG)
-
-
-def _choose_8_bit(rows: float, columns: int) -> CuteConfig:
-    """``choose`` for 8-bit operands."""
-    if rows <= FEW_ROWS:
-        return CuteConfig(64, 128, 128, 1, 8, PINGPONG)
-    return CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)

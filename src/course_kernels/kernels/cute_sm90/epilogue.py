@@ -153,13 +153,13 @@ def zero_empty(
     config: cutlass.Constexpr, c: cute.Tensor, problem: Problem, loaded: cute.Pointer, worker: Int32, workers: Int32
 ):
     """``zero_tail`` for groups along "k": to all rows of groups that have no depth, evenly over the time that the
-    cluster's products take. All at once they would take the memory from the loads. ``loaded`` counts the cluster's
-    tiles."""
-    lane, groups = cute.arch.lane_idx(), cute.size(problem.offs)
+    products take: all at once they would keep the loads waiting. ``loaded`` counts the cluster's tiles so far."""
+    groups = cute.size(problem.offs)
     empty = groups - full_groups(problem)
     tiles = (groups - empty) * cluster_tiles(config, problem.M, problem.N)
     of_cluster = cute.ceil_div(tiles - cute.arch.block_idx()[2], cute.arch.grid_dim()[2])
-    a_row = Float32(of_cluster) / Float32(cutlass.max(empty, 1)) / Float32(problem.M)
+    # Tiles a row of zeros.
+    each = Float32(of_cluster) / Float32(cutlass.max(empty, 1)) / Float32(problem.M)
     row, before, start = worker, Int32(0), Int32(0)
     if empty == 0:
         groups = 0
@@ -167,7 +167,7 @@ def zero_empty(
         end = group_end(problem.offs, g, problem.total)
         if end <= start:
             while row < problem.M:
-                due = cutlass.min(Int32(Float32(before + row) * a_row), of_cluster - 1)
+                due = cutlass.min(Int32(Float32(before + row) * each), of_cluster - 1)
                 while cute.arch.load(loaded, Int32, sem="relaxed", scope="cta", ss="cta") < due:
                     pass
                 zero_row(c[g, None, None], row)

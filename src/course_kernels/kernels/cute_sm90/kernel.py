@@ -1,9 +1,10 @@
 """Grouped GEMM for Hopper: the kernel's roles put together, and its compilation.
 
-A block has three warp groups. The first one's first warp loads, its other three write zeros to the tail; the other two
-multiply and store. All walk the same tiles (``scheduler``), a cluster of CTAs together. Cooperative warp groups share
-a tile. Ping-pong ones take every other tile, and a pair of barriers lets one at a time multiply: so one's stores hide
-behind the other's products, and the order in which stages are used is that in which they were filled.
+A block has three warp groups. The first one's first warp loads, its other three write zeros, to the tail or to the
+results of groups without depth; the other two multiply and store. All walk the same tiles (``scheduler``), a cluster of
+CTAs together. Cooperative warp groups share a tile. Ping-pong ones take every other tile, and a pair of barriers lets
+one at a time multiply: so one's stores hide behind the other's products, and the order in which stages are used is that
+in which they were filled.
 """
 
 import cutlass
@@ -270,7 +271,6 @@ def compile_for(
 
     Notes:
         Sums of 8-bit operands leave the tensor cores' few bits after every block of K, see ``mainloop.multiply_apart``.
-        These kernels have been compiled, and not yet run on a GPU.
     """
     b_major = b_major or ("n" if offsets_along == "k" else "k")
     if scaled and offsets_along != "m":

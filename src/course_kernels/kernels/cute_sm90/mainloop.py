@@ -2,7 +2,7 @@
 
 A stage holds a block of A and a block of B. Its two barriers say that it is full, by counting the bytes that arrive,
 and that it is free again, by counting the warps that are done with it: in a cluster those of both CTAs, because a CTA
-loads only a part of the block that both use and writes it to both.
+loads only half of the block that both use, of B or of A, and writes it to both.
 """
 
 from typing import NamedTuple
@@ -66,7 +66,7 @@ def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, dep
 
 def make_ring(config, barriers: cute.Pointer, stage_bytes: int) -> pipeline.PipelineAsync:
     """The barriers of the ring of stages."""
-    # A stage is read by the CTA's warps that share its tile, and by the same of the CTA that it shares blocks with.
+    # A stage is read by the warps that share the CTA's tile; and the other CTA of the cluster writes to it, too.
     readers = config.sharing_groups * (WARP_GROUP // 32) * config.cluster
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
@@ -103,9 +103,25 @@ def b_blocks(config: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b:
 
 @cute.jit
 def loads_of(atom: cute.CopyAtom, part: Int32, parts: cutlass.Constexpr[int], blocks: cute.Tensor, shared: cute.Tensor):
-    """What a CTA loads of each block that ``parts`` of them load together, and where to: stages, and blocks."""
+    """A CTA's part of each block that ``parts`` of them load together: where it goes to in each stage, and from where
+    it comes in each block."""
     shared, blocks = cute.group_modes(shared, 0, 2), cute.group_modes(blocks, 0, 2)
     return cpasync.tma_partition(atom, part, cute.make_layout(parts), shared, blocks)
+
+
+@cute.jit
+def load_block(
+    atom: cute.CopyAtom,
+    loads: tuple[cute.Tensor, cute.Tensor],
+    k: Int32,
+    stage: Int32,
+    full: cute.Pointer,
+    ctas: cutlass.Constexpr[int | None] = None,
+):
+    """Bring block ``k`` of what ``loads_of`` found into a stage; of ``ctas`` too, a bit for each of the cluster."""
+    to, blocks = loads
+    mask = None if cutlass.const_expr(ctas is None) else Int16(ctas)
+    cute.copy(atom, blocks[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask)
 
 
 @cute.jit
@@ -122,43 +138,27 @@ def load_tile(
 ) -> pipeline.PipelineState:
     """Bring all blocks of a tile, one after the other, into stages as they become free. Called by one warp.
 
-    A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" they are those of (total_m, K) and (N, K, G). Rows of the next group make rows that are never
-    stored: they may arrive as they are, or as zeros through a window. With groups along "k" both are windows: the next
-    group's depth has to arrive as zeros, and so does a group's that has none.
+    A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" the operands
+    are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and may arrive as they are,
+    or as zeros through a window. With groups along "k" both are windows: the next group's depth has to be zeros.
     """
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    a_to, a_from = loads_of(a.atom, 0, 1, a_blocks(config, along, tile, a.lines), a_shared)
-    b_to, b_from = loads_of(b.atom, 0, 1, b_blocks(config, along, tile, b.lines), b_shared)
-    a_half_to, a_half_from = loads_of(
-        a.half_atom, rank, config.cluster, a_blocks(config, along, tile, a.half_lines), a_shared
-    )
-    b_half_to, b_half_from = loads_of(
-        b.half_atom, rank, config.cluster, b_blocks(config, along, tile, b.half_lines), b_shared
-    )
+    a_own = loads_of(a.atom, 0, 1, a_blocks(config, along, tile, a.lines), a_shared)
+    b_own = loads_of(b.atom, 0, 1, b_blocks(config, along, tile, b.lines), b_shared)
+    a_half = loads_of(a.half_atom, rank, config.cluster, a_blocks(config, along, tile, a.half_lines), a_shared)
+    b_half = loads_of(b.half_atom, rank, config.cluster, b_blocks(config, along, tile, b.half_lines), b_shared)
     for k in cutlass.range(tile.blocks, unroll=1):
         ring.producer_acquire(state)
         full = ring.producer_get_barrier(state)
         if cutlass.const_expr(config.cluster == 1):
-            cute.copy(a.atom, a_from[None, k], a_to[None, state.index], tma_bar_ptr=full)
-            cute.copy(b.atom, b_from[None, k], b_to[None, state.index], tma_bar_ptr=full)
+            load_block(a.atom, a_own, k, state.index, full)
+            load_block(b.atom, b_own, k, state.index, full)
         elif tile.beside:
-            cute.copy(
-                a.half_atom,
-                a_half_from[None, k],
-                a_half_to[None, state.index],
-                tma_bar_ptr=full,
-                mcast_mask=Int16(BOTH),
-            )
-            cute.copy(b.atom, b_from[None, k], b_to[None, state.index], tma_bar_ptr=full)
+            load_block(a.half_atom, a_half, k, state.index, full, BOTH)
+            load_block(b.atom, b_own, k, state.index, full)
         else:
-            cute.copy(a.atom, a_from[None, k], a_to[None, state.index], tma_bar_ptr=full)
-            cute.copy(
-                b.half_atom,
-                b_half_from[None, k],
-                b_half_to[None, state.index],
-                tma_bar_ptr=full,
-                mcast_mask=Int16(BOTH),
-            )
+            load_block(a.atom, a_own, k, state.index, full)
+            load_block(b.half_atom, b_half, k, state.index, full, BOTH)
         ring.producer_commit(state)
         state.advance()
     return state
