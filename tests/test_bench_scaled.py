@@ -152,8 +152,8 @@ def test_swept_configurations_can_be_built_and_hold_those_that_are_chosen():
 
 
 def test_a_configuration_computes_what_it_is_for(cute):
-    tall, low = SWEPT[0], next(config for config in SWEPT if config.tile_m == 64 and config.cluster_size == 1)
-    pair = next(config for config in SWEPT if config.tile_m == 64 and config.cluster_size == 2)
+    tall, low = SWEPT[0], next(config for config in SWEPT if config.tile_m == 64 and config.cluster == 1)
+    pair = next(config for config in SWEPT if config.tile_m == 64 and config.cluster == 2)
     for row, dtype, expected in (
         (LARGE, torch.bfloat16, {"forward": ("m", "k", 2), "dA": ("m", "n", 2), "dB": ("k", "n", 2)}),
         (LARGE, FP8, {"forward": ("m", "k", 1)}),
@@ -208,7 +208,7 @@ def test_the_sweep_ranks_configurations_and_says_what_choosing_costs(on_a_gpu, m
     results = sweep_cute.rows()
     times = results["rows"]["large"]["us"]
     tall = {config.name for config in SWEPT if config.tile_m == 128}
-    pairs = {config.name for config in SWEPT if config.tile_m == 64 and config.cluster_size == 2}
+    pairs = {config.name for config in SWEPT if config.tile_m == 64 and config.cluster == 2}
     assert set(times["forward"]) == set(times["dA"]) == tall | pairs | {"torch", "dense"}
     assert set(times["dB"]) == tall | {"torch", "dense"}
     assert results["regrets"]["large"]["dA"]["times"] == 1.0
@@ -256,7 +256,7 @@ def test_the_record_of_scaled_products(on_a_gpu, monkeypatch):
     monkeypatch.setattr(scaled_api, "losses", lambda providers: losses(providers, "cpu"))
     monkeypatch.setattr(scaled, "providers", lambda: [Ours("mine")])
     results = scaled_api.rows()
-    large = {config.name for config in SWEPT_8_BIT if config.tile_m == 128 or config.cluster_size == 2}
+    large = {config.name for config in SWEPT_8_BIT if config.tile_m == 128 or config.cluster == 2}
     assert results["dtype"] == "float8_e4m3fn"
     assert set(results["rows"]["large"]["us"]["forward"]) == {"mine"} | large
     assert set(results["rows"]["large"]["us"]["called"]) == {"mine"}

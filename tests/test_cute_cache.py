@@ -22,7 +22,7 @@ import torch
 from course_kernels import cute_cache, grouped_cute
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 
-CONFIG = CuteConfig(64, 64, 64, 1, 1, 2, PINGPONG)
+CONFIG = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
 ARGUMENTS = dict(offsets_along="m", b_major="k", scaled=False, multiprocessors=132)
 FORM = grouped_cute.Form("m", "k")
 # What a function says to tensors of the CPU. Where there is no GPU they pass for a GPU's, so that it gets as far as
@@ -158,8 +158,8 @@ def test_seconds_are_those_of_compiling(compiles, monkeypatch):
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(config=CuteConfig(64, 64, 64, 1, 1, 3, PINGPONG)),
-        dict(config=CuteConfig(64, 64, 64, 1, 1, 2, PINGPONG, window=True)),
+        dict(config=CuteConfig(64, 64, 64, 1, 3, PINGPONG)),
+        dict(config=CuteConfig(64, 64, 64, 1, 2, PINGPONG, window=True)),
         dict(dtype="float16"),
         dict(out_dtype="float32"),
         dict(offsets_along="k"),

@@ -35,7 +35,7 @@ def test_its_metadata_is_its_configuration():
     found = cutlass_ops.discover(described(), "90a")
     for config, row in zip(CONFIGS, found.designs, strict=True):
         assert row.tile == (config.tile_m, config.tile_n, config.tile_k)
-        assert row.cluster == (config.cluster_m, config.cluster_n)
+        assert row.cluster == (config.cluster, 1)
         assert (row.stages, row.schedule, row.ctas) == (config.stages, config.schedule, 1)
         assert (row.targets, row.source) == (("90a",), "course_kernels")
     assert {row.schedule for row in found.where(schedule="pingpong").designs} == {"pingpong"}
@@ -49,15 +49,17 @@ def test_dtypes_that_it_takes(dtype, out_dtype):
     assert len(cutlass_ops.discover(described(dtype, out_dtype=out_dtype), "90a")) == len(CONFIGS)
 
 
-@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
-def test_it_compiles_through_the_api_with_the_clusters_given(schedule):
-    (operator, *_) = cutlass_ops.discover(described(), "90a").where(schedule=schedule, cluster=(2, 1))
+@pytest.mark.parametrize(("schedule", "ctas"), [("cooperative", 2), ("pingpong", 2), ("pingpong", 1)])
+def test_it_compiles_through_the_api_with_the_clusters_given(schedule, ctas):
+    (operator, *_) = cutlass_ops.discover(described(), "90a").where(schedule=schedule, cluster=(ctas, 1))
     compiled = cutlass_ops.compile(operator, described(), "90a")
-    assert compiled.clusters == 66
+    assert compiled.clusters == 132 // ctas
     found = cutlass_ops.report(compiled)
     assert ".target sm_90a" in found.ptx
     assert found.instructions["wgmma"] == found.machine_instructions["wgmma"] > 0
-    assert found.instructions["TMA load, multicast"] == 1, "of two loads, one is for both CTAs of the cluster"
+    # A cluster's tiles lie one below the other or side by side: each way two loads, and one of them is for both CTAs.
+    loads = found.instructions["TMA load"], found.instructions["TMA load, multicast"]
+    assert loads == ((4, 2) if ctas == 2 else (2, 0))
     assert found.instructions["TMA store"] > 0
     assert found.instructions["tensormap.replace"] == found.instructions["tcgen05.mma"] == 0
     assert found.stages == operator.metadata.design.config.stages
