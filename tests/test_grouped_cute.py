@@ -24,7 +24,7 @@ from course_kernels import (
     scaled_grouped_mm,
 )
 from course_kernels.grouped_cases import GroupedCase, build, check
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, configs_for
 from course_kernels.testing import assert_grouped_exact, integers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -335,11 +335,27 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     monkeypatch.setattr(grouped_cute, "multiply", multiply)
     cases = sanitize.cute_cases()
     assert len(set(map(str, cases))) == len(cases)
-    assert {case.config for case in cases} == {*CONFIGS, *CONFIGS_8_BIT}
+    for form in {case.form for case in cases}:
+        assert {*configs_for(*form), grouped_cute.choose(form, 1, 264)} <= {c.config for c in cases if c.form == form}
+    for case in cases:
+        assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
     first = {(case.form, case.dtype, case.out_dtype): case for case in cases}
     assert len(first) == 12
     for case in first.values():
         sanitize.run_cute(case)
+
+
+def grids(sanitize, case):
+    """Whether the rows and columns of tiles of each group with depth are odd in number, or one row alone; the others
+    make no entry, and there are some."""
+    found = set()
+    for problem in sanitize.cute_problems(case):
+        assert 0 in problem.sizes
+        heights = [size for size in problem.sizes if size] if problem.mode == "m" else [problem.M]
+        cols = -(-problem.N // case.config.tile_n)
+        for rows in (-(-height // case.config.tile_m) for height in heights):
+            found.add(("one" if rows == 1 else "odd" if rows % 2 else "even", "odd" if cols % 2 else "even"))
+    return found
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -413,12 +429,10 @@ def test_scaled(device, monkeypatch, sizes, extents, out_dtype, values):
 
 
 @hopper
-def test_scaled_by_default_is_left_to_triton(device, monkeypatch):
-    def refuse(*args, **options):
-        raise AssertionError("the kernel in CuTe DSL was used")
-
-    monkeypatch.setattr(grouped_cute, "multiply", refuse)
-    case = GroupedCase("m", (300, 300), N=64, K=64, dtype=FP8, layout_b="col")
+@pytest.mark.parametrize("sizes", [(300, 300), (3, 40)], ids=["some rows", "few rows"])
+def test_scaled_by_default(device, monkeypatch, sizes):
+    cute_alone(monkeypatch)
+    case = GroupedCase("m", sizes, N=64, K=64, dtype=FP8, layout_b="col")
     check(case, lambda a, b, scale_a, scale_b, offs: scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, offs=offs),
           device=device)  # fmt: skip
 

@@ -167,7 +167,7 @@ def run_packed(packed: Packed) -> str:
 
 @dataclass(frozen=True)
 class Cute:
-    """One configuration of the kernel in CuTe DSL, on groups with boundary tiles and a tail."""
+    """One configuration of the kernel in CuTe DSL, on operands of one form and dtype."""
 
     config: CuteConfig
     form: grouped_cute.Form
@@ -180,34 +180,47 @@ class Cute:
 
 
 def cute_cases() -> list[Cute]:
-    """Every configuration, and each dtype once; none where the kernel cannot run."""
+    """Every configuration, those that are chosen for few rows among them, and each dtype once; none where the kernel
+    cannot run."""
     if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
         return []
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
     forms = [grouped_cute.Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
-    found = [Cute(config, form, half, half) for form in forms for config in configs_for(*form)]
+    scaled = grouped_cute.Form("m", "k", 1)
+    found = []
+    for form in (*forms, scaled):
+        configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, rows=1, columns=264)))
+        found += [Cute(config, form, narrow if form is scaled else half, half) for config in configs]
     others = ((torch.float16, torch.float16), (half, wide))
     found += [Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others]
-    scaled = grouped_cute.Form("m", "k", 1)
-    found += [Cute(config, scaled, narrow, half) for config in configs_for(*scaled)]
     return [*found, *(Cute(configs_for(*scaled)[0], scaled, narrow, dtype) for dtype in (torch.float16, wide))]
 
 
+def cute_problems(cute: Cute) -> list[GroupedCase]:
+    """What a case computes: groups of one row of tiles, of an even and of a larger odd number, of tiles of 64 rows and
+    of 128, with an even and an odd number of columns of tiles, whatever their width; and empty groups."""
+    along, major, operand_bytes = cute.form
+    case = GroupedCase(
+        along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=cute.dtype,
+        out_dtype=cute.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",
+        layout_out="pitched", tail_size=37,
+    )  # fmt: skip
+    heights = (120, 200, 328) if along == "k" else (case.M,)
+    return [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
+
+
 def run_cute(cute: Cute) -> str:
-    """Compute a case and compare; the result lies in memory that is checked for writes around it."""
+    """Compute a case's problems and compare; results lie in memory that is checked for writes around it."""
 
     def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
         assert grouped_cute.form_of(mat_a, mat_b, offs, out, **scales) == cute.form
         grouped_cute.multiply(mat_a, mat_b, offs, out, cute.form, cute.config, **scales)
         return out
 
-    sizes = (65, 0, 300, 16, 1)
-    along, major, operand_bytes = cute.form
-    depth = 136 if operand_bytes == 2 else 144
-    layouts = dict(layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row")
-    case = GroupedCase(along, sizes, 200, 264, depth, cute.dtype, cute.out_dtype, **layouts, tail_size=37)
-    check(replace(case, layout_out="pitched"), function, device=ck.runtime.device())
-    return f"grouped_mm of {len(sizes)}"
+    problems = cute_problems(cute)
+    for problem in problems:
+        check(problem, function, device=ck.runtime.device())
+    return ", ".join(f"grouped_mm of {len(problem.sizes)}" for problem in problems)
 
 
 def main() -> int:
