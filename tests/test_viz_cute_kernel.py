@@ -10,8 +10,8 @@ import pytest
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.viz import cute_kernel
 
-SHARED = CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE)
-EACH = CuteConfig(128, 192, 64, 1, 2, 4, PINGPONG)
+SHARED = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
+EACH = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 schedules = pytest.mark.parametrize("config", [SHARED, EACH], ids=["cooperative", "ping-pong"])
 
 
@@ -134,44 +134,3 @@ def test_a_store_too_short_for_its_word_is_a_box_alone():
     (axes,) = cute_kernel.turns({"long": cute_kernel.simulate(EACH, 2, 60)}).axes
     assert texts(axes) == ["tile 0", "tile 1"]
     assert len(boxes(axes, "store")) == 2
-
-
-@pytest.mark.parametrize(
-    ("config", "alone", "shared"),
-    [(SHARED, 2 * (128 + 256), 2 * 128 + 256), (EACH, 2 * (128 + 192), 128 + 2 * 192)],
-    ids=["rows differ", "columns differ"],
-)
-def test_a_cluster_fetches_what_it_shares_once(config, alone, shared):
-    assert cute_kernel.bytes_from_l2(config, 2, shared=False) == alone * 64 * 2
-    assert cute_kernel.bytes_from_l2(config, 2) == shared * 64 * 2
-    figure = cute_kernel.multicast(config)
-    for axes, lines in zip(figure.axes, (alone, shared)):
-        loads, receives = ([sum(box[2] for box in boxes(axes, f"{what} {cta}")) for cta in (0, 1)]
-                           for what in ("loads", "receives"))  # fmt: skip
-        assert loads == [lines / 2] * 2
-        assert receives == [config.tile_m + config.tile_n] * 2
-        assert f"{lines * 128 / 1024:g} KiB" in title(axes)
-        words = [text for text in texts(axes) if text.startswith("CTA 1")]
-        assert words == [f"CTA 1 asks for {lines / 16:g} KiB, receives {(config.tile_m + config.tile_n) / 8:g} KiB"]
-
-
-def test_each_part_is_named_by_its_lines_and_a_shared_one_reaches_both():
-    alone, shared = cute_kernel.multicast(SHARED).axes
-    parts = [text.replace("\n", " ") for text in texts(shared) if "of" in text]
-    both = ["columns 0–127 of B", "columns 128–255 of B"]
-    assert parts == ["rows 0–127 of A", *both, "rows 128–255 of A", *both]
-    arrows = [[patch for patch in axes.patches if patch.get_gid() == "arrow"] for axes in (alone, shared)]
-    assert [len(each) for each in arrows] == [4, 6]
-    assert texts(alone).count("columns\n0–255\nof B") == 2, "the same columns, asked for twice"
-    _, side = cute_kernel.multicast(EACH).axes
-    assert "columns 192–383 of B" in [text.replace("\n", " ") for text in texts(side)]
-    # From its own block in L2, straight up to one CTA and across to the other.
-    owned = {box[0] + box[2] / 2 for cta in (0, 1) for box in boxes(shared, f"loads {cta}")}
-    assert {patch._posA_posB[0][0] for patch in arrows[1]} == owned
-    ends = {box[0] + box[2] / 2 for cta in (0, 1) for box in boxes(shared, f"receives {cta}")}
-    assert {patch._posA_posB[1][0] for patch in arrows[1]} == ends
-
-
-def test_a_cta_alone_shares_nothing():
-    with pytest.raises(ValueError, match="cluster of 2 CTAs, got 1 x 1"):
-        cute_kernel.multicast(replace(SHARED, cluster_m=1))

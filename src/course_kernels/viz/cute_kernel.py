@@ -1,4 +1,4 @@
-"""The Hopper kernel in four pictures: its warps' roles, its ring of stages, its two schedules, its clusters.
+"""The Hopper kernel in three pictures: its warps' roles, its ring of stages, its two schedules.
 
 Times come from a small model (`simulate`), sizes from the configuration; nothing in here was measured.
 """
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS, PINGPONG, WARP_GROUP, CuteConfig
-from course_kernels.viz.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, SKY, WIDTH, color_of, ink_on, styled
+from course_kernels.viz.style import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, WIDTH, color_of, ink_on, styled
 
-__all__ = ["Step", "Store", "busy", "bytes_from_l2", "multicast", "ring", "roles", "simulate", "turns"]
+__all__ = ["Step", "Store", "busy", "ring", "roles", "simulate", "turns"]
 
 _REGISTERS = 64 * 1024  # of an SM
 _CONSUMERS = (ORANGE, GREEN)
@@ -66,7 +66,7 @@ def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None
             axes.text(x + WARP_GROUP / 2, full / 2, text, ha="center", va="center", fontsize=9, color=ink_on(color))
         else:
             axes.text(x + WARP_GROUP / 2, registers / 2, str(registers), ha="center", va="center", fontsize=9)
-    for words, x, width in (("loads", 0, 32), ("zero the tail", 32, 96)):
+    for words, x, width in (("loads", 0, 32), ("write zeros", 32, 96)):
         axes.text(x + width / 2, loading + 6, words, ha="center", va="bottom", fontsize=8, color=BLACK)
     axes.plot([32, 32], [0, loading], color="white", lw=1.5)
     share = _REGISTERS // (len(columns) * WARP_GROUP) // 8 * 8
@@ -255,92 +255,3 @@ def turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
         axes.set_title(f"{name}: the tensor cores multiply {busy(steps):.0%} of the time", fontsize=10)
     panels[-1].set_xlabel("time (the product of one block = 1)", fontsize=9, color=GREY)
     return figure
-
-
-def bytes_from_l2(config: CuteConfig, operand_bytes: int = 2, *, shared: bool = True) -> int:
-    """What a cluster fetches from L2 for one step along K, in bytes.
-
-    Args:
-        config: tile and cluster.
-        operand_bytes: of an element.
-        shared: through multicast: a block that several CTAs use comes once. Else each CTA fetches all that it uses.
-    """
-    a = config.cluster_size if not shared else config.cluster_m
-    b = config.cluster_size if not shared else config.cluster_n
-    return (a * config.tile_m + b * config.tile_n) * config.tile_k * operand_bytes
-
-
-@styled()
-def multicast(config: CuteConfig, operand_bytes: int = 2) -> Figure:
-    """Draw what the CTAs of a cluster fetch for one step along K and what they receive, without multicast and with it.
-
-    Args:
-        config: tile and cluster.
-        operand_bytes: of an element.
-
-    Returns:
-        A figure with two panels to one scale: blocks in L2 have the colour of the CTA that asks for them.
-
-    Raises:
-        ValueError: a cluster of one CTA, which shares with nobody.
-    """
-    if config.cluster_size != 2:
-        raise ValueError(f"config must have a cluster of 2 CTAs, got {config.cluster_m} x {config.cluster_n}")
-    figure = Figure(figsize=(WIDTH, 5.0))
-    for axes, shared in zip(figure.subplots(2, 1), (False, True)):
-        _exchange(axes, config, operand_bytes, shared)
-        fetched = bytes_from_l2(config, operand_bytes, shared=shared)
-        how = "with multicast" if shared else "without multicast"
-        axes.set_title(f"{how}: {_kib(fetched)} leave L2 for each step along K", fontsize=10)
-    return figure
-
-
-def _kib(count: int) -> str:
-    return f"{count / 1024:g} KiB"
-
-
-def _exchange(axes, config: CuteConfig, operand_bytes: int, shared: bool) -> None:
-    lines = {"A": config.tile_m, "B": config.tile_n}
-    common = "B" if config.cluster_m > 1 else "A"
-    depth, gap, l2 = config.tile_k, 16, -150  # where blocks in L2 begin; those in shared memory begin at 0
-    width = sum(lines.values()) + 3 * gap
-    end = 2 * width + gap
-    axes.add_patch(Rectangle((0, l2 - 10), end, depth + 20, fc=FAINT, alpha=0.6, ec="none"))
-    axes.text(-8, l2 + depth / 2, "L2", fontsize=9, ha="right", va="center", color=BLACK)
-    axes.text(-8, depth / 2, "SMs", fontsize=9, ha="right", va="center", color=BLACK)
-    for cta in range(2):
-        left, loaded = cta * (width + gap), 0
-        axes.add_patch(Rectangle((left, -10), width, depth + 20, fc="white", ec=GREY, lw=1.2))
-        at = left + gap
-        for name, count in lines.items():
-            split = shared and name == common
-            for part in range(2 if split else 1):
-                owner, wide = (part, count // 2) if split else (cta, count)
-                x, color = at + part * wide, (BLUE, ORANGE)[owner]
-                box = dict(fc=color, ec="white", lw=1)
-                axes.add_patch(Rectangle((x, 0), wide, depth, **box, gid=f"receives {cta}"))
-                first = part * wide if split or name == common else cta * wide
-                text = f"{'rows' if name == 'A' else 'columns'}\n{first}–{first + wide - 1}\nof {name}"
-                axes.text(x + wide / 2, depth / 2, text, ha="center", va="center", fontsize=7.5, color=ink_on(color))
-                _arrow(axes, owner, part if split else cta, x, wide, cta, width + gap, l2 + depth)
-                if owner == cta:
-                    axes.add_patch(Rectangle((x, l2), wide, depth, **box, gid=f"loads {cta}"))
-                    loaded += wide * depth * operand_bytes
-            at += count + gap
-        received = (config.tile_m + config.tile_n) * depth * operand_bytes
-        text = f"CTA {cta} asks for {_kib(loaded)}, receives {_kib(received)}"
-        axes.text(left, depth + 16, text, fontsize=8.5, va="bottom", color=BLACK)
-    axes.set_aspect("equal")
-    axes.set_xlim(-45, end + 4)
-    axes.set_ylim(l2 - 12, depth + 45)
-    axes.set_axis_off()
-
-
-def _arrow(axes, owner: int, source: int, x: float, wide: float, cta: int, pitch: float, bottom: float) -> None:
-    """From the block in L2 that CTA ``source`` asks for to the place in CTA ``cta``'s shared memory, at ``x``."""
-    start = x + (source - cta) * pitch + wide / 2
-    color = (BLUE, ORANGE)[owner]
-    axes.add_patch(
-        FancyArrowPatch((start, bottom), (x + wide / 2, -2), arrowstyle="-|>", mutation_scale=11, color=color, lw=1.8,
-                        shrinkA=0, shrinkB=0, gid="arrow")
-    )  # fmt: skip
