@@ -58,7 +58,7 @@ def scaled_grouped_mm(
         contraction_dim: () or (-1, -2).
         use_fast_accum: accepted for the sake of callers. Sums are kept as where it is False: the tensor cores add the
             products of a block of K, and float32 the blocks.
-        out, tail, check, backend, config: as for ``grouped_mm``, except that backend "auto" never takes "cute".
+        out, tail, check, backend, config: as for ``grouped_mm``; backend "auto" takes "cute" for few rows as well.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given.

@@ -156,6 +156,8 @@ class HopperGroupedGemm:
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
         pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
+        # Reads the first groups' ends meanwhile.
+        window = first_window(config, along, problem)
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
         clusters = cute.arch.grid_dim()[2]
@@ -164,7 +166,6 @@ class HopperGroupedGemm:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
             if warp == 0:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-                window = first_window(config, along, problem)
                 window, tile = find_tile(config, along, problem, window, number)
                 tiles = Int32(0)
                 while tile.found:
@@ -198,7 +199,6 @@ class HopperGroupedGemm:
             step = clusters
             my_turn = pipeline.NamedBarrier(barrier_id=TURN + consumer, num_threads=2 * WARP_GROUP)
             other_turn = pipeline.NamedBarrier(barrier_id=TURN + 1 - consumer, num_threads=2 * WARP_GROUP)
-            window = first_window(config, along, problem)
             if cutlass.const_expr(config.schedule == PINGPONG):
                 step = 2 * clusters
                 if consumer == 1:
