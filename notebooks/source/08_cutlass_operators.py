@@ -14,7 +14,7 @@
 # about one, what does it keep to itself, and what if it has none for your GPU?
 #
 # You will find operators for a GPU that you do not have, compile them here, read Hopper's and Blackwell's machine code
-# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in four
+# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in five
 # pictures. About an hour.
 
 # %%
@@ -115,7 +115,7 @@ for title, found in choices.items():
 
 # %% [markdown]
 # That is the bargain in every tile shape since lesson 06, one level up. (A kernel may skip a CTA's tile that lies
-# wholly past the end. Its SM is still taken.)
+# wholly past the end. Its SM is still taken. Ours finds it other work: the lesson's fifth picture.)
 #
 # ## What goes wrong: silence
 #
@@ -297,8 +297,10 @@ print(ptx.side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), w
 # - `tcgen05.mma` is issued by *one* thread, for `cta_group::2`: two CTAs. The sums are in **tensor memory**, which
 #   threads do not see until `tcgen05.ld` fetches them, a part at a time. Registers no longer limit the tile.
 # - The operands in `%rd…` describe blocks in shared memory, in both: neither is loaded into registers.
-# - No multicast on the right: each CTA of a pair fetches half of A's rows and half of B's columns, and the instruction
-#   reads the shared memory of both. Nothing has to be fetched twice.
+# - Multicast on the left alone: a copy that arrives at both CTAs. Of the four copies a tile takes two; which two, the
+#   pictures at the end will show.
+# - On the right each CTA of a pair fetches half of A's rows and half of B's columns, and the instruction reads the
+#   shared memory of both. Nothing has to be fetched twice.
 #
 # In both, `setmaxnreg` moves registers from warps that only copy to warps that work on the sums. And the machine's own
 # code, disassembled:
@@ -358,7 +360,7 @@ else:
 # ```
 
 # %% [markdown]
-# ## The kernel in four pictures
+# ## The kernel in five pictures
 #
 # What did we put on the shelf? Every picture below is drawn from a configuration: change it, and look again. Sizes are
 # exact. Times come from a small model, `picture.simulate`, in units of one block's product; none of them is measured.
@@ -368,12 +370,12 @@ else:
 # %%
 from dataclasses import replace
 
-from course_kernels.kernels.cute_sm90 import kernel, mainloop, window
+from course_kernels.kernels.cute_sm90 import kernel, mainloop, scheduler, window
 from course_kernels.kernels.cute_sm90.config import CONFIGS, COOPERATIVE, PINGPONG, CuteConfig
-from course_kernels.viz import cute_kernel as picture
+from course_kernels.viz import cute_clusters, cute_kernel as picture
 
-together = CuteConfig(128, 256, 64, 2, 1, 4, COOPERATIVE)
-in_turn = CuteConfig(128, 192, 64, 2, 1, 4, PINGPONG)
+together = CuteConfig(128, 256, 64, cluster=2, stages=4, schedule=COOPERATIVE)
+in_turn = CuteConfig(128, 192, 64, cluster=2, stages=4, schedule=PINGPONG)
 picture.roles([together, in_turn], kernel.LOADING_REGISTERS, kernel.MULTIPLYING_REGISTERS)
 
 # %% [markdown]
@@ -390,7 +392,9 @@ print(replace(together, schedule=PINGPONG).why_not())
 show(kernel.HopperGroupedGemm.kernel, "if group == 0:", "ring.producer_tail")
 
 # %% [markdown]
-# Each role finds its next tile by itself, from `offs`. Nobody tells anybody: all count alike.
+# Each role finds its next tile by itself, from `offs`. Nobody tells anybody: all count alike. (What `loaded` counts is
+# for the warps that write zeros. Where groups divide K, as in a weight's gradient, a group without depth is nothing but
+# zeros, and they write those no faster than the loads get on.)
 #
 # ### 2. The ring of stages
 #
@@ -406,7 +410,8 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 # - Two stages: every product waits for a copy. Four: copies wait for products, which is what we want.
 # - While a tile is stored, copies go on: the warp that loads is already at the next tile, as far as stages last.
 #
-# The whole loop of either side:
+# The whole loop of either side. (Of the three ways to copy, the first is that of a CTA alone. The others are clusters',
+# the fourth picture.)
 
 # %%
 show(mainloop.load_tile, "for k in", "return")
@@ -461,28 +466,54 @@ show(kernel.HopperGroupedGemm.kernel, "my_turn.arrive_and_wait", "store_tile")
 # Two CTAs, one below the other in C: other rows of A, the same columns of B. A colour is the CTA that asks.
 
 # %%
-picture.multicast(together)
+cute_clusters.multicast(together)
 
 # %% [markdown]
-# Each asks for half of B, and the hardware hands it to both. Bytes that leave L2 for one tile of C, all of K:
+# Each asks for half of B, and the hardware hands it to both. Side by side they would share A instead
+# (`multicast(together, beside=True)`). Which is better? KiB that leave L2 for one tile of C, all of K:
 
 # %%
+ways = {"each alone": dict(shared=False), "one below the other": {}, "side by side": dict(beside=True)}
 for config in CONFIGS:
-    if config.cluster_size > 1:
-        steps, each = K // config.tile_k, config.cluster_size
-        alone, shared = (picture.bytes_from_l2(config, shared=way) * steps / each / 1024 for way in (False, True))
-        print(f"{config.name:33} {alone:4.0f} KiB alone, {shared:4.0f} KiB shared: {1 - shared / alone:.0%} less")
+    if config.cluster == 2:
+        steps = K // config.tile_k
+        kib = {name: cute_clusters.bytes_from_l2(config, **way) * steps / 2 / 1024 for name, way in ways.items()}
+        print(f"{config.name:30}", *(f"{name} {count:.0f}" for name, count in kib.items()), sep="  ")
 
 # %% [markdown]
-# Which CTAs a block goes to is a mask of bits, and a block that several use is asked for in parts:
+# No tile is higher than wide, so B's columns are what to share first. The code of both ways: what two CTAs use is asked
+# for in halves, `rank` says which, and `ctas` has a bit for each that it goes to.
 
 # %%
-show(mainloop.load_tile, "cluster = cute", "b_mask =")
+show(mainloop.load_tile, "rank =", "b_half =")
+show(mainloop.load_block, "mask =", "cute.copy")
 show(mainloop.make_ring, "# A stage is", "readers =")
 
 # %% [markdown]
 # The price is in the last line: before a stage is overwritten, the readers of *both* CTAs must have let go of it. Two
 # SMs keep step.
+#
+# ### 5. The odd row
+#
+# A group of 600 rows has five rows of tiles, of which the last is not full: its C is the black frame. A colour is a
+# cluster, its number their order. Tiles in which nothing of C lies are hatched. Which clusters would you take?
+
+# %%
+cute_clusters.odd_row(together, 600, N)
+
+# %% [markdown]
+# Left, eight tiles are loaded and multiplied, and nothing of them is stored. Right is what the kernel does. Only the
+# last row can lack a partner, so only there do tiles lie side by side, and share what is second best. If the columns
+# are odd in number, too, one tile is left over: one for a group, not one for each column. Groups end where `offs` says,
+# which is known on the GPU alone; so it is decided there, tile by tile:
+
+# %%
+show(scheduler.cluster_tiles, "tiles_m, tiles_n")
+show(scheduler.find_tile, "beside = odd", "row, col = tiles_m")
+
+# %% [markdown]
+# `beside` is `tile.beside` in the loop that loads. Nobody else has to know: whoever multiplies finds A and B in a stage
+# and cannot tell who asked for them. (The 12 groups with which we began gain nothing: 682 rows are six rows of tiles.)
 #
 # ### And no mask anywhere
 #
@@ -569,6 +600,9 @@ for name, us in example["us"]["forward"].items():
 #    pick now?
 #    <details><summary>Answer</summary>Small groups round up the most, so smaller clusters lose less. Where each expert
 #    has thousands of rows it hardly matters, and what is fetched decides.</details>
+# 5. How many tiles of `odd_row` are for nothing with `in_turn`, left and right? Say it before you draw it.
+#    <details><summary>Answer</summary>2048 columns are 11 tiles of 192, the last of them not full. Left, each of
+#    them has one below it: 11. Right, five clusters take two, and of the sixth one is left over: 1.</details>
 #
 # ## Summary
 #
@@ -578,6 +612,6 @@ for name, us in example["us"]["forward"].items():
 # - Compiling needs a target and a number of clusters. Hopper sums in registers, Blackwell in tensor memory.
 # - The shelf is open: a class that says what it takes, which variants it has, how it is compiled and how it is run.
 # - One warp copies, eight multiply, and a ring of stages lets neither wait. Ping-pong hides the store, a cluster halves
-#   what it shares, and a window spares the mask.
+#   what it shares, whichever way its tiles lie, and a window spares the mask.
 #
 # What is fast? Next: [12 Performance](12_performance.ipynb), how to measure it, and every peer on one roofline.

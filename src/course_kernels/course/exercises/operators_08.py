@@ -37,7 +37,8 @@ class Operator(NamedTuple):
     offsets: torch.dtype = torch.int32
 
 
-# Designs as lesson 08 finds them: for Hopper some of the course's own, for Blackwell all of NVIDIA's.
+# For Blackwell all of NVIDIA's designs, as lesson 08 finds them. For Hopper the tiles of the course's own kernel, in
+# clusters that lie one way each: the kernel's own lie both ways, and what they compute is no single block.
 HOPPER = [
     Operator(("90a",), torch.bfloat16, tile, cluster, 1, stages)
     for tile, stages in (((128, 256, 64), 4), ((128, 192, 64), 4), ((128, 128, 64), 6))
