@@ -1,0 +1,244 @@
+"""The Hopper kernel's scheduler without a GPU: its own source, run by threads that take the places of a warp's lanes.
+
+What the threads cannot show is how the compiler understands it: for that, ``test_cute_tiles_gpu``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from course_kernels.kernels.cute_sm90 import config as config_module
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
+
+LANES = 32
+SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, strip=2)  # the scheduler does not mind the size
+ALONE = replace(SMALL, cluster=1)
+# 1 to 5, 7, 9 and 11 rows of SMALL's tiles, the last of them full or of one row; a strip of its pairs has four.
+SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 25, 28, 33, 36, 44, 0)
+
+
+class Warp:
+    """32 threads that go through a function in step: a warp of the CTA whose place in its cluster is ``rank``."""
+
+    def __init__(self):
+        self.rank = 0
+        self._me = threading.local()
+        self._handed = [[None] * LANES, [None] * LANES]
+
+    def run(self, function, *arguments):
+        """What every lane returns, which has to be the same."""
+        self._turns = [threading.Semaphore(0) for _ in range(LANES)]
+        self._turns[0].release()
+
+        def lane(number):
+            self._me.lane, self._me.side = number, 0
+            self._wait()
+            try:
+                return function(*arguments)
+            finally:
+                self._turns[(number + 1) % LANES].release()
+
+        with ThreadPoolExecutor(LANES) as pool:
+            found = list(pool.map(lane, range(LANES)))
+        assert all(each == found[0] for each in found)
+        return found[0]
+
+    def _wait(self):
+        assert self._turns[self._me.lane].acquire(timeout=10), "lanes went different ways"
+
+    def exchange(self, what, value):
+        """Every lane's value. All of them have to ask for the same."""
+        # One lane runs at a time, up to here, so that after a round all values are there. The next round has another
+        # list: the lanes behind this one have not read the first yet.
+        self._me.side = 1 - self._me.side
+        handed = self._handed[self._me.side]
+        handed[self._me.lane] = (what, value)
+        self._turns[(self._me.lane + 1) % LANES].release()
+        self._wait()
+        assert {other for other, _ in handed} == {what}, "lanes went different ways"
+        return [value for _, value in handed]
+
+    def shuffle_up(self, value, delta):
+        lane, values = self._me.lane, self.exchange("up", value)
+        return values[lane - delta] if lane >= delta else value
+
+    def arch(self):
+        """What the scheduler asks of ``cute.arch``."""
+        return SimpleNamespace(
+            lane_idx=lambda: self._me.lane,
+            shuffle_sync=lambda value, lane: self.exchange("shuffle", value)[lane],
+            shuffle_sync_up=self.shuffle_up,
+            vote_ballot_sync=lambda vote: sum(bool(each) << i for i, each in enumerate(self.exchange("vote", vote))),
+            popc=int.bit_count,
+            block_in_cluster_idx=lambda: (self.rank, 0, 0),
+        )
+
+
+@pytest.fixture(scope="module")
+def warp():
+    return Warp()
+
+
+@pytest.fixture(scope="module")
+def scheduler(warp):
+    """The scheduler's source with Python's integers for the kernel's."""
+    stand_in = ModuleType("cutlass")
+    vars(stand_in).update(Boolean=bool, Int32=int, Constexpr=type, const_expr=bool, min=min, max=max)
+    stand_in.range = lambda *bounds, unroll: range(*bounds)
+    stand_in.range_constexpr = range
+    stand_in.cute = SimpleNamespace(
+        jit=lambda function: function, Tensor=tuple, size=len, ceil_div=lambda a, b: -(-a // b), arch=warp.arch()
+    )
+    spec = importlib.util.spec_from_file_location("scheduler", Path(config_module.__file__).with_name("scheduler.py"))
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "cutlass", stand_in)
+        spec.loader.exec_module(module)
+    return module
+
+
+def walked(scheduler, warp, config, along, problem, clusters=1):
+    """What each cluster's CTAs find: a list for each cluster, with the tiles of all of the cluster's CTAs in order."""
+
+    def walk(number):
+        window, tiles = scheduler.first_window(config, along, problem), []
+        while True:
+            window, blocks = scheduler.blocks_at(config, along, problem, window, number)
+            window, tile = scheduler.find_tile(config, along, problem, window, number)
+            if not tile.found:
+                return tiles
+            assert blocks == tile.blocks
+            assert len(tiles) < 1000, "it does not end"
+            tiles.append(tile)
+            number += clusters
+
+    found = []
+    for cluster in range(clusters):
+        ranks = []
+        for warp.rank in range(config.cluster):
+            ranks.append(warp.run(walk, cluster))
+        assert len({len(tiles) for tiles in ranks}) == 1, "the CTAs of a cluster part ways"
+        found.append(list(zip(*ranks)))
+    return found
+
+
+def problem_of(scheduler, along, sizes, N, M=0, K=40, tail=3):
+    total = sum(sizes) + tail
+    return scheduler.Problem(tuple(itertools.accumulate(sizes)), total, total if along == "m" else M, N, K)
+
+
+def groups_of(along, problem):
+    """Group, first and last row in C, first and last line of what is divided, for each group with a tile."""
+    ends = [min(max(end, 0), problem.total) for end in problem.offs]
+    for g, (start, end) in enumerate(zip([0, *ends], ends)):
+        if start < end:
+            yield g, *((start, end) if along == "m" else (0, problem.M)), start, end
+
+
+def check_walk(config, along, problem, clusters):
+    """Every tile of every group is some CTA's, and no other's; only a row that has no row below it is taken side by
+    side, where the last tile of an odd number has nothing beside it."""
+    seen, wanted = Counter(), {}
+    for g, first, last, start, end in groups_of(along, problem):
+        rows = range(first, last, config.tile_m)
+        for row, col in itertools.product(rows, range(0, problem.N, config.tile_n)):
+            beside = config.cluster == 2 and len(rows) % 2 == 1 and row == rows[-1]
+            blocks = -(-(problem.K if along == "m" else end - start) // config.tile_k)
+            wanted[g, row, col] = (beside, start, end, blocks)
+    for tiles in itertools.chain(*clusters):
+        for tile in tiles:
+            at = (tile.group, tile.row, tile.col)
+            if at not in wanted:
+                outside = tile.beside and tile is tiles[1] and tile.col >= problem.N
+                assert outside, f"{tile} lies nowhere"
+                continue
+            seen[at] += 1
+            assert (tile.beside, tile.start, tile.end, tile.blocks) == wanted[at]
+        if len(tiles) == 2:
+            below, right = tiles[1].row - tiles[0].row, tiles[1].col - tiles[0].col
+            assert (below, right) == ((0, config.tile_n) if tiles[0].beside else (config.tile_m, 0))
+            assert tiles[0].group == tiles[1].group
+    assert {at: seen[at] for at in wanted} == dict.fromkeys(wanted, 1)
+
+
+@pytest.mark.parametrize("N", [1, 16, 24], ids=lambda N: f"N={N}")
+@pytest.mark.parametrize("config", [SMALL, ALONE], ids=["pairs", "alone"])
+def test_every_tile_of_groups_along_m_once(scheduler, warp, config, N):
+    problem = problem_of(scheduler, "m", SIZES, N)
+    check_walk(config, "m", problem, walked(scheduler, warp, config, "m", problem, clusters=1 + N % 3))
+
+
+@pytest.mark.parametrize("M", [4, 5, 9, 17], ids=lambda M: f"M={M}")
+@pytest.mark.parametrize("config", [SMALL, ALONE], ids=["pairs", "alone"])
+def test_every_tile_of_groups_along_k_once(scheduler, warp, config, M):
+    problem = problem_of(scheduler, "k", (0, 5, 0, 0, 16, 33, 0, 1, 0), N=M + 3, M=M)
+    check_walk(config, "k", problem, walked(scheduler, warp, config, "k", problem, clusters=3))
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize("groups", [1, 31, 32, 33, 65])
+def test_more_groups_than_lanes(scheduler, warp, along, groups):
+    sizes = tuple(i % 5 * (i % 3) for i in range(groups))
+    problem = problem_of(scheduler, along, sizes, N=9, M=5)
+    check_walk(SMALL, along, problem, walked(scheduler, warp, SMALL, along, problem, clusters=2))
+    assert warp.run(scheduler.full_groups, problem) == sum(size > 0 for size in sizes)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize("full", [None, 0, 31, 32, 99])
+def test_empty_groups_have_no_tiles(scheduler, warp, along, full):
+    sizes = tuple(9 * (i == full) for i in range(100))
+    problem = problem_of(scheduler, along, sizes, N=9, M=9)
+    clusters = walked(scheduler, warp, SMALL, along, problem, clusters=2)
+    check_walk(SMALL, along, problem, clusters)
+    assert sum(map(len, clusters)) == (0 if full is None else 3)
+    assert warp.run(scheduler.full_groups, problem) == (full is not None)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+def test_ends_that_are_none_are_not_believed(scheduler, warp, along):
+    problem = scheduler.Problem((-5, 30, 10, 2**31 - 1, 20, -(2**31)), 50, 50 if along == "m" else 9, 9, 16)
+    assert [g for g, *_ in groups_of(along, problem)] == [1, 3]
+    check_walk(SMALL, along, problem, walked(scheduler, warp, SMALL, along, problem, clusters=2))
+
+
+def places(config, clusters):
+    """Rows and columns of tiles of each cluster tile: of both CTAs, in their order."""
+    (tiles,) = clusters
+    return [tuple((tile.row // config.tile_m, tile.col // config.tile_n) for tile in pair) for pair in tiles]
+
+
+def test_the_order_within_a_group(scheduler, warp):
+    def pair(row, col):
+        return (row, col), (row + 1, col)
+
+    def beside(row, col):
+        return (row, col), (row, col + 1)
+
+    problem = problem_of(scheduler, "m", (5 * 4,), N=3 * 8)
+    one_strip, two_strips = (replace(SMALL, strip=strip) for strip in (8, 1))
+    found = places(one_strip, walked(scheduler, warp, one_strip, "m", problem))
+    assert found == [pair(0, 0), pair(2, 0), pair(0, 1), pair(2, 1), beside(4, 0), pair(0, 2), pair(2, 2), beside(4, 2)]
+    found = places(two_strips, walked(scheduler, warp, two_strips, "m", problem))
+    assert found == [pair(0, 0), pair(0, 1), pair(0, 2), pair(2, 0), pair(2, 1), beside(4, 0), pair(2, 2), beside(4, 2)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_cluster_tiles_are_counted_as_they_are_handed_out(scheduler, warp, config):
+    sizes, N = (1000, 0, 1, 2 * config.tile_m, 2 * config.tile_m + 1), 5 * config.tile_n - 8
+    problem = problem_of(scheduler, "m", sizes, N)
+    (tiles,) = walked(scheduler, warp, config, "m", problem)
+    check_walk(config, "m", problem, [tiles])
+    assert [sum(pair[0].group == g for pair in tiles) for g in range(5)] == [
+        scheduler.cluster_tiles(config, size, N) for size in sizes
+    ]
