@@ -1,0 +1,137 @@
+"""The Hopper kernel where a cluster's tiles lie one below the other and side by side in one product, with empty groups
+between, and more groups than a warp has lanes. Which CTA takes which tile, ``test_cute_tiles`` shows without a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from course_kernels import grouped_cute
+from course_kernels.grouped_cases import GroupedCase, check
+from course_kernels.grouped_cute import Form
+from course_kernels.kernels.cute_sm90.config import configs_for
+from test_grouped_cute import call, call_scaled, cute_alone
+
+pytestmark = pytest.mark.gpu
+FP8 = torch.float8_e4m3fn
+TILE_M = 128  # of every configuration with clusters of two
+ALONG_M = (Form("m", "k"), Form("m", "n"), Form("m", "k", 1))
+ALONG_K = Form("k", "n")
+# 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
+SIZES = (0, 128, 129, 0, 0, 384, 385, 589, 0, 2049, 0, 4224, 4353, 0)
+DEPTHS = (0, 40, 0, 0, 130, 1, 64, 0, 65, 300, 0)
+# Rows and columns of tiles of each group's result, along K.
+GRIDS = ((1, 1), (1, 2), (1, 3), (2, 5), (3, 1), (3, 2), (3, 5), (4, 3), (5, 3), (17, 2), (33, 1), (35, 3))
+EMPTY = {
+    "all": (0,) * 70,
+    "all but the first": (300,) + (0,) * 69,
+    "all but one of another 32": (0,) * 40 + (300,) + (0,) * 29,
+    "all but the last": (0,) * 69 + (300,),
+}
+
+
+@pytest.fixture
+def device():
+    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+        pytest.skip("needs a GPU of compute capability 9.0")
+    if not grouped_cute.installed():
+        pytest.skip("needs the packages of the extra cutlass")
+    return torch.device("cuda", 0)
+
+
+def id_of(value):
+    return "-".join(map(str, value)) if isinstance(value, Form) else value.name
+
+
+def pairs_for(*forms):
+    """Forms, with each configuration that has clusters of two."""
+    found = [(form, config) for form in forms for config in configs_for(*form) if config.cluster == 2]
+    return pytest.mark.parametrize(("form", "config"), found, ids=id_of)
+
+
+def case_of(form, sizes, N, M=TILE_M):
+    """Whole numbers, a result over NaN in memory that is watched, and a tail of NaN. K is several blocks and a part."""
+    along, b_major, operand_bytes = form
+    return GroupedCase(
+        along, sizes, M, N, K=136 if operand_bytes == 2 else 272, dtype=torch.bfloat16 if operand_bytes == 2 else FP8,
+        layout_a="col" if along == "k" else "row", layout_b="col" if b_major == "k" else "row", layout_out="pitched",
+        tail_size=61,
+    )  # fmt: skip
+
+
+def extent(tiles, size):
+    """An extent of that many tiles: the last is full where they are odd in number, and has the least where even."""
+    return tiles * size if tiles % 2 else (tiles - 1) * size + 8
+
+
+def by(form, config, compiled=None):
+    """The kernel in one configuration as `check` calls it, by way of ``grouped_cute`` or as it was compiled."""
+
+    def function(mat_a, mat_b, offs, out, **scales):
+        assert grouped_cute.form_of(mat_a, mat_b, offs, out, **scales) == form
+        if compiled is None:
+            grouped_cute.multiply(mat_a, mat_b, offs, out, form, config, **scales)
+        else:
+            compiled(mat_a, mat_b, out, offs, *scales.values())
+        return out
+
+    return function
+
+
+@pairs_for(*ALONG_M)
+def test_rows_and_columns_of_tiles_along_m(device, form, config):
+    assert config.tile_m == TILE_M
+    for cols in (1, 2, 3, 5):
+        check(case_of(form, SIZES, extent(cols, config.tile_n)), by(form, config), device=device)
+
+
+@pairs_for(ALONG_K)
+def test_rows_and_columns_of_tiles_along_k(device, form, config):
+    assert config.tile_m == TILE_M
+    for rows, cols in GRIDS:
+        N = extent(cols, config.tile_n)
+        check(case_of(form, DEPTHS, N, M=extent(rows, TILE_M)), by(form, config), device=device)
+
+
+@pytest.mark.parametrize("form", [*ALONG_M, ALONG_K], ids=id_of)
+def test_by_its_name(device, monkeypatch, form):
+    cute_alone(monkeypatch)
+    for N in (128, 264, 384, 648):
+        case = case_of(form, DEPTHS if form == ALONG_K else SIZES, N, M=3 * TILE_M)
+        assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), N).cluster == 2
+        check(case, call if form.operand_bytes == 2 else call_scaled, device=device)
+
+
+@pytest.mark.parametrize("sizes", EMPTY.values(), ids=EMPTY)
+@pairs_for(*ALONG_M, ALONG_K)
+def test_groups_that_are_all_empty_or_nearly(device, form, config, sizes):
+    check(case_of(form, sizes, extent(3, config.tile_n), M=3 * TILE_M), by(form, config), device=device)
+
+
+@pytest.mark.parametrize("form", [*ALONG_M, ALONG_K], ids=id_of)
+def test_a_thousand_groups_of_which_two_in_five_are_empty(device, form):
+    config = next(config for config in configs_for(*form) if config.tile_n == 128)
+    assert config.cluster == 2
+    sizes = tuple(i * 37 % 301 * (i % 5 > 1) for i in range(1000))
+    check(case_of(form, sizes, N=136, M=72), by(form, config), device=device)
+
+
+@functools.cache
+def compiled_for(form, config, processors):
+    from course_kernels.kernels.cute_sm90.kernel import compile_for
+
+    return compile_for(config, "bfloat16", offsets_along=form.offsets_along, multiprocessors=processors)
+
+
+@pytest.mark.parametrize("form", [ALONG_M[0], ALONG_K], ids=id_of)
+def test_few_clusters_take_all_tiles(device, form):
+    """Each many in a row, of both kinds, of groups in several windows; along K of one block and of several."""
+    config = next(config for config in configs_for(*form) if config.tile_n == 128)
+    compiled = compiled_for(form, config, 3 * config.cluster)
+    sizes = DEPTHS * 10 if form == ALONG_K else SIZES * 3
+    for cols in (1, 2, 3):
+        case = case_of(form, sizes, extent(cols, config.tile_n), M=3 * TILE_M)
+        check(case, by(form, config, compiled), device=device)
