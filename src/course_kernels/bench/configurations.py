@@ -15,8 +15,8 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Those of few rows without their windows as well, as they are chosen, and with more columns on their way at a time; for
-# 8 bits also what may suit large groups: more CTAs side by side, and stores behind the other warp group's products.
+# Those of few rows without their windows as well, as they are chosen, with more columns on their way at a time, and two
+# to a cluster, which may suit large groups; of 16 bits ping-pong's with lower strips, too.
 SWEPT = (
     *CONFIGS,
     *(replace(config, strip=4) for config in CONFIGS if config.schedule == PINGPONG and config.cluster == 2),
