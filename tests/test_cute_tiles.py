@@ -242,3 +242,11 @@ def test_cluster_tiles_are_counted_as_they_are_handed_out(scheduler, warp, confi
     assert [sum(pair[0].group == g for pair in tiles) for g in range(5)] == [
         scheduler.cluster_tiles(config, size, N) for size in sizes
     ]
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+def test_what_notes_tiles_on_a_gpu_compiles(along):
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    import cute_walk
+
+    assert callable(cute_walk.compile_walk(SMALL, along))

@@ -1,10 +1,12 @@
 """The Hopper kernel where a cluster's tiles lie one below the other and side by side in one product, with empty groups
-between, and more groups than a warp has lanes. Which CTA takes which tile, ``test_cute_tiles`` shows without a GPU.
+between, and more groups than a warp has lanes. ``test_cute_tiles`` looks at the scheduler's source without a GPU.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from course_kernels import grouped_cute
 from course_kernels.grouped_cases import GroupedCase, check
 from course_kernels.grouped_cute import Form
 from course_kernels.kernels.cute_sm90.config import configs_for
+from test_cute_tiles import check_walk
 from test_grouped_cute import call, call_scaled, cute_alone
 
 pytestmark = pytest.mark.gpu
@@ -135,3 +138,44 @@ def test_few_clusters_take_all_tiles(device, form):
     for cols in (1, 2, 3):
         case = case_of(form, sizes, extent(cols, config.tile_n), M=3 * TILE_M)
         check(case, by(form, config, compiled), device=device)
+
+
+def walked(walk, config, problem, clusters, device):
+    """What each cluster's CTAs found, as ``check_walk`` takes it."""
+    from cute_walk import FIELDS
+
+    offs = torch.tensor(problem.offs, dtype=torch.int32, device=device)
+    extents = torch.tensor([problem.total, problem.M, problem.N, problem.K], dtype=torch.int32, device=device)
+    most = 1500 // clusters + 1
+    noted = torch.full((clusters, config.cluster, most, FIELDS), -1, dtype=torch.int32, device=device)
+    walk(offs, extents, noted)
+
+    def tile_of(beside, group, row, col, start, end, blocks, blocks_at):
+        assert blocks == blocks_at
+        place = dict(group=group, row=row, col=col, start=start, end=end)
+        return SimpleNamespace(beside=bool(beside), blocks=blocks, **place)
+
+    found = []
+    for notes in noted.tolist():
+        ranks = [[tile_of(*note) for note in of_one if note[0] >= 0] for of_one in notes]
+        assert len({len(tiles) for tiles in ranks}) == 1, "the CTAs of a cluster part ways"
+        found.append(list(zip(*ranks)))
+    return found
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize("ctas", [1, 2])
+def test_the_scheduler_as_it_was_compiled(device, along, ctas):
+    from cute_walk import compile_walk
+
+    config = next(config for config in configs_for("m", "k") if (config.cluster, config.tile_n) == (ctas, 128))
+    walk = compile_walk(config, along)
+    sizes = (SIZES, (0,) * 5) if along == "m" else (DEPTHS, DEPTHS * 4, (0,) * 70)
+    ends = [tuple(itertools.accumulate(each)) for each in sizes]
+    totals = [61 + sum(each) for each in sizes]
+    # Ends that are none, too.
+    for offs, total in [*zip(ends, totals), ((-5, 700, 300, 2**31 - 1, 400, -(2**31)), 1200)]:
+        for clusters, cols in ((1, 3), (7, 2), (66, 1), (66, 5)):
+            rows, N = 2 * cols - 1, extent(cols, config.tile_n)
+            problem = SimpleNamespace(offs=offs, total=total, M=extent(rows, config.tile_m), N=N, K=136)
+            check_walk(config, along, problem, walked(walk, config, problem, clusters, device))
