@@ -168,8 +168,11 @@ def zero_empty(
         if end <= start:
             while row < problem.M:
                 due = cutlass.min(Int32(Float32(before + row) * each), of_cluster - 1)
-                while cute.arch.load(loaded, Int32, sem="relaxed", scope="cta", ss="cta") < due:
-                    pass
+                if cute.arch.lane_idx() == 0:
+                    # Adds nothing: reads as atomically as the loading warp counts.
+                    while cute.arch.atomic_add(loaded, Int32(0), sem="relaxed", scope="cta") < due:
+                        pass
+                cute.arch.sync_warp()
                 zero_row(c[g, None, None], row)
                 row += workers
             row -= problem.M

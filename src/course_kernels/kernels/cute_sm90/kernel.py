@@ -151,7 +151,7 @@ class HopperGroupedGemm:
         ring = make_ring(config, storage.barriers.data_ptr(), stage_bytes)
         # Tiles whose loads have begun.
         loaded = storage.loaded.data_ptr()
-        if thread == 0:
+        if cutlass.const_expr(along == "k") and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
@@ -167,10 +167,10 @@ class HopperGroupedGemm:
             if warp == 0:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, number)
-                tiles = Int32(0)
                 while tile.found:
-                    tiles += 1
-                    cute.arch.store(loaded, tiles, sem="relaxed", scope="cta", ss="cta")
+                    if cutlass.const_expr(along == "k"):
+                        with cute.arch.elect_one():
+                            cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
                     state = load_tile(config, along, tile, ring, state, a, a_shared, b, b_shared)
                     number += clusters
                     window, tile = find_tile(config, along, problem, window, number)
