@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import pathlib
+import re
 import sys
 import time
 
@@ -54,11 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="RECORD", help=f"of {', '.join(RECORDS)}")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
-    parser.add_argument("--commit", help="commit of the code, where it cannot be asked of git")
+    parser.add_argument("--commit", help="commit of the code in full, where it cannot be asked of git")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in RECORDS]
     if unknown:
         parser.error(f"no record {', '.join(unknown)}; there are: {', '.join(RECORDS)}")
+    if arguments.commit and not re.fullmatch("[0-9a-f]{40}", arguments.commit):
+        parser.error(f"--commit wants all 40 hexadecimal digits, got {arguments.commit!r}")
     if not torch.cuda.is_available():
         parser.error("records are measured on a GPU, and torch sees none")
     arguments.out.mkdir(parents=True, exist_ok=True)

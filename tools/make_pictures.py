@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from PIL import Image
 
-from course_kernels import testing
+from course_kernels import grouped_cute, testing
 from course_kernels.bench import record
 from course_kernels.viz.overview import overview
 
@@ -54,43 +55,80 @@ def table() -> str:
         name = row.replace("^3", "³").replace(" x ", " × ").replace("64-2048", "sizes, 64 to 2048")
         cells = (f"{entry['us'][provider]['median_us']:.1f}" for provider in columns)
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    note = f"Measured {source['date'][:10]}, torch {source['torch']}, Triton {source['triton']}."
-    return "\n".join([*lines, "", note])
+    return "\n".join([*lines, "", _provenance(measured)])
+
+
+def _provenance(measured: dict) -> str:
+    source = measured["provenance"]
+    return f"Measured {source['date'][:10]}, torch {source['torch']}, Triton {source['triton']}."
+
+
+def _taken(measured: dict, entry: dict) -> str:
+    """Which of our kernels ``backend="auto"`` takes for a row, where all that was measured is installed."""
+    few = sum(entry["sizes"]) <= grouped_cute.FEW_ROWS * len(entry["sizes"]) and measured["dtype"] != "float8_e4m3fn"
+    there = "absent" not in measured["providers"].get("cute", ["absent"])
+    return "cute" if there and not few else "triton"
+
+
+def _rates(
+    measured: dict, function: str, columns: dict[str, str], more: dict[str, Callable[[dict], str]] | None = None
+) -> str:
+    """A record's rows as Markdown: the rate of what the function takes, of providers by name, and more columns."""
+    gpu, more = measured["provenance"]["gpu"].removeprefix("NVIDIA "), more or {}
+    head = f"{gpu}, {measured['dtype']}: rows over groups, N, K"
+    titles = [f"`{function}`", *columns.values(), *more]
+    lines = [f"| {head} | {' | '.join(titles)} |", "| --- |" + " ---: |" * len(titles)]
+    for entry in measured["rows"].values():
+        digits, unit = (0, "") if entry["unit"] == "TFLOP/s" else (2, " (TB/s)")
+        rate = entry["rate"]["forward"]
+        shown = (_taken(measured, entry), *columns)
+        cells = [f"{rate[name]:.{digits}f}" if name in rate else "–" for name in shown]
+        cells += [cell(entry) for cell in more.values()]
+        lines.append(f"| {entry['title']}{unit} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def packed_table() -> str:
     """The packed API's rates as Markdown, from their record."""
     measured = record.load("grouped_mm")
-    ours = {"triton": "`grouped_mm`", "cute": "the same by CuTe DSL"}
-    ours = {name: label for name, label in ours.items() if "absent" not in measured["providers"].get(name, ["absent"])}
     columns = {
-        **ours,
+        "triton": "Triton alone",
         "torch": "`torch`'s",
         "quack": "QuACK, best of 12",
         "loop": "cuBLAS loop",
         "dense": "dense, same size",
     }
-    source = measured["provenance"]
-    gpu = source["gpu"].removeprefix("NVIDIA ")
-    lines = [
-        f"| {gpu}, {measured['dtype']}: rows over groups, N, K | {' | '.join(columns.values())} | dA | dB |",
-        "| --- |" + " ---: |" * (len(columns) + 2),
-    ]
-    for entry in measured["rows"].values():
-        digits = 0 if entry["unit"] == "TFLOP/s" else 2
-        rate = entry["rate"]
-        cells = [f"{rate['forward'][p]:.{digits}f}" if p in rate["forward"] else "–" for p in columns]
-        # Gradients against torch alone: what a user changes from.
-        cells += [f"{max(rate[of][name] for name in ours) / rate[of]['torch']:.2f} ×" for of in ("dA", "dB")]
-        unit = "" if entry["unit"] == "TFLOP/s" else " (TB/s)"
-        lines.append(f"| {entry['title']}{unit} | {' | '.join(cells)} |")
+
+    def times(of: str) -> Callable[[dict], str]:
+        # Against torch alone: what a user changes from.
+        return lambda entry: f"{entry['rate'][of][_taken(measured, entry)] / entry['rate'][of]['torch']:.2f} ×"
+
     copy = f"a copy moves {measured['copy_tb_s']:.2f}"
-    versions = f"Measured {source['date'][:10]}, torch {source['torch']}, Triton {source['triton']}."
-    note = f"TFLOP/s, or TB/s where reading bounds ({copy}); dA and dB: times as fast as torch's. {versions}"
-    return "\n".join([*lines, "", note])
+    note = (
+        f"TFLOP/s, or TB/s where reading bounds ({copy}); dA and dB: times as fast as torch's. {_provenance(measured)}"
+    )
+    rates = _rates(measured, "grouped_mm", columns, {"dA": times("dA"), "dB": times("dB")})
+    return f"{rates}\n\n{note}"
 
 
-TABLES = {"group_gemm": table, "grouped_mm": packed_table}
+def scaled_table() -> str:
+    """The rates of scaled products as Markdown, from their record."""
+    measured = record.load("scaled_grouped_mm")
+    columns = {
+        "triton": "Triton alone",
+        "torch": "`torch`'s",
+        "torch-fast": "the same, inexact",
+        "dense": "dense, inexact",
+    }
+    lost = measured["losses"]
+    note = (
+        f"Inexact: with `use_fast_accum`, which loses {-lost['torch-fast']['mean']:.0%} of a sum of 7168 positive "
+        f"numbers; the others are off by {abs(lost['cute']['mean']):.2%} on average. {_provenance(measured)}"
+    )
+    return f"{_rates(measured, 'scaled_grouped_mm', columns)}\n\n{note}"
+
+
+TABLES = {"group_gemm": table, "grouped_mm": packed_table, "scaled_grouped_mm": scaled_table}
 
 
 def with_tables(readme: str) -> str:

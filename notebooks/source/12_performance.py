@@ -396,9 +396,11 @@ draw.against_peers(results)
 rates.ahead(results, ours)
 
 # %%
-for of, others in results["speedups"][ours].items():
-    mean = {other: f"{found['times']:.2f} (worst {found['worst']:.2f})" for other, found in others.items()}
-    print(f"{of:8}", ",  ".join(f"{other}: {text}" for other, text in mean.items() if other in ("torch", "best peer")))
+for name, speedups in results["speedups"].items():
+    print(results["providers"][name]["label"])
+    for of, others in speedups.items():
+        mean = {other: f"{found['times']:.2f} (worst {found['worst']:.2f})" for other, found in others.items()}
+        print(f"  {of:8}", ",  ".join(f"{each}: {mean[each]}" for each in ("torch", "best peer") if each in mean))
 
 # %% [markdown]
 # Geometric means over the rows, and the worst row beside them: a mean alone would let one huge win pay for a loss. (As
