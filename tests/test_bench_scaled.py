@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course_kernels import grouped_cute, reference, runtime
-from course_kernels.bench import configurations, grouped, scaled
+from course_kernels.bench import configurations, grouped, record, scaled
 from course_kernels.bench import rows as bench_rows
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT, Configured
 from course_kernels.bench.interface import make_operands
@@ -201,6 +201,22 @@ def on_a_gpu(monkeypatch, cute):
 
     monkeypatch.setattr(grouped, "measure", here)
     return cute
+
+
+@pytest.mark.parametrize(("name", "operand_bytes"), [("sweep_cute", 2), ("scaled_grouped_mm", 1)])
+def test_what_is_chosen_is_what_was_recorded_as_fast(name, operand_bytes):
+    measured, table = record.load(name), bench_rows.by_name()
+    regrets = configurations.regrets(table, measured["rows"], operand_bytes)
+    assert regrets == measured["regrets"], "choices changed since the record: measure again"
+    # What "auto" leaves to Triton's kernels may choose worse.
+    times = [
+        each["times"]
+        for row, passes in regrets.items()
+        for each in passes.values()
+        if operand_bytes == 1 or table[row].total_m > grouped_cute.FEW_ROWS * table[row].groups
+    ]
+    assert len(times) >= 10
+    assert max(times) <= 1.04
 
 
 def test_the_sweep_ranks_configurations_and_says_what_choosing_costs(on_a_gpu, monkeypatch, capsys):
