@@ -5,20 +5,18 @@ What the threads cannot show is how the compiler understands it: for that, ``tes
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-from course_kernels.kernels.cute_sm90 import config as config_module
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
+
+import plain_scheduler  # isort: skip
 
 LANES = 32
 SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, strip=2)  # the scheduler does not mind the size
@@ -92,19 +90,7 @@ def warp():
 @pytest.fixture(scope="module")
 def scheduler(warp):
     """The scheduler's source with Python's integers for the kernel's."""
-    stand_in = ModuleType("cutlass")
-    vars(stand_in).update(Boolean=bool, Int32=int, Constexpr=type, const_expr=bool, min=min, max=max)
-    stand_in.range = lambda *bounds, unroll: range(*bounds)
-    stand_in.range_constexpr = range
-    stand_in.cute = SimpleNamespace(
-        jit=lambda function: function, Tensor=tuple, size=len, ceil_div=lambda a, b: -(-a // b), arch=warp.arch()
-    )
-    spec = importlib.util.spec_from_file_location("scheduler", Path(config_module.__file__).with_name("scheduler.py"))
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(sys.modules, "cutlass", stand_in)
-        spec.loader.exec_module(module)
-    return module
+    return plain_scheduler.load(warp.arch())
 
 
 def walked(scheduler, warp, config, along, problem, clusters=1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +9,8 @@ import pytest
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.viz import cute_clusters
+
+import plain_scheduler  # isort: skip
 
 WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 LESS = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
@@ -78,19 +79,14 @@ def test_side_by_side_it_is_the_rows_of_a_that_both_use():
     assert texts(alone).count("rows\n0–127\nof A") == 2
 
 
-def kernels_walk(monkeypatch, config, tiles_m, tiles_n):
-    """Tiles that the kernel's own scheduler finds for the CTAs of each cluster, as plain Python with one group: its
-    numbers are integers, and a warp's lanes agree."""
-    scheduler = pytest.importorskip("course_kernels.kernels.cute_sm90.scheduler", reason="needs the extra cutlass")
+def kernels_walk(config, tiles_m, tiles_n):
+    """Tiles that the kernel's own scheduler finds for the CTAs of each cluster, with one group and one lane."""
     arch = SimpleNamespace(shuffle_sync=lambda value, lane: value)
-    monkeypatch.setattr(scheduler, "cute", SimpleNamespace(ceil_div=lambda a, b: -(-a // b), arch=arch))
-    monkeypatch.setattr(scheduler, "cutlass", SimpleNamespace(min=min, max=max, const_expr=bool))
-    monkeypatch.setattr(scheduler, "Int32", int)
-    monkeypatch.setattr(scheduler, "Boolean", bool)
-    monkeypatch.setattr(scheduler, "find_group", lambda config, along, problem, window, number: (window, 0))
+    scheduler = plain_scheduler.load(arch)
+    scheduler.find_group = lambda config, along, problem, window, number: (window, 0)
     start, rows = 1000, tiles_m * config.tile_m - 5
     # Others come before: their 7 cluster tiles have been handed out.
-    count = inspect.unwrap(scheduler.cluster_tiles)(config, rows, tiles_n * config.tile_n - 8)
+    count = scheduler.cluster_tiles(config, rows, tiles_n * config.tile_n - 8)
     window = scheduler.Window(0, start, start + rows, count, 7 + count)
     problem = SimpleNamespace(N=tiles_n * config.tile_n - 8, K=512)
     found = []
@@ -98,7 +94,7 @@ def kernels_walk(monkeypatch, config, tiles_m, tiles_n):
         both = []
         for rank in range(2):
             arch.block_in_cluster_idx = lambda rank=rank: (rank, 0, 0)
-            _, tile = inspect.unwrap(scheduler.find_tile)(config, "m", problem, window, number)
+            _, tile = scheduler.find_tile(config, "m", problem, window, number)
             (row, below), (col, right) = divmod(tile.row - start, config.tile_m), divmod(tile.col, config.tile_n)
             assert (tile.found, below, right) == (True, 0, 0)
             both.append((row, col))
@@ -110,7 +106,7 @@ def kernels_walk(monkeypatch, config, tiles_m, tiles_n):
 @pytest.mark.parametrize("strip", [1, 2, 8])
 @pytest.mark.parametrize("tiles_m", [1, 2, 3, 4, 5, 16, 17, 33, 35])
 @pytest.mark.parametrize("tiles_n", [1, 2, 3, 8])
-def test_pairs_are_the_kernels_and_cover_every_tile_once(monkeypatch, tiles_m, tiles_n, strip):
+def test_pairs_are_the_kernels_and_cover_every_tile_once(tiles_m, tiles_n, strip):
     config = replace(WIDE, strip=strip)
     found = cute_clusters.pairs(config, tiles_m, tiles_n)
     tiles = [tile for both in found for tile in both]
@@ -120,7 +116,7 @@ def test_pairs_are_the_kernels_and_cover_every_tile_once(monkeypatch, tiles_m, t
     assert len(tiles) == len(set(tiles))
     assert {(bottom - top, right - left) for (top, left), (bottom, right) in found} <= {(1, 0), (0, 1)}
     assert {both[0][0] for both in found if both[0][0] == both[1][0]} <= {tiles_m - 1}, "the last row alone"
-    assert found == kernels_walk(monkeypatch, config, tiles_m, tiles_n)
+    assert found == kernels_walk(config, tiles_m, tiles_n)
 
 
 def test_an_odd_row_side_by_side_leaves_no_tile_below_it():

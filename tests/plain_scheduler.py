@@ -1,0 +1,30 @@
+"""The Hopper kernel's scheduler as plain Python: its own source, with nothing of the compiler's around it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from course_kernels.kernels.cute_sm90 import config
+
+
+def load(arch: SimpleNamespace) -> ModuleType:
+    """The scheduler's module anew, with Python's integers for the kernel's and ``arch`` for ``cute.arch``. What others
+    import, and may have compiled, stays as it is."""
+    stand_in = ModuleType("cutlass")
+    vars(stand_in).update(Boolean=bool, Int32=int, Constexpr=type, const_expr=bool, min=min, max=max)
+    stand_in.range = lambda *bounds, unroll: range(*bounds)
+    stand_in.range_constexpr = range
+    stand_in.cute = SimpleNamespace(
+        jit=lambda function: function, Tensor=tuple, size=len, ceil_div=lambda a, b: -(-a // b), arch=arch
+    )
+    spec = importlib.util.spec_from_file_location("plain_scheduler", Path(config.__file__).with_name("scheduler.py"))
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "cutlass", stand_in)
+        spec.loader.exec_module(module)
+    return module
