@@ -115,7 +115,7 @@ for title, found in choices.items():
 
 # %% [markdown]
 # That is the bargain in every tile shape since lesson 06, one level up. (A kernel may skip a CTA's tile that lies
-# wholly past the end. Its SM is still taken. Ours finds it other work: the lesson's fifth picture.)
+# wholly past the end. Its SM is still taken. Ours mostly finds it other work: the lesson's fifth picture.)
 #
 # ## What goes wrong: silence
 #
@@ -410,8 +410,8 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 # - Two stages: every product waits for a copy. Four: copies wait for products, which is what we want.
 # - While a tile is stored, copies go on: the warp that loads is already at the next tile, as far as stages last.
 #
-# The whole loop of either side. (Of the three ways to copy, the first is that of a CTA alone. The others are clusters',
-# the fourth picture.)
+# The whole loop of either side. (Three ways to copy: a CTA alone; a cluster with tiles side by side; one with tiles one
+# below the other. The fourth and the fifth picture tell the last two apart.)
 
 # %%
 show(mainloop.load_tile, "for k in", "return")
@@ -505,11 +505,13 @@ cute_clusters.odd_row(together, 600, N)
 # Left, eight tiles are loaded and multiplied, and nothing of them is stored. Right is what the kernel does. Only the
 # last row can lack a partner, so only there do tiles lie side by side, and share what is second best. If the columns
 # are odd in number, too, one tile is left over: one for a group, not one for each column. Groups end where `offs` says,
-# which is known on the GPU alone; so it is decided there, tile by tile:
+# which is known on the GPU alone; so it is decided there, tile by tile. `in_cols` counts clusters within two columns of
+# tiles: first `high` of them down the left column, then as many down the right one, and then, where `odd` is 1, the odd
+# row's; `rank` says which CTA of the cluster asks:
 
 # %%
 show(scheduler.cluster_tiles, "tiles_m, tiles_n")
-show(scheduler.find_tile, "beside = odd", "row, col = tiles_m")
+show(scheduler.find_tile, "# Down the left", "row, col = first_row")
 
 # %% [markdown]
 # `beside` is `tile.beside` in the loop that loads. Nobody else has to know: whoever multiplies finds A and B in a stage

@@ -197,7 +197,7 @@ def choose(form: Form, rows: float, columns: int) -> CuteConfig:
         return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
-    if form.offsets_along == "m" and rows <= 512 and -columns % 192 * 64 <= columns:
-        # Wider tiles where they waste next to no columns.
+    wasted = -columns % 192  # by wider tiles, which are ahead while that is next to nothing
+    if form.offsets_along == "m" and rows <= 512 and 64 * wasted <= columns:
         return CuteConfig(128, 192, 64, 2, 4, PINGPONG)
     return CuteConfig(128, 128, 64, 2, 6, PINGPONG)

@@ -15,8 +15,8 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Those of few rows without their windows as well, as they are chosen, with more columns on their way at a time, and two
-# to a cluster, which may suit large groups; of 16 bits ping-pong's with lower strips, too.
+# Beside what is offered: those of few rows without windows, as they are chosen; two more widths of 64 rows, one of them
+# in clusters, which may suit large groups; for 16 bits ping-pong's clusters with strips of 4.
 SWEPT = (
     *CONFIGS,
     *(replace(config, strip=4) for config in CONFIGS if config.schedule == PINGPONG and config.cluster == 2),

@@ -152,22 +152,23 @@ def zero_tail(c: cute.Tensor, problem: Problem, worker: Int32, workers: Int32):
 def zero_empty(
     config: cutlass.Constexpr, c: cute.Tensor, problem: Problem, loaded: cute.Pointer, worker: Int32, workers: Int32
 ):
-    """``zero_tail`` for groups along "k": to all rows of groups that have no depth, evenly over the time that the
-    products take: all at once they would keep the loads waiting. ``loaded`` counts the cluster's tiles so far."""
+    """``zero_tail`` for groups along "k": to all rows of groups that have no depth, evenly over the tiles that the
+    cluster takes: all at once they would keep the loads waiting. ``loaded`` counts the tiles so far. What is wrong with
+    it, or with how many rows came before, spoils the evenness and nothing else."""
     groups = cute.size(problem.offs)
     empty = groups - full_groups(problem)
     tiles = (groups - empty) * cluster_tiles(config, problem.M, problem.N)
     of_cluster = cute.ceil_div(tiles - cute.arch.block_idx()[2], cute.arch.grid_dim()[2])
-    # Tiles a row of zeros.
-    each = Float32(of_cluster) / Float32(cutlass.max(empty, 1)) / Float32(problem.M)
-    row, before, start = worker, Int32(0), Int32(0)
+    tiles_a_row = Float32(of_cluster) / Float32(cutlass.max(empty, 1)) / Float32(problem.M)
+    # This warp's next row, counted from this empty group's first: what passes the last is carried to the next one.
+    row, rows_before, start = worker, Int32(0), Int32(0)
     if empty == 0:
-        groups = 0
+        groups = 0  # there is nothing to look for
     for g in cutlass.range(groups, unroll=1):
         end = group_end(problem.offs, g, problem.total)
         if end <= start:
             while row < problem.M:
-                due = cutlass.min(Int32(Float32(before + row) * each), of_cluster - 1)
+                due = cutlass.min(Int32(Float32(rows_before + row) * tiles_a_row), of_cluster - 1)
                 if cute.arch.lane_idx() == 0:
                     # Adds nothing: reads as atomically as the loading warp counts.
                     while cute.arch.atomic_add(loaded, Int32(0), sem="relaxed", scope="cta") < due:
@@ -176,5 +177,5 @@ def zero_empty(
                 zero_row(c[g, None, None], row)
                 row += workers
             row -= problem.M
-            before += problem.M
+            rows_before += problem.M
         start = end

@@ -187,9 +187,10 @@ def multiply_tile(
     a: cute.Tensor,
     b: cute.Tensor,
     blocks: Int32,
-) -> pipeline.PipelineState:
+) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
     """Multiply a tile's ``blocks`` blocks into ``acc``. The last products and the last stage are left open: see
-    ``finish_tile``. Called by the warp groups that share the tile."""
+    ``finish_tile``. Returns the state after the tile, and that of the last stage. Called by the warp groups that share
+    the tile."""
     ring.consumer_wait(state)
     multiply_stage(mma, acc, a, b, state.index, True)
     done = state.clone()

@@ -1,7 +1,8 @@
 """Which tile is next: every warp finds out for itself, from the groups' ends.
 
-The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other. A
-group whose rows of tiles are odd in number has the last of them cut into cluster tiles of two tiles side by side.
+The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other (one
+tile, where a cluster is one CTA). A group whose rows of tiles are odd in number has the last of them cut into cluster
+tiles of two tiles side by side.
 Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them.
 
 The lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
@@ -42,7 +43,7 @@ class Problem(NamedTuple):
 class Tile(NamedTuple):
     """A CTA's tile: whether there is one, whether the cluster's other tile lies beside it and not above or below, its
     group, its first row and column in C, its blocks along K. The group lies from ``start`` to before ``end`` along M or
-    K. A cluster's last tiles may lie wholly outside of the result."""
+    K. Where a column is left over, the second of two tiles side by side lies outside of the result; no other does."""
 
     found: Boolean
     beside: Boolean
@@ -70,17 +71,23 @@ def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
 
 
 @cute.jit
-def open_window(
-    config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, first: Int32, before: Int32
-) -> Window:
-    """The window of the groups from ``first`` on. ``before``: cluster tiles of all groups in front of it."""
-    lane = cute.arch.lane_idx()
-    g = first + lane
+def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
+    """Group g's first row, or line along K, and the one after its last: 0 and 0 behind the last group."""
     start, end = Int32(0), Int32(0)
     if g < cute.size(problem.offs):
         end = group_end(problem.offs, g, problem.total)
         if g > 0:
             start = group_end(problem.offs, g - 1, problem.total)
+    return start, end
+
+
+@cute.jit
+def open_window(
+    config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, first: Int32, before: Int32
+) -> Window:
+    """The window of the groups from ``first`` on. ``before``: cluster tiles of all groups in front of it."""
+    lane = cute.arch.lane_idx()
+    start, end = group_span(problem, first + lane)
     tiles = Int32(0)
     if end > start:
         rows = problem.M if cutlass.const_expr(along == "k") else end - start
@@ -98,11 +105,7 @@ def full_groups(problem: Problem) -> Int32:
     """Groups that are not empty. Called by whole warps."""
     groups, found = cute.size(problem.offs), Int32(0)
     for first in cutlass.range(0, groups, LANES, unroll=1):
-        g, start, end = first + cute.arch.lane_idx(), Int32(0), Int32(0)
-        if g < groups:
-            end = group_end(problem.offs, g, problem.total)
-            if g > 0:
-                start = group_end(problem.offs, g - 1, problem.total)
+        start, end = group_span(problem, first + cute.arch.lane_idx())
         found += cute.arch.popc(cute.arch.vote_ballot_sync(end > start))
     return found
 
@@ -131,8 +134,8 @@ def find_group(
 def blocks_at(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Int32]:
-    """The window that holds cluster tile ``number``, or an earlier one, and the blocks along K of its tiles; of any,
-    where there is no such tile. Called by whole warps."""
+    """The window that holds cluster tile ``number``, or an earlier one, and the blocks along K of its tiles; any
+    number where there is no such tile. Called by whole warps."""
     if cutlass.const_expr(along == "m"):
         return window, cute.ceil_div(problem.K, config.tile_k)
     window, lane = find_group(config, along, problem, window, number)
@@ -151,7 +154,7 @@ def find_tile(
     group = window.first + lane
     start = cute.arch.shuffle_sync(window.start, lane)
     end = cute.arch.shuffle_sync(window.end, lane)
-    number -= cute.arch.shuffle_sync(window.passed - window.tiles, lane)
+    in_group = number - cute.arch.shuffle_sync(window.passed - window.tiles, lane)
     if cutlass.const_expr(along == "k"):
         first_row, tiles_m = Int32(0), cute.ceil_div(problem.M, config.tile_m)
         blocks = cute.ceil_div(end - start, config.tile_k)
@@ -164,21 +167,22 @@ def find_tile(
     # wide, and shares the most rows of A and columns of B. The last strip's columns end with the odd row.
     pairs = tiles_m // config.cluster
     last = cutlass.max(pairs - 1, 0) // config.strip
-    strip = cutlass.min(number // (config.strip * tiles_n), last)
-    number -= strip * config.strip * tiles_n
+    strip = cutlass.min(in_group // (config.strip * tiles_n), last)
+    in_strip = in_group - strip * config.strip * tiles_n
     high = cutlass.min(pairs - strip * config.strip, config.strip)
     odd = tiles_m - pairs * config.cluster
     if strip < last:
         odd = Int32(0)
-    two = number // cutlass.max(2 * high + odd, 1)
-    number -= two * (2 * high + odd)
-    right = Int32(number >= high)
-    row, col = strip * config.strip + number - right * high, 2 * two + right
+    # Down the left one of two columns, down the right one, then the odd row's two tiles.
+    col_pair = in_strip // cutlass.max(2 * high + odd, 1)
+    in_cols = in_strip - col_pair * (2 * high + odd)
+    right = Int32(in_cols >= high)
+    row, col = strip * config.strip + in_cols - right * high, 2 * col_pair + right
 
     rank = cute.arch.block_in_cluster_idx()[0]
-    beside = odd == 1 and (number == 2 * high or col == tiles_n)
+    beside = odd == 1 and (in_cols == 2 * high or col == tiles_n)
     row = row * config.cluster + rank
     if beside:
-        row, col = tiles_m - 1, 2 * two + rank
+        row, col = tiles_m - 1, 2 * col_pair + rank
     row, col = first_row + row * config.tile_m, col * config.tile_n
     return window, Tile(found, Boolean(beside), group, row, col, start, end, blocks)
