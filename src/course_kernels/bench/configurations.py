@@ -16,11 +16,12 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
 # Beside what is offered: those of few rows without windows, as they are chosen; two more widths of 64 rows, one of them
-# in clusters, which may suit large groups; for 16 bits ping-pong's clusters with strips of 4.
+# in clusters, which may suit large groups; for 16 bits ping-pong's clusters with strips of 4, and fewer, deeper blocks.
 SWEPT = (
     *CONFIGS,
     *(replace(config, strip=4) for config in CONFIGS if config.schedule == PINGPONG and config.cluster == 2),
     *(replace(config, window=False) for config in CONFIGS if config.window),
+    CuteConfig(128, 128, 128, 2, 3, PINGPONG),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
 )
