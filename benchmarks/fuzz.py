@@ -98,7 +98,6 @@ def for_cute(case: GroupedCase) -> GroupedCase:
         layout_b=draw.choice(["row", "pitched"] if mode == "k" else ["col", "row", "pitched"]),
         layout_out=draw.choice([None, "row", "pitched"]),
         tail="zero",
-        offs_dtype=torch.int32,
         bias=None,
     )
     if mode == "m" and draw.random() < 0.25:

@@ -36,7 +36,7 @@ pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ct
 
 class OnGpu:
     def __init__(self, tensor):
-        self.tensor = tensor
+        self.tensor, self.dtype = tensor, tensor.dtype
 
     def __dlpack_device__(self):
         return 2, 0

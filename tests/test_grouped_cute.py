@@ -77,6 +77,7 @@ TAKEN = {
     "one row": operands(total=1),
     "one group": operands(G=1),
     "more extents": operands(total=1000, K=8, N=8, G=70),
+    "int64 ends": changed(2, lambda offs: offs.long()),
     "a float32 result": changed(3, lambda out: out.float()),
     "rows of A 16 bytes longer": changed(0, lambda a: pitched(a, 32)),
     "rows of the result 16 bytes longer": changed(3, lambda out: pitched(out, 48)),
@@ -90,7 +91,6 @@ NOT_TAKEN = {
     "no depth": operands(K=0),
     "no columns": operands(N=0),
     "no groups": operands(G=0),
-    "int64 ends": changed(2, lambda offs: offs.long()),
     "A column-major": changed(0, lambda a: a.mT.contiguous().mT),
     "one B for all groups": changed(1, lambda b: b[:1].expand(3, 24, 40)),
     "one row of A for all": changed(0, lambda a: a[:1].expand(20, 24)),
@@ -191,6 +191,18 @@ def test_bias_scales_and_a_kept_tail_are_not_taken():
     assert grouped_cute.form_of(*made, bias=torch.zeros(3, 40)) is None
     assert grouped_cute.form_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
     assert grouped_cute.form_of(*made, keep_tail=True) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_launch_gets_ends_of_32_bits(dtype):
+    a, b, offs, out = operands()
+    offs, seen = torch.tensor([3, 3, 20], dtype=dtype), []
+    plan = grouped_cute.Plan(torch.device("cuda", 0), lambda *tensors: seen.append(tensors))
+    plan.run((a, b, offs, out, None, None, None))
+    ((*_, ends, scale_a, scale_b),) = seen
+    assert torch.equal(ends, torch.tensor([3, 3, 20], dtype=torch.int32))
+    assert (ends is offs) == (dtype == torch.int32), "copied only where it must be"
+    assert scale_a is scale_b is None
 
 
 def test_fuzzing_draws_what_is_taken():

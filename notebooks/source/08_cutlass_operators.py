@@ -542,8 +542,8 @@ for before in (2, 1, 0, -1):
 #
 # The record of an H200 has everybody's times in one run, each result verified first. Where it has this kernel's, the
 # picture shows how far that is ahead (right of 1) and the table its rates, with factors of time against lesson 07's
-# kernel, the best peers, and the dense product of the same size, which is no peer but the ceiling: there 1.00 is the
-# most to be hoped for.
+# kernel, the best peers, and the dense product of the same size. That is no peer but the ceiling; a measured one, of a
+# kernel that has its limits, too, so it can be passed by a little.
 
 # %%
 from course_kernels.bench import record

@@ -231,9 +231,8 @@ def check_scales(found: Problem, scale_a, scale_b, device: torch.device) -> tupl
             scale = scale.reshape(shape)
         if tuple(scale.shape) != shape:
             either = f"{flat} or {shape}" if found.mode == "k" else f"{shape}"
-            raise ValueError(
-                f"{name} must have shape {either}, one factor for each {line} and group, got {tuple(scale.shape)}"
-            )
+            of = line if shape == (extent,) else f"{line} and group"
+            raise ValueError(f"{name} must have shape {either}, one factor for each {of}, got {tuple(scale.shape)}")
         made.append(scale.contiguous())
     return made[0], made[1]
 

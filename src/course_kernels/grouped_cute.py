@@ -81,7 +81,9 @@ class Form(NamedTuple):
 def form_of(
     mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail: bool = False
 ) -> Form | None:  # fmt: skip
-    """The kernel that computes a checked product, or None: a matter of shapes, strides and alignment alone.
+    """The kernel that computes a checked product, or None: it takes mode "m" of 8-bit operands with scales, B's depth
+    contiguous, and modes "m" and "k" of 16-bit operands without; no bias, no kept tail, multiples of 8 as extents of
+    contiguous dimensions, and of 16 bytes as addresses and other strides.
 
     Args:
         mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail: as for ``grouped_launch.multiply``.
@@ -91,7 +93,7 @@ def form_of(
     eight_bits = mat_a.element_size() == 1
     if eight_bits != (scale_a is not None) or (eight_bits and scale_b.data_ptr() % 16):
         return None
-    if offs.dtype != torch.int32 or not (mat_a.numel() and mat_b.numel() and out.numel()):
+    if not (offs.numel() and mat_a.numel() and mat_b.numel() and out.numel()):
         return None
     along = "m" if mat_b.dim() == 3 else "k"
     columns = out.shape[-1]
@@ -137,8 +139,11 @@ class Plan:
         return self._device.index == torch.cuda.current_device()
 
     def run(self, tensors: tuple) -> None:
-        """Launch on the tensors of ``grouped_launch.multiply``, in its order, on the current stream."""
+        """Launch on the tensors of ``grouped_launch.multiply``, in its order, on the current stream. int64 ends are
+        converted there first: those that int32 does not hold are wrong in any case."""
         mat_a, mat_b, offs, out, _, scale_a, scale_b = tensors
+        if offs.dtype != torch.int32:
+            offs = offs.to(torch.int32)
         self._function(mat_a, mat_b, out, offs, scale_a, scale_b)
 
 

@@ -42,7 +42,7 @@ def grouped_mm(
             lies past the shorter one's end, and past the last group, is not read.
         offs: int32 or int64 (G,), the exclusive end of each group; not decreasing, the last at most the ragged extent.
             What lies behind the last group is the tail. On the device of the operands, and never read on the host
-            unless ``check`` is set. Not in mode "batch".
+            unless ``check`` is set. int32 spares the kernel of backend "cute" a conversion. Not in mode "batch".
         bias: (G, N) of the operands' dtype or float32, added in float32 to every row of its group. Not in mode "n",
             whose groups have columns of their own.
         out_dtype: float16, bfloat16 or float32. Default: the operands' dtype. Sums are float32 and rounded once.
@@ -75,7 +75,7 @@ def grouped_mm(
         One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile``, whatever the group ends.
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call waits for nothing, allocates its result
-        alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps, are copied.
+        alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
 
         Names and order of the arguments: ``torch.nn.functional.grouped_mm``. What that one accepts, this one does, with
         the same result, but for autocast. Where the two differ:

@@ -27,7 +27,7 @@ from course_kernels.kernels.cute_sm90.mainloop import (
 from course_kernels.kernels.cute_sm90.scheduler import Problem, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.window import make_window
 
-# A thread's registers: 40 and twice 232 times 128 threads are what an SM has.
+# A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
 LOADING_REGISTERS = 40
 MULTIPLYING_REGISTERS = 232
 # Named barriers from here on give ping-pong's warp groups their turns; those below belong to the epilogue.
