@@ -197,7 +197,7 @@ def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
     ("body", "says"),
     [
         ("class Yes:\n        def __eq__(self, o): return True\n        def __len__(self): return 2\n"
-         "        def __getitem__(self, i): return self\n    return Yes()", "returned a Yes, not a list"),
+         "        def __getitem__(self, i): return self\n    return Yes()", "returned a Yes, not two tensors"),
         ("class T(torch.Tensor):\n        @classmethod\n        def __torch_function__(c, f, t, a=(), k=None):"
          " return True\n    return sizes.as_subclass(T), sizes.as_subclass(T)", "must return two tensors"),
         ("class L(list):\n        def __eq__(self, o): return True\n    return L([sizes, sizes])", "returned a L"),

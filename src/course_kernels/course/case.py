@@ -113,16 +113,17 @@ class Written:
         return found
 
 
-def expect_value(value, kind: type) -> str | None:
+def expect_value(value, kind: type, wanted: str | None = None) -> str | None:
     """Whether a returned value is of a kind; the message if not.
 
     Args:
         value: from `Ran.value`.
         kind: `torch.Tensor`, `int`, `list` ...
+        wanted: what a learner calls it; by default the kind's name.
     """
     if isinstance(value, kind):
         return None
     if value is None:
         return "the function returned None: is there a `return`?"
     name = value["not"] if isinstance(value, dict) and value.keys() == {"not"} else type(value).__name__
-    return f"the function returned a {name}, not a {kind.__name__}"
+    return f"the function returned a {name}, not {wanted or f'a {kind.__name__}'}"

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: the function must return two tensors, `ends, group`
+# says: the function returned a Tensor, not two tensors, `ends, group`
 def describe_groups(sizes, total_m):
     ends = torch.cumsum(sizes, 0)
     rows = torch.arange(total_m, device=sizes.device)

@@ -45,10 +45,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     check = case.checks[0]
     if sync := next((event for event in ran.events if event["kind"] == "sync"), None):
         yield Finding("device", sentence(sync))
-    if value is None:
-        yield Finding("*", expect_value(value, list))
+    if wrong := expect_value(value, list, "two tensors, `ends, group`"):
+        yield Finding("*", wrong)
         return
-    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, torch.Tensor) for each in value):
+    if len(value) != 2 or not all(isinstance(each, torch.Tensor) for each in value):
         yield Finding("*", "the function must return two tensors, `ends, group`")
         return
     ends = [sum(sizes[: g + 1]) for g in range(len(sizes))]
