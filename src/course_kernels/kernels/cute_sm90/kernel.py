@@ -150,7 +150,8 @@ class HopperGroupedGemm:
         stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * a_shared.element_type.width // 8
         ring = make_ring(config, storage.barriers.data_ptr(), stage_bytes)
         # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
-        # an old value lets zeros be written too early, and does no harm.
+        # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread, which
+        # is the one that a whole warp elects.
         loaded = storage.loaded.data_ptr()
         if cutlass.const_expr(along == "k") and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
