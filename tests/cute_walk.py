@@ -6,7 +6,7 @@ from cutlass import Int32, cute
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.kernels.cute_sm90.scheduler import Problem, blocks_at, find_tile, first_window
 
-FIELDS = 8  # of a tile that are noted: beside, group, row, col, start, end, blocks, and blocks by ``blocks_at``
+FIELDS = 9  # of a tile that are noted: shape, beside, group, row, col, start, end, blocks, and blocks by ``blocks_at``
 
 
 class Walk:
@@ -42,7 +42,8 @@ class Walk:
         window, tile = find_tile(config, along, problem, window, number)
         while tile.found:
             if cute.arch.lane_idx() == 0 and i < cute.size(tiles, mode=[2]):
-                fields = (Int32(tile.beside), tile.group, tile.row, tile.col, tile.start, tile.end, tile.blocks, blocks)
+                place = tile.group, tile.row, tile.col, tile.start, tile.end
+                fields = (tile.shape, Int32(tile.beside), *place, tile.blocks, blocks)
                 for field in cutlass.range_constexpr(FIELDS):
                     tiles[cluster, rank, i, field] = fields[field]
             i += 1

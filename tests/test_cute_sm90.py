@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 
 import pytest
 
@@ -21,6 +22,7 @@ NAMES = [config.name for config in CONFIGS]
 KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
 # Of the gradients' kernels, one with each schedule.
 CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG)]
+NARROW = CuteConfig(128, 192, 64, 2, 4, PINGPONG, narrow=128)
 
 
 def test_every_shipped_configuration_can_be_built():
@@ -47,7 +49,12 @@ def test_names_tell_configurations_apart():
         (dict(cluster=4), "a cluster has one or two CTAs, got 4"),
         (dict(cluster=0), "a cluster has one or two CTAs, got 0"),
         (dict(stages=1), "at least two stages take turns, one filled and one read, got 1"),
-        (dict(stages=5), "5 stages need 278528 bytes of shared memory, and there are 231424"),
+        (dict(stages=5), "5 stages need 262144 bytes of shared memory, and there are 231424"),
+        (dict(narrow=256), "narrow is less than tile_n, 256, got 256"),
+        (dict(narrow=96), "narrow tiles: tile_n is 64, 128, 192 or 256, got 96"),
+        (dict(flat=256), "flat tiles: tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_n=128, flat=320, schedule=PINGPONG), "flat tiles: tile_n is 64, 128, 192 or 256, got 320"),
+        (dict(tile_n=128, stages=6, flat=256, schedule=PINGPONG), "6 stages need 262144 bytes"),
     ],
 )
 def test_what_cannot_be_built_is_said(changes, said):
@@ -77,6 +84,7 @@ def test_configurations_to_choose_from(along, b_major):
     assert {config.schedule for config in found} == {COOPERATIVE, PINGPONG}
     # A weight's gradient has no groups of few rows.
     assert any(config.tile_m == 64 for config in found) == (along == "m")
+    assert any(config.flat for config in found) == (along == "m")
     assert set(CROSS) <= set(found)
 
 
@@ -98,6 +106,16 @@ def test_configurations_to_choose_from_for_8_bits():
 def test_operands_without_a_kernel_are_refused(along, b_major, said):
     with pytest.raises(ValueError, match=said):
         configs_for(along, b_major)
+
+
+def test_a_stage_has_room_for_tiles_of_every_shape():
+    config = CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+    assert [(each.tile_m, each.tile_n) for each in config.shapes] == [(128, 192), (128, 128), (64, 256)]
+    assert config.stage_lines == 320
+    assert dataclasses.replace(config, tile_n=128, narrow=64).stage_lines == 320
+    # One block of C for each warp group where there is no room for two.
+    assert [dataclasses.replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
+    assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
 
 
 def test_accumulators_of_the_largest_tiles_fit():
@@ -134,16 +152,23 @@ def test_what_cannot_be_built_is_refused(kernel):
         kernel.compile_for(CONFIGS_8_BIT[0], "bfloat16")
     with pytest.raises(ValueError, match="offsets_along must be 'm' where scaled, got 'k'"):
         kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
+    flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, flat=256)
+    with pytest.raises(ValueError, match="config: flat is 0 where offsets_along is 'k', got 256"):
+        kernel.compile_for(flat, "bfloat16", offsets_along="k")
 
 
 def check_products(ptx, config, a_across, b_across):
-    """One set of products for a tile's first stage and one for the others, each of as many as a stage takes."""
+    """For each shape of tiles, one set of products for a tile's first stage and one for the others, each of as many as
+    a stage takes."""
     assert ".target sm_90a" in ptx
-    products = 2 * (config.tile_m // 64 // config.sharing_groups) * (config.tile_k // 16)
-    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n{config.tile_n}k16.f32.bf16.bf16") == products
+    products = {
+        each.tile_n: 2 * (each.tile_m // 64 // config.sharing_groups) * (config.tile_k // 16) for each in config.shapes
+    }
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.bf16\.bf16", ptx)
+    assert Counter(map(int, found)) == products
     # The last two numbers of a product say which operands are laid out across their depth.
     across = re.findall(r"wgmma\.mma_async[^;]*, (\d), (\d);", ptx)
-    assert across == [(str(int(a_across)), str(int(b_across)))] * products
+    assert across == [(str(int(a_across)), str(int(b_across)))] * sum(products.values())
     assert "setmaxnreg.dec" in ptx
     assert "setmaxnreg.inc" in ptx
     assert ".local" not in ptx
@@ -155,13 +180,18 @@ def loads_of(ptx) -> list[tuple[int, bool]]:
     return [(int(rank), "multicast::cluster" in rest) for rank, rest in found]
 
 
-def loads_for(config, a: list[int], b: list[int]) -> list[tuple[int, bool]]:
-    """The same as they should be, for the dimensions of A's and of B's loads. In a cluster, first for a tile beside the
-    other CTA's, which uses the same rows of A, then for one above or below, which uses the same columns of B."""
-    if config.cluster == 1:
-        return [(rank, False) for rank in (*a, *b)]
-    return [(rank, shared) for shares_a in (True, False) for ranks, shared in ((a, shares_a), (b, not shares_a))
-            for rank in ranks]  # fmt: skip
+def loads_for(config, a, b) -> list[tuple[int, bool]]:
+    """The same as they should be, for the dimensions of A's and of B's loads of a shape of tiles. In a cluster, first
+    for a tile beside the other CTA's, which uses the same rows of A, then for one above or below, which uses the same
+    columns of B."""
+    found = []
+    for shape in config.shapes:
+        if config.cluster == 1:
+            found += [(rank, False) for rank in (*a(shape), *b(shape))]
+        else:
+            found += [(rank, shared) for shares_a in (True, False)
+                      for ranks, shared in ((a, shares_a), (b, not shares_a)) for rank in ranks(shape)]  # fmt: skip
+    return found
 
 
 def stores_of(ptx) -> list[int]:
@@ -175,31 +205,34 @@ def test_shipped_configurations_compile_to_what_they_say(ptx_of, config):
     check_products(ptx, config, False, False)
 
     # A in two dimensions, in four through a window; B with the group as its third. A box holds 128 bytes of depth.
-    boxes = config.tile_k // 64
-    assert loads_of(ptx) == loads_for(config, [4 if config.window else 2] * boxes, [3] * boxes)
-    assert stores_of(ptx) == [4] * (config.tile_m // 64 // config.sharing_groups * (config.tile_n // 64))
+    boxes, a = config.tile_k // 64, 4 if config.window else 2
+    assert loads_of(ptx) == loads_for(config, lambda shape: [a] * boxes, lambda shape: [3] * boxes)
+    stores = [each.tile_m // 64 // config.sharing_groups * (each.tile_n // 64) for each in config.shapes]
+    assert stores_of(ptx) == [4] * sum(stores)
     # Nothing but the tail's zeros is stored without TMA.
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
 
 
-@pytest.mark.parametrize("config", [*CROSS, CONFIGS[-1]], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [*CROSS, CONFIGS[2], CONFIGS[-1]], ids=lambda config: config.name)
 def test_weights_stored_row_by_row(ptx_of, config):
     ptx = ptx_of(config, "bfloat16", b_major="n")
     check_products(ptx, config, False, True)
     # A box of B holds 128 bytes of columns.
     a = [4 if config.window else 2] * (config.tile_k // 64)
-    assert loads_of(ptx) == loads_for(config, a, [3] * (config.tile_n // 64))
+    assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3] * (shape.tile_n // 64))
 
 
-@pytest.mark.parametrize("config", CROSS, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [*CROSS, NARROW], ids=lambda config: config.name)
 @pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
 def test_groups_along_k(ptx_of, config, out_dtype):
     ptx = ptx_of(config, "bfloat16", out_dtype, offsets_along="k")
     check_products(ptx, config, True, True)
     # Both operands through windows; the result with the group as its third dimension.
-    assert loads_of(ptx) == loads_for(config, [4] * (config.tile_m // 64), [4] * (config.tile_n // 64))
+    boxes = (lambda shape: [4] * (shape.tile_m // 64)), (lambda shape: [4] * (shape.tile_n // 64))
+    assert loads_of(ptx) == loads_for(config, *boxes)
     cols = 64 if out_dtype == "bfloat16" else 32
-    assert stores_of(ptx) == [3] * (config.tile_m // 64 // config.sharing_groups * (config.tile_n // cols))
+    blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // cols) for each in config.shapes)
+    assert stores_of(ptx) == [3] * blocks
     # Nothing but the zeros of empty groups is stored without TMA; they wait for the loads.
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
     assert ptx.count("atom.shared.cta.add") == 2, "one counts tiles, the other reads the count"
@@ -240,7 +273,8 @@ def test_operands_of_8_bits(ptx_of, config, out_dtype):
     check_scaling(ptx, config)
     assert ".local" not in ptx
 
-    assert loads_of(ptx) == loads_for(config, [4 if config.window else 2], [3])
+    a = [4 if config.window else 2]
+    assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3])
     assert stores_of(ptx) == [4] * (config.tile_n // (64 if out_dtype == "bfloat16" else 32))
 
 
@@ -252,6 +286,6 @@ def test_nothing_is_scaled_without_scales(ptx_of):
     assert "cvt.rn.bf16x2.f32" in ptx, "the result is bfloat16"
 
 
-@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2]], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[3]], ids=lambda config: config.name)
 def test_scales_of_16_bit_operands(ptx_of, config):
     check_scaling(ptx_of(config, "bfloat16", scaled=True), config)

@@ -21,8 +21,13 @@ import plain_scheduler  # isort: skip
 LANES = 32
 SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, strip=2)  # the scheduler does not mind the size
 ALONE = replace(SMALL, cluster=1)
-# 1 to 5, 7, 9 and 11 rows of SMALL's tiles, the last of them full or of one row; a strip of its pairs has four.
-SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 25, 28, 33, 36, 44, 0)
+FITTED = replace(SMALL, tile_n=12, narrow=8, flat=16)
+KINDS = {
+    "pairs": SMALL, "alone": ALONE, "fitted": FITTED, "fitted alone": replace(FITTED, cluster=1),
+    "narrow": replace(FITTED, flat=0), "flat": replace(FITTED, narrow=0),
+}  # fmt: skip
+# 1 to 5, 7, 9 and 11 rows of SMALL's tiles, the last of them of one to four rows; a strip of its pairs has four.
+SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 3, 2, 6, 11, 25, 28, 33, 36, 44, 0)
 
 
 class Warp:
@@ -131,16 +136,31 @@ def groups_of(along, problem):
             yield g, *((start, end) if along == "m" else (0, problem.M)), start, end
 
 
+def columns_of(config, N):
+    """Where the columns of tiles begin, and the shape of each: the last ones narrow, as many as leave nothing out."""
+    count = -(-N // config.tile_n)
+    narrow = 0
+    while config.narrow and narrow < count and (count - narrow - 1) * config.tile_n + (narrow + 1) * config.narrow >= N:
+        narrow += 1
+    widths = [config.tile_n] * (count - narrow) + [config.narrow] * narrow
+    assert sum(widths) >= N
+    return [(sum(widths[:i]), int(i >= count - narrow)) for i in range(count)]
+
+
 def check_walk(config, along, problem, clusters):
-    """Every tile of every group is some CTA's, and no other's; only a row that has no row below it is taken side by
-    side, where the last tile of an odd number has nothing beside it."""
+    """Every tile of every group is some CTA's, and no other's; only a row that has no row below it, or one of flat
+    tiles, is taken side by side, where the last tile of an odd number has nothing beside it."""
     seen, wanted = Counter(), {}
     for g, first, last, start, end in groups_of(along, problem):
-        rows = range(first, last, config.tile_m)
-        for row, col in itertools.product(rows, range(0, problem.N, config.tile_n)):
+        blocks = -(-(problem.K if along == "m" else end - start) // config.tile_k)
+        rows = list(range(first, last, config.tile_m))
+        if config.flat and last - rows[-1] <= config.tile_m // 2:
+            row = rows.pop()
+            for col in range(0, problem.N, config.flat):
+                wanted[g, row, col] = (len(config.shapes) - 1, True, start, end, blocks)
+        for row, (col, shape) in itertools.product(rows, columns_of(config, problem.N)):
             beside = config.cluster == 2 and len(rows) % 2 == 1 and row == rows[-1]
-            blocks = -(-(problem.K if along == "m" else end - start) // config.tile_k)
-            wanted[g, row, col] = (beside, start, end, blocks)
+            wanted[g, row, col] = (shape, beside, start, end, blocks)
     for tiles in itertools.chain(*clusters):
         for tile in tiles:
             at = (tile.group, tile.row, tile.col)
@@ -149,23 +169,24 @@ def check_walk(config, along, problem, clusters):
                 assert outside, f"{tile} lies nowhere"
                 continue
             seen[at] += 1
-            assert (tile.beside, tile.start, tile.end, tile.blocks) == wanted[at]
+            assert (tile.shape, tile.beside, tile.start, tile.end, tile.blocks) == wanted[at]
         if len(tiles) == 2:
             below, right = tiles[1].row - tiles[0].row, tiles[1].col - tiles[0].col
-            assert (below, right) == ((0, config.tile_n) if tiles[0].beside else (config.tile_m, 0))
+            width = config.shapes[tiles[0].shape].tile_n
+            assert (below, right) == ((0, width) if tiles[0].beside else (config.tile_m, 0))
             assert tiles[0].group == tiles[1].group
     assert {at: seen[at] for at in wanted} == dict.fromkeys(wanted, 1)
 
 
-@pytest.mark.parametrize("N", [1, 16, 24], ids=lambda N: f"N={N}")
-@pytest.mark.parametrize("config", [SMALL, ALONE], ids=["pairs", "alone"])
+@pytest.mark.parametrize("N", [1, 16, 24, 28, 33], ids=lambda N: f"N={N}")
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_every_tile_of_groups_along_m_once(scheduler, warp, config, N):
     problem = problem_of(scheduler, "m", SIZES, N)
     check_walk(config, "m", problem, walked(scheduler, warp, config, "m", problem, clusters=1 + N % 3))
 
 
 @pytest.mark.parametrize("M", [4, 5, 9, 17], ids=lambda M: f"M={M}")
-@pytest.mark.parametrize("config", [SMALL, ALONE], ids=["pairs", "alone"])
+@pytest.mark.parametrize("config", [SMALL, ALONE, KINDS["narrow"]], ids=["pairs", "alone", "narrow"])
 def test_every_tile_of_groups_along_k_once(scheduler, warp, config, M):
     problem = problem_of(scheduler, "k", (0, 5, 0, 0, 16, 33, 0, 1, 0), N=M + 3, M=M)
     check_walk(config, "k", problem, walked(scheduler, warp, config, "k", problem, clusters=3))
@@ -221,7 +242,7 @@ def test_the_order_within_a_group(scheduler, warp):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_cluster_tiles_are_counted_as_they_are_handed_out(scheduler, warp, config):
-    sizes, N = (1000, 0, 1, 2 * config.tile_m, 2 * config.tile_m + 1), 5 * config.tile_n - 8
+    sizes, N = (1000, 0, 1, 2 * config.tile_m, 2 * config.tile_m + 1), 5 * config.tile_n - 72
     problem = problem_of(scheduler, "m", sizes, N)
     (tiles,) = walked(scheduler, warp, config, "m", problem)
     check_walk(config, "m", problem, [tiles])

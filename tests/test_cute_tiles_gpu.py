@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from course_kernels import grouped_cute
 from course_kernels.grouped_cases import GroupedCase, check
 from course_kernels.grouped_cute import Form
-from course_kernels.kernels.cute_sm90.config import configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from test_cute_tiles import check_walk
 from test_grouped_cute import call, call_scaled, cute_alone
 
@@ -23,8 +24,12 @@ FP8 = torch.float8_e4m3fn
 TILE_M = 128  # of every configuration with clusters of two
 ALONG_M = (Form("m", "k"), Form("m", "n"), Form("m", "k", 1))
 ALONG_K = Form("k", "n")
+FITTED = next(config for config in CONFIGS if config.flat)
+NARROW = replace(FITTED, stages=4, flat=0)
 # 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
 SIZES = (0, 128, 129, 0, 0, 384, 385, 589, 0, 2049, 0, 4224, 4353, 0)
+# The last row of tiles of one row, of half a tile and around it; some groups have no other.
+ENDS = (1, 63, 64, 65, 0, 127, 192, 193, 320, 449, 0, 7)
 DEPTHS = (0, 40, 0, 0, 130, 1, 64, 0, 65, 300, 0)
 # Rows and columns of tiles of each group's result, along K.
 GRIDS = ((1, 1), (1, 2), (1, 3), (2, 5), (3, 1), (3, 2), (3, 5), (4, 3), (5, 3), (17, 2), (33, 1), (35, 3))
@@ -91,6 +96,16 @@ def test_rows_and_columns_of_tiles_along_m(device, form, config):
         check(case_of(form, SIZES, extent(cols, config.tile_n)), by(form, config), device=device)
 
 
+@pytest.mark.parametrize("cols", [0, 1, 2, 3], ids=lambda cols: f"{cols} wide")
+@pytest.mark.parametrize(("form", "config"), [(ALONG_M[0], FITTED), (ALONG_M[1], FITTED), (ALONG_K, NARROW)], ids=id_of)
+def test_tiles_are_cut_to_fit(device, form, config, cols):
+    """Two narrow columns and some wide ones, one, or none; flat tiles one, two and more beside each other."""
+    for more in (8, 64, 72, 128, 136, 192):
+        N = cols * config.tile_n + more
+        M = 3 * TILE_M if cols % 2 else 2 * TILE_M
+        check(case_of(form, DEPTHS if form == ALONG_K else ENDS, N, M=M), by(form, config), device=device)
+
+
 @pairs_for(ALONG_K)
 def test_rows_and_columns_of_tiles_along_k(device, form, config):
     assert config.tile_m == TILE_M
@@ -104,7 +119,7 @@ def test_by_its_name(device, monkeypatch, form):
     cute_alone(monkeypatch)
     for N in (128, 264, 384, 648):
         case = case_of(form, DEPTHS if form == ALONG_K else SIZES, N, M=3 * TILE_M)
-        assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), N).cluster == 2
+        assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), (case.M, N)).cluster == 2
         check(case, call if form.operand_bytes == 2 else call_scaled, device=device)
 
 
@@ -150,10 +165,10 @@ def walked(walk, config, problem, clusters, device):
     noted = torch.full((clusters, config.cluster, most, FIELDS), -1, dtype=torch.int32, device=device)
     walk(offs, extents, noted)
 
-    def tile_of(beside, group, row, col, start, end, blocks, blocks_at):
+    def tile_of(shape, beside, group, row, col, start, end, blocks, blocks_at):
         assert blocks == blocks_at
         place = dict(group=group, row=row, col=col, start=start, end=end)
-        return SimpleNamespace(beside=bool(beside), blocks=blocks, **place)
+        return SimpleNamespace(shape=shape, beside=bool(beside), blocks=blocks, **place)
 
     found = []
     for notes in noted.tolist():
@@ -163,12 +178,15 @@ def walked(walk, config, problem, clusters, device):
     return found
 
 
-@pytest.mark.parametrize("along", ["m", "k"])
-@pytest.mark.parametrize("ctas", [1, 2])
-def test_the_scheduler_as_it_was_compiled(device, along, ctas):
+@pytest.mark.parametrize(
+    ("along", "config"),
+    [*((along, next(c for c in CONFIGS if (c.cluster, c.tile_n) == (ctas, 128))) for along in "mk" for ctas in (1, 2)),
+     ("m", FITTED), ("k", NARROW)],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)  # fmt: skip
+def test_the_scheduler_as_it_was_compiled(device, along, config):
     from cute_walk import compile_walk
 
-    config = next(config for config in configs_for("m", "k") if (config.cluster, config.tile_n) == (ctas, 128))
     walk = compile_walk(config, along)
     sizes = (SIZES, (0,) * 5) if along == "m" else (DEPTHS, DEPTHS * 4, (0,) * 70)
     ends = [tuple(itertools.accumulate(each)) for each in sizes]

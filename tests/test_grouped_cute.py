@@ -221,9 +221,32 @@ def test_fuzzing_draws_what_is_taken():
 def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
-            config = grouped_cute.choose(grouped_cute.Form(*form), rows, columns)
+            config = grouped_cute.choose(grouped_cute.Form(*form), rows, (1536, columns))
             assert config.why_not(*form[2:]) is None
             assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
+
+
+def test_tiles_are_cut_to_fit_where_groups_end_often():
+    def fits(rows, columns, b_major="k"):
+        return bool(grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns)).flat)
+
+    assert fits(682, 2048)
+    assert not fits(682, 2048, "n")
+    assert fits(2048, 14336), "one column in 225 would lie outside"
+    assert not fits(2048, 4096), "one in 33"
+    assert not fits(8192, 6144)
+
+
+def test_a_gradient_of_weights_has_wide_tiles_where_all_clusters_take_as_many():
+    def columns_of_a_tile(shape, multiprocessors=132):
+        return grouped_cute.choose(grouped_cute.Form("k", "n"), 256, shape, multiprocessors).tile_n
+
+    # 12 rows and 11 columns of tiles: 66 pairs.
+    assert columns_of_a_tile((1536, 2048)) == 192
+    assert columns_of_a_tile((1536, 2048), multiprocessors=114) == 128
+    assert columns_of_a_tile((1408, 2304)) == 192, "5 pairs of rows and an odd row: 60 and 6"
+    assert columns_of_a_tile((1536, 1920 + 8)) == 128, "one column in 11 would lie outside"
+    assert columns_of_a_tile((2048, 768)) == 128
 
 
 def test_rows_of_a_group_are_counted_along_what_is_shared_out():
@@ -274,6 +297,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     monkeypatch.setattr(grouped_checks, "_known", {})
     monkeypatch.setattr(grouped_cute, "check_available", lambda device: None)
     monkeypatch.setattr(grouped_cute, "_compiled", compiled)
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     cute_alone(monkeypatch)
     a, b = integers((20, 32), FP8, 1), integers((1, 40, 32), FP8, 2).mT
@@ -285,7 +309,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
     assert (result is out) == given_out
     form = grouped_cute.Form("m", "k", 1)
-    assert asked == [(grouped_cute.choose(form, 20, 40), form, FP8, torch.float32)]
+    assert asked == [(grouped_cute.choose(form, 20, (20, 40)), form, FP8, torch.float32)]
 
 
 class AsOnGpu:
@@ -348,7 +372,8 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     cases = sanitize.cute_cases()
     assert len(set(map(str, cases))) == len(cases)
     for form in {case.form for case in cases}:
-        assert {*configs_for(*form), grouped_cute.choose(form, 1, 264)} <= {c.config for c in cases if c.form == form}
+        chosen = grouped_cute.choose(form, 1, (1, 264))
+        assert {*configs_for(*form), chosen} <= {c.config for c in cases if c.form == form}
     for case in cases:
         assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
     first = {(case.form, case.dtype, case.out_dtype): case for case in cases}

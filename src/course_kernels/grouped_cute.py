@@ -161,7 +161,8 @@ def multiply(
     Returns:
         The launch, which can be run again on tensors of the same form.
     """
-    config = config or choose(form, rows_of_a_group(mat_a, offs), out.shape[-1])
+    if config is None:
+        config = choose(form, rows_of_a_group(mat_a, offs), tuple(out.shape[-2:]), _processors(mat_a.device))
     with torch.cuda.device(mat_a.device):
         plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
         plan.run((mat_a, mat_b, offs, out, None, scale_a, scale_b))
@@ -169,8 +170,12 @@ def multiply(
 
 
 @functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
 def _compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
     return cute_cache.compiled(
         config,
         DTYPES[dtype],
@@ -178,7 +183,7 @@ def _compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: tor
         offsets_along=form.offsets_along,
         b_major=form.b_major,
         scaled=form.operand_bytes == 1,
-        multiprocessors=processors,
+        multiprocessors=_processors(device),
     )
 
 
@@ -187,22 +192,39 @@ def rows_of_a_group(mat_a, offs) -> float:
     return (mat_a.shape[0] if mat_a.stride(1) == 1 else mat_a.shape[1]) / max(1, offs.shape[0])
 
 
-def choose(form: Form, rows: float, columns: int) -> CuteConfig:
+def choose(form: Form, rows: float, shape: tuple[int, int], multiprocessors: int = 132) -> CuteConfig:
     """The configuration for a product: the fastest, or nearly, of those in a sweep on an H200
     (``benchmarks/results/sweep_cute.json`` and ``scaled_grouped_mm.json``, reasons in ``benchmarks/NOTES.md``).
 
     Args:
         form: of the operands.
         rows: of an average group, see ``rows_of_a_group``.
-        columns: of the result.
+        shape: of the result; along "k" of a group's.
+        multiprocessors: of the GPU.
     """
+    columns = shape[-1]
     if form.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
         return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
-    wasted = -columns % 192  # by wider tiles, which are ahead while that is next to nothing
-    if form.offsets_along == "m" and rows <= 512 and 64 * wasted <= columns:
-        return CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+    wasted = -columns % wide.tile_n
+    if form == Form("m", "k"):
+        # What lies at groups' ends counts where they are small, and in larger ones where nothing else is in the way.
+        if rows <= 1024 or (rows <= 4096 and 128 * wasted <= columns):
+            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+    elif form == Form("m", "n"):
+        if rows <= 512 and 64 * wasted <= columns:
+            return wide
+    elif 16 * wasted <= columns and _shared_out_evenly(wide, shape, multiprocessors // wide.cluster):
+        return wide
     return CuteConfig(128, 128, 64, 2, 6, PINGPONG)
+
+
+def _shared_out_evenly(config: CuteConfig, shape: tuple[int, int], clusters: int) -> bool:
+    """Whether all clusters take the same number of every group's tiles, along "k": then none has more of the deep
+    groups than another."""
+    tiles_m, tiles_n = (-(-size // tile) for size, tile in zip(shape, (config.tile_m, config.tile_n)))
+    return (tiles_m // 2 * tiles_n + tiles_m % 2 * -(-tiles_n // 2)) % clusters == 0

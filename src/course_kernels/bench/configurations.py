@@ -15,13 +15,14 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Beside what is offered: those of few rows without windows, as they are chosen; two more widths of 64 rows, one of them
-# in clusters, which may suit large groups; for 16 bits ping-pong's clusters with strips of 4, and fewer, deeper blocks.
+# Beside what is offered: what cuts its tiles to fit, without the one or both; strips of 4; those of few rows without
+# windows, as they are chosen; two more widths of 64 rows, one of them in clusters, which may suit large groups.
 SWEPT = (
     *CONFIGS,
-    *(replace(config, strip=4) for config in CONFIGS if config.schedule == PINGPONG and config.cluster == 2),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, strip=4),
     *(replace(config, window=False) for config in CONFIGS if config.window),
-    CuteConfig(128, 128, 128, 2, 3, PINGPONG),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
 )
@@ -47,7 +48,7 @@ class Configured(Ours):
         too little with others where they do not form a cluster, and have no place along "k"."""
         tall = self.config.tile_m >= 128
         if along == "k":
-            return tall
+            return tall and not self.config.flat
         return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:
@@ -96,12 +97,12 @@ def ranking(row: Row, entry: Mapping) -> str:
 
 def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
     """What `grouped_cute.choose` says for a pass of a row."""
-    form, columns = {
-        "forward": (grouped_cute.Form("m", "k", operand_bytes), row.N),
-        "dA": (grouped_cute.Form("m", "n"), row.K),
-        "dB": (grouped_cute.Form("k", "n"), row.K),
+    form, shape = {
+        "forward": (grouped_cute.Form("m", "k", operand_bytes), (row.total_m, row.N)),
+        "dA": (grouped_cute.Form("m", "n"), (row.total_m, row.K)),
+        "dB": (grouped_cute.Form("k", "n"), (row.N, row.K)),
     }[of]
-    return grouped_cute.choose(form, row.total_m / row.groups, columns)
+    return grouped_cute.choose(form, row.total_m / row.groups, shape)
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -25,7 +26,8 @@ def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDA
 
 
 def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60) -> dict[str, list[float]]:
-    """Time several functions in turn, so that clock drift meets them all alike.
+    """Time several functions in turn, so that clock drift meets them all alike, each time in another order: a function
+    that follows one that draws much power finds a slower clock.
 
     Args:
         functions: name → callable that enqueues the work, already warm.
@@ -39,8 +41,9 @@ def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60
     events = {
         name: [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)] for name in functions
     }
+    order = random.Random(0)
     for i in range(repeats):
-        for name, function in functions.items():
+        for name, function in order.sample(list(functions.items()), len(functions)):
             start, end = events[name][i]
             flush.zero_()
             start.record()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Rows of one wgmma, threads of the warp group that issues it.
 MMA_ROWS = 64
 WARP_GROUP = 128
 # What one block may use of an SM's shared memory, less a kilobyte for barriers.
 SHARED_BYTES = 227 * 1024 - 1024
-# Blocks of C that a warp group stages for its stores, and the bytes of a row of one.
+# Blocks of C that a warp group stages for its stores where there is room, and the bytes of a row of one.
 STORE_BLOCKS = 2
 STORE_ROW_BYTES = 128
 
@@ -32,6 +32,10 @@ class CuteConfig:
         strip: rows of clusters that are walked together, for reuse in L2.
         window: whether loads of A stop at the group's end, where groups lie along M. Else rows of the next group come
             along, to be multiplied and thrown away.
+        narrow: columns of narrow tiles, 0 for none. Of a group's columns of tiles, as many are narrow as can be while
+            all of C is covered.
+        flat: columns of flat tiles, 0 for none. A group's last rows, where they fill at most half a row of tiles, get
+            tiles of half the rows and this many columns: the other half is not multiplied. Where groups lie along M.
     """
 
     tile_m: int = 128
@@ -42,6 +46,15 @@ class CuteConfig:
     schedule: str = COOPERATIVE
     strip: int = 8
     window: bool = False
+    narrow: int = 0
+    flat: int = 0
+
+    @property
+    def shapes(self) -> tuple[CuteConfig, ...]:
+        """The configuration as it is for tiles of each shape: most tiles', narrow ones', flat ones'."""
+        most = replace(self, narrow=0, flat=0)
+        narrow = (replace(most, tile_n=self.narrow),) * bool(self.narrow)
+        return most, *narrow, *((replace(most, tile_m=self.tile_m // 2, tile_n=self.flat),) * bool(self.flat))
 
     @property
     def sharing_groups(self) -> int:
@@ -54,6 +67,8 @@ class CuteConfig:
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster}_{self.stages}_{self.schedule}_{self.strip}"
             + "_window" * self.window
+            + f"_narrow{self.narrow}" * bool(self.narrow)
+            + f"_flat{self.flat}" * bool(self.flat)
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -66,10 +81,21 @@ class CuteConfig:
         cols = self.tile_n + (self.product_cols(1) if operand_bytes == 1 else 0)
         return self.tile_m * cols // (WARP_GROUP * self.sharing_groups)
 
+    @property
+    def stage_lines(self) -> int:
+        """Lines of A and B that a stage has room for."""
+        return max(shape.tile_m + shape.tile_n for shape in self.shapes)
+
+    def store_blocks(self, operand_bytes: int) -> int:
+        """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
+        stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
+        room = (SHARED_BYTES - stages) // (2 * MMA_ROWS * STORE_ROW_BYTES)
+        return max(1, min(room, STORE_BLOCKS))
+
     def shared_bytes(self, operand_bytes: int) -> int:
         """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``."""
-        stage = (self.tile_m + self.tile_n) * self.tile_k * operand_bytes
-        return self.stages * stage + 2 * STORE_BLOCKS * MMA_ROWS * STORE_ROW_BYTES
+        stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
+        return stages + 2 * self.store_blocks(operand_bytes) * MMA_ROWS * STORE_ROW_BYTES
 
     def why_not(self, operand_bytes: int = 2) -> str | None:
         """Why this configuration cannot be built for operands of ``operand_bytes``, or None where it can."""
@@ -85,6 +111,12 @@ class CuteConfig:
             return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
         if self.cluster not in (1, 2):
             return f"a cluster has one or two CTAs, got {self.cluster}"
+        if self.narrow and not self.narrow < self.tile_n:
+            return f"narrow is less than tile_n, {self.tile_n}, got {self.narrow}"
+        for name, shape in zip(("narrow", "flat") if self.narrow else ("flat",), self.shapes[1:]):
+            reason = shape.why_not(operand_bytes)
+            if reason is not None:
+                return f"{name} tiles: {reason}"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
         if self.shared_bytes(operand_bytes) > SHARED_BYTES:
@@ -123,6 +155,7 @@ def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> No
 CONFIGS = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
     CuteConfig(128, 192, 64, 2, 4, PINGPONG),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
@@ -155,4 +188,4 @@ def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tup
     check_layout(offsets_along, b_major, operand_bytes)
     if operand_bytes == 1:
         return CONFIGS_8_BIT
-    return tuple(each for each in CONFIGS if each.tile_m == 128 or offsets_along == "m")
+    return tuple(each for each in CONFIGS if offsets_along == "m" or (each.tile_m == 128 and not each.flat))

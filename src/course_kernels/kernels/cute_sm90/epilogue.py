@@ -12,7 +12,7 @@ from cutlass.cute.nvgpu import cpasync, warp
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
-from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_BLOCKS, STORE_ROW_BYTES, WARP_GROUP
+from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_ROW_BYTES, WARP_GROUP
 from course_kernels.kernels.cute_sm90.mainloop import make_mma, shared_layout
 from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, cluster_tiles, full_groups, group_end
 from course_kernels.kernels.cute_sm90.window import make_window, open_at
@@ -30,15 +30,16 @@ def store_cols(dtype: type[cutlass.Numeric]) -> int:
     return STORE_ROW_BYTES * 8 // dtype.width
 
 
-def make_store(c: cute.Tensor, along: str):
-    """Shared layout of the blocks of C, and C's descriptor and coordinates: a window on ``c`` (total_m, N) where groups
-    lie along "m", and ``c`` (G, M, N) with the group last where they lie along "k"."""
+def make_store(c: cute.Tensor, along: str, store_blocks: int):
+    """Shared layout of the blocks of C, ``store_blocks`` for each warp group, and C's descriptor and coordinates: a
+    window on ``c`` (total_m, N) where groups lie along "m", and ``c`` (G, M, N) with the group last where they lie
+    along "k"."""
     dtype, cols = c.element_type, store_cols(c.element_type)
     if along == "m":
         c = make_window(c, 0)
     else:
         c = cute.make_tensor(c.iterator, cute.select(c.layout, [1, 2, 0]))
-    layout = shared_layout(dtype, MMA_ROWS, cols, 2 * STORE_BLOCKS)
+    layout = shared_layout(dtype, MMA_ROWS, cols, 2 * store_blocks)
     block = cute.slice_(layout, (None, None, 0))
     atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, block, (MMA_ROWS, cols))
     return layout, atom, coords
@@ -93,6 +94,7 @@ def store_tile(
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
     together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
+    store_blocks = cute.size(c_shared, mode=[2]) // 2
 
     # Where wgmma left a thread's accumulators of 64 x cols, and where they go. The layout is that of 16-bit values.
     to_shared = cute.make_tiled_copy_S(
@@ -118,9 +120,9 @@ def store_tile(
             for v in cutlass.range_constexpr(cute.size(part)):
                 part[v] = acc[number * cute.size(part) + v]
             rounded.store(part.load().to(dtype))
-            buffer = group * STORE_BLOCKS + number % STORE_BLOCKS
+            buffer = group * store_blocks + number % store_blocks
             if thread < 32:
-                cute.arch.cp_async_bulk_wait_group(STORE_BLOCKS - 1, read=True)
+                cute.arch.cp_async_bulk_wait_group(store_blocks - 1, read=True)
             together.arrive_and_wait()
             cute.copy(to_shared, rounded, shared[None, None, None, buffer])
             cute.arch.fence_proxy("async.shared", space="cta")

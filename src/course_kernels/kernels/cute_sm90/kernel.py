@@ -14,17 +14,16 @@ from cutlass.cute.nvgpu import cpasync
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_empty, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
-    Load,
+    Shape,
     finish_tile,
     load_tile,
-    make_load,
-    make_mma,
     make_ring,
+    make_shape,
     multiply_apart,
     multiply_tile,
-    shared_layout,
+    stages_of,
 )
-from course_kernels.kernels.cute_sm90.scheduler import Problem, blocks_at, find_tile, first_window
+from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.window import make_window
 
 # A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
@@ -51,6 +50,8 @@ class HopperGroupedGemm:
     def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k", operand_bytes: int = 2):
         check_layout(offsets_along, b_major, operand_bytes)
         reason = config.why_not(operand_bytes)
+        if config.flat and offsets_along == "k":
+            reason = f"flat is 0 where offsets_along is 'k', got {config.flat}"
         if reason is not None:
             raise ValueError(f"config: {reason}")
         self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
@@ -92,25 +93,23 @@ class HopperGroupedGemm:
         else:
             a_lines = make_window(a, 0) if config.window else a
             b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
-        a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages, self.a_across)
-        b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages, self.b_across)
-        a_load = make_load(a_lines, a_layout, config.tile_m, config.tile_k, config.cluster)
-        b_load = make_load(b_lines, b_layout, config.tile_n, config.tile_k, config.cluster)
-        c_layout, c_atom, c_coords = make_store(c, self.along)
-        cols = config.product_cols(self.operand_bytes)
-        mma = make_mma(a.element_type, cols, config.sharing_groups, self.a_across, self.b_across)
+        pitch = config.stage_lines * config.tile_k
+        operands = a_lines, b_lines, self.a_across, self.b_across
+        shapes = tuple(
+            make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
+        )
+        c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes))
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K)
 
         @cute.struct
         class Shared:
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
             loaded: cute.struct.MemRange[Int32, 1]
-            a_stages: cute.struct.Align[cute.struct.MemRange[a.element_type, cute.cosize(a_layout)], 1024]
-            b_stages: cute.struct.Align[cute.struct.MemRange[b.element_type, cute.cosize(b_layout)], 1024]
+            stages: cute.struct.Align[cute.struct.MemRange[a.element_type, config.stages * pitch], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
         self.shared = Shared
-        self.kernel(mma, a_load, b_load, c_atom, c_coords, c, problem, scales, a_layout, b_layout, c_layout).launch(
+        self.kernel(shapes, c_atom, c_coords, c, problem, scales, c_layout).launch(
             grid=(config.cluster, 1, max_active_clusters),
             block=(3 * WARP_GROUP, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -121,16 +120,12 @@ class HopperGroupedGemm:
     @cute.kernel
     def kernel(
         self,
-        mma: cute.TiledMma,
-        a: Load,
-        b: Load,
+        shapes: tuple[Shape, ...],
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c: cute.Tensor,
         problem: Problem,
         scales: Scales | None,
-        a_layout: cute.ComposedLayout,
-        b_layout: cute.ComposedLayout,
         c_layout: cute.ComposedLayout,
     ):
         """What every block does."""
@@ -139,19 +134,17 @@ class HopperGroupedGemm:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
+            a, b = shapes[0].a, shapes[0].b
             for atom in (a.atom, b.atom, a.half_atom, b.half_atom)[: 2 * config.cluster]:
                 cpasync.prefetch_descriptor(atom)
             cpasync.prefetch_descriptor(c_atom)
 
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
-        a_shared = storage.a_stages.get_tensor(a_layout.outer, swizzle=a_layout.inner)
-        b_shared = storage.b_stages.get_tensor(b_layout.outer, swizzle=b_layout.inner)
+        shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        stage_bytes = (config.tile_m + config.tile_n) * config.tile_k * a_shared.element_type.width // 8
-        ring = make_ring(config, storage.barriers.data_ptr(), stage_bytes)
+        ring = make_ring(config, storage.barriers.data_ptr())
         # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
-        # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread, which
-        # is the one that a whole warp elects.
+        # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread.
         loaded = storage.loaded.data_ptr()
         if cutlass.const_expr(along == "k") and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
@@ -170,10 +163,11 @@ class HopperGroupedGemm:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, number)
                 while tile.found:
-                    if cutlass.const_expr(along == "k"):
-                        with cute.arch.elect_one():
-                            cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
-                    state = load_tile(config, along, tile, ring, state, a, a_shared, b, b_shared)
+                    if cutlass.const_expr(along == "k") and thread == 0:
+                        cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
+                    for i in cutlass.range_constexpr(len(shapes)):
+                        if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
+                            state = load_tile(config.shapes[i], along, tile, ring, state, shapes[i], *shared[i])
                     number += clusters
                     window, tile = find_tile(config, along, problem, window, number)
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
@@ -188,48 +182,80 @@ class HopperGroupedGemm:
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
-            thread_mma = mma.get_slice(consumer * WARP_GROUP if config.schedule == COOPERATIVE else 0)
-            a_fragments = mma.make_fragment_A(thread_mma.partition_A(a_shared))
-            b_parts = b_shared
-            if cutlass.const_expr(self.operand_bytes == 1):
-                # A part is what one product covers: (columns, depth, part, stage).
-                cols = config.product_cols(1)
-                b_parts = cute.flat_divide(b_shared, (cols, config.tile_k))[None, None, None, 0, None]
-            b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_parts))
-            acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), Float32)
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
             step = clusters
-            my_turn = pipeline.NamedBarrier(barrier_id=TURN + consumer, num_threads=2 * WARP_GROUP)
-            other_turn = pipeline.NamedBarrier(barrier_id=TURN + 1 - consumer, num_threads=2 * WARP_GROUP)
+            turns = tuple(
+                pipeline.NamedBarrier(barrier_id=TURN + each, num_threads=2 * WARP_GROUP)
+                for each in (consumer, 1 - consumer)
+            )
             if cutlass.const_expr(config.schedule == PINGPONG):
                 step = 2 * clusters
                 if consumer == 1:
                     window, blocks = blocks_at(config, along, problem, window, number)
                     state.advance(blocks)
                     number += clusters
-                    other_turn.arrive()
+                    turns[1].arrive()
 
             window, tile = find_tile(config, along, problem, window, number)
             while tile.found:
-                if cutlass.const_expr(config.schedule == PINGPONG):
-                    my_turn.arrive_and_wait()
-                if cutlass.const_expr(self.operand_bytes == 1):
-                    state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
-                else:
-                    state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
-                if cutlass.const_expr(config.schedule == PINGPONG):
-                    other_turn.arrive()
-                    window, blocks = blocks_at(config, along, problem, window, number + clusters)
-                    state.advance(blocks)
-                if cutlass.const_expr(self.operand_bytes > 1):
-                    finish_tile(ring, done)
-                if cutlass.const_expr(scales is not None):
-                    scale_tile(config, tile, acc, scales)
-                store_tile(config, along, tile, acc, c_atom, c_coords, c_shared)
+                for i in cutlass.range_constexpr(len(shapes)):
+                    if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
+                        state, window = self.compute_tile(
+                            config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
+                            number + clusters, scales, c_atom, c_coords, c_shared,
+                        )  # fmt: skip
                 number += step
                 window, tile = find_tile(config, along, problem, window, number)
             # Shared memory must outlive the stores that read it.
             cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def compute_tile(
+        self,
+        config: cutlass.Constexpr,
+        shape: Shape,
+        shared: tuple[cute.Tensor, cute.Tensor],
+        tile: Tile,
+        ring: pipeline.PipelineAsync,
+        state: pipeline.PipelineState,
+        turns: tuple[pipeline.NamedBarrier, pipeline.NamedBarrier],
+        problem: Problem,
+        window: Window,
+        ahead: Int32,
+        scales: Scales | None,
+        c_atom: cute.CopyAtom,
+        c_coords: cute.Tensor,
+        c_shared: cute.Tensor,
+    ) -> tuple[pipeline.PipelineState, Window]:
+        """Multiply and store a tile of one shape: ``config`` is that of the shape. Returns the state and the window of
+        groups after the tile; in ping-pong after the other warp group's next tile, whose cluster tile is ``ahead``."""
+        mma, (a_shared, b_shared), (my_turn, other_turn) = shape.mma, shared, turns
+        consumer = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
+        thread_mma = mma.get_slice(consumer * WARP_GROUP if config.schedule == COOPERATIVE else 0)
+        a_fragments = mma.make_fragment_A(thread_mma.partition_A(a_shared))
+        b_parts = b_shared
+        if cutlass.const_expr(self.operand_bytes == 1):
+            # A part is what one product covers: (columns, depth, part, stage).
+            cols = config.product_cols(1)
+            b_parts = cute.flat_divide(b_shared, (cols, config.tile_k))[None, None, None, 0, None]
+        b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_parts))
+        acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), Float32)
+        if cutlass.const_expr(config.schedule == PINGPONG):
+            my_turn.arrive_and_wait()
+        if cutlass.const_expr(self.operand_bytes == 1):
+            state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
+        else:
+            state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
+        if cutlass.const_expr(config.schedule == PINGPONG):
+            other_turn.arrive()
+            window, blocks = blocks_at(config, self.along, problem, window, ahead)
+            state.advance(blocks)
+        if cutlass.const_expr(self.operand_bytes > 1):
+            finish_tile(ring, done)
+        if cutlass.const_expr(scales is not None):
+            scale_tile(config, tile, acc, scales)
+        store_tile(config, self.along, tile, acc, c_atom, c_coords, c_shared)
+        return state, window
 
 
 IN_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float8_e4m3fn": cutlass.Float8E4M3FN}

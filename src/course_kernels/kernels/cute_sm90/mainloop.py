@@ -5,6 +5,8 @@ and that it is free again, by counting the warps that are done with it: in a clu
 loads only half of the block that both use, of B or of A, and writes it to both.
 """
 
+import copy
+import dataclasses
 from typing import NamedTuple
 
 import cutlass
@@ -22,15 +24,16 @@ BOTH = 0b11
 
 
 def shared_layout(
-    dtype: type[cutlass.Numeric], lines: int, depth: int, stages: int, across: bool = False
+    dtype: type[cutlass.Numeric], lines: int, depth: int, count: int, across: bool = False, pitch: int | None = None
 ) -> cute.ComposedLayout:
-    """Layout of ``stages`` blocks of (lines, depth), swizzled so that neither TMA nor wgmma meets a bank conflict.
-    Depth is contiguous, or the lines are where ``across``."""
+    """Layout of ``count`` blocks of (lines, depth), swizzled so that neither TMA nor wgmma meets a bank conflict.
+    Depth is contiguous, or the lines are where ``across``. A block begins ``pitch`` elements after the one before it,
+    by default at once."""
     order, contiguous = (LayoutEnum.COL_MAJOR, lines) if across else (LayoutEnum.ROW_MAJOR, depth)
     kind = hopper_helpers.get_smem_layout_atom(order, dtype, contiguous)
-    return cute.tile_to_shape(
-        warpgroup.make_smem_layout_atom(kind, dtype), (lines, depth, stages), order=(1, 0, 2) if across else (0, 1, 2)
-    )
+    atom = warpgroup.make_smem_layout_atom(kind, dtype)
+    block = cute.tile_to_shape(atom, (lines, depth), order=(1, 0) if across else (0, 1))
+    return cute.append(block, cute.make_layout(count, stride=pitch or lines * depth))
 
 
 def make_mma(
@@ -64,8 +67,45 @@ def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, dep
     return Load(*own, *cpasync.make_tiled_tma_atom(op, operand, block, (lines, depth), num_multicast=cluster))
 
 
-def make_ring(config, barriers: cute.Pointer, stage_bytes: int) -> pipeline.PipelineAsync:
-    """The barriers of the ring of stages."""
+class Shape(NamedTuple):
+    """How tiles of one shape are multiplied: the products, where the blocks of A and B come from, and how they lie in
+    stages."""
+
+    mma: cute.TiledMma
+    a: Load
+    b: Load
+    a_layout: cute.ComposedLayout
+    b_layout: cute.ComposedLayout
+
+
+def make_shape(
+    config, pitch: int, a: cute.Tensor, b: cute.Tensor, a_across: bool, b_across: bool, product_cols: int
+) -> Shape:
+    """The shape of a configuration's tiles. A stage begins ``pitch`` elements after the one before it, and has a block
+    of A and one of B."""
+    a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages, a_across, pitch)
+    b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages, b_across, pitch)
+    return Shape(
+        make_mma(a.element_type, product_cols, config.sharing_groups, a_across, b_across),
+        make_load(a, a_layout, config.tile_m, config.tile_k, config.cluster),
+        make_load(b, b_layout, config.tile_n, config.tile_k, config.cluster),
+        a_layout,
+        b_layout,
+    )
+
+
+def stages_of(shape: Shape, stages: cute.Pointer) -> tuple[cute.Tensor, cute.Tensor]:
+    """The blocks of A and of B in stages that begin at ``stages``."""
+    a, b = shape.a_layout, shape.b_layout
+    b_first = stages + cute.size(a, mode=[0]) * cute.size(a, mode=[1])
+    return tuple(
+        cute.make_tensor(cute.recast_ptr(first, layout.inner, dtype=stages.dtype), layout.outer)
+        for first, layout in ((stages, a), (b_first, b))
+    )
+
+
+def make_ring(config, barriers: cute.Pointer) -> pipeline.PipelineTmaAsync:
+    """The barriers of the ring of stages. With how many bytes a stage is full is ``filled_by``'s to say."""
     # A stage is read by the warps that share the CTA's tile; and the other CTA of the cluster writes to it, too.
     readers = config.sharing_groups * (WARP_GROUP // 32) * config.cluster
     return pipeline.PipelineTmaAsync.create(
@@ -73,10 +113,17 @@ def make_ring(config, barriers: cute.Pointer, stage_bytes: int) -> pipeline.Pipe
         num_stages=config.stages,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
-        tx_count=stage_bytes,
+        tx_count=0,
         cta_layout_vmnk=cute.make_layout((1, config.cluster, 1, 1)),
         defer_sync=True,
     )
+
+
+def filled_by(ring: pipeline.PipelineTmaAsync, stage_bytes: int) -> pipeline.PipelineTmaAsync:
+    """The ring, with stages that are full when so many bytes have arrived."""
+    full = copy.copy(ring.sync_object_full)
+    full.tx_count = stage_bytes
+    return dataclasses.replace(ring, sync_object_full=full)
 
 
 @cute.jit
@@ -131,9 +178,8 @@ def load_tile(
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
-    a: Load,
+    shape: Shape,
     a_shared: cute.Tensor,
-    b: Load,
     b_shared: cute.Tensor,
 ) -> pipeline.PipelineState:
     """Bring all blocks of a tile, one after the other, into stages as they become free. Called by one warp.
@@ -142,7 +188,10 @@ def load_tile(
     are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and may arrive as they are,
     or as zeros through a window. With groups along "k" both are windows: the next group's depth has to be zeros.
     """
+    element_bytes = a_shared.element_type.width // 8
+    ring = filled_by(ring, (config.tile_m + config.tile_n) * config.tile_k * element_bytes)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    a, b = shape.a, shape.b
     a_own = loads_of(a.atom, 0, 1, a_blocks(config, along, tile, a.lines), a_shared)
     b_own = loads_of(b.atom, 0, 1, b_blocks(config, along, tile, b.lines), b_shared)
     a_half = loads_of(a.half_atom, rank, config.cluster, a_blocks(config, along, tile, a.half_lines), a_shared)

@@ -2,7 +2,7 @@
 
 The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other (one
 tile, where a cluster is one CTA). A group whose rows of tiles are odd in number has the last of them cut into cluster
-tiles of two tiles side by side.
+tiles of two tiles side by side. So are flat tiles, which come last of all.
 Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them.
 
 The lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
@@ -41,11 +41,13 @@ class Problem(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A CTA's tile: whether there is one, whether the cluster's other tile lies beside it and not above or below, its
-    group, its first row and column in C, its blocks along K. The group lies from ``start`` to before ``end`` along M or
-    K. Where a column is left over, the second of two tiles side by side lies outside of the result; no other does."""
+    """A CTA's tile: whether there is one, its shape among ``CuteConfig.shapes``, whether the cluster's other tile lies
+    beside it and not above or below, its group, its first row and column in C, its blocks along K. The group lies from
+    ``start`` to before ``end`` along M or K. Where a column is left over, the second of two tiles side by side lies
+    outside of the result; no other does."""
 
     found: Boolean
+    shape: Int32
     beside: Boolean
     group: Int32
     row: Int32
@@ -62,12 +64,30 @@ def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
 
 
 @cute.jit
-def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
-    """Cluster tiles of a result of ``rows`` and ``cols``."""
-    tiles_m, tiles_n = cute.ceil_div(rows, config.tile_m), cute.ceil_div(cols, config.tile_n)
+def tile_rows(config: cutlass.Constexpr, rows: Int32) -> Int32:
+    """Rows of tiles of a result of ``rows``; one of flat tiles is not counted."""
+    if cutlass.const_expr(config.flat):
+        return (rows + config.tile_m // 2 - 1) // config.tile_m
+    return cute.ceil_div(rows, config.tile_m)
+
+
+@cute.jit
+def high_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
+    """Cluster tiles of a result of ``rows`` and ``cols`` that are not flat."""
+    tiles_m, tiles_n = tile_rows(config, rows), cute.ceil_div(cols, config.tile_n)
     if cutlass.const_expr(config.cluster == 1):
         return tiles_m * tiles_n
     return tiles_m // 2 * tiles_n + tiles_m % 2 * cute.ceil_div(tiles_n, 2)
+
+
+@cute.jit
+def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
+    """Cluster tiles of a result of ``rows`` and ``cols``."""
+    tiles = high_tiles(config, rows, cols)
+    if cutlass.const_expr(config.flat):
+        flat = cute.ceil_div(cols, config.cluster * config.flat)
+        tiles += flat * Int32(rows > tile_rows(config, rows) * config.tile_m)
+    return tiles
 
 
 @cute.jit
@@ -159,7 +179,7 @@ def find_tile(
         first_row, tiles_m = Int32(0), cute.ceil_div(problem.M, config.tile_m)
         blocks = cute.ceil_div(end - start, config.tile_k)
     else:
-        first_row, tiles_m = start, cute.ceil_div(end - start, config.tile_m)
+        first_row, tiles_m = start, tile_rows(config, end - start)
         blocks = cute.ceil_div(problem.K, config.tile_k)
     tiles_n = cute.ceil_div(problem.N, config.tile_n)
 
@@ -180,9 +200,20 @@ def find_tile(
     row, col = strip * config.strip + in_cols - right * high, 2 * col_pair + right
 
     rank = cute.arch.block_in_cluster_idx()[0]
-    beside = odd == 1 and (in_cols == 2 * high or col == tiles_n)
+    beside = Boolean(odd == 1 and (in_cols == 2 * high or col == tiles_n))
     row = row * config.cluster + rank
     if beside:
         row, col = tiles_m - 1, 2 * col_pair + rank
-    row, col = first_row + row * config.tile_m, col * config.tile_n
-    return window, Tile(found, Boolean(beside), group, row, col, start, end, blocks)
+    row, shape, first_col = first_row + row * config.tile_m, Int32(0), col * config.tile_n
+    if cutlass.const_expr(config.narrow):
+        # The last columns; each takes back a part of what would lie outside.
+        saved = config.tile_n - config.narrow
+        wide = cutlass.max(tiles_n - (tiles_n * config.tile_n - problem.N) // saved, 0)
+        if col >= wide:
+            shape, first_col = Int32(1), first_col - (col - wide) * saved
+    if cutlass.const_expr(config.flat):
+        flat = in_group - high_tiles(config, end - start, problem.N)
+        if flat >= 0:
+            shape, beside = Int32(len(config.shapes) - 1), Boolean(True)
+            row, first_col = first_row + tiles_m * config.tile_m, (config.cluster * flat + rank) * config.flat
+    return window, Tile(found, shape, beside, group, row, first_col, start, end, blocks)
