@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
@@ -14,6 +15,11 @@ import plain_scheduler  # isort: skip
 
 WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 LESS = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+CUT = CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+CUTS = {
+    "one shape": LESS, "narrow": replace(CUT, flat=0), "flat": replace(CUT, narrow=0), "both": CUT,
+    "64 narrow": replace(LESS, narrow=64),
+}  # fmt: skip
 
 
 def boxes(axes, gid):
@@ -79,28 +85,37 @@ def test_side_by_side_it_is_the_rows_of_a_that_both_use():
     assert texts(alone).count("rows\n0–127\nof A") == 2
 
 
-def kernels_walk(config, tiles_m, tiles_n):
+def kernels_walk(config, rows, columns):
     """Tiles that the kernel's own scheduler finds for the CTAs of each cluster, with one group and one lane."""
     arch = SimpleNamespace(shuffle_sync=lambda value, lane: value)
     scheduler = plain_scheduler.load(arch)
     scheduler.find_group = lambda config, along, problem, window, number: (window, 0)
-    start, rows = 1000, tiles_m * config.tile_m - 5
+    start = 1000
     # Others come before: their 7 cluster tiles have been handed out.
-    count = scheduler.cluster_tiles(config, rows, tiles_n * config.tile_n - 8)
+    count = scheduler.cluster_tiles(config, rows, columns)
     window = scheduler.Window(0, start, start + rows, count, 7 + count)
-    problem = SimpleNamespace(N=tiles_n * config.tile_n - 8, K=512)
+    problem = SimpleNamespace(N=columns, K=512)
     found = []
     for number in range(7, 7 + count):
         both = []
         for rank in range(2):
             arch.block_in_cluster_idx = lambda rank=rank: (rank, 0, 0)
             _, tile = scheduler.find_tile(config, "m", problem, window, number)
-            (row, below), (col, right) = divmod(tile.row - start, config.tile_m), divmod(tile.col, config.tile_n)
-            assert (tile.found, below, right) == (True, 0, 0)
-            both.append((row, col))
+            assert tile.found
+            shape = config.shapes[tile.shape]
+            both.append((tile.row - start, tile.col, shape.tile_m, shape.tile_n))
         assert tile.beside == (both[0][0] == both[1][0]), "what tells the loads which operand is shared"
         found.append(tuple(both))
     return found
+
+
+def times_covered(config, found, rows, columns):
+    """How often tiles cover each element of C, of a row and a column behind it, and how many tiles lie outside."""
+    covered, outside = np.zeros((rows + 1, columns + 1), int), 0
+    for row, col, height, width in (tile for both in found for tile in both):
+        covered[row : row + height, col : col + width] += 1
+        outside += row >= rows or col >= columns
+    return covered, outside
 
 
 @pytest.mark.parametrize("strip", [1, 2, 8])
@@ -108,15 +123,40 @@ def kernels_walk(config, tiles_m, tiles_n):
 @pytest.mark.parametrize("tiles_n", [1, 2, 3, 8])
 def test_pairs_are_the_kernels_and_cover_every_tile_once(tiles_m, tiles_n, strip):
     config = replace(WIDE, strip=strip)
-    found = cute_clusters.pairs(config, tiles_m, tiles_n)
+    rows, columns = tiles_m * 128 - 5, tiles_n * 256 - 8
+    found = cute_clusters.pairs(config, rows, columns)
     tiles = [tile for both in found for tile in both]
-    wanted = {(row, col) for row in range(tiles_m) for col in range(tiles_n)}
-    outside = {(tiles_m - 1, tiles_n)} if tiles_m % 2 and tiles_n % 2 else set()
+    wanted = {(row * 128, col * 256, 128, 256) for row in range(tiles_m) for col in range(tiles_n)}
+    outside = {((tiles_m - 1) * 128, tiles_n * 256, 128, 256)} if tiles_m % 2 and tiles_n % 2 else set()
     assert set(tiles) == wanted | outside
     assert len(tiles) == len(set(tiles))
-    assert {(bottom - top, right - left) for (top, left), (bottom, right) in found} <= {(1, 0), (0, 1)}
-    assert {both[0][0] for both in found if both[0][0] == both[1][0]} <= {tiles_m - 1}, "the last row alone"
-    assert found == kernels_walk(config, tiles_m, tiles_n)
+    assert {(second.row - first.row, second.col - first.col) for first, second in found} <= {(128, 0), (0, 256)}
+    assert {first.row for first, second in found if first.row == second.row} <= {(tiles_m - 1) * 128}, "the last alone"
+    assert found == kernels_walk(config, rows, columns)
+
+
+@pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("rows", [128 * full + left for full in (0, 1, 2, 5) for left in (0, 1, 64, 65, 127)][1:])
+@pytest.mark.parametrize(("columns", "narrow"), [(1920, 0), (2048, 1), (1984, 2), (192, 0), (120, 1)])
+def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns, narrow):
+    full, left = divmod(rows, 128)
+    found = cute_clusters.pairs(config, rows, columns)
+    assert found == kernels_walk(config, rows, columns)
+    covered, outside = times_covered(config, found, rows, columns)
+    assert (covered[:rows, :columns] == 1).all()
+    tiles = [tile for both in found for tile in both]
+    high, flat = ([tile for tile in tiles if tile.height == height] for height in (128, 64))
+    assert len(high) + len(flat) == len(tiles)
+    assert bool(flat) == bool(config.flat and 0 < left <= 64)
+    assert tiles[len(high) :] == flat, "flat ones come last"
+    assert {(tile.row, tile.width) for tile in flat} <= {(128 * full, 256)}
+    assert all(second.col == first.col + 256 for first, second in found if first.height == 64)
+    widths = [tile.width for tile in sorted(high, key=lambda tile: tile.col) if tile.row == 0 and tile.col < columns]
+    assert widths == sorted(widths, reverse=True), "the last are narrow"
+    if config.narrow == 128 and high:
+        assert widths.count(128) == narrow
+    odd_corner = (full + (left > 0) - bool(flat)) % 2 and len(widths) % 2
+    assert outside == bool(odd_corner) + bool(flat and -(-columns // 256) % 2), "one at most for each row side by side"
 
 
 def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
@@ -143,10 +183,57 @@ def test_an_odd_row_of_odd_columns_leaves_one_tile_for_nothing_and_an_even_one_n
     assert title(kernels).endswith("8 clusters, tiles for nothing: 0")
 
 
+def test_an_odd_row_has_tiles_of_one_shape():
+    for plain, cut in zip(cute_clusters.odd_row(LESS, 300, 1024).axes, cute_clusters.odd_row(CUT, 300, 1024).axes):
+        assert title(plain) == title(cut)
+        assert boxes(plain, "cluster 0") == boxes(cut, "cluster 0") == [(0, 0, 192, 128), (0, 128, 192, 128)]
+
+
+def area(axes, gid):
+    return sum(width * height for _, _, width, height in boxes(axes, gid))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(682, 2048), (600, 1984), (257, 1920), (40, 700), (127, 120)])
+@pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
+def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, rows, columns):
+    figure = cute_clusters.cut_to_fit(config, rows, columns)
+    for axes, each in zip(figure.axes, (config.shapes[0], config)):
+        found = cute_clusters.pairs(each, rows, columns)
+        assert texts(axes) == [str(number) for number in range(len(found))]
+        assert sum(area(axes, f"cluster {number}") for number in range(len(found))) == rows * columns
+        for number, both in enumerate(found):
+            inside = sum(max(0, min(col + width, columns) - col) * (min(row + height, rows) - row)
+                         for row, col, height, width in both)  # fmt: skip
+            assert area(axes, f"cluster {number}") == inside
+        multiplied = sum(tile.height * tile.width for both in found for tile in both)
+        assert area(axes, "for nothing") == multiplied - rows * columns
+        assert f": {1 - rows * columns / multiplied:.1%} multiplied for nothing; " in title(axes)
+        assert boxes(axes, "group") == [(0, 0, columns, rows)]
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        for x, y, width, height in boxes(axes, "for nothing"):
+            assert left <= x < x + width <= right
+            assert top <= y < y + height <= bottom
+    assert figure.axes[0].axis() == figure.axes[1].axis(), "one scale"
+
+
+def test_cut_to_fit_says_which_tiles_there_are():
+    one, cut = cute_clusters.cut_to_fit(CUT, 682, 2048).axes
+    assert title(one) == "one shape: 13.9% multiplied for nothing; 6 × 128 rows of 11 × 192 columns"
+    rows = "5 × 128 rows of 10 × 192 + 1 × 128 columns, 64 rows of 8 × 256 columns"
+    assert title(cut) == f"cut to fit: 4.2% multiplied for nothing; {rows}"
+    assert boxes(cut, "for nothing")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
+    assert boxes(cut, "for nothing")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
+    assert boxes(cut, "cluster 28") == [(0, 640, 256, 42), (256, 640, 256, 42)]
+    flat_alone = cute_clusters.cut_to_fit(CUT, 40, 700).axes[1]
+    assert title(flat_alone).endswith("for nothing; 64 rows of 3 × 256 columns")
+    assert title(cute_clusters.cut_to_fit(CUT, 640, 1920).axes[1]).endswith("0.0% multiplied for nothing; 5 × 128 rows "
+                                                                            "of 10 × 192 columns")  # fmt: skip
+
+
 @pytest.mark.parametrize("picture", [
     cute_clusters.multicast, lambda config: cute_clusters.odd_row(config, 300, 1024),
-    lambda config: cute_clusters.pairs(config, 3, 4),
-], ids=["multicast", "odd_row", "pairs"])  # fmt: skip
+    lambda config: cute_clusters.pairs(config, 300, 1024), lambda config: cute_clusters.cut_to_fit(config, 300, 1024),
+], ids=["multicast", "odd_row", "pairs", "cut_to_fit"])  # fmt: skip
 def test_a_cta_alone_shares_nothing(picture):
     with pytest.raises(ValueError, match="config must have a cluster of 2 CTAs, got 1"):
         picture(replace(WIDE, cluster=1))

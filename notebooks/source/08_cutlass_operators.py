@@ -14,7 +14,7 @@
 # about one, what does it keep to itself, and what if it has none for your GPU?
 #
 # You will find operators for a GPU that you do not have, compile them here, read Hopper's and Blackwell's machine code
-# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in five
+# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in six
 # pictures. About an hour.
 
 # %%
@@ -115,7 +115,8 @@ for title, found in choices.items():
 
 # %% [markdown]
 # That is the bargain in every tile shape since lesson 06, one level up. (A kernel may skip a CTA's tile that lies
-# wholly past the end. Its SM is still taken. Ours mostly finds it other work: the lesson's fifth picture.)
+# wholly past the end. Its SM is still taken. Ours mostly finds it other work: the lesson's fifth picture. And one
+# variant of ours cuts what lies partly past the end: the sixth.)
 #
 # ## What goes wrong: silence
 #
@@ -360,7 +361,7 @@ else:
 # ```
 
 # %% [markdown]
-# ## The kernel in five pictures
+# ## The kernel in six pictures
 #
 # What did we put on the shelf? Every picture below is drawn from a configuration: change it, and look again. Sizes are
 # exact. Times come from a small model, `picture.simulate`, in units of one block's product; none of them is measured.
@@ -394,7 +395,8 @@ show(kernel.HopperGroupedGemm.kernel, "if group == 0:", "ring.producer_tail")
 # %% [markdown]
 # Each role finds its next tile by itself, from `offs`. Nobody tells anybody: all count alike. (What `loaded` counts is
 # for the warps that write zeros. Where groups divide K, as in a weight's gradient, a group without depth is nothing but
-# zeros, and they write those no faster than the loads get on.)
+# zeros, and they write those no faster than the loads get on. And `shapes`? Most configurations have one shape of tile,
+# so the loop over them is gone once compiled. The sixth picture is of one that has three.)
 #
 # ### 2. The ring of stages
 #
@@ -405,7 +407,8 @@ show(kernel.HopperGroupedGemm.kernel, "if group == 0:", "ring.producer_tail")
 picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
 
 # %% [markdown]
-# - ▼ "Full" is reported by the hardware, when as many bytes have arrived as a stage holds. Then it may be multiplied.
+# - ▼ "Full" is reported by the hardware, when as many bytes have arrived as the two blocks have. Then they may be
+#   multiplied.
 # - ▽ "Empty" is reported by the warps that read the stage. Then it may be overwritten.
 # - Two stages: every product waits for a copy. Four: copies wait for products, which is what we want.
 # - While a tile is stored, copies go on: the warp that loads is already at the next tile, as far as stages last.
@@ -455,7 +458,7 @@ for depth in (256, 512, 1024, 4096):
 # `state.advance`, and two barriers keep the products in the order in which their blocks were loaded:
 
 # %%
-show(kernel.HopperGroupedGemm.kernel, "my_turn.arrive_and_wait", "store_tile")
+show(kernel.HopperGroupedGemm.compute_tile, "config.schedule == PINGPONG", "store_tile")
 
 # %% [markdown]
 # `other_turn.arrive()` stands before `finish_tile`: the other begins while the last products are still running. (The
@@ -470,12 +473,13 @@ cute_clusters.multicast(together)
 
 # %% [markdown]
 # Each asks for half of B, and the hardware hands it to both. Side by side they would share A instead
-# (`multicast(together, beside=True)`). Which is better? KiB that leave L2 for one tile of C, all of K:
+# (`multicast(together, beside=True)`). Which is better? KiB that leave L2 for one tile of C, all of K, where all tiles
+# have one shape:
 
 # %%
 ways = {"each alone": dict(shared=False), "one below the other": {}, "side by side": dict(beside=True)}
 for config in CONFIGS:
-    if config.cluster == 2:
+    if config.cluster == 2 and len(config.shapes) == 1:
         steps = K // config.tile_k
         kib = {name: cute_clusters.bytes_from_l2(config, **way) * steps / 2 / 1024 for name, way in ways.items()}
         print(f"{config.name:30}", *(f"{name} {count:.0f}" for name, count in kib.items()), sep="  ")
@@ -510,12 +514,63 @@ cute_clusters.odd_row(together, 600, N)
 # row's; `rank` says which CTA of the cluster asks:
 
 # %%
-show(scheduler.cluster_tiles, "tiles_m, tiles_n")
-show(scheduler.find_tile, "# Down the left", "row, col = first_row")
+show(scheduler.high_tiles, "tiles_m, tiles_n")
+show(scheduler.find_tile, "# Down the left", "row, col = tiles_m")
 
 # %% [markdown]
 # `beside` is `tile.beside` in the loop that loads. Nobody else has to know: whoever multiplies finds A and B in a stage
-# and cannot tell who asked for them. (The 12 groups with which we began gain nothing: 682 rows are six rows of tiles.)
+# and cannot tell who asked for them.
+#
+# ### 6. Cut to fit
+#
+# The 12 groups with which we began have no odd row: 682 rows are six rows of tiles. But of the sixth, 42 rows are C's
+# and 86 are not. And where a tile has 192 columns, eleven of them are 2112, for an N of 2048. One configuration has
+# tiles of three shapes, at the bottom. Hatched is now all that is multiplied for nothing. How was it avoided, and which
+# two pieces remain?
+
+# %%
+fitted = CuteConfig(128, 192, 64, cluster=2, stages=5, schedule=PINGPONG, narrow=128, flat=256)
+print("on the shelf:", fitted in CONFIGS)
+cute_clusters.cut_to_fit(fitted, sizes[0], N)
+
+# %% [markdown]
+# - **Narrow**: ten columns of 192 and one of 128 are 2048 exactly. Of the columns of tiles the last are narrow, as many
+#   as can be while all of C is covered: one here, for another N two, or none.
+# - **Flat**: 42 rows are less than half a row of tiles, so they get tiles of half the rows, after all others of the
+#   group. Below the last row there is no partner, so two of them lie side by side and share A.
+# - What remains: 22 rows of the flat tiles; and a corner. Five rows of high tiles are odd in number, and eleven columns
+#   are, too: the last tile has no partner, as in the fifth picture.
+#
+# If a tile has half the rows, why not twice the columns? What do the three shapes take of the SM?
+
+# %%
+for shape in fitted.shapes:
+    lines, sums = shape.tile_m + shape.tile_n, shape.accumulators(operand_bytes=2)
+    print(f"{shape.tile_m:3} × {shape.tile_n}: {lines} lines in a stage, {sums} sums in a thread's registers")
+
+# %% [markdown]
+# `wgmma` has 256 columns at most. Then 64 + 256 lines are as many as 128 + 192: the ring stays as it is, and a stage
+# holds a block of A and one of B of any shape. Registers are taken for the largest. Where a tile lies is found out
+# first as if all had one shape. Then narrow ones move to the left, each by what those before it have `saved`; and the
+# numbers behind those of all high tiles are flat ones':
+
+# %%
+show(scheduler.find_tile, "row, shape, first_col", "row, first_col = first_row")
+
+# %% [markdown]
+# Both CTAs of a cluster come to the same `flat`, and `rank` tells their columns apart. And the price? `m64n256k16`: the
+# width is part of the instruction's name, not an operand. So a shape is a piece of program of its own.
+# `range_constexpr` counts while the kernel is compiled: what stands in this loop is written out three times, and a tile
+# goes through one of the copies.
+
+# %%
+show(kernel.HopperGroupedGemm.kernel, "for i in cutlass.range_constexpr(len(shapes))", "number +=")
+show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
+
+# %% [markdown]
+# The warp groups that multiply have the same loop, around `compute_tile`. And a descriptor says how large a block is
+# that it copies, so each shape has its own, for A and for B. Three programs in one, for ten percent less to multiply
+# here; for an N of 1920 and groups of 640 rows, for nothing at all.
 #
 # ### And no mask anywhere
 #
@@ -535,8 +590,8 @@ for before in (2, 1, 0, -1):
 
 # %% [markdown]
 # The last row of group 0 is 681. Row 682 is group 1's: a store to it is cut off by the hardware. So full tiles and
-# boundary tiles take the same path, without a branch. A's next rows may come along: they make rows of C that are never
-# stored. What lies behind K arrives as zeros, and what lies behind N is out of bounds anyway.
+# boundary tiles of a shape take the same path, without a branch. A's next rows may come along: they make rows of C that
+# are never stored. What lies behind K arrives as zeros, and what lies behind N is out of bounds anyway.
 #
 # ## What it costs
 #
@@ -605,6 +660,9 @@ for name, us in example["us"]["forward"].items():
 # 5. How many tiles of `odd_row` are for nothing with `in_turn`, left and right? Say it before you draw it.
 #    <details><summary>Answer</summary>2048 columns are 11 tiles of 192, the last of them not full. Left, each of
 #    them has one below it: 11. Right, five clusters take two, and of the sixth one is left over: 1.</details>
+# 6. With `fitted`: which shapes of tiles has a group of 705 rows, where N is 1984? Draw it with `cut_to_fit`.
+#    <details><summary>Answer</summary>No flat ones: five rows of tiles leave 65 rows, more than half a row of
+#    tiles. Two columns are narrow: 9 × 192 + 2 × 128. Six rows of tiles leave no corner.</details>
 #
 # ## Summary
 #
@@ -615,5 +673,7 @@ for name, us in example["us"]["forward"].items():
 # - The shelf is open: a class that says what it takes, which variants it has, how it is compiled and how it is run.
 # - One warp copies, eight multiply, and a ring of stages lets neither wait. Ping-pong hides the store, a cluster halves
 #   what it shares, whichever way its tiles lie, and a window spares the mask.
+# - What lies outside of C is multiplied for nothing. Tiles of other shapes leave less of it, for a copy of the program
+#   each.
 #
 # What is fast? Next: [12 Performance](12_performance.ipynb), how to measure it, and every peer on one roofline.

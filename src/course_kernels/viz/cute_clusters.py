@@ -1,11 +1,12 @@
-"""The Hopper kernel's clusters in two pictures: what two CTAs share, and which tiles they take together.
+"""The Hopper kernel's clusters in three pictures: what two CTAs share, which tiles they take together, and how these
+are cut to fit.
 
 Both follow from the configuration; nothing in here was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
@@ -13,7 +14,16 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.viz.style import BLACK, BLUE, FAINT, GREY, ORANGE, WIDTH, color_of, ink_on, styled
 
-__all__ = ["bytes_from_l2", "multicast", "odd_row", "pairs"]
+__all__ = ["Box", "bytes_from_l2", "cut_to_fit", "multicast", "odd_row", "pairs"]
+
+
+class Box(NamedTuple):
+    """A CTA's tile within its group's C: first row, first column, and extents, in elements."""
+
+    row: int
+    col: int
+    height: int
+    width: int
 
 
 def bytes_from_l2(config: CuteConfig, operand_bytes: int = 2, *, shared: bool = True, beside: bool = False) -> int:
@@ -112,29 +122,59 @@ def _arrow(axes, owner: int, source: int, x: float, wide: float, cta: int, pitch
     )  # fmt: skip
 
 
-def pairs(config: CuteConfig, tiles_m: int, tiles_n: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
     """A group's tiles two by two, in the order in which clusters take them.
 
     Args:
-        config: its strip is looked at.
-        tiles_m, tiles_n: rows and columns of tiles.
+        config: tiles, strip.
+        rows, columns: of the group's C.
 
     Returns:
-        For each cluster the (row, column) of CTA 0's tile and of CTA 1's, which may lie behind the last column.
+        For each cluster CTA 0's tile and CTA 1's, which may lie behind the last column.
 
     Raises:
         ValueError: a cluster of one CTA.
     """
     _check_cluster(config)
+    tiles_m, flat = _down(config, rows)
+    across = _across(config, columns)
+    # Where a column is left over, what lies beside it is as narrow as can be.
+    behind = (sum(across), config.narrow or config.tile_n)
+    spans = [*((sum(across[:col]), width) for col, width in enumerate(across)), behind]
+
+    def tile(row: int, col: int) -> Box:
+        left, width = spans[col]
+        return Box(row * config.tile_m, left, config.tile_m, width)
+
     high, found = tiles_m // 2, []
     for first in range(0, max(high, 1), config.strip):
         strip = range(first, min(first + config.strip, high))
-        for left in range(0, tiles_n, 2):  # two columns at a time
-            for col in range(left, min(left + 2, tiles_n)):
-                found += [((2 * row, col), (2 * row + 1, col)) for row in strip]
+        for left in range(0, len(across), 2):  # two columns at a time
+            for col in range(left, min(left + 2, len(across))):
+                found += [(tile(2 * row, col), tile(2 * row + 1, col)) for row in strip]
             if tiles_m % 2 and strip.stop == high:
-                found.append(((tiles_m - 1, left), (tiles_m - 1, left + 1)))
+                found.append((tile(tiles_m - 1, left), tile(tiles_m - 1, left + 1)))
+    for left in range(0, columns, 2 * config.flat) if flat else ():
+        first, second = (Box(tiles_m * config.tile_m, left + rank * config.flat, flat, config.flat) for rank in (0, 1))
+        found.append((first, second))
     return found
+
+
+def _down(config: CuteConfig, rows: int) -> tuple[int, int]:
+    """Rows of tiles of full height, and the height of the flat ones below them, 0 where there are none."""
+    full, left = divmod(rows, config.tile_m)
+    if config.flat and 0 < left <= config.tile_m // 2:
+        return full, config.tile_m // 2
+    return full + (left > 0), 0
+
+
+def _across(config: CuteConfig, columns: int) -> list[int]:
+    """Widths of the columns of tiles, from left to right."""
+    count = -(-columns // config.tile_n)
+    narrow = 0
+    if config.narrow:
+        narrow = min((count * config.tile_n - columns) // (config.tile_n - config.narrow), count)
+    return [config.tile_n] * (count - narrow) + [config.narrow] * narrow
 
 
 @styled()
@@ -142,7 +182,7 @@ def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
     """Draw which tiles of a group's C clusters take together: all one below the other, and as the kernel does.
 
     Args:
-        config: tile and cluster.
+        config: tile and cluster; all tiles have the shape of most.
         rows, columns: of the group's C, whose outline is black.
 
     Returns:
@@ -152,35 +192,89 @@ def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
     Raises:
         ValueError: a cluster of one CTA.
     """
+    config = config.shapes[0]
     tiles_m, tiles_n = -(-rows // config.tile_m), -(-columns // config.tile_n)
+    inside = tiles_m * config.tile_m, tiles_n * config.tile_n
     ways = {"always one below the other": tiles_m + tiles_m % 2, "the odd row side by side": tiles_m}
-    height, width = (tiles_m + 1.2) * config.tile_m, (tiles_n + tiles_n % 2) * config.tile_n
+    height, width = inside[0] + 1.2 * config.tile_m, (tiles_n + tiles_n % 2) * config.tile_n
     figure = Figure(figsize=(WIDTH, 0.5 + 0.48 * WIDTH * height / width))
     for axes, (how, down) in zip(figure.subplots(1, 2), ways.items()):
-        found, idle = pairs(config, down, tiles_n), 0
-        for number, tiles in enumerate(found):
-            idle += _cluster(axes, config, number, tiles, (tiles_m, tiles_n))
-        axes.add_patch(Rectangle((0, 0), columns, rows, fc="none", ec=BLACK, lw=1.5, gid="group"))
+        found = pairs(config, down * config.tile_m, columns)
+        idle = sum(_cluster(axes, number, tiles, inside) for number, tiles in enumerate(found))
+        idle //= config.tile_m * config.tile_n
+        _frame(axes, rows, columns, height, width)
         axes.set_title(f"{how}: {len(found)} clusters, tiles for nothing: {idle}", fontsize=9.5)
-        axes.set_xlim(-0.02 * width, 1.02 * width)
-        axes.set_ylim(height, -0.1 * config.tile_m)
-        axes.set_aspect("equal")
-        axes.set_axis_off()
     return figure
 
 
-def _cluster(axes, config: CuteConfig, number: int, tiles: Sequence[tuple[int, int]], inside: tuple[int, int]) -> int:
-    """Draw a cluster's tiles; how many of them lie outside of the result, which has tiles up to ``inside``."""
-    high, wide, color, idle = config.tile_m, config.tile_n, color_of(number), 0
-    for row, col in tiles:
-        used = row < inside[0] and col < inside[1]
-        idle += not used
-        look = dict(fc=color, ec="white", lw=0.6) if used else dict(fc="none", ec=color, lw=0, hatch="////")
-        gid = f"cluster {number}" if used else "for nothing"
-        axes.add_patch(Rectangle((col * wide, row * high), wide, high, **look, gid=gid))
-    (top, left), (bottom, right) = tiles
-    both = (right - left + 1) * wide, (bottom - top + 1) * high
-    axes.add_patch(Rectangle((left * wide, top * high), *both, fc="none", ec="white", lw=2.5))
-    middle = (left + 0.5) * wide, (top + 0.5) * high
-    axes.text(*middle, str(number), ha="center", va="center", fontsize=8, color=ink_on(color))
+@styled()
+def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
+    """Draw a group's tiles if all had one shape, and with the narrow and flat ones that a configuration has.
+
+    Args:
+        config: tiles and cluster.
+        rows, columns: of the group's C, whose outline is black; at least 1.
+
+    Returns:
+        A figure with two panels to one scale: a cluster has a colour, and its number in their order; what is multiplied
+        for nothing is hatched. The titles have its share of all that is multiplied, and the tiles' extents.
+
+    Raises:
+        ValueError: a cluster of one CTA.
+    """
+    ways = {"one shape": config.shapes[0], "cut to fit": config}
+    found = {how: pairs(each, rows, columns) for how, each in ways.items()}
+    tiles = [tile for each in found.values() for both in each for tile in both]
+    height = max(tile.row + tile.height for tile in tiles)
+    width = max(tile.col + tile.width for tile in tiles)
+    # One above the other: side by side, flat tiles would be lower than their numbers.
+    figure = Figure(figsize=(WIDTH, 1 + 2 * 0.93 * WIDTH * height / width))
+    for axes, (how, each) in zip(figure.subplots(2, 1), ways.items()):
+        idle = sum(_cluster(axes, number, both, (rows, columns)) for number, both in enumerate(found[how]))
+        _frame(axes, rows, columns, height, width)
+        share = f"{how}: {idle / (idle + rows * columns):.1%} multiplied for nothing"
+        axes.set_title(f"{share}; {_extents(each, rows, columns)}", fontsize=9.5)
+    return figure
+
+
+def _extents(config: CuteConfig, rows: int, columns: int) -> str:
+    """In words: which rows of tiles there are, of which columns."""
+    (full, flat), across = _down(config, rows), _across(config, columns)
+    widths = (f"{across.count(each)} × {each}" for each in dict.fromkeys(across))
+    found = [f"{full} × {config.tile_m} rows of {' + '.join(widths)} columns"] if full else []
+    if flat:
+        found.append(f"{flat} rows of {-(-columns // config.flat)} × {config.flat} columns")
+    return ", ".join(found)
+
+
+def _frame(axes, rows: int, columns: int, height: float, width: float) -> None:
+    """The outline of a group's C, in a panel that shows ``height`` by ``width``."""
+    axes.add_patch(Rectangle((0, 0), columns, rows, fc="none", ec=BLACK, lw=1.5, gid="group"))
+    axes.set_xlim(-0.02 * width, 1.02 * width)
+    axes.set_ylim(height, -0.02 * height)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+
+
+def _cluster(axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int]) -> int:
+    """Draw a cluster's tiles; how many of their elements are not among the ``inside`` rows and columns."""
+    color, idle = color_of(number), 0
+    for row, col, high, wide in tiles:
+        used_wide = max(0, min(wide, inside[1] - col))
+        used_high = max(0, min(high, inside[0] - row)) if used_wide else 0
+        right = (row, col + used_wide, used_high, wide - used_wide)
+        for y, x, part_high, part_wide in (right, (row + used_high, col, high - used_high, wide)):
+            if part_high * part_wide:
+                look = dict(fc=FAINT, ec=BLACK, lw=0, hatch="//////", gid="for nothing")
+                axes.add_patch(Rectangle((x, y), part_wide, part_high, **look))
+                idle += part_high * part_wide
+        if used_high:
+            look = dict(fc=color, ec="white", lw=0.6, gid=f"cluster {number}")
+            axes.add_patch(Rectangle((col, row), used_wide, used_high, **look))
+    first, last = tiles
+    both = last.col + last.width - first.col, last.row + last.height - first.row
+    axes.add_patch(Rectangle((first.col, first.row), *both, fc="none", ec="white", lw=2.5))
+    # In the middle of what is used: the first tile lies inside, in part at least.
+    y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], inside))
+    axes.text(x, y, str(number), ha="center", va="center", fontsize=8, color=ink_on(color))
     return idle
