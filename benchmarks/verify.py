@@ -11,6 +11,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -20,6 +21,7 @@ from course_kernels import grouped_cute
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider"]
 PROCESSES = 6
+SHARES = 4  # processes that share the cases of one tool and language
 
 
 def run(command: list[str], directory: pathlib.Path = ROOT) -> str:
@@ -42,11 +44,11 @@ def pytest_counts(printed: str) -> dict[str, int]:
     return counts
 
 
-def sanitized(tool: str, kernels: str) -> dict[str, int]:
-    """One tool of compute-sanitizer over ``tools/sanitize.py``, which checks each product itself."""
+def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
+    """One tool of compute-sanitizer over cases of ``tools/sanitize.py``, which checks each product itself."""
     options = ["--report-api-errors", "no"] if kernels == "cute" else []
     command = ["compute-sanitizer", "--tool", tool, *options, sys.executable, "tools/sanitize.py"]
-    printed = run([*command, "--kernels", kernels])
+    printed = run([*command, "--kernels", kernels, *names])
     cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
     found = re.search(summary, printed)
@@ -68,13 +70,25 @@ def gpu_tests() -> dict[str, int]:
 
 
 def sanitizers() -> dict[str, dict[str, int]]:
-    """Both tools over every kernel, at the same time: each waits for the host most of the time."""
+    """Both tools over every kernel, in several processes: each waits for the host most of the time."""
     languages = ["triton"]
     if grouped_cute.runs_on(torch.device("cuda", torch.cuda.current_device())) and grouped_cute.installed():
         languages.append("cute")
-    jobs = [(tool, language) for tool in ("memcheck", "racecheck") for language in languages]
+    jobs, wanted = [], {}
+    for language in languages:
+        listed = run([sys.executable, "tools/sanitize.py", "--kernels", language, "--list"])
+        names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
+        for tool in ("racecheck", "memcheck"):
+            wanted[f"{tool} {language}"] = len(names)
+            jobs += [(tool, language, names[part::SHARES]) for part in range(min(SHARES, len(names)))]
+    counts = {name: {"cases": 0, "errors": 0} for name in wanted}
     with ThreadPoolExecutor(len(jobs)) as pool:
-        return {f"{tool} {language}": found for (tool, language), found in zip(jobs, pool.map(sanitized, *zip(*jobs)))}
+        for (tool, language, _), found in zip(jobs, pool.map(sanitized, *zip(*jobs))):
+            for what, count in found.items():
+                counts[f"{tool} {language}"][what] += count
+    if {name: count["cases"] for name, count in counts.items()} != wanted:
+        raise RuntimeError(f"not every case ran: {counts}, of {wanted}")
+    return counts
 
 
 def notebooks() -> dict[str, int]:

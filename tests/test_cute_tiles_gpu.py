@@ -119,7 +119,7 @@ def test_by_its_name(device, monkeypatch, form):
     cute_alone(monkeypatch)
     for N in (128, 264, 384, 648):
         case = case_of(form, DEPTHS if form == ALONG_K else SIZES, N, M=3 * TILE_M)
-        assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), (case.M, N)).cluster == 2
+        assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), (case.M, N), case.K).cluster == 2
         check(case, call if form.operand_bytes == 2 else call_scaled, device=device)
 
 

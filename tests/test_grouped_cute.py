@@ -221,17 +221,19 @@ def test_fuzzing_draws_what_is_taken():
 def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
-            config = grouped_cute.choose(grouped_cute.Form(*form), rows, (1536, columns))
-            assert config.why_not(*form[2:]) is None
-            assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
+            for depth in (8, 2048):
+                config = grouped_cute.choose(grouped_cute.Form(*form), rows, (1536, columns), depth)
+                assert config.why_not(*form[2:]) is None
+                assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
 
 
 def test_tiles_are_cut_to_fit_where_groups_end_often():
-    def fits(rows, columns, b_major="k"):
-        return bool(grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns)).flat)
+    def fits(rows, columns, depth=1024, b_major="k"):
+        return bool(grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns), depth).flat)
 
     assert fits(682, 2048)
-    assert not fits(682, 2048, "n")
+    assert not fits(682, 2048, b_major="n")
+    assert not fits(682, 2048, depth=512), "stores would not hide behind so few products"
     assert fits(2048, 14336), "one column in 225 would lie outside"
     assert not fits(2048, 4096), "one in 33"
     assert not fits(8192, 6144)
@@ -239,7 +241,7 @@ def test_tiles_are_cut_to_fit_where_groups_end_often():
 
 def test_a_gradient_of_weights_has_wide_tiles_where_all_clusters_take_as_many():
     def columns_of_a_tile(shape, multiprocessors=132):
-        return grouped_cute.choose(grouped_cute.Form("k", "n"), 256, shape, multiprocessors).tile_n
+        return grouped_cute.choose(grouped_cute.Form("k", "n"), 256, shape, 2048, multiprocessors).tile_n
 
     # 12 rows and 11 columns of tiles: 66 pairs.
     assert columns_of_a_tile((1536, 2048)) == 192
@@ -309,7 +311,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
     assert (result is out) == given_out
     form = grouped_cute.Form("m", "k", 1)
-    assert asked == [(grouped_cute.choose(form, 20, (20, 40)), form, FP8, torch.float32)]
+    assert asked == [(grouped_cute.choose(form, 20, (20, 40), 32), form, FP8, torch.float32)]
 
 
 class AsOnGpu:
@@ -372,7 +374,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     cases = sanitize.cute_cases()
     assert len(set(map(str, cases))) == len(cases)
     for form in {case.form for case in cases}:
-        chosen = grouped_cute.choose(form, 1, (1, 264))
+        chosen = grouped_cute.choose(form, 1, (1, 264), 136)
         assert {*configs_for(*form), chosen} <= {c.config for c in cases if c.form == form}
     for case in cases:
         assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)

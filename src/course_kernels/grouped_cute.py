@@ -162,7 +162,8 @@ def multiply(
         The launch, which can be run again on tensors of the same form.
     """
     if config is None:
-        config = choose(form, rows_of_a_group(mat_a, offs), tuple(out.shape[-2:]), _processors(mat_a.device))
+        rows, shape = rows_of_a_group(mat_a, offs), tuple(out.shape[-2:])
+        config = choose(form, rows, shape, mat_a.shape[1], _processors(mat_a.device))
     with torch.cuda.device(mat_a.device):
         plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
         plan.run((mat_a, mat_b, offs, out, None, scale_a, scale_b))
@@ -192,7 +193,7 @@ def rows_of_a_group(mat_a, offs) -> float:
     return (mat_a.shape[0] if mat_a.stride(1) == 1 else mat_a.shape[1]) / max(1, offs.shape[0])
 
 
-def choose(form: Form, rows: float, shape: tuple[int, int], multiprocessors: int = 132) -> CuteConfig:
+def choose(form: Form, rows: float, shape: tuple[int, int], depth: int, multiprocessors: int = 132) -> CuteConfig:
     """The configuration for a product: the fastest, or nearly, of those in a sweep on an H200
     (``benchmarks/results/sweep_cute.json`` and ``scaled_grouped_mm.json``, reasons in ``benchmarks/NOTES.md``).
 
@@ -200,6 +201,7 @@ def choose(form: Form, rows: float, shape: tuple[int, int], multiprocessors: int
         form: of the operands.
         rows: of an average group, see ``rows_of_a_group``.
         shape: of the result; along "k" of a group's.
+        depth: what a sum is over, where it is the same for all groups.
         multiprocessors: of the GPU.
     """
     columns = shape[-1]
@@ -212,8 +214,9 @@ def choose(form: Form, rows: float, shape: tuple[int, int], multiprocessors: int
     wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
     wasted = -columns % wide.tile_n
     if form == Form("m", "k"):
-        # What lies at groups' ends counts where they are small, and in larger ones where nothing else is in the way.
-        if rows <= 1024 or (rows <= 4096 and 128 * wasted <= columns):
+        # What lies at groups' ends counts where they are small, and in larger ones where nothing else is in the way;
+        # but with one block of C to stage, stores take too long to hide behind few products.
+        if depth > 512 and (rows <= 1024 or (rows <= 4096 and 128 * wasted <= columns)):
             return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
     elif form == Form("m", "n"):
         if rows <= 512 and 64 * wasted <= columns:

@@ -97,12 +97,12 @@ def ranking(row: Row, entry: Mapping) -> str:
 
 def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
     """What `grouped_cute.choose` says for a pass of a row."""
-    form, shape = {
-        "forward": (grouped_cute.Form("m", "k", operand_bytes), (row.total_m, row.N)),
-        "dA": (grouped_cute.Form("m", "n"), (row.total_m, row.K)),
-        "dB": (grouped_cute.Form("k", "n"), (row.N, row.K)),
+    form, shape, depth = {
+        "forward": (grouped_cute.Form("m", "k", operand_bytes), (row.total_m, row.N), row.K),
+        "dA": (grouped_cute.Form("m", "n"), (row.total_m, row.K), row.N),
+        "dB": (grouped_cute.Form("k", "n"), (row.N, row.K), row.total_m),
     }[of]
-    return grouped_cute.choose(form, row.total_m / row.groups, shape)
+    return grouped_cute.choose(form, row.total_m / row.groups, shape, depth)
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:
