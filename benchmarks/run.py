@@ -45,7 +45,8 @@ RECORDS = {
     "fuzz": fuzz.fuzz,
     "fuzz_cute": functools.partial(fuzz.fuzz, 5000, backend="cute"),
     "gpu_tests": verify.gpu_tests,
-    "sanitizers": verify.sanitizers,
+    "sanitizers_triton": functools.partial(verify.sanitizers, "triton"),
+    "sanitizers_cute": functools.partial(verify.sanitizers, "cute"),
     "notebooks": verify.notebooks,
 }
 

@@ -69,25 +69,21 @@ def gpu_tests() -> dict[str, int]:
     return {name: sum(each.result().get(name, 0) for each in running) for name in ("passed", "skipped")}
 
 
-def sanitizers() -> dict[str, dict[str, int]]:
-    """Both tools over every kernel, in several processes: each waits for the host most of the time."""
-    languages = ["triton"]
-    if grouped_cute.runs_on(torch.device("cuda", torch.cuda.current_device())) and grouped_cute.installed():
-        languages.append("cute")
-    jobs, wanted = [], {}
-    for language in languages:
-        listed = run([sys.executable, "tools/sanitize.py", "--kernels", language, "--list"])
-        names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
-        for tool in ("racecheck", "memcheck"):
-            wanted[f"{tool} {language}"] = len(names)
-            jobs += [(tool, language, names[part::SHARES]) for part in range(min(SHARES, len(names)))]
-    counts = {name: {"cases": 0, "errors": 0} for name in wanted}
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        for (tool, language, _), found in zip(jobs, pool.map(sanitized, *zip(*jobs))):
-            for what, count in found.items():
-                counts[f"{tool} {language}"][what] += count
-    if {name: count["cases"] for name, count in counts.items()} != wanted:
-        raise RuntimeError(f"not every case ran: {counts}, of {wanted}")
+def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
+    """Both tools over every kernel in a language, in several processes: each waits for the host most of the time."""
+    if kernels == "cute":
+        grouped_cute.check_available(torch.device("cuda", torch.cuda.current_device()))
+    listed = run([sys.executable, "tools/sanitize.py", "--kernels", kernels, "--list"])
+    names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
+    counts = {tool: {"cases": 0, "errors": 0} for tool in ("racecheck", "memcheck")}
+    with ThreadPoolExecutor() as pool:
+        shares = range(min(SHARES, len(names)))
+        running = [(tool, pool.submit(sanitized, tool, kernels, names[i::SHARES])) for tool in counts for i in shares]
+    for tool, share in running:
+        for what, count in share.result().items():
+            counts[tool][what] += count
+    if {count["cases"] for count in counts.values()} != {len(names)}:
+        raise RuntimeError(f"not every case ran: {counts}, of {len(names)}")
     return counts
 
 
