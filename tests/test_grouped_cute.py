@@ -217,6 +217,16 @@ def test_fuzzing_draws_what_is_taken():
     assert forms == {("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1)}
 
 
+def test_fuzzing_takes_every_configuration():
+    form, drawn = grouped_cute.Form("m", "k"), set()
+    for kind in range(2 * len(configs_for(*form))):
+        case = fuzz.case_of(kind * fuzz.ALIKE + 3)
+        config = fuzz.choose_for(case)(form, 100, (300, 64), 2048)
+        assert kind % 2 or config == grouped_cute.choose(form, 100, (300, 64), 2048)
+        drawn.add(config)
+    assert set(configs_for(*form)) <= drawn
+
+
 @pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
 def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
