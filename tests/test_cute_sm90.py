@@ -238,6 +238,24 @@ def test_groups_along_k(ptx_of, config, out_dtype):
     assert ptx.count("atom.shared.cta.add") == 2, "one counts tiles, the other reads the count"
 
 
+def test_tiles_are_counted_alike_by_all_who_count(kernel, monkeypatch):
+    """By the whole configuration, whatever the shape of the tile at hand."""
+    asked = []
+
+    def counted(name, function):
+        def counting(config, *arguments):
+            asked.append((name, config))
+            return function(config, *arguments)
+
+        monkeypatch.setattr(kernel, name, counting)
+
+    for name in ("first_window", "find_tile", "blocks_at", "zero_empty"):
+        counted(name, getattr(kernel, name))
+    kernel.compile_for(NARROW, "bfloat16", offsets_along="k")
+    assert {config for _, config in asked} == {NARROW}
+    assert Counter(name for name, _ in asked)["blocks_at"] == 1 + len(NARROW.shapes)
+
+
 @pytest.mark.parametrize("dtypes", [("float16",), ("float16", "float32"), ("bfloat16", "float32")])
 @pytest.mark.parametrize("schedule", [COOPERATIVE, PINGPONG])
 def test_other_types_compile(ptx_of, dtypes, schedule):

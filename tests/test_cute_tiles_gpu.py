@@ -24,6 +24,7 @@ FP8 = torch.float8_e4m3fn
 TILE_M = 128  # of every configuration with clusters of two
 ALONG_M = (Form("m", "k"), Form("m", "n"), Form("m", "k", 1))
 ALONG_K = Form("k", "n")
+SQUARE = next(config for config in CONFIGS if config.cluster == 2 and config.tile_n == config.tile_m)
 FITTED = next(config for config in CONFIGS if config.flat)
 NARROW = replace(FITTED, stages=4, flat=0)
 # 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
@@ -141,18 +142,22 @@ def test_a_thousand_groups_of_which_two_in_five_are_empty(device, form):
 def compiled_for(form, config, processors):
     from course_kernels.kernels.cute_sm90.kernel import compile_for
 
-    return compile_for(config, "bfloat16", offsets_along=form.offsets_along, multiprocessors=processors)
+    along, b_major, _ = form
+    return compile_for(config, "bfloat16", offsets_along=along, b_major=b_major, multiprocessors=processors)
 
 
-@pytest.mark.parametrize("form", [ALONG_M[0], ALONG_K], ids=id_of)
-def test_few_clusters_take_all_tiles(device, form):
-    """Each many in a row, of both kinds, of groups in several windows; along K of one block and of several."""
-    config = next(config for config in configs_for(*form) if config.tile_n == 128)
+@pytest.mark.parametrize(
+    ("form", "config"),
+    [(ALONG_M[0], SQUARE), (ALONG_M[0], FITTED), (ALONG_M[1], FITTED), (ALONG_K, SQUARE), (ALONG_K, NARROW)],
+    ids=id_of,
+)
+def test_few_clusters_take_all_tiles(device, form, config):
+    """Each many in a row, of every kind, of groups in several windows; along K of one block and of several."""
     compiled = compiled_for(form, config, 3 * config.cluster)
-    sizes = DEPTHS * 10 if form == ALONG_K else SIZES * 3
+    sizes = DEPTHS * 10 if form == ALONG_K else (*SIZES, *ENDS) * 3
     for cols in (1, 2, 3):
-        case = case_of(form, sizes, extent(cols, config.tile_n), M=3 * TILE_M)
-        check(case, by(form, config, compiled), device=device)
+        for N in (extent(cols, config.tile_n), cols * config.tile_n - 64):
+            check(case_of(form, sizes, N, M=3 * TILE_M), by(form, config, compiled), device=device)
 
 
 def walked(walk, config, problem, clusters, device):

@@ -212,7 +212,7 @@ class HopperGroupedGemm:
     @cute.jit
     def compute_tile(
         self,
-        config: cutlass.Constexpr,
+        cut: cutlass.Constexpr,
         shape: Shape,
         shared: tuple[cute.Tensor, cute.Tensor],
         tile: Tile,
@@ -227,8 +227,9 @@ class HopperGroupedGemm:
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
     ) -> tuple[pipeline.PipelineState, Window]:
-        """Multiply and store a tile of one shape: ``config`` is that of the shape. Returns the state and the window of
+        """Multiply and store a tile of one shape, ``cut`` of ``CuteConfig.shapes``. Returns the state and the window of
         groups after the tile; in ping-pong after the other warp group's next tile, whose cluster tile is ``ahead``."""
+        config = self.config
         mma, (a_shared, b_shared), (my_turn, other_turn) = shape.mma, shared, turns
         consumer = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
         thread_mma = mma.get_slice(consumer * WARP_GROUP if config.schedule == COOPERATIVE else 0)
@@ -236,10 +237,10 @@ class HopperGroupedGemm:
         b_parts = b_shared
         if cutlass.const_expr(self.operand_bytes == 1):
             # A part is what one product covers: (columns, depth, part, stage).
-            cols = config.product_cols(1)
+            cols = cut.product_cols(1)
             b_parts = cute.flat_divide(b_shared, (cols, config.tile_k))[None, None, None, 0, None]
         b_fragments = mma.make_fragment_B(thread_mma.partition_B(b_parts))
-        acc = cute.make_rmem_tensor(mma.partition_shape_C((config.tile_m, config.tile_n)), Float32)
+        acc = cute.make_rmem_tensor(mma.partition_shape_C((cut.tile_m, cut.tile_n)), Float32)
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
         if cutlass.const_expr(self.operand_bytes == 1):
@@ -253,8 +254,8 @@ class HopperGroupedGemm:
         if cutlass.const_expr(self.operand_bytes > 1):
             finish_tile(ring, done)
         if cutlass.const_expr(scales is not None):
-            scale_tile(config, tile, acc, scales)
-        store_tile(config, self.along, tile, acc, c_atom, c_coords, c_shared)
+            scale_tile(cut, tile, acc, scales)
+        store_tile(cut, self.along, tile, acc, c_atom, c_coords, c_shared)
         return state, window
 
 
