@@ -75,6 +75,8 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
         grouped_cute.check_available(torch.device("cuda", torch.cuda.current_device()))
     listed = run([sys.executable, "tools/sanitize.py", "--kernels", kernels, "--list"])
     names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
+    if not names:
+        raise RuntimeError(f"no cases of {kernels} to run:\n{listed[-2000:]}")
     counts = {tool: {"cases": 0, "errors": 0} for tool in ("racecheck", "memcheck")}
     with ThreadPoolExecutor() as pool:
         shares = range(min(SHARES, len(names)))

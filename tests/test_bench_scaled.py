@@ -205,9 +205,10 @@ def on_a_gpu(monkeypatch, cute):
 
 @pytest.mark.parametrize(("name", "operand_bytes"), [("sweep_cute", 2), ("scaled_grouped_mm", 1)])
 def test_what_is_chosen_is_what_was_recorded_as_fast(name, operand_bytes):
-    """By the sweep; where that is older than the configuration, by the record of rows, beside everybody else."""
+    """By the sweep. One configuration is newer than that: the record of rows has it, beside everybody else."""
     measured, beside, table = record.load(name), record.load("grouped_mm"), bench_rows.by_name()
     regrets = configurations.regrets(table, measured["rows"], operand_bytes)
+    newer = next(config for config in CONFIGS if config.flat).name
     times = {}
     for row, passes in regrets.items():
         if operand_bytes == 2 and table[row].total_m <= grouped_cute.FEW_ROWS * table[row].groups:
@@ -217,9 +218,10 @@ def test_what_is_chosen_is_what_was_recorded_as_fast(name, operand_bytes):
             if (each["chosen"], each["best"]) == (then["chosen"], then["best"]):
                 assert each == then
             times[row, of] = each["times"]
-            if times[row, of] is None:
+            if (operand_bytes, of, each["chosen"]) == (2, "forward", newer) and each["times"] is None:
                 us = {provider: us["median_us"] for provider, us in beside["rows"][row]["us"][of].items()}
                 times[row, of] = us["cute"] / min(us[provider] for provider in ("triton", "quack", "torch", "loop"))
+            assert times[row, of] is not None, f"{of} of {row}: nobody measured what is chosen; measure again"
     assert len(times) >= 10
     assert {at: ratio for at, ratio in times.items() if ratio > 1.04} == {}
 

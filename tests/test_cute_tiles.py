@@ -167,6 +167,8 @@ def check_walk(config, along, problem, clusters):
             if at not in wanted:
                 outside = tile.beside and tile is tiles[1] and tile.col >= problem.N
                 assert outside, f"{tile} lies nowhere"
+                # Its CTA goes the same way as the other.
+                assert tile._replace(shape=0, col=0) == tiles[0]._replace(shape=0, col=0)
                 continue
             seen[at] += 1
             assert (tile.shape, tile.beside, tile.start, tile.end, tile.blocks) == wanted[at]

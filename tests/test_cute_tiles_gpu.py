@@ -8,6 +8,7 @@ import functools
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -76,6 +77,19 @@ def extent(tiles, size):
     return tiles * size if tiles % 2 else (tiles - 1) * size + 8
 
 
+class Tile(NamedTuple):
+    """What of a tile is noted."""
+
+    shape: int
+    beside: bool
+    group: int
+    row: int
+    col: int
+    start: int
+    end: int
+    blocks: int
+
+
 def by(form, config, compiled=None):
     """The kernel in one configuration as `check` calls it, by way of ``grouped_cute`` or as it was compiled."""
 
@@ -118,8 +132,9 @@ def test_rows_and_columns_of_tiles_along_k(device, form, config):
 @pytest.mark.parametrize("form", [*ALONG_M, ALONG_K], ids=id_of)
 def test_by_its_name(device, monkeypatch, form):
     cute_alone(monkeypatch)
-    for N in (128, 264, 384, 648):
+    for N, K in ((128, 136), (264, 136), (384, 144), (648, 592)):
         case = case_of(form, DEPTHS if form == ALONG_K else SIZES, N, M=3 * TILE_M)
+        case = replace(case, K=K if form.operand_bytes == 2 else 2 * K)
         assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), (case.M, N), case.K).cluster == 2
         check(case, call if form.operand_bytes == 2 else call_scaled, device=device)
 
@@ -173,7 +188,7 @@ def walked(walk, config, problem, clusters, device):
     def tile_of(shape, beside, group, row, col, start, end, blocks, blocks_at):
         assert blocks == blocks_at
         place = dict(group=group, row=row, col=col, start=start, end=end)
-        return SimpleNamespace(shape=shape, beside=bool(beside), blocks=blocks, **place)
+        return Tile(shape=shape, beside=bool(beside), blocks=blocks, **place)
 
     found = []
     for notes in noted.tolist():
@@ -198,7 +213,8 @@ def test_the_scheduler_as_it_was_compiled(device, along, config):
     totals = [61 + sum(each) for each in sizes]
     # Ends that are none, too.
     for offs, total in [*zip(ends, totals), ((-5, 700, 300, 2**31 - 1, 400, -(2**31)), 1200)]:
-        for clusters, cols in ((1, 3), (7, 2), (66, 1), (66, 5)):
-            rows, N = 2 * cols - 1, extent(cols, config.tile_n)
+        extents = (1, 3, 0), (7, 2, 0), (66, 1, 0), (66, 5, 0), (5, 3, 64)
+        for clusters, cols, less in extents:
+            rows, N = 2 * cols - 1, extent(cols, config.tile_n) - less
             problem = SimpleNamespace(offs=offs, total=total, M=extent(rows, config.tile_m), N=N, K=136)
             check_walk(config, along, problem, walked(walk, config, problem, clusters, device))

@@ -189,7 +189,7 @@ def cute_cases() -> list[Cute]:
     scaled = grouped_cute.Form("m", "k", 1)
     found = []
     for form in (*forms, scaled):
-        configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, rows=1, shape=(1, 264), depth=136)))
+        configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, rows=1, size=(1, 264), depth=136)))
         found += [Cute(config, form, narrow if form is scaled else half, half) for config in configs]
     others = ((torch.float16, torch.float16), (half, wide))
     found += [Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others]

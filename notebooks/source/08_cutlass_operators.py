@@ -514,7 +514,7 @@ cute_clusters.odd_row(together, 600, N)
 # row's; `rank` says which CTA of the cluster asks:
 
 # %%
-show(scheduler.high_tiles, "tiles_m, tiles_n")
+show(scheduler.full_tiles, "tiles_m, tiles_n")
 show(scheduler.find_tile, "# Down the left", "row, col = tiles_m")
 
 # %% [markdown]
@@ -538,8 +538,8 @@ cute_clusters.cut_to_fit(fitted, sizes[0], N)
 #   as can be while all of C is covered: one here, for another N two, or none.
 # - **Flat**: 42 rows are less than half a row of tiles, so they get tiles of half the rows, after all others of the
 #   group. Below the last row there is no partner, so two of them lie side by side and share A.
-# - What remains: 22 rows of the flat tiles; and a corner. Five rows of high tiles are odd in number, and eleven columns
-#   are, too: the last tile has no partner, as in the fifth picture.
+# - What remains: 22 rows of the flat tiles; and a corner. Five rows of full height are odd in number, and so are eleven
+#   columns: the last tile has no partner, as in the fifth picture.
 #
 # If a tile has half the rows, why not twice the columns? What do the three shapes take of the SM?
 
@@ -552,7 +552,7 @@ for shape in fitted.shapes:
 # `wgmma` has 256 columns at most. Then 64 + 256 lines are as many as 128 + 192: the ring stays as it is, and a stage
 # holds a block of A and one of B of any shape. Registers are taken for the largest. Where a tile lies is found out
 # first as if all had one shape. Then narrow ones move to the left, each by what those before it have `saved`; and the
-# numbers behind those of all high tiles are flat ones':
+# numbers behind those of all others are flat ones':
 
 # %%
 show(scheduler.find_tile, "row, shape, first_col", "row, first_col = first_row")
@@ -569,7 +569,7 @@ show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 
 # %% [markdown]
 # The warp groups that multiply have the same loop, around `compute_tile`. And a descriptor says how large a block is
-# that it copies, so each shape has its own, for A and for B. Three programs in one, for ten percent less to multiply
+# that it copies, so each shape brings its own. Three programs in one, for ten percent less to multiply
 # here; for an N of 1920 and groups of 640 rows, for nothing at all.
 #
 # ### And no mask anywhere

@@ -162,8 +162,8 @@ def multiply(
         The launch, which can be run again on tensors of the same form.
     """
     if config is None:
-        rows, shape = rows_of_a_group(mat_a, offs), tuple(out.shape[-2:])
-        config = choose(form, rows, shape, mat_a.shape[1], _processors(mat_a.device))
+        rows, size = rows_of_a_group(mat_a, offs), tuple(out.shape[-2:])
+        config = choose(form, rows, size, mat_a.shape[1], _processors(mat_a.device))
     with torch.cuda.device(mat_a.device):
         plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
         plan.run((mat_a, mat_b, offs, out, None, scale_a, scale_b))
@@ -193,18 +193,18 @@ def rows_of_a_group(mat_a, offs) -> float:
     return (mat_a.shape[0] if mat_a.stride(1) == 1 else mat_a.shape[1]) / max(1, offs.shape[0])
 
 
-def choose(form: Form, rows: float, shape: tuple[int, int], depth: int, multiprocessors: int = 132) -> CuteConfig:
-    """The configuration for a product: the fastest, or nearly, of those in a sweep on an H200
-    (``benchmarks/results/sweep_cute.json`` and ``scaled_grouped_mm.json``, reasons in ``benchmarks/NOTES.md``).
+def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiprocessors: int = 132) -> CuteConfig:
+    """The configuration for a product: the fastest, or nearly, of those in sweeps on an H200. Why, and what has been
+    recorded of it, is in ``benchmarks/NOTES.md``.
 
     Args:
         form: of the operands.
         rows: of an average group, see ``rows_of_a_group``.
-        shape: of the result; along "k" of a group's.
+        size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         multiprocessors: of the GPU.
     """
-    columns = shape[-1]
+    columns = size[-1]
     if form.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
@@ -212,22 +212,22 @@ def choose(form: Form, rows: float, shape: tuple[int, int], depth: int, multipro
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
     wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
-    wasted = -columns % wide.tile_n
+    outside = -columns % wide.tile_n  # of C, if all tiles are wide
     if form == Form("m", "k"):
-        # What lies at groups' ends counts where they are small, and in larger ones where nothing else is in the way;
-        # but with one block of C to stage, stores take too long to hide behind few products.
-        if depth > 512 and (rows <= 1024 or (rows <= 4096 and 128 * wasted <= columns)):
+        # What lies at groups' ends counts where they are small. In larger ones it was ahead where nearly all tiles are
+        # wide. With one block of C to stage, stores take too long to hide behind few products.
+        if depth > 512 and (rows <= 1024 or (rows <= 4096 and 128 * outside <= columns)):
             return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
     elif form == Form("m", "n"):
-        if rows <= 512 and 64 * wasted <= columns:
+        if rows <= 512 and 64 * outside <= columns:
             return wide
-    elif 16 * wasted <= columns and _shared_out_evenly(wide, shape, multiprocessors // wide.cluster):
+    elif 16 * outside <= columns and _shared_out_evenly(wide, size, multiprocessors // wide.cluster):
         return wide
     return CuteConfig(128, 128, 64, 2, 6, PINGPONG)
 
 
-def _shared_out_evenly(config: CuteConfig, shape: tuple[int, int], clusters: int) -> bool:
+def _shared_out_evenly(config: CuteConfig, size: tuple[int, int], clusters: int) -> bool:
     """Whether all clusters take the same number of every group's tiles, along "k": then none has more of the deep
     groups than another."""
-    tiles_m, tiles_n = (-(-size // tile) for size, tile in zip(shape, (config.tile_m, config.tile_n)))
+    tiles_m, tiles_n = (-(-extent // tile) for extent, tile in zip(size, (config.tile_m, config.tile_n)))
     return (tiles_m // 2 * tiles_n + tiles_m % 2 * -(-tiles_n // 2)) % clusters == 0

@@ -15,8 +15,8 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Beside what is offered: what cuts its tiles to fit, without the one or both; strips of 4; those of few rows without
-# windows, as they are chosen; two more widths of 64 rows, one of them in clusters, which may suit large groups.
+# Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; strips of 4; those of few
+# rows without windows, as they are chosen; two more widths of 64 rows, one in clusters, which may suit large groups.
 SWEPT = (
     *CONFIGS,
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
@@ -97,12 +97,12 @@ def ranking(row: Row, entry: Mapping) -> str:
 
 def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
     """What `grouped_cute.choose` says for a pass of a row."""
-    form, shape, depth = {
+    form, size, depth = {
         "forward": (grouped_cute.Form("m", "k", operand_bytes), (row.total_m, row.N), row.K),
         "dA": (grouped_cute.Form("m", "n"), (row.total_m, row.K), row.N),
         "dB": (grouped_cute.Form("k", "n"), (row.N, row.K), row.total_m),
     }[of]
-    return grouped_cute.choose(form, row.total_m / row.groups, shape, depth)
+    return grouped_cute.choose(form, row.total_m / row.groups, size, depth)
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:

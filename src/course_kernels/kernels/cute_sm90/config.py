@@ -63,7 +63,7 @@ class CuteConfig:
 
     @property
     def name(self) -> str:
-        """Short name: tile, cluster, stages, schedule."""
+        """Short name: tile, cluster, stages, schedule, strip; then what is not so by default."""
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster}_{self.stages}_{self.schedule}_{self.strip}"
             + "_window" * self.window

@@ -45,35 +45,40 @@ def make_store(c: cute.Tensor, along: str, store_blocks: int):
     return layout, atom, coords
 
 
+def blocks_of(cut, cols: int) -> int:
+    """Blocks of ``cols`` columns of C that each warp group stores of a tile."""
+    return cut.tile_m // MMA_ROWS // cut.sharing_groups * (cut.tile_n // cols)
+
+
 @cute.jit
-def first_row(config: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Constexpr[int]) -> Int32:
+def first_row(cut: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Constexpr[int]) -> Int32:
     """Where a warp group's ``i``-th 64 rows of a tile begin: those that share a tile take turns."""
-    row = tile.row + i * MMA_ROWS * config.sharing_groups
-    if cutlass.const_expr(config.sharing_groups > 1):
+    row = tile.row + i * MMA_ROWS * cut.sharing_groups
+    if cutlass.const_expr(cut.sharing_groups > 1):
         row += group * MMA_ROWS
     return row
 
 
 @cute.jit
-def scale_tile(config: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
+def scale_tile(cut: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
     """Multiply a warp group's part of a tile with the factors of its rows and columns. What lies outside of the result
     is multiplied with the last factor inside, and not stored."""
     # A thread holds pairs of columns, eight apart, of two rows, eight apart: wgmma's layout.
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
     col, last_col = tile.col + thread % 4 * 2, cute.size(scales.cols, mode=[1]) - 2
-    cols = cute.make_rmem_tensor((2, config.tile_n // 8), Float32)
-    for j in cutlass.range_constexpr(config.tile_n // 8):
+    cols = cute.make_rmem_tensor((2, cut.tile_n // 8), Float32)
+    for j in cutlass.range_constexpr(cut.tile_n // 8):
         pair = cutlass.min(col + 8 * j, last_col) // 2
         cute.autovec_copy(cute.local_tile(scales.cols, (1, 2), (tile.group, pair))[0, None], cols[None, j])
-    for i in cutlass.range_constexpr(config.tile_m // MMA_ROWS // config.sharing_groups):
+    for i in cutlass.range_constexpr(cut.tile_m // MMA_ROWS // cut.sharing_groups):
         part = cute.make_tensor(
-            acc.iterator + i * (MMA_ROWS * config.tile_n // WARP_GROUP), cute.make_layout((2, 2, config.tile_n // 8))
+            acc.iterator + i * (MMA_ROWS * cut.tile_n // WARP_GROUP), cute.make_layout((2, 2, cut.tile_n // 8))
         )
-        row = first_row(config, tile, group, i) + thread // 32 * 16 + thread % 32 // 4
+        row = first_row(cut, tile, group, i) + thread // 32 * 16 + thread % 32 // 4
         for half in cutlass.range_constexpr(2):
             factor = scales.rows[cutlass.min(row + 8 * half, tile.end - 1)]
-            for j in cutlass.range_constexpr(config.tile_n // 8):
+            for j in cutlass.range_constexpr(cut.tile_n // 8):
                 for v in cutlass.range_constexpr(2):
                     part[v, half, j] = part[v, half, j] * factor * cols[v, j]
 
@@ -81,6 +86,7 @@ def scale_tile(config: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: 
 @cute.jit
 def store_tile(
     config: cutlass.Constexpr,
+    cut: cutlass.Constexpr,
     along: cutlass.Constexpr,
     tile: Tile,
     acc: cute.Tensor,
@@ -88,41 +94,45 @@ def store_tile(
     c: cute.Tensor,
     c_shared: cute.Tensor,
 ):
-    """Round a warp group's part of a tile once and store what lies inside the group's result. Called by whole warp
-    groups."""
+    """Round a warp group's part of a tile, whose shape ``cut`` is, once and store what lies inside the group's result.
+    Called by whole warp groups."""
     dtype, cols = c_shared.element_type, store_cols(c_shared.element_type)
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
     together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
     store_blocks = cute.size(c_shared, mode=[2]) // 2
+    # Stores that may still read when a block is overwritten. Every tile begins with the first block: if a tile, of any
+    # shape, may have ended with it, that one's store has to be waited for.
+    reading = store_blocks - 1
+    at_first = 0 if any(blocks_of(each, cols) % store_blocks for each in config.shapes) else reading
 
     # Where wgmma left a thread's accumulators of 64 x cols, and where they go. The layout is that of 16-bit values.
     to_shared = cute.make_tiled_copy_S(
         hopper_helpers.get_smem_store_op(LayoutEnum.ROW_MAJOR, dtype, Float32),
         cute.make_tiled_copy_C_atom(
-            cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), Float16), make_mma(Float16, config.tile_n, 1)
+            cute.make_copy_atom(warp.StMatrix8x8x16bOp(False, 4), Float16), make_mma(Float16, cut.tile_n, 1)
         ),
     ).get_slice(thread)
     shared = to_shared.partition_D(c_shared)
     part = cute.make_rmem_tensor(to_shared.partition_S(c_shared).shape[:3], Float32)
     rounded = cute.make_rmem_tensor(part.shape, dtype)
 
-    for i in cutlass.range_constexpr(config.tile_m // MMA_ROWS // config.sharing_groups):
-        row = first_row(config, tile, group, i)
+    for i in cutlass.range_constexpr(cut.tile_m // MMA_ROWS // cut.sharing_groups):
+        row = first_row(cut, tile, group, i)
         if cutlass.const_expr(along == "m"):
             part_of_c = open_at(c, 0, row, tile.end, tile.col)
         else:
             part_of_c = cute.domain_offset((row, tile.col), c[None, None, tile.group])
         blocks = cute.zipped_divide(part_of_c, (MMA_ROWS, cols))
         source, target = cpasync.tma_partition(c_atom, 0, cute.make_layout(1), cute.group_modes(c_shared, 0, 2), blocks)
-        for j in cutlass.range_constexpr(config.tile_n // cols):
-            number = i * (config.tile_n // cols) + j
+        for j in cutlass.range_constexpr(cut.tile_n // cols):
+            number = i * (cut.tile_n // cols) + j
             for v in cutlass.range_constexpr(cute.size(part)):
                 part[v] = acc[number * cute.size(part) + v]
             rounded.store(part.load().to(dtype))
             buffer = group * store_blocks + number % store_blocks
             if thread < 32:
-                cute.arch.cp_async_bulk_wait_group(store_blocks - 1, read=True)
+                cute.arch.cp_async_bulk_wait_group(reading if number else at_first, read=True)
             together.arrive_and_wait()
             cute.copy(to_shared, rounded, shared[None, None, None, buffer])
             cute.arch.fence_proxy("async.shared", space="cta")

@@ -134,6 +134,7 @@ class HopperGroupedGemm:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
+            # Those of most tiles; what others need besides is fetched with their first loads.
             a, b = shapes[0].a, shapes[0].b
             for atom in (a.atom, b.atom, a.half_atom, b.half_atom)[: 2 * config.cluster]:
                 cpasync.prefetch_descriptor(atom)
@@ -255,7 +256,7 @@ class HopperGroupedGemm:
             finish_tile(ring, done)
         if cutlass.const_expr(scales is not None):
             scale_tile(cut, tile, acc, scales)
-        store_tile(cut, self.along, tile, acc, c_atom, c_coords, c_shared)
+        store_tile(config, cut, self.along, tile, acc, c_atom, c_coords, c_shared)
         return state, window
 
 

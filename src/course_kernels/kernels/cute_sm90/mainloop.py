@@ -79,16 +79,16 @@ class Shape(NamedTuple):
 
 
 def make_shape(
-    config, pitch: int, a: cute.Tensor, b: cute.Tensor, a_across: bool, b_across: bool, product_cols: int
+    cut, pitch: int, a: cute.Tensor, b: cute.Tensor, a_across: bool, b_across: bool, product_cols: int
 ) -> Shape:
-    """The shape of a configuration's tiles. A stage begins ``pitch`` elements after the one before it, and has a block
+    """Tiles of the shape ``cut``. A stage begins ``pitch`` elements after the one before it, and has a block
     of A and one of B."""
-    a_layout = shared_layout(a.element_type, config.tile_m, config.tile_k, config.stages, a_across, pitch)
-    b_layout = shared_layout(b.element_type, config.tile_n, config.tile_k, config.stages, b_across, pitch)
+    a_layout = shared_layout(a.element_type, cut.tile_m, cut.tile_k, cut.stages, a_across, pitch)
+    b_layout = shared_layout(b.element_type, cut.tile_n, cut.tile_k, cut.stages, b_across, pitch)
     return Shape(
-        make_mma(a.element_type, product_cols, config.sharing_groups, a_across, b_across),
-        make_load(a, a_layout, config.tile_m, config.tile_k, config.cluster),
-        make_load(b, b_layout, config.tile_n, config.tile_k, config.cluster),
+        make_mma(a.element_type, product_cols, cut.sharing_groups, a_across, b_across),
+        make_load(a, a_layout, cut.tile_m, cut.tile_k, cut.cluster),
+        make_load(b, b_layout, cut.tile_n, cut.tile_k, cut.cluster),
         a_layout,
         b_layout,
     )
@@ -127,25 +127,25 @@ def filled_by(ring: pipeline.PipelineTmaAsync, stage_bytes: int) -> pipeline.Pip
 
 
 @cute.jit
-def a_blocks(config: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: cute.Tensor) -> cute.Tensor:
+def a_blocks(cut: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: cute.Tensor) -> cute.Tensor:
     """A tile's blocks of A, one after the other along K."""
     if cutlass.const_expr(along == "k"):
         lines = open_at(a, 1, tile.start, tile.end, tile.row)
-    elif cutlass.const_expr(config.window):
+    elif cutlass.const_expr(cut.window):
         lines = open_at(a, 0, tile.row, tile.end, 0)
     else:
         lines = cute.domain_offset((tile.row, 0), a)
-    return cute.local_tile(lines, (config.tile_m, config.tile_k), (0, None))
+    return cute.local_tile(lines, (cut.tile_m, cut.tile_k), (0, None))
 
 
 @cute.jit
-def b_blocks(config: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: cute.Tensor) -> cute.Tensor:
+def b_blocks(cut: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: cute.Tensor) -> cute.Tensor:
     """A tile's blocks of B."""
     if cutlass.const_expr(along == "k"):
         lines = open_at(b, 1, tile.start, tile.end, tile.col)
     else:
         lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
-    return cute.local_tile(lines, (config.tile_n, config.tile_k), (0, None))
+    return cute.local_tile(lines, (cut.tile_n, cut.tile_k), (0, None))
 
 
 @cute.jit
@@ -173,7 +173,7 @@ def load_block(
 
 @cute.jit
 def load_tile(
-    config: cutlass.Constexpr,
+    cut: cutlass.Constexpr,
     along: cutlass.Constexpr,
     tile: Tile,
     ring: pipeline.PipelineAsync,
@@ -182,24 +182,24 @@ def load_tile(
     a_shared: cute.Tensor,
     b_shared: cute.Tensor,
 ) -> pipeline.PipelineState:
-    """Bring all blocks of a tile, one after the other, into stages as they become free. Called by one warp.
+    """Bring all blocks of a tile, whose shape ``cut`` is, into stages as they become free. Called by one warp.
 
     A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" the operands
     are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and may arrive as they are,
     or as zeros through a window. With groups along "k" both are windows: the next group's depth has to be zeros.
     """
     element_bytes = a_shared.element_type.width // 8
-    ring = filled_by(ring, (config.tile_m + config.tile_n) * config.tile_k * element_bytes)
+    ring = filled_by(ring, (cut.tile_m + cut.tile_n) * cut.tile_k * element_bytes)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
     a, b = shape.a, shape.b
-    a_own = loads_of(a.atom, 0, 1, a_blocks(config, along, tile, a.lines), a_shared)
-    b_own = loads_of(b.atom, 0, 1, b_blocks(config, along, tile, b.lines), b_shared)
-    a_half = loads_of(a.half_atom, rank, config.cluster, a_blocks(config, along, tile, a.half_lines), a_shared)
-    b_half = loads_of(b.half_atom, rank, config.cluster, b_blocks(config, along, tile, b.half_lines), b_shared)
+    a_own = loads_of(a.atom, 0, 1, a_blocks(cut, along, tile, a.lines), a_shared)
+    b_own = loads_of(b.atom, 0, 1, b_blocks(cut, along, tile, b.lines), b_shared)
+    a_half = loads_of(a.half_atom, rank, cut.cluster, a_blocks(cut, along, tile, a.half_lines), a_shared)
+    b_half = loads_of(b.half_atom, rank, cut.cluster, b_blocks(cut, along, tile, b.half_lines), b_shared)
     for k in cutlass.range(tile.blocks, unroll=1):
         ring.producer_acquire(state)
         full = ring.producer_get_barrier(state)
-        if cutlass.const_expr(config.cluster == 1):
+        if cutlass.const_expr(cut.cluster == 1):
             load_block(a.atom, a_own, k, state.index, full)
             load_block(b.atom, b_own, k, state.index, full)
         elif tile.beside:

@@ -2,7 +2,7 @@
 
 The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other (one
 tile, where a cluster is one CTA). A group whose rows of tiles are odd in number has the last of them cut into cluster
-tiles of two tiles side by side. So are flat tiles, which come last of all.
+tiles of two tiles side by side. Flat tiles, too, lie side by side; they are the last of their group.
 Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them.
 
 The lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
@@ -72,8 +72,8 @@ def tile_rows(config: cutlass.Constexpr, rows: Int32) -> Int32:
 
 
 @cute.jit
-def high_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
-    """Cluster tiles of a result of ``rows`` and ``cols`` that are not flat."""
+def full_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
+    """Cluster tiles of a result of ``rows`` and ``cols``; flat ones are not counted."""
     tiles_m, tiles_n = tile_rows(config, rows), cute.ceil_div(cols, config.tile_n)
     if cutlass.const_expr(config.cluster == 1):
         return tiles_m * tiles_n
@@ -83,7 +83,7 @@ def high_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
 @cute.jit
 def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
     """Cluster tiles of a result of ``rows`` and ``cols``."""
-    tiles = high_tiles(config, rows, cols)
+    tiles = full_tiles(config, rows, cols)
     if cutlass.const_expr(config.flat):
         flat = cute.ceil_div(cols, config.cluster * config.flat)
         tiles += flat * Int32(rows > tile_rows(config, rows) * config.tile_m)
@@ -212,7 +212,7 @@ def find_tile(
         if col >= wide:
             shape, first_col = Int32(1), first_col - (col - wide) * saved
     if cutlass.const_expr(config.flat):
-        flat = in_group - high_tiles(config, end - start, problem.N)
+        flat = in_group - full_tiles(config, end - start, problem.N)
         if flat >= 0:
             shape, beside = Int32(len(config.shapes) - 1), Boolean(True)
             row, first_col = first_row + tiles_m * config.tile_m, (config.cluster * flat + rank) * config.flat
