@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,6 +119,33 @@ def test_graph_of_a_plan_replays_what_was_captured():
     graph.replay()
     for c, a, b in zip(plan.out, group_A, group_B):
         assert_exact(c, a, b)
+
+
+def test_rounds_are_whole_and_no_function_always_follows_the_same(monkeypatch):
+    """With a clock of calls for the device's."""
+    called = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.calls = list(called)
+
+        def elapsed_time(self, end):
+            return float(ord(*end.calls[len(self.calls) :]))  # what was called in between, one function
+
+    cuda = SimpleNamespace(Event=Event, synchronize=lambda: None)
+    flush = SimpleNamespace(zero_=lambda: None)
+    monkeypatch.setattr(timing, "torch", SimpleNamespace(cuda=cuda, int32=None, empty=lambda *_, **__: flush))
+    names = "abcd"
+    times = timing.interleaved_us({name: lambda name=name: called.append(name) for name in names}, repeats=40)
+    assert times == {name: [ord(name) * 1e3] * 40 for name in names}
+    rounds = [called[i : i + len(names)] for i in range(0, len(called), len(names))]
+    assert all(sorted(each) == list(names) for each in rounds)
+    for name in names:
+        before = {called[i - 1] for i, other in enumerate(called) if i and other == name}
+        assert before >= set(names) - {name}
 
 
 @pytest.mark.gpu

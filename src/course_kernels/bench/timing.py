@@ -26,8 +26,8 @@ def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDA
 
 
 def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60) -> dict[str, list[float]]:
-    """Time several functions in turn, so that clock drift meets them all alike, each time in another order: a function
-    that follows one that draws much power finds a slower clock.
+    """Time several functions in turn, so that clock drift meets them all alike, and each time in another order, so that
+    none always follows the same one, which may leave it a slower clock.
 
     Args:
         functions: name → callable that enqueues the work, already warm.

@@ -1,7 +1,7 @@
 """The Hopper kernel's clusters in three pictures: what two CTAs share, which tiles they take together, and how these
 are cut to fit.
 
-Both follow from the configuration; nothing in here was measured.
+All follow from the configuration; nothing in here was measured.
 """
 
 from __future__ import annotations
