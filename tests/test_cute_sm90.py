@@ -22,7 +22,7 @@ NAMES = [config.name for config in CONFIGS]
 # What groups lie along, and what is contiguous in B.
 KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
 # Of the gradients' kernels, one with each schedule.
-CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG)]
+CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)]
 NARROW = CuteConfig(128, 192, 64, 2, 4, PINGPONG, narrow=128)
 
 
@@ -56,6 +56,9 @@ def test_names_tell_configurations_apart():
         (dict(flat=256), "flat tiles: tile_m is a multiple of 128 where cooperative, got 64"),
         (dict(tile_n=128, flat=320, schedule=PINGPONG), "flat tiles: tile_n is 64, 128, 192 or 256, got 320"),
         (dict(tile_n=128, stages=6, flat=256, schedule=PINGPONG), "6 stages need 262144 bytes"),
+        (dict(halved=True), "halved tiles: tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_n=128, narrow=64, halved=True), "halved is False where there are narrow or flat tiles, got True"),
+        (dict(tile_n=128, flat=128, halved=True), "halved is False where there are narrow or flat tiles, got True"),
     ],
 )
 def test_what_cannot_be_built_is_said(changes, said):
@@ -81,12 +84,14 @@ def test_what_cannot_be_built_for_8_bits_is_said(config, said):
 @pytest.mark.parametrize("along, b_major", KINDS)
 def test_configurations_to_choose_from(along, b_major):
     found = configs_for(along, b_major)
-    assert set(found) <= set(CONFIGS)
+    assert {dataclasses.replace(config, halved=False) for config in found} <= {
+        dataclasses.replace(config, halved=False) for config in CONFIGS
+    }
     assert {config.schedule for config in found} == {COOPERATIVE, PINGPONG}
     # A weight's gradient has no groups of few rows.
     assert any(config.tile_m == 64 for config in found) == (along == "m")
-    assert any(config.flat for config in found) == (along == "m")
-    assert set(CROSS) <= set(found)
+    assert any(config.flat for config in found) == any(config.halved for config in found) == (along == "m")
+    assert {config for config in CROSS if config.halved <= (along == "m")} <= set(found)
 
 
 def test_configurations_to_choose_from_for_8_bits():
@@ -114,6 +119,9 @@ def test_a_stage_has_room_for_tiles_of_every_shape():
     assert [(each.tile_m, each.tile_n) for each in config.shapes] == [(128, 192), (128, 128), (64, 256)]
     assert config.stage_lines == 320
     assert dataclasses.replace(config, tile_n=128, narrow=64).stage_lines == 320
+    halved = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)
+    assert [(each.tile_m, each.tile_n, each.halved) for each in halved.shapes] == [(128, 192, False), (64, 192, False)]
+    assert halved.stage_lines == 320
     # One block of C for each warp group where there is no room for two.
     assert [dataclasses.replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
     assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
@@ -156,15 +164,18 @@ def test_what_cannot_be_built_is_refused(kernel):
     flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, flat=256)
     with pytest.raises(ValueError, match="config: flat is 0 where offsets_along is 'k', got 256"):
         kernel.compile_for(flat, "bfloat16", offsets_along="k")
+    halved = dataclasses.replace(flat, flat=0, halved=True)
+    with pytest.raises(ValueError, match="config: halved is False where offsets_along is 'k', got True"):
+        kernel.compile_for(halved, "bfloat16", offsets_along="k")
 
 
 def check_products(ptx, config, a_across, b_across):
     """For each shape of tiles, one set of products for a tile's first stage and one for the others, each of as many as
     a stage takes."""
     assert ".target sm_90a" in ptx
-    products = {
-        each.tile_n: 2 * (each.tile_m // 64 // config.sharing_groups) * (config.tile_k // 16) for each in config.shapes
-    }
+    products = Counter()
+    for each in config.shapes:
+        products[each.tile_n] += 2 * (each.tile_m // 64 // config.sharing_groups) * (config.tile_k // 16)
     found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.bf16\.bf16", ptx)
     assert Counter(map(int, found)) == products
     # The last two numbers of a product say which operands are laid out across their depth.
@@ -223,7 +234,9 @@ def test_weights_stored_row_by_row(ptx_of, config):
     assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3] * (shape.tile_n // 64))
 
 
-@pytest.mark.parametrize("config", [*CROSS, NARROW], ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    "config", [*(dataclasses.replace(each, halved=False) for each in CROSS), NARROW], ids=lambda config: config.name
+)
 @pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
 def test_groups_along_k(ptx_of, config, out_dtype):
     ptx = ptx_of(config, "bfloat16", out_dtype, offsets_along="k")
@@ -273,9 +286,9 @@ def test_strips_are_part_of_the_kernel(ptx_of):
 
 def check_scaling(ptx, config):
     """Two factors for each accumulator, of which those of columns come in pairs."""
-    rows = config.tile_m // config.sharing_groups
-    assert ptx.count("mul.f32") == 2 * rows * config.tile_n // 128
-    assert ptx.count("ld.global.v2.b32") == config.tile_n // 8
+    sums = sum(each.tile_m // config.sharing_groups * each.tile_n for each in config.shapes)
+    assert ptx.count("mul.f32") == 2 * sums // 128
+    assert ptx.count("ld.global.v2.b32") == sum(each.tile_n for each in config.shapes) // 8
 
 
 @pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])

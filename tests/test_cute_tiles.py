@@ -23,6 +23,7 @@ LANES = 32
 SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, strip=2)  # the scheduler does not mind the size
 ALONE = replace(SMALL, cluster=1)
 FITTED = replace(SMALL, tile_n=12, narrow=8, flat=16)
+HALVED = {"halved": replace(SMALL, halved=True), "halved alone": replace(ALONE, halved=True)}
 KINDS = {
     "pairs": SMALL, "alone": ALONE, "fitted": FITTED, "fitted alone": replace(FITTED, cluster=1),
     "narrow": replace(FITTED, flat=0), "flat": replace(FITTED, narrow=0),
@@ -36,6 +37,7 @@ class Warp:
 
     def __init__(self):
         self.rank = 0
+        self.clusters = 1
         self._me = threading.local()
         self._handed = [[None] * LANES, [None] * LANES]
 
@@ -85,6 +87,7 @@ class Warp:
             vote_ballot_sync=lambda vote: sum(bool(each) << i for i, each in enumerate(self.exchange("vote", vote))),
             popc=int.bit_count,
             block_in_cluster_idx=lambda: (self.rank, 0, 0),
+            grid_dim=lambda: (None, None, self.clusters),
         )
 
 
@@ -114,7 +117,7 @@ def walked(scheduler, warp, config, along, problem, clusters=1):
             tiles.append(tile)
             number += clusters
 
-    found = []
+    found, warp.clusters = [], clusters
     for cluster in range(clusters):
         ranks = []
         for warp.rank in range(config.cluster):
@@ -148,10 +151,24 @@ def columns_of(config, N):
     return [(sum(widths[:i]), int(i >= count - narrow)) for i in range(count)]
 
 
+def first_half(config, problem, clusters):
+    """From which number on cluster tiles are cut in two; infinity where none are."""
+    counts, cols = {}, -(-problem.N // config.tile_n)
+    for g, first, last, *_ in groups_of("m", problem):
+        high, odd = divmod(-(-(last - first) // config.tile_m), config.cluster)
+        counts[g] = high * cols + odd * -(-cols // 2)
+    of_last_groups = sum(count for g, count in counts.items() if g // LANES == (len(problem.offs) - 1) // LANES)
+    total = sum(counts.values())
+    left = total % clusters
+    return total - left if 0 < left <= min(clusters // 2, of_last_groups) else float("inf")
+
+
 def check_walk(config, along, problem, clusters):
     """Every tile of every group is some CTA's, and no other's; only a row that has no row below it, or one of flat
-    tiles, is taken side by side, where the last tile of an odd number has nothing beside it."""
-    seen, wanted = Counter(), {}
+    tiles, is taken side by side, where the last tile of an odd number has nothing beside it. The last wave's tiles are
+    halves, if there are clusters for them. Returns how many cluster tiles were."""
+    seen, wanted, halves = Counter(), {}, 0
+    first_cut = first_half(config, problem, len(clusters)) if config.halved else float("inf")
     for g, first, last, start, end in groups_of(along, problem):
         blocks = -(-(problem.K if along == "m" else end - start) // config.tile_k)
         rows = list(range(first, last, config.tile_m))
@@ -162,23 +179,35 @@ def check_walk(config, along, problem, clusters):
         for row, (col, shape) in itertools.product(rows, columns_of(config, problem.N)):
             beside = config.cluster == 2 and len(rows) % 2 == 1 and row == rows[-1]
             wanted[g, row, col] = (shape, beside, start, end, blocks)
-    for tiles in itertools.chain(*clusters):
-        for tile in tiles:
-            at = (tile.group, tile.row, tile.col)
-            if at not in wanted:
-                outside = tile.beside and tile is tiles[1] and tile.col >= problem.N
-                assert outside, f"{tile} lies nowhere"
-                # Its CTA goes the same way as the other.
-                assert tile._replace(shape=0, col=0) == tiles[0]._replace(shape=0, col=0)
-                continue
-            seen[at] += 1
-            assert (tile.shape, tile.beside, tile.start, tile.end, tile.blocks) == wanted[at]
-        if len(tiles) == 2:
-            below, right = tiles[1].row - tiles[0].row, tiles[1].col - tiles[0].col
-            width = config.shapes[tiles[0].shape].tile_n
-            assert (below, right) == ((0, width) if tiles[0].beside else (config.tile_m, 0))
-            assert tiles[0].group == tiles[1].group
-    assert {at: seen[at] for at in wanted} == dict.fromkeys(wanted, 1)
+    low = config.tile_m // 2
+    for cluster, taken in enumerate(clusters):
+        for i, tiles in enumerate(taken):
+            cut = cluster + i * len(clusters) >= first_cut
+            halves += cut
+            for tile in tiles:
+                row = tile.row
+                if cut:
+                    assert tile.shape == len(config.shapes) - 1
+                    first = next(first for g, first, *_ in groups_of(along, problem) if g == tile.group)
+                    row -= (row - first) % config.tile_m
+                at = (tile.group, row, tile.col)
+                if at not in wanted:
+                    outside = tile.beside and tile is tiles[1] and tile.col >= problem.N
+                    assert outside, f"{tile} lies nowhere"
+                    # Its CTA goes the same way as the other.
+                    assert tile._replace(shape=0, col=0) == tiles[0]._replace(shape=0, col=0)
+                    continue
+                for upper in (row, row + low):
+                    seen[at, upper] += not cut or upper == tile.row
+                assert (0 if cut else tile.shape, tile.beside, tile.start, tile.end, tile.blocks) == wanted[at]
+            if len(tiles) == 2:
+                below, right = tiles[1].row - tiles[0].row, tiles[1].col - tiles[0].col
+                shape = config.shapes[tiles[0].shape]
+                assert (below, right) == ((0, shape.tile_n) if tiles[0].beside else (shape.tile_m, 0))
+                assert tiles[0].group == tiles[1].group
+    both = {(at, upper): seen[at, upper] for at in wanted for upper in (at[1], at[1] + low)}
+    assert both == dict.fromkeys(both, 1)
+    return halves
 
 
 @pytest.mark.parametrize("N", [1, 16, 24, 28, 33], ids=lambda N: f"N={N}")
@@ -193,6 +222,35 @@ def test_every_tile_of_groups_along_m_once(scheduler, warp, config, N):
 def test_every_tile_of_groups_along_k_once(scheduler, warp, config, M):
     problem = problem_of(scheduler, "k", (0, 5, 0, 0, 16, 33, 0, 1, 0), N=M + 3, M=M)
     check_walk(config, "k", problem, walked(scheduler, warp, config, "k", problem, clusters=3))
+
+
+def halves_of(scheduler, warp, config, sizes, clusters, N):
+    """How many cluster tiles are halves, and of how many in all."""
+    problem = problem_of(scheduler, "m", sizes, N)
+    found = walked(scheduler, warp, config, "m", problem, clusters)
+    return check_walk(config, "m", problem, found), sum(map(len, found))
+
+
+@pytest.mark.parametrize("config", HALVED.values(), ids=HALVED)
+def test_the_last_waves_tiles_are_halves_if_each_finds_a_cluster(scheduler, warp, config):
+    cut = set()
+    for clusters, N in ((2, 17), (3, 17), (7, 17), (7, 8), (16, 8)):
+        halves, count = halves_of(scheduler, warp, config, (5, 0, 40, 31, 24), clusters, N=N)
+        assert halves in (0, 2 * ((count - halves // 2) % clusters))
+        cut.add(halves > 0)
+    assert cut == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "clusters", "halves"),
+    [((8,) * 5, 4, 2), ((8,) * 6, 4, 4), ((8,) * 7, 4, 0), ((8,) * 4, 4, 0), ((8,), 4, 2), ((8,) * 33, 16, 2),
+     ((8,) * 35, 15, 0), ((8,) * 5 + (0,) * 60, 4, 0)],
+    ids=["one left", "half a wave left", "more left", "none left", "nothing but the last wave", "in the last 32 groups",
+         "begins before them", "ends before them"],
+)  # fmt: skip
+def test_which_waves_are_cut_in_two(scheduler, warp, sizes, clusters, halves):
+    found, count = halves_of(scheduler, warp, HALVED["halved"], sizes, clusters, N=8)
+    assert (found, count) == (halves, sum(size > 0 for size in sizes) + halves // 2)
 
 
 @pytest.mark.parametrize("along", ["m", "k"])
@@ -240,7 +298,8 @@ def test_the_order_within_a_group(scheduler, warp):
     found = places(one_strip, walked(scheduler, warp, one_strip, "m", problem))
     assert found == [pair(0, 0), pair(2, 0), pair(0, 1), pair(2, 1), beside(4, 0), pair(0, 2), pair(2, 2), beside(4, 2)]
     found = places(two_strips, walked(scheduler, warp, two_strips, "m", problem))
-    assert found == [pair(0, 0), pair(0, 1), pair(0, 2), pair(2, 0), pair(2, 1), beside(4, 0), pair(2, 2), beside(4, 2)]
+    backwards = [beside(4, 2), pair(2, 2), beside(4, 0), pair(2, 1), pair(2, 0)]
+    assert found == [pair(0, 0), pair(0, 1), pair(0, 2), *backwards]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)

@@ -89,7 +89,7 @@ def kernels_walk(config, rows, columns):
     """Tiles that the kernel's own scheduler finds for the CTAs of each cluster, with one group and one lane."""
     arch = SimpleNamespace(shuffle_sync=lambda value, lane: value)
     scheduler = plain_scheduler.load(arch)
-    scheduler.find_group = lambda config, along, problem, window, number: (window, 0)
+    scheduler.find_group = lambda config, along, problem, window, number: (window, 0, number, -1)
     start = 1000
     # Others come before: their 7 cluster tiles have been handed out.
     count = scheduler.cluster_tiles(config, rows, columns)

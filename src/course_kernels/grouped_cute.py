@@ -211,19 +211,21 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiproc
         return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
-    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+    halved = form.offsets_along == "m"
+    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=halved)
     outside = -columns % wide.tile_n  # of C, if all tiles are wide
     if form == Form("m", "k"):
-        # What lies at groups' ends counts where they are small. In larger ones it was ahead where nearly all tiles are
-        # wide. With one block of C to stage, stores take too long to hide behind few products.
-        if depth > 512 and (rows <= 1024 or (rows <= 4096 and 128 * outside <= columns)):
+        # Nothing is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles
+        # read less, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
+        # stores take too long to hide behind few products.
+        if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
             return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
     elif form == Form("m", "n"):
         if rows <= 512 and 64 * outside <= columns:
             return wide
     elif 16 * outside <= columns and _shared_out_evenly(wide, size, multiprocessors // wide.cluster):
         return wide
-    return CuteConfig(128, 128, 64, 2, 6, PINGPONG)
+    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, halved=halved)
 
 
 def _shared_out_evenly(config: CuteConfig, size: tuple[int, int], clusters: int) -> bool:

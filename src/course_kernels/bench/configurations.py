@@ -15,13 +15,14 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; strips of 4; those of few
-# rows without windows, as they are chosen; two more widths of 64 rows, one in clusters, which may suit large groups.
+# Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; those with halves without;
+# those of few rows without windows, as they are chosen; two more widths of 64 rows, one in clusters, which may suit large
+# groups.
 SWEPT = (
     *CONFIGS,
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG),
-    CuteConfig(128, 128, 64, 2, 6, PINGPONG, strip=4),
+    *(replace(config, halved=False) for config in CONFIGS if config.halved),
     *(replace(config, window=False) for config in CONFIGS if config.window),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
@@ -48,7 +49,7 @@ class Configured(Ours):
         too little with others where they do not form a cluster, and have no place along "k"."""
         tall = self.config.tile_m >= 128
         if along == "k":
-            return tall and not self.config.flat
+            return tall and not self.config.flat and not self.config.halved
         return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:

@@ -147,13 +147,14 @@ def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
         return Box(row * config.tile_m, left, config.tile_m, width)
 
     high, found = tiles_m // 2, []
-    for first in range(0, max(high, 1), config.strip):
-        strip = range(first, min(first + config.strip, high))
+    for number, first in enumerate(range(0, max(high, 1), config.strip)):
+        strip, of_strip = range(first, min(first + config.strip, high)), []
         for left in range(0, len(across), 2):  # two columns at a time
             for col in range(left, min(left + 2, len(across))):
-                found += [(tile(2 * row, col), tile(2 * row + 1, col)) for row in strip]
+                of_strip += [(tile(2 * row, col), tile(2 * row + 1, col)) for row in strip]
             if tiles_m % 2 and strip.stop == high:
-                found.append((tile(tiles_m - 1, left), tile(tiles_m - 1, left + 1)))
+                of_strip.append((tile(tiles_m - 1, left), tile(tiles_m - 1, left + 1)))
+        found += of_strip[::-1] if number % 2 else of_strip
     for left in range(0, columns, 2 * config.flat) if flat else ():
         first, second = (Box(tiles_m * config.tile_m, left + rank * config.flat, flat, config.flat) for rank in (0, 1))
         found.append((first, second))

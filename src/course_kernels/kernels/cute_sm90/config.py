@@ -36,6 +36,8 @@ class CuteConfig:
             all of C is covered.
         flat: columns of flat tiles, 0 for none. A group's last rows, where they fill at most half a row of tiles, get
             tiles of half the rows and this many columns: the other half is not multiplied. Where groups lie along M.
+        halved: whether the last wave's cluster tiles are cut in two, into tiles of half the rows, where a cluster is
+            left for each half. Where groups lie along M, and there are no narrow or flat tiles.
     """
 
     tile_m: int = 128
@@ -48,13 +50,15 @@ class CuteConfig:
     window: bool = False
     narrow: int = 0
     flat: int = 0
+    halved: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
-        """The configuration as it is for tiles of each shape: most tiles', narrow ones', flat ones'."""
-        most = replace(self, narrow=0, flat=0)
+        """The configuration as it is for tiles of each shape: most tiles', narrow ones', flat ones' or halves'."""
+        most = replace(self, narrow=0, flat=0, halved=False)
         narrow = (replace(most, tile_n=self.narrow),) * bool(self.narrow)
-        return most, *narrow, *((replace(most, tile_m=self.tile_m // 2, tile_n=self.flat),) * bool(self.flat))
+        low = (replace(most, tile_m=self.tile_m // 2, tile_n=self.flat or self.tile_n),)
+        return most, *narrow, *(low * bool(self.flat or self.halved))
 
     @property
     def sharing_groups(self) -> int:
@@ -69,6 +73,7 @@ class CuteConfig:
             + "_window" * self.window
             + f"_narrow{self.narrow}" * bool(self.narrow)
             + f"_flat{self.flat}" * bool(self.flat)
+            + "_halved" * self.halved
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -113,7 +118,10 @@ class CuteConfig:
             return f"a cluster has one or two CTAs, got {self.cluster}"
         if self.narrow and not self.narrow < self.tile_n:
             return f"narrow is less than tile_n, {self.tile_n}, got {self.narrow}"
-        for name, shape in zip(("narrow", "flat") if self.narrow else ("flat",), self.shapes[1:]):
+        if self.halved and (self.narrow or self.flat):
+            return f"halved is False where there are narrow or flat tiles, got {self.halved}"
+        names = [name for name in ("narrow", "flat", "halved") if getattr(self, name)]
+        for name, shape in zip(names, self.shapes[1:]):
             reason = shape.why_not(operand_bytes)
             if reason is not None:
                 return f"{name} tiles: {reason}"
@@ -154,9 +162,9 @@ def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> No
 
 CONFIGS = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 64, 2, 4, PINGPONG),
+    CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256),
-    CuteConfig(128, 128, 64, 2, 6, PINGPONG),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, halved=True),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG, window=True),
@@ -180,7 +188,8 @@ def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tup
         operand_bytes: of an element of the operands, 1 or 2.
 
     Returns:
-        Some of `CONFIGS`, in their order; `CONFIGS_8_BIT` for elements of one byte.
+        `CONFIGS`; along "k" those of them that there are for it, without halves; `CONFIGS_8_BIT` for elements of one
+        byte.
 
     Raises:
         ValueError: there is no kernel for such operands.
@@ -188,4 +197,6 @@ def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tup
     check_layout(offsets_along, b_major, operand_bytes)
     if operand_bytes == 1:
         return CONFIGS_8_BIT
-    return tuple(each for each in CONFIGS if offsets_along == "m" or (each.tile_m == 128 and not each.flat))
+    if offsets_along == "m":
+        return CONFIGS
+    return tuple(replace(each, halved=False) for each in CONFIGS if each.tile_m == 128 and not each.flat)

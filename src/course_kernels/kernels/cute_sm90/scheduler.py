@@ -3,7 +3,8 @@
 The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other (one
 tile, where a cluster is one CTA). A group whose rows of tiles are odd in number has the last of them cut into cluster
 tiles of two tiles side by side. Flat tiles, too, lie side by side; they are the last of their group.
-Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them.
+Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them: a *wave*. Where
+configured so, the cluster tiles of the last wave are cut in two, so that twice as many clusters have half as much to do.
 
 The lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
 the lanes tells where each group's numbers end, and one vote finds the group. The numbers only rise, so groups that have
@@ -137,17 +138,38 @@ def first_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: P
 
 
 @cute.jit
+def first_half(window: Window, total: Int32) -> Int32:
+    """The last wave's first cluster tile where that wave's are cut in two; else ``total``, which is how many there are.
+    They are where a cluster is left for each half, and all lie in this window, that of the last groups. Called by whole
+    warps."""
+    clusters = cute.arch.grid_dim()[2]
+    first = total // clusters * clusters
+    if 2 * (total - first) > clusters or first < cute.arch.shuffle_sync(window.passed - window.tiles, 0):
+        first = total
+    return first
+
+
+@cute.jit
 def find_group(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
-) -> tuple[Window, Int32]:
-    """The window that holds cluster tile ``number``, and the lane of its group; ``LANES`` where there is no such tile.
-    Called by whole warps."""
+) -> tuple[Window, Int32, Int32, Int32]:
+    """The window that holds what a cluster takes as number ``number``, and the lane of its group, ``LANES`` where there
+    is nothing to take; the number of the cluster tile, and which half of it, -1 for all. Called by whole warps."""
     lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
     while lane == LANES and window.first + LANES < cute.size(problem.offs):
         before = cute.arch.shuffle_sync(window.passed, LANES - 1)
         window = open_window(config, along, problem, window.first + LANES, before)
         lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
-    return window, lane
+    half = Int32(-1)
+    if cutlass.const_expr(config.halved):
+        # How many there are is known in the window of the last groups, and needed in the last wave.
+        total = cute.arch.shuffle_sync(window.passed, LANES - 1)
+        if window.first + LANES >= cute.size(problem.offs) and number + cute.arch.grid_dim()[2] > total:
+            first = first_half(window, total)
+            if first < total and number >= first:
+                half, number = (number - first) % 2, first + (number - first) // 2
+                lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
+    return window, lane, number, half
 
 
 @cute.jit
@@ -158,7 +180,7 @@ def blocks_at(
     number where there is no such tile. Called by whole warps."""
     if cutlass.const_expr(along == "m"):
         return window, cute.ceil_div(problem.K, config.tile_k)
-    window, lane = find_group(config, along, problem, window, number)
+    window, lane, _, _ = find_group(config, along, problem, window, number)
     depth = cute.arch.shuffle_sync(window.end - window.start, cutlass.min(lane, LANES - 1))
     return window, cute.ceil_div(depth, config.tile_k)
 
@@ -168,7 +190,7 @@ def find_tile(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Tile]:
     """The window that holds cluster tile ``number``, and this CTA's tile of it. Called by whole warps."""
-    window, lane = find_group(config, along, problem, window, number)
+    window, lane, number, half = find_group(config, along, problem, window, number)
     found = lane < LANES
     lane = cutlass.min(lane, LANES - 1)
     group = window.first + lane
@@ -184,7 +206,8 @@ def find_tile(
     tiles_n = cute.ceil_div(problem.N, config.tile_n)
 
     # Strips of ``strip`` rows of clusters, each walked two columns at a time: what runs at one time is about as high as
-    # wide, and shares the most rows of A and columns of B. The last strip's columns end with the odd row.
+    # wide, and shares the most rows of A and columns of B. The last strip's columns end with the odd row. Every other
+    # strip is walked backwards, from the columns with which the one above it ended.
     pairs = tiles_m // config.cluster
     last = cutlass.max(pairs - 1, 0) // config.strip
     strip = cutlass.min(in_group // (config.strip * tiles_n), last)
@@ -193,6 +216,8 @@ def find_tile(
     odd = tiles_m - pairs * config.cluster
     if strip < last:
         odd = Int32(0)
+    if strip % 2 == 1:
+        in_strip = high * tiles_n + odd * cute.ceil_div(tiles_n, 2) - 1 - in_strip
     # Down the left one of two columns, down the right one, then the odd row's two tiles.
     col_pair = in_strip // cutlass.max(2 * high + odd, 1)
     in_cols = in_strip - col_pair * (2 * high + odd)
@@ -216,4 +241,11 @@ def find_tile(
         if flat >= 0:
             shape, beside = Int32(len(config.shapes) - 1), Boolean(True)
             row, first_col = first_row + tiles_m * config.tile_m, (config.cluster * flat + rank) * config.flat
+    if cutlass.const_expr(config.halved):
+        if half >= 0:
+            # Of two tiles one below the other, the upper half is the upper one: its own upper half, and its lower one.
+            low = config.tile_m // 2
+            shape, row = Int32(1), row + half * low
+            if not beside:
+                row += (half * (config.cluster - 1) - rank) * low
     return window, Tile(found, shape, beside, group, row, first_col, start, end, blocks)
