@@ -118,11 +118,13 @@ def config_of(case: GroupedCase) -> GemmConfig | None:
 
 def choose_for(case: GroupedCase):
     """What stands in for `grouped_cute.choose`: half of the cases take one of all configurations in turn, because what
-    is chosen depends on extents, which are small here."""
+    is chosen depends on extents, which are small here. Few tiles are all halves where there are any, so such
+    configurations come without, too."""
     kind, as_users = case.seed // ALIKE, grouped_cute.choose
 
     def choose(form, *extents):
         configs = configs_for(*form)
+        configs = [*configs, *(dataclasses.replace(config, halved=False) for config in configs if config.halved)]
         return configs[kind // 2 % len(configs)] if kind % 2 else as_users(form, *extents)
 
     return choose

@@ -26,6 +26,7 @@ TILE_M = 128  # of every configuration with clusters of two
 ALONG_M = (Form("m", "k"), Form("m", "n"), Form("m", "k", 1))
 ALONG_K = Form("k", "n")
 SQUARE = next(config for config in CONFIGS if config.cluster == 2 and config.tile_n == config.tile_m)
+WHOLE = replace(SQUARE, halved=False)
 FITTED = next(config for config in CONFIGS if config.flat)
 NARROW = replace(FITTED, stages=4, flat=0)
 # 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
@@ -111,6 +112,17 @@ def test_rows_and_columns_of_tiles_along_m(device, form, config):
         check(case_of(form, SIZES, extent(cols, config.tile_n)), by(form, config), device=device)
 
 
+@pytest.mark.parametrize("more", [-1, 0, 1], ids=["one short", "whole", "one more"])
+@pytest.mark.parametrize("form", ALONG_M[:2], ids=id_of)
+@pytest.mark.parametrize("config", [config for config in CONFIGS if config.halved], ids=lambda config: config.name)
+def test_the_last_wave(device, config, form, more):
+    """One pair of tiles less than two waves, none and one more, with the group's last rows in any part of a tile."""
+    pairs = 2 * torch.cuda.get_device_properties(device).multi_processor_count // config.cluster + more
+    for last in (1, 64, 65, 128, 129, 192, 193, 256):
+        sizes = (2 * TILE_M * (pairs - 1), 0, last)
+        check(case_of(form, sizes, config.tile_n), by(form, config), device=device)
+
+
 @pytest.mark.parametrize("cols", [0, 1, 2, 3], ids=lambda cols: f"{cols} wide")
 @pytest.mark.parametrize(("form", "config"), [(ALONG_M[0], FITTED), (ALONG_M[1], FITTED), (ALONG_K, NARROW)], ids=id_of)
 def test_tiles_are_cut_to_fit(device, form, config, cols):
@@ -163,9 +175,10 @@ def compiled_for(form, config, processors):
 
 @pytest.mark.parametrize(
     ("form", "config"),
-    [(ALONG_M[0], SQUARE), (ALONG_M[0], FITTED), (ALONG_M[1], FITTED), (ALONG_K, SQUARE), (ALONG_K, NARROW)],
+    [(ALONG_M[0], SQUARE), (ALONG_M[1], SQUARE), (ALONG_M[0], FITTED), (ALONG_M[1], FITTED), (ALONG_K, WHOLE),
+     (ALONG_K, NARROW)],
     ids=id_of,
-)
+)  # fmt: skip
 def test_few_clusters_take_all_tiles(device, form, config):
     """Each many in a row, of every kind, of groups in several windows; along K of one block and of several."""
     compiled = compiled_for(form, config, 3 * config.cluster)
@@ -200,8 +213,8 @@ def walked(walk, config, problem, clusters, device):
 
 @pytest.mark.parametrize(
     ("along", "config"),
-    [*((along, next(c for c in CONFIGS if (c.cluster, c.tile_n) == (ctas, 128))) for along in "mk" for ctas in (1, 2)),
-     ("m", FITTED), ("k", NARROW)],
+    [*((along, next(c for c in CONFIGS if (c.cluster, c.tile_n) == (1, 128))) for along in "mk"),
+     ("m", SQUARE), ("m", FITTED), ("k", WHOLE), ("k", NARROW)],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )  # fmt: skip
 def test_the_scheduler_as_it_was_compiled(device, along, config):

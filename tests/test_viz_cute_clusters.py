@@ -237,3 +237,28 @@ def test_cut_to_fit_says_which_tiles_there_are():
 def test_a_cta_alone_shares_nothing(picture):
     with pytest.raises(ValueError, match="config must have a cluster of 2 CTAs, got 1"):
         picture(replace(WIDE, cluster=1))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "clusters", "times"), [(288, 66, (5, 4.5)), (66, 66, (1, 1)), (7, 66, (1, 0.5)), (9, 6, (2, 1.5))]
+)
+def test_the_last_wave_takes_half_the_time_in_halves(tiles, clusters, times):
+    figure = cute_clusters.last_wave(tiles, clusters)
+    for axes, time, part in zip(figure.axes, times, (1, 0.5)):
+        parts = {gid: [patch for patch in axes.patches if patch.get_gid() == gid] for gid in ("at work", "idle")}
+        areas = {gid: sum(patch.get_width() * patch.get_height() for patch in each) for gid, each in parts.items()}
+        assert areas == {"at work": tiles, "idle": time * clusters - tiles}
+        assert max(patch.get_x() + patch.get_width() for patch in parts["at work"]) == time
+        assert title(axes).endswith(f"done after {time:g}")
+        words = [f"{clusters} tiles"] * (tiles // clusters)
+        left = tiles % clusters
+        assert texts(axes) == words + [f"{left} tiles" if part == 1 else f"{2 * left} halves"] * bool(left)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "clusters", "message"),
+    [(0, 66, "at least 1, got 0 and 66"), (5, 0, "got 5 and 0"), (300, 66, "got 300, which leaves 36 to 66 clusters")],
+)
+def test_a_last_wave_that_cannot_be_drawn(tiles, clusters, message):
+    with pytest.raises(ValueError, match=message):
+        cute_clusters.last_wave(tiles, clusters)

@@ -198,7 +198,8 @@ def cute_cases() -> list[Cute]:
 
 def cute_problems(cute: Cute) -> list[GroupedCase]:
     """What a case computes: groups of one row of tiles, of an even and of a larger odd number, of tiles of 64 rows and
-    of 128, with an even and an odd number of columns of tiles, whatever their width; and empty groups."""
+    of 128, with an even and an odd number of columns of tiles, whatever their width; and empty groups. So few tiles are
+    all halves where a configuration has them: then there is another with more."""
     along, major, operand_bytes = cute.form
     case = GroupedCase(
         along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=cute.dtype,
@@ -206,7 +207,11 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
         layout_out="pitched", tail_size=37,
     )  # fmt: skip
     heights = (120, 200, 328) if along == "k" else (case.M,)
-    return [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
+    found = [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
+    if cute.config.halved:
+        # 14 cluster tiles five times are a wave on an H200, or an H100, and a few more.
+        found.append(replace(case, sizes=case.sizes * 5, N=2 * cute.config.tile_n + 8))
+    return found
 
 
 def run_cute(cute: Cute) -> str:

@@ -361,7 +361,7 @@ else:
 # ```
 
 # %% [markdown]
-# ## The kernel in six pictures
+# ## The kernel in seven pictures
 #
 # What did we put on the shelf? Every picture below is drawn from a configuration: change it, and look again. Sizes are
 # exact. Times come from a small model, `picture.simulate`, in units of one block's product; none of them is measured.
@@ -395,8 +395,9 @@ show(kernel.HopperGroupedGemm.kernel, "if group == 0:", "ring.producer_tail")
 # %% [markdown]
 # Each role finds its next tile by itself, from `offs`. Nobody tells anybody: all count alike. (What `loaded` counts is
 # for the warps that write zeros. Where groups divide K, as in a weight's gradient, a group without depth is nothing but
-# zeros, and they write those no faster than the loads get on. And `shapes`? Most configurations have one shape of tile,
-# so the loop over them is gone once compiled. The sixth picture is of one that has three.)
+# zeros, and they write those no faster than the loads get on. And `shapes`? Of many configurations all tiles have one
+# shape, and the loop over shapes is gone once compiled. The sixth picture is of one with three, the seventh of one with
+# two.)
 #
 # ### 2. The ring of stages
 #
@@ -473,16 +474,16 @@ cute_clusters.multicast(together)
 
 # %% [markdown]
 # Each asks for half of B, and the hardware hands it to both. Side by side they would share A instead
-# (`multicast(together, beside=True)`). Which is better? KiB that leave L2 for one tile of C, all of K, where all tiles
-# have one shape:
+# (`multicast(together, beside=True)`). Which is better? KiB that leave L2 for one whole tile of C, all of K:
 
 # %%
 ways = {"each alone": dict(shared=False), "one below the other": {}, "side by side": dict(beside=True)}
 for config in CONFIGS:
-    if config.cluster == 2 and len(config.shapes) == 1:
+    if config.cluster == 2 and not config.flat:
         steps = K // config.tile_k
         kib = {name: cute_clusters.bytes_from_l2(config, **way) * steps / 2 / 1024 for name, way in ways.items()}
-        print(f"{config.name:30}", *(f"{name} {count:.0f}" for name, count in kib.items()), sep="  ")
+        tile = f"{config.tile_m} × {config.tile_n}"
+        print(tile, *(f"{name} {count:.0f}" for name, count in kib.items()), sep="  ")
 
 # %% [markdown]
 # No tile is higher than wide, so B's columns are what to share first. The code of both ways: what two CTAs use is asked
@@ -571,6 +572,34 @@ show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 # The warp groups that multiply have the same loop, around `compute_tile`. And a descriptor says how large a block is
 # that it copies, so each shape brings its own. Three programs in one, for ten percent less to multiply
 # here; for an N of 1920 and groups of 640 rows, for nothing at all.
+#
+# ### 7. The last wave
+#
+# A's gradient has A's shape: `K` is its columns now, 1024 of them, and 682 rows of a group are six rows of square tiles.
+# How many cluster tiles is that, and how often do 66 clusters, two SMs each, take one?
+
+# %%
+square = next(config for config in CONFIGS if config.halved and config.tile_n == config.tile_m)
+tiles = sum(len(cute_clusters.pairs(square, size, K)) for size in sizes)
+print(f"{tiles} cluster tiles are {tiles // 66} for each of 66 clusters, and {tiles % 66} more")
+cute_clusters.last_wave(tiles, clusters=66)
+
+# %% [markdown]
+# Above: for a fifth of the time, two clusters in three look on. Below, the last tiles are cut in two, and there is a
+# cluster for each half. What did it cost? A tile of half the rows: one more shape, as the flat ones were. And somebody
+# has to know which wave is the last. Who, if each warp counts for itself? The one that has got to the window of the last
+# groups: there `passed` of the last lane is the number of all tiles.
+
+# %%
+show(scheduler.first_half, "clusters =", "return")
+show(scheduler.find_group, "half = Int32(-1)", "return window")
+
+# %% [markdown]
+# A number from `first` on is a half's, so two numbers lead to one cluster tile. Nothing is written down and no one is
+# asked, and yet no half is computed twice or left out, because every cluster comes to the same `first`. If more than
+# half of the clusters are busy in the last wave, its tiles stay whole: cut in two they would take two turns of half the
+# time. Cut along K they could be shared by all; but then somebody has to add the parts up, and a row's sum would depend
+# on how many rows the others have.
 #
 # ### And no mask anywhere
 #

@@ -1,5 +1,5 @@
-"""The Hopper kernel's clusters in three pictures: what two CTAs share, which tiles they take together, and how these
-are cut to fit.
+"""The Hopper kernel's clusters in four pictures: what two CTAs share, which tiles they take together, how these are cut
+to fit, and what becomes of the last ones.
 
 All follow from the configuration; nothing in here was measured.
 """
@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.viz.style import BLACK, BLUE, FAINT, GREY, ORANGE, WIDTH, color_of, ink_on, styled
 
-__all__ = ["Box", "bytes_from_l2", "cut_to_fit", "multicast", "odd_row", "pairs"]
+__all__ = ["Box", "bytes_from_l2", "cut_to_fit", "last_wave", "multicast", "odd_row", "pairs"]
 
 
 class Box(NamedTuple):
@@ -236,6 +236,60 @@ def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
         share = f"{how}: {idle / (idle + rows * columns):.1%} multiplied for nothing"
         axes.set_title(f"{share}; {_extents(each, rows, columns)}", fontsize=9.5)
     return figure
+
+
+@styled()
+def last_wave(tiles: int, clusters: int) -> Figure:
+    """Draw when clusters have a cluster tile to do, each of which takes as long, and if the last wave's are halves.
+
+    Args:
+        tiles: cluster tiles of the product.
+        clusters: that take them in turns.
+
+    Returns:
+        A figure with two panels to one scale: time runs to the right, clusters lie one below the other, and who has
+        nothing left to do is hatched. The titles have the time, in that of a cluster tile.
+
+    Raises:
+        ValueError: there are no tiles or no clusters, or the halves of the last wave do not find a cluster each.
+    """
+    if min(tiles, clusters) < 1:
+        raise ValueError(f"tiles and clusters must be at least 1, got {tiles} and {clusters}")
+    full, left = divmod(tiles, clusters)
+    if 2 * left > clusters:
+        raise ValueError(
+            f"tiles must leave at most half of the clusters' number to the last wave, got {tiles}, which leaves {left} "
+            f"to {clusters} clusters"
+        )
+    figure = Figure(figsize=(WIDTH, 4.6))
+    ways = {"whole": (1.0, left, "tiles"), "in halves": (0.5, 2 * left, "halves")}
+    for axes, (how, (time, taken, what)) in zip(figure.subplots(2, 1), ways.items()):
+        for wave in range(full):
+            _part(axes, wave, 1, 0, clusters, f"{clusters} tiles", color_of(wave))
+        if left:
+            _part(axes, full, time, 0, taken, f"{taken} {what}", color_of(full))
+            _part(axes, full, time, taken, clusters, "", None)
+        axes.set_title(f"the last wave's tiles {how}: done after {full + time * bool(left):g}", fontsize=10)
+        axes.set_xlim(-0.02, full + bool(left) + 0.02)
+        axes.set_ylim(clusters, 0)
+        axes.set_yticks([])
+        axes.set_ylabel(f"{clusters} clusters", fontsize=9)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, labelsize=8.5)
+    axes.set_xlabel("time, in that of a cluster tile", fontsize=9)
+    return figure
+
+
+def _part(axes, start: float, time: float, first: int, behind: int, text: str, color: str | None) -> None:
+    """Clusters ``first`` to before ``behind`` for some time: at work in a colour, or idle."""
+    if first == behind:
+        return
+    idle = dict(fc=FAINT, ec=BLACK, lw=0, hatch="//////", gid="idle")
+    look = idle if color is None else dict(fc=color, ec="white", lw=1, gid="at work")
+    axes.add_patch(Rectangle((start, first), time, behind - first, **look))
+    if text:
+        at = start + time / 2, (first + behind) / 2
+        axes.text(*at, text, ha="center", va="center", fontsize=8.5, color=ink_on(color))
 
 
 def _extents(config: CuteConfig, rows: int, columns: int) -> str:

@@ -3,8 +3,8 @@
 The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other (one
 tile, where a cluster is one CTA). A group whose rows of tiles are odd in number has the last of them cut into cluster
 tiles of two tiles side by side. Flat tiles, too, lie side by side; they are the last of their group.
-Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them: a *wave*. Where
-configured so, the cluster tiles of the last wave are cut in two, so that twice as many clusters have half as much to do.
+Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them. What all clusters
+take at a time is a *wave*. The last one's cluster tiles may be cut in two, to give twice as many clusters half as much.
 
 The lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
 the lanes tells where each group's numbers end, and one vote finds the group. The numbers only rise, so groups that have
@@ -242,10 +242,10 @@ def find_tile(
             shape, beside = Int32(len(config.shapes) - 1), Boolean(True)
             row, first_col = first_row + tiles_m * config.tile_m, (config.cluster * flat + rank) * config.flat
     if cutlass.const_expr(config.halved):
-        if half >= 0:
-            # Of two tiles one below the other, the upper half is the upper one: its own upper half, and its lower one.
-            low = config.tile_m // 2
-            shape, row = Int32(1), row + half * low
-            if not beside:
-                row += (half * (config.cluster - 1) - rank) * low
+        # Of two tiles one below the other the upper half is the upper one: its own upper half, and its lower one.
+        shape = Int32(half >= 0)
+        low = shape * (config.tile_m // 2)
+        row += half * low
+        if not beside:
+            row += (half * (config.cluster - 1) - rank) * low
     return window, Tile(found, shape, beside, group, row, first_col, start, end, blocks)
