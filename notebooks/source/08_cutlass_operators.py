@@ -575,8 +575,8 @@ show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 #
 # ### 7. The last wave
 #
-# A's gradient has A's shape: `K` is its columns now, 1024 of them, and 682 rows of a group are six rows of square tiles.
-# How many cluster tiles is that, and how often do 66 clusters, two SMs each, take one?
+# A's gradient has A's shape: `K` is its columns now, 1024 of them, and 682 rows of a group are six rows of square
+# tiles. How many cluster tiles is that, and how often do 66 clusters, two SMs each, take one?
 
 # %%
 square = next(config for config in CONFIGS if config.halved and config.tile_n == config.tile_m)
@@ -587,8 +587,8 @@ cute_clusters.last_wave(tiles, clusters=66)
 # %% [markdown]
 # Above: for a fifth of the time, two clusters in three look on. Below, the last tiles are cut in two, and there is a
 # cluster for each half. What did it cost? A tile of half the rows: one more shape, as the flat ones were. And somebody
-# has to know which wave is the last. Who, if each warp counts for itself? The one that has got to the window of the last
-# groups: there `passed` of the last lane is the number of all tiles.
+# has to know which wave is the last. Who, if each warp counts for itself? The one that has got to the window of the
+# last groups: there `passed` of the last lane is the number of all tiles.
 
 # %%
 show(scheduler.first_half, "clusters =", "return")

@@ -16,8 +16,8 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PING
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
 # Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; those that have halves,
-# without them; those of few rows without windows, as they are chosen; two more widths of 64 rows, one in clusters, which
-# may suit large groups.
+# without them; those of few rows without windows, as they are chosen; two more widths of 64 rows, one in clusters,
+# which may suit large groups.
 SWEPT = (
     *CONFIGS,
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
