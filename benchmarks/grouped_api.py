@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from course_kernels.bench import command, grouped, providers
+from course_kernels.bench import command, configurations, grouped, providers
 from course_kernels.bench.rows import by_name
+
+REPEATS = 100  # in 40, medians of rows at the power limit were up to 0.5 % apart
+LARGE = 5e11  # multiplications and additions of rows that keep the GPU at its power limit
 
 
 def rows() -> dict:
@@ -13,6 +16,7 @@ def rows() -> dict:
     results = grouped.measure(
         list(by_name().values()),
         present,
+        repeats=REPEATS,
         tell=lambda row, entry: print(command.table(row, entry, roles), flush=True),
     )
     print(command.closing(results), flush=True)
@@ -20,4 +24,24 @@ def rows() -> dict:
         raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
     if not any(about["role"] == "ours" and "absent" not in about for about in results["providers"].values()):
         raise RuntimeError("no backend of grouped_mm was there to be measured")
+    return results
+
+
+def sustained() -> dict:
+    """Forward of large rows, each provider back to back by itself; beside ours each configuration of its kernel in CuTe
+    DSL, and what choosing costs."""
+    table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
+    present = [provider for provider in providers.select(None) if provider.name not in ("loop", "tutorial")]
+    present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m == 128]
+    results = grouped.measure(
+        list(table.values()),
+        present,
+        passes=("forward",),
+        repeats=20,
+        timer=grouped.SustainedTimer(),
+        tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
+    )
+    if wrong := command.failures_of_ours(results):
+        raise AssertionError("wrong or failed:\n" + "\n".join(wrong))
+    results["regrets"] = configurations.regrets(table, results["rows"])
     return results

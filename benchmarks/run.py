@@ -40,6 +40,7 @@ RECORDS = {
     "switch": timelines.switch,
     "traffic": traffic.swizzle,
     "grouped_mm": grouped_api.rows,
+    "sustained": grouped_api.sustained,
     "scaled_grouped_mm": scaled_api.rows,
     "sweep_cute": sweep_cute.rows,
     "fuzz": fuzz.fuzz,

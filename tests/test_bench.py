@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -146,6 +147,40 @@ def test_rounds_are_whole_and_no_function_always_follows_the_same(monkeypatch):
     for name in names:
         before = {called[i - 1] for i, other in enumerate(called) if i and other == name}
         assert before >= set(names) - {name}
+
+
+def test_back_to_back_each_function_runs_alone_and_settles_first(monkeypatch):
+    """With calls for the device's time: 100 µs, but 300 before the clock has settled, for 40 calls."""
+    called = []
+
+    def us_of(calls):
+        return sum(300 if called[:i].count(called[i]) < 40 else 100 for i in calls)
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = len(called)
+
+        def elapsed_time(self, end):
+            return us_of(range(self.at, end.at)) / 1e3
+
+    monkeypatch.setattr(timing, "torch", SimpleNamespace(cuda=SimpleNamespace(Event=Event, synchronize=lambda: None)))
+    functions = {name: lambda name=name: called.append(name) for name in "abc"}
+    times = timing.sustained_us(functions, repeats=4, seconds=0.015)
+    assert times == {name: [100.0] * 4 for name in "abc"}
+    assert sum(before != name for before, name in itertools.pairwise(called)) == 2, "nobody in between"
+    # Two calls that say how long one takes, 300 µs here; then 15 ms of them, twice.
+    assert {name: called.count(name) for name in "abc"} == dict.fromkeys("abc", 2 + 2 * 4 * round(15e3 / 4 / 300))
+
+
+@pytest.mark.gpu
+def test_times_back_to_back_are_of_the_device():
+    slow, fast = (lambda: torch.cuda._sleep(2_000_000)), (lambda: torch.cuda._sleep(200_000))
+    times = timing.sustained_us({"slow": slow, "fast": fast}, repeats=3, seconds=0.02)
+    median = {name: timing.summary(values)["median_us"] for name, values in times.items()}
+    assert 5 < median["slow"] / median["fast"] < 15
 
 
 @pytest.mark.gpu

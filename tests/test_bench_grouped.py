@@ -5,6 +5,7 @@ Nothing is timed here: a clock made for the tests runs each function and gives t
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import sys
@@ -19,6 +20,7 @@ from course_kernels.bench import command as bench_command
 from course_kernels.bench import grouped, record
 from course_kernels.bench import providers as known
 from course_kernels.bench import rows as bench_rows
+from course_kernels.bench.configurations import SWEPT
 from course_kernels.bench.interface import Calls, Provider, make_operands
 from course_kernels.bench.rows import PASSES, Row
 from course_kernels.course import command
@@ -576,12 +578,47 @@ def test_the_table_marks_the_fastest_and_not_the_ceiling():
     assert "quack" not in shown
 
 
-def test_the_record_refuses_wrong_results_of_ours(on_a_gpu):
+@pytest.fixture
+def grouped_api():
     path = Path(__file__).resolve().parents[1] / "benchmarks" / "grouped_api.py"
     spec = importlib.util.spec_from_file_location("grouped_api", path)
-    grouped_api = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(grouped_api)
-    grouped_api.by_name = lambda: {"tiny": TINY}
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.by_name = lambda: {"tiny": TINY}
+    return module
+
+
+def test_large_rows_are_measured_back_to_back(on_a_gpu, grouped_api, monkeypatch):
+    asked = []
+
+    def measure(rows, chosen, **arguments):
+        asked.append((rows, arguments["passes"], type(arguments["timer"])))
+        return grouped.measure(rows, chosen, **arguments)
+
+    on_a_gpu([Correct(), known.Torch(), known.CublasLoop()])
+    monkeypatch.setattr(grouped_api, "grouped", types.SimpleNamespace(**vars(grouped) | {"measure": measure}))
+    small = dataclasses.replace(TINY, name="small", sizes=(8,))
+    grouped_api.by_name = lambda: {"tiny": TINY, "small": small, "tiny-decode": DECODE}
+    grouped_api.LARGE = TINY.flops
+    results = grouped_api.sustained()
+    assert asked == [([TINY], ("forward",), grouped.SustainedTimer)]
+    assert set(results["rows"]["tiny"]["us"]) == {"forward"}
+    assert set(results["rows"]["tiny"]["us"]["forward"]) == {"mine", "torch"}, "a loop is no one product"
+    assert {name for name, each in results["providers"].items() if "absent" in each} == {
+        config.name for config in SWEPT if config.tile_m == 128
+    }
+    assert results["regrets"] == {}
+    on_a_gpu([Correct(spoilt((0, 0), 9.0))])
+    with pytest.raises(AssertionError, match="tiny, mine, forward: WrongResult"):
+        grouped_api.sustained()
+
+
+def test_a_timer_of_long_runs_is_a_clock_like_the_others(monkeypatch):
+    monkeypatch.setattr(grouped.timing, "sustained_us", lambda functions, repeats: (functions, repeats))
+    assert grouped.SustainedTimer().interleaved_us({"a": print}, 7) == ({"a": print}, 7)
+
+
+def test_the_record_refuses_wrong_results_of_ours(on_a_gpu, grouped_api):
     on_a_gpu([Correct(), known.Torch()])
     assert set(grouped_api.rows()["rows"]["tiny"]["us"]["dB"]) == {"mine", "torch"}
     on_a_gpu([Correct(spoilt((0, 0), 9.0)), known.Torch()])

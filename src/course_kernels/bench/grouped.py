@@ -14,7 +14,7 @@ from course_kernels.bench import timing
 from course_kernels.bench.interface import Calls, Operands, Provider, make_operands
 from course_kernels.bench.rows import PASSES, Row
 
-__all__ = ["GpuTimer", "WrongResult", "measure", "speedups", "verify"]
+__all__ = ["GpuTimer", "SustainedTimer", "WrongResult", "measure", "speedups", "verify"]
 
 REPEATS = 40
 _TRIAL_REPEATS = 5  # to choose a candidate
@@ -73,6 +73,15 @@ class GpuTimer:
         """Give memory that is no longer used back to the device."""
         gc.collect()
         torch.cuda.empty_cache()
+
+
+class SustainedTimer(GpuTimer):
+    """A clock for what bounds a product that runs again and again, as layers do: power. Providers run by themselves,
+    one after the other, and the best of their candidates is the best of such runs."""
+
+    def interleaved_us(self, functions: Mapping[str, Callable], repeats: int) -> dict[str, list[float]]:
+        """As `timing.sustained_us`."""
+        return timing.sustained_us(dict(functions), repeats)
 
 
 def _groups(result: Result, operands: Operands, of: str) -> Sequence[Tensor]:
@@ -239,7 +248,7 @@ def measure(
         repeats: timed calls of each provider and pass, at least 2.
         device: of the operands.
         dtype: of the operands. Those of 8 bits have scales and no gradients; providers must be made for them.
-        timer: what times; None is `GpuTimer`.
+        timer: what times; None is `GpuTimer`, which lets providers take turns.
         tell: called with each row and its entry as soon as it is measured.
 
     Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
@@ -51,6 +52,39 @@ def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60
             end.record()
     torch.cuda.synchronize()
     return {name: [start.elapsed_time(end) * 1e3 for start, end in pairs] for name, pairs in events.items()}
+
+
+def sustained_us(
+    functions: dict[str, Callable[[], object]], repeats: int = 20, seconds: float = 0.3
+) -> dict[str, list[float]]:
+    """Time several functions one after the other, each back to back for as long as the GPU's clock needs to settle at
+    what the function's power leaves it, and then as long again. L2 keeps what the call before has left there.
+
+    Args:
+        functions: name → callable that enqueues the work, already warm.
+        repeats: parts of the time that is measured.
+        seconds: of settling, and of measuring.
+
+    Returns:
+        name → µs of a call, of each part.
+    """
+
+    def run(function: Callable[[], object], calls: int, parts: int) -> list[float]:
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(parts + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
+            for _ in range(calls):
+                function()
+            mark.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e3 / calls for start, end in itertools.pairwise(marks)]
+
+    times = {}
+    for name, function in random.Random(0).sample(list(functions.items()), len(functions)):
+        calls = max(1, round(seconds * 1e6 / repeats / run(function, 2, 1)[0]))
+        run(function, calls, repeats)
+        times[name] = run(function, calls, repeats)
+    return times
 
 
 def host_us(function: Callable[[], object], repeats: int = 200) -> float:
