@@ -118,8 +118,8 @@ def config_of(case: GroupedCase) -> GemmConfig | None:
 
 def choose_for(case: GroupedCase):
     """What stands in for `grouped_cute.choose`: half of the cases take one of all configurations in turn, because what
-    is chosen depends on extents, which are small here. Few tiles are all halves where there are any, so such
-    configurations come without, too."""
+    is chosen depends on extents, which are small here. Where a configuration has halves, few tiles are nothing but
+    halves; so it comes without, too."""
     kind, as_users = case.seed // ALIKE, grouped_cute.choose
 
     def choose(form, *extents):

@@ -235,7 +235,7 @@ def halves_of(scheduler, warp, config, sizes, clusters, N):
 def test_the_last_waves_tiles_are_halves_if_each_finds_a_cluster(scheduler, warp, config):
     cut = set()
     for clusters, N in ((2, 17), (3, 17), (7, 17), (7, 8), (16, 8)):
-        halves, count = halves_of(scheduler, warp, config, (5, 0, 40, 31, 24), clusters, N=N)
+        halves, count = halves_of(scheduler, warp, config, (5, 0, 40, 31, 24, 9), clusters, N=N)
         assert halves in (0, 2 * ((count - halves // 2) % clusters))
         cut.add(halves > 0)
     assert cut == {True, False}

@@ -37,10 +37,13 @@ def test_its_metadata_is_its_configuration():
         assert row.tile == (config.tile_m, config.tile_n, config.tile_k)
         assert row.cluster == (config.cluster, 1)
         assert (row.stages, row.schedule, row.ctas) == (config.stages, config.schedule, 1)
+        assert (row.tile[:2], *row.others) == tuple((shape.tile_m, shape.tile_n) for shape in config.shapes)
         assert (row.targets, row.source) == (("90a",), "course_kernels")
     assert {row.schedule for row in found.where(schedule="pingpong").designs} == {"pingpong"}
     header = str(found).splitlines()[0].split()
-    assert header == ["tile", "cluster", "CTAs", "stages", "schedule", "targets", "source"]
+    assert header == ["tile", "others", "cluster", "CTAs", "stages", "schedule", "targets", "source"]
+    assert any(" 128×128, 64×256  2×1 " in line for line in str(found).splitlines())
+    assert len(set(found.designs)) == len(found), "no two look alike"
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16])

@@ -124,7 +124,7 @@ def test_operators_for_blackwell_and_what_tells_them_apart():
     assert lines[0].split() == ["tile", "cluster", "CTAs", "stages", "targets", "source"]
     assert lines[1].split() == ["0", "256×256×64", "2×1", "2", "auto", "100f,", "110f", "cutlass"]
     assert isinstance(found[1:3], cutlass_ops.Operators)
-    with pytest.raises(TypeError, match=r"a design has tile, cluster, .* and no colour"):
+    with pytest.raises(TypeError, match=r"a design has tile, others, cluster, .* and no colour"):
         found.where(colour="red")
 
 

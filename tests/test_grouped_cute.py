@@ -249,6 +249,8 @@ def test_tiles_are_cut_to_fit_where_groups_end_often():
     assert not fits(682, 2048, depth=512), "stores would not hide behind so few products"
     assert fits(2048, 14336), "one column of tiles in 75 is narrow"
     assert fits(8192, 6144), "none is"
+    assert not fits(8192, 6144, depth=512)
+    assert fits(4096, 7168), "two in 38"
     assert not fits(2048, 4096), "two in 22"
 
 

@@ -198,8 +198,8 @@ def cute_cases() -> list[Cute]:
 
 def cute_problems(cute: Cute) -> list[GroupedCase]:
     """What a case computes: groups of one row of tiles, of an even and of a larger odd number, of tiles of 64 rows and
-    of 128, with an even and an odd number of columns of tiles, whatever their width; and empty groups. So few tiles are
-    all halves where a configuration has them: then there is another with more."""
+    of 128, with an even and an odd number of columns of tiles, whatever their width; and empty groups. Where a
+    configuration has halves, so few tiles are nothing but halves; so it has a problem of more tiles besides."""
     along, major, operand_bytes = cute.form
     case = GroupedCase(
         along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=cute.dtype,
@@ -209,8 +209,8 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
     heights = (120, 200, 328) if along == "k" else (case.M,)
     found = [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
     if cute.config.halved:
-        # 14 cluster tiles five times are a wave on an H200, or an H100, and a few more.
-        found.append(replace(case, sizes=case.sizes * 5, N=2 * cute.config.tile_n + 8))
+        # With 17 columns of tiles 70 cluster tiles: a wave of 66 clusters and a few more, in one window of groups.
+        found.append(replace(case, N=16 * cute.config.tile_n + 8))
     return found
 
 

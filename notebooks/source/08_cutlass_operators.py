@@ -253,7 +253,8 @@ ours = cutlass_ops.discover(args, "90a")
 print(ours)
 
 # %% [markdown]
-# A column more, because this design says something that NVIDIA's do not: how its warps share the work. *Cooperative*
+# Two columns more, because this design says what NVIDIA's do not. `others` are tiles of other shapes that an operator
+# has besides; the sixth and the seventh picture below are of them. And how do its warps share the work? *Cooperative*
 # warp groups multiply two halves of one tile; in *ping-pong*, each has a tile of its own, and one stores while the
 # other multiplies.
 #
@@ -586,9 +587,12 @@ cute_clusters.last_wave(tiles, clusters=66)
 
 # %% [markdown]
 # Above: for a fifth of the time, two clusters in three look on. Below, the last tiles are cut in two, and there is a
-# cluster for each half. What did it cost? A tile of half the rows: one more shape, as the flat ones were. And somebody
-# has to know which wave is the last. Who, if each warp counts for itself? The one that has got to the window of the
-# last groups: there `passed` of the last lane is the number of all tiles.
+# cluster for each half. The picture takes half the time for a half. Really it is more: half the rows of A, but all
+# columns of B, 192 lines in a stage where a whole tile has 256. On an H200 not ten percent came of it but five.
+#
+# What else did it cost? A tile of half the rows: one more shape, as the flat ones were. And somebody has to know which
+# wave is the last. Who, if each warp counts for itself? Any that has got to the window of the last groups: there
+# `passed` of the last lane is the number of all tiles.
 
 # %%
 show(scheduler.first_half, "clusters =", "return")
@@ -598,8 +602,9 @@ show(scheduler.find_group, "half = Int32(-1)", "return window")
 # A number from `first` on is a half's, so two numbers lead to one cluster tile. Nothing is written down and no one is
 # asked, and yet no half is computed twice or left out, because every cluster comes to the same `first`. If more than
 # half of the clusters are busy in the last wave, its tiles stay whole: cut in two they would take two turns of half the
-# time. Cut along K they could be shared by all; but then somebody has to add the parts up, and a row's sum would depend
-# on how many rows the others have.
+# time. The other condition: all of the last wave has to lie in this window of 32 groups, for a warp that finds its tile
+# in an earlier one has not learnt how many there are. Cut along K, tiles could be shared by all; but then somebody has
+# to add the parts up, and how a row's sum is rounded would depend on how many rows the others have.
 #
 # ### And no mask anywhere
 #
@@ -692,6 +697,9 @@ for name, us in example["us"]["forward"].items():
 # 6. With `fitted`: which shapes of tiles has a group of 705 rows, where N is 1984? Draw it with `cut_to_fit`.
 #    <details><summary>Answer</summary>No flat ones: five rows of tiles leave 65 rows, more than half a row of
 #    tiles. Two columns are narrow: 9 × 192 + 2 × 128. Six rows of tiles leave no corner.</details>
+# 7. A's gradient for 12 groups of 900 rows: are the last wave's tiles cut in two?
+#    <details><summary>Answer</summary>Eight rows and eight columns of square tiles are 32 cluster tiles, 384 in all.
+#    That is 5 for each of 66 clusters and 54 more: too many, they stay whole.</details>
 #
 # ## Summary
 #
@@ -704,5 +712,7 @@ for name, us in example["us"]["forward"].items():
 #   what it shares, whichever way its tiles lie, and a window spares the mask.
 # - What lies outside of C is multiplied for nothing. Tiles of other shapes leave less of it, for a copy of the program
 #   each.
+# - What is left for the last wave keeps few SMs busy. Cut in two it keeps twice as many, if everybody can count which
+#   wave is the last.
 #
 # What is fast? Next: [12 Performance](12_performance.ipynb), how to measure it, and every peer on one roofline.

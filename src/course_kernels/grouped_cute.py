@@ -215,8 +215,8 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiproc
     wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=halved)
     outside = -columns % wide.tile_n  # of C, if all tiles are wide
     if form == Form("m", "k"):
-        # Nothing is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles
-        # read less, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
+        # Less is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles read
+        # less out of L2, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
         # stores take too long to hide behind few products.
         if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
             return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)

@@ -17,6 +17,7 @@ class Design(NamedTuple):
 
     Attributes:
         tile: rows, columns and depth of what one MMA instruction group works on at a time: by one CTA, or by two.
+        others: rows and columns of tiles of other shapes, where the operator tells that it has some.
         cluster: CTAs along M and N that are launched together and share loads.
         ctas: CTAs that share one MMA instruction, 1 or 2.
         stages: blocks in flight from global to shared memory; None where the operator decides when it is compiled.
@@ -26,6 +27,7 @@ class Design(NamedTuple):
     """
 
     tile: tuple[int, int, int]
+    others: tuple[tuple[int, int], ...]
     cluster: tuple[int, int]
     ctas: int
     stages: int | None
@@ -44,6 +46,7 @@ def design(operator: ops.Operator) -> Design:
     made = metadata.design
     return Design(
         tile=tuple(made.tile_shape),
+        others=getattr(made, "other_tiles", ()),
         cluster=tuple(made.cluster_shape[:2]),
         ctas=2 if getattr(made, "use_2cta_mma", False) else 1,
         stages=made.num_smem_stages,
@@ -60,7 +63,7 @@ class Operators(Sequence):
         operators: NVIDIA's objects.
     """
 
-    _COLUMNS = ("", "tile", "cluster", "CTAs", "stages", "schedule", "targets", "source")
+    _COLUMNS = ("", "tile", "others", "cluster", "CTAs", "stages", "schedule", "targets", "source")
 
     def __init__(self, operators: Iterable[ops.Operator]):
         self._operators = list(operators)
@@ -101,8 +104,9 @@ class Operators(Sequence):
         for i, row in enumerate(self.designs):
             tile, cluster = "×".join(map(str, row.tile)), "×".join(map(str, row.cluster))
             stages = "auto" if row.stages is None else str(row.stages)
+            others = ", ".join("×".join(map(str, each)) for each in row.others)
             rows.append(
-                (str(i), tile, cluster, str(row.ctas), stages, row.schedule, ", ".join(row.targets), row.source)
+                (str(i), tile, others, cluster, str(row.ctas), stages, row.schedule, ", ".join(row.targets), row.source)
             )
         kept = [i for i in range(len(self._COLUMNS)) if i == 0 or any(row[i] for row in rows[1:])]
         widths = [max(len(row[i]) for row in rows) for i in kept]

@@ -38,10 +38,12 @@ class HopperDesignMetadata(BLASDesignMetadata):
 
     Attributes:
         schedule: "cooperative" or "pingpong": how warp groups share the work.
+        other_tiles: rows and columns of tiles that do not have the shape of most.
         config: all that the kernel is made from.
     """
 
     schedule: str
+    other_tiles: tuple[tuple[int, int], ...]
     config: CuteConfig
 
 
@@ -94,6 +96,7 @@ class HopperGroupedGemmOperator(CuteDslOperator):
                 cluster_shape=(config.cluster, 1, 1),
                 num_smem_stages=config.stages,
                 schedule=config.schedule,
+                other_tiles=tuple((shape.tile_m, shape.tile_n) for shape in config.shapes[1:]),
                 config=config,
             )
             metadata = OperatorMetadata(

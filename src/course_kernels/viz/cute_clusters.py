@@ -1,7 +1,7 @@
 """The Hopper kernel's clusters in four pictures: what two CTAs share, which tiles they take together, how these are cut
 to fit, and what becomes of the last ones.
 
-All follow from the configuration; nothing in here was measured.
+All follow from a configuration, or from numbers of tiles and clusters; nothing in here was measured.
 """
 
 from __future__ import annotations
@@ -240,7 +240,8 @@ def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
 
 @styled()
 def last_wave(tiles: int, clusters: int) -> Figure:
-    """Draw when clusters have a cluster tile to do, each of which takes as long, and if the last wave's are halves.
+    """Draw when clusters are at work: with the last wave's tiles whole, and cut in two. A cluster tile takes one unit
+    of time, and half of one takes half.
 
     Args:
         tiles: cluster tiles of the product.

@@ -36,8 +36,9 @@ class CuteConfig:
             all of C is covered.
         flat: columns of flat tiles, 0 for none. A group's last rows, where they fill at most half a row of tiles, get
             tiles of half the rows and this many columns: the other half is not multiplied. Where groups lie along M.
-        halved: whether the last wave's cluster tiles are cut in two, into tiles of half the rows, where a cluster is
-            left for each half. Where groups lie along M, and there are no narrow or flat tiles.
+        halved: whether the last wave's cluster tiles are cut in two, into tiles of half the rows, where there is a
+            cluster for each half and all are of the last groups (``scheduler.first_half``). Where groups lie along M,
+            and there are no narrow or flat tiles.
     """
 
     tile_m: int = 128

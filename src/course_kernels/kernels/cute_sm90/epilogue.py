@@ -102,7 +102,8 @@ def store_tile(
     together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)
     store_blocks = cute.size(c_shared, mode=[2]) // 2
     # Stores that may still read when a block is overwritten. Every tile begins with the first block: if a tile, of any
-    # shape, may have ended with it, that one's store has to be waited for.
+    # shape, may have ended with it, that one's store has to be waited for. (No tile follows a half; it counts here all
+    # the same.)
     reading = store_blocks - 1
     at_first = 0 if any(blocks_of(each, cols) % store_blocks for each in config.shapes) else reading
 

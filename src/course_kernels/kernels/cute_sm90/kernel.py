@@ -231,7 +231,8 @@ class HopperGroupedGemm:
         c_shared: cute.Tensor,
     ) -> tuple[pipeline.PipelineState, Window]:
         """Multiply and store a tile of one shape, ``cut`` of ``CuteConfig.shapes``. Returns the state and the window of
-        groups after the tile; in ping-pong after the other warp group's next tile, whose cluster tile is ``ahead``."""
+        groups after the tile; in ping-pong after the other warp group's next tile, which the cluster takes as number
+        ``ahead``."""
         config = self.config
         mma, (a_shared, b_shared), (my_turn, other_turn) = shape.mma, shared, turns
         consumer = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1

@@ -45,7 +45,7 @@ class Tile(NamedTuple):
     """A CTA's tile: whether there is one, its shape among ``CuteConfig.shapes``, whether the cluster's other tile lies
     beside it and not above or below, its group, its first row and column in C, its blocks along K. The group lies from
     ``start`` to before ``end`` along M or K. Where a column is left over, the second of two tiles side by side lies
-    outside of the result; no other does."""
+    outside of the result; a lower half may lie behind the group's last row; no other tile lies outside."""
 
     found: Boolean
     shape: Int32
@@ -139,9 +139,9 @@ def first_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: P
 
 @cute.jit
 def first_half(window: Window, total: Int32) -> Int32:
-    """The last wave's first cluster tile where that wave's are cut in two; else ``total``, which is how many there are.
-    They are where a cluster is left for each half, and all lie in this window, that of the last groups. Called by whole
-    warps."""
+    """The last wave's first cluster tile where its tiles are cut in two; else ``total``, the number of all. They are
+    cut where there is a cluster for each half, and where all of them are of groups in this window, the last: who finds
+    a tile in an earlier one does not know ``total``. Called by whole warps."""
     clusters = cute.arch.grid_dim()[2]
     first = total // clusters * clusters
     if 2 * (total - first) > clusters or first < cute.arch.shuffle_sync(window.passed - window.tiles, 0):
@@ -176,8 +176,8 @@ def find_group(
 def blocks_at(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Int32]:
-    """The window that holds cluster tile ``number``, or an earlier one, and the blocks along K of its tiles; any
-    number where there is no such tile. Called by whole warps."""
+    """The window that holds what a cluster takes as number ``number``, or an earlier one, and the blocks along K of its
+    tiles; any number where there is nothing to take. Called by whole warps."""
     if cutlass.const_expr(along == "m"):
         return window, cute.ceil_div(problem.K, config.tile_k)
     window, lane, _, _ = find_group(config, along, problem, window, number)
@@ -189,7 +189,8 @@ def blocks_at(
 def find_tile(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Tile]:
-    """The window that holds cluster tile ``number``, and this CTA's tile of it. Called by whole warps."""
+    """The window that holds what a cluster takes as number ``number``, and this CTA's tile of it, which may be of half
+    a cluster tile. Called by whole warps."""
     window, lane, number, half = find_group(config, along, problem, window, number)
     found = lane < LANES
     lane = cutlass.min(lane, LANES - 1)
