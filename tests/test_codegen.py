@@ -348,6 +348,8 @@ def test_excerpts_and_summary():
     assert ".loc" not in compiled.excerpt("bulk.tensor", before=20, after=20)
     assert "ttng.warp_group_dot" in compiled.excerpt("warp_group_dot", stage="ttgir")
     assert compiled.excerpt("HGMMA|WGMMA", stage="sass")
+    with pytest.raises(ValueError, match=r"stage must be among ttir, .*ptx.* and sass for .*, got 'asm'"):
+        compiled.excerpt("HGMMA", stage="asm")
     with pytest.raises(ValueError, match="matches 0 lines"):
         compiled.excerpt("no such thing")
     with pytest.raises(AttributeError, match="sm_90 has no amdgcn"):

@@ -192,8 +192,10 @@ class Compiled:
             stage: a name in ``asm`` instead of the assembly, or "sass".
 
         Raises:
-            ValueError: there is no such match.
+            ValueError: there is no such stage, or no such match.
         """
+        if stage and stage != "sass" and stage not in self.asm:
+            raise ValueError(f"stage must be among {', '.join(self.asm)} and sass for {self.target}, got {stage!r}")
         text = self.sass if stage == "sass" else self._stage(stage) if stage else self.text
         lines = [_COMMENT.sub("", line.expandtabs(4)).rstrip() for line in text.splitlines()]
         lines = [_LONG_LIST.sub(r"{\1, …, \2}", line) for line in lines]
