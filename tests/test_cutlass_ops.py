@@ -303,6 +303,30 @@ def test_what_is_no_operator_is_told():
         cutlass_ops.compile(0, described(), "90a")
 
 
+def test_what_is_nothing_of_arguments_or_compile_is_told():
+    args = described()
+    found = cutlass_ops.discover(args, "100f")
+    with pytest.raises(TypeError, match="args must be what arguments returned, got Tensor"):
+        cutlass_ops.discover(meta(64, 32), "100f")
+    with pytest.raises(TypeError, match="compiled must be what compile returned, got "):
+        cutlass_ops.report(found[0])
+    with pytest.raises(ValueError, match="args must have a result to compare, got tensors on the device 'meta'"):
+        cutlass_ops.compare(args)
+    with pytest.raises(IndexError, match=f"there are {len(found)} operators, none at index 999"):
+        found[999]
+    none = found.where(tile=(1, 2, 3))
+    assert (len(none), str(none)) == (0, "no operators")
+
+
+def test_dtypes_that_depend_on_a_wrong_one_are_not_complained_of():
+    args = described(dtype=torch.int32)
+    with pytest.raises(NoOperator) as caught:
+        cutlass_ops.discover(args, "100f")
+    assert [reason for reason in caught.value.reasons if "int32" in reason] == [
+        "mat_a must be bfloat16, float16, float8_e4m3fn or float8_e5m2, got int32"
+    ]
+
+
 def test_a_number_of_clusters_that_is_not_known_or_none():
     operator = cutlass_ops.discover(described(), "110f")[0]
     with pytest.raises(ValueError, match=r"clusters must be given for sm_110f: .* 90, 100 only"):

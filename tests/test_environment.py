@@ -135,6 +135,8 @@ def test_readme_maps_every_notebook():
 def test_readme_code_runs():
     blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 2
+    if importlib.util.find_spec("cutlass") is None:
+        blocks = [block for block in blocks if "cutlass_ops" not in block]
     done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
 import struct
@@ -41,7 +42,41 @@ def figures(cell):
     return [base64.b64decode(data["image/png"]) for data in outputs if "image/png" in data]
 
 
+def dropped(source, drawing):
+    """Calls of functions of the modules ``drawing`` whose value is lost: not the last expression of a cell."""
+    body = ast.parse(source).body
+    alone = (statement for outer in body for statement in ast.walk(outer) if isinstance(statement, ast.Expr))
+    return [
+        ast.unparse(each)
+        for each in alone
+        if each is not body[-1]
+        and isinstance(each.value, ast.Call)
+        and isinstance(each.value.func, ast.Attribute)
+        and isinstance(each.value.func.value, ast.Name)
+        and each.value.func.value.id in drawing
+    ]
+
+
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=names(NOTEBOOKS))
+
+
+@every_notebook
+def test_no_figure_is_drawn_and_not_shown(path):
+    cells = [cell.source for cell in code_cells(path) if not re.search(r"^\s*[%!]", cell.source, re.MULTILINE)]
+    imported = [
+        alias.asname or alias.name
+        for source in cells
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module == "course_kernels.viz"
+        for alias in node.names
+    ]
+    assert [lost for source in cells for lost in dropped(source, imported)] == []
+
+
+def test_a_figure_that_is_not_shown_is_found():
+    assert dropped("if x:\n    draw.all()\nelse:\n    print(1)", ["draw"]) == ["draw.all()"]
+    assert dropped("draw.one()\ndraw.two()", ["draw"]) == ["draw.one()"]
+    assert dropped("print(draw.one())\nother.two()\n0", ["draw"]) == []
 
 
 def test_there_are_lessons_and_each_has_its_notebook():

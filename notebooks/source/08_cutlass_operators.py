@@ -14,7 +14,7 @@
 # about one, what does it keep to itself, and what if it has none for your GPU?
 #
 # You will find operators for a GPU that you do not have, compile them here, read Hopper's and Blackwell's machine code
-# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in six
+# side by side, ask for things that nobody offers, put a kernel of your own on the shelf, and take it apart in seven
 # pictures. About an hour.
 
 # %%
@@ -351,7 +351,7 @@ else:
 
 # %% [markdown]
 # NVIDIA's example was written for the first release of this API, whose names have changed since. It runs with one line
-# changed, and on Hopper now:
+# changed, and on Hopper now. (Its own `compile` asks the driver, so it needs the GPU; `cutlass_ops.compile` does not.)
 #
 # ```python
 # from course_kernels.cutlass_ops import cutlass_api  # import cutlass_api
@@ -396,9 +396,8 @@ show(kernel.HopperGroupedGemm.kernel, "if group == 0:", "ring.producer_tail")
 # %% [markdown]
 # Each role finds its next tile by itself, from `offs`. Nobody tells anybody: all count alike. (What `loaded` counts is
 # for the warps that write zeros. Where groups divide K, as in a weight's gradient, a group without depth is nothing but
-# zeros, and they write those no faster than the loads get on. And `shapes`? Of many configurations all tiles have one
-# shape, and the loop over shapes is gone once compiled. The sixth picture is of one with three, the seventh of one with
-# two.)
+# zeros, and they keep step with the loads. The loop over `shapes` is for configurations with tiles of several shapes,
+# as in the sixth and the seventh picture; where there is one, the compiler removes it.)
 #
 # ### 2. The ring of stages
 #
@@ -412,7 +411,8 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 # - ▼ "Full" is reported by the hardware, when as many bytes have arrived as the two blocks have. Then they may be
 #   multiplied.
 # - ▽ "Empty" is reported by the warps that read the stage. Then it may be overwritten.
-# - Two stages: every product waits for a copy. Four: copies wait for products, which is what we want.
+# - Two stages: most products wait for a copy, the gaps in the lowest line. Four: copies wait for products, dark blue,
+#   which is what we want.
 # - While a tile is stored, copies go on: the warp that loads is already at the next tile, as far as stages last.
 #
 # The whole loop of either side. (Three ways to copy: a CTA alone; a cluster with tiles side by side; one with tiles one
@@ -448,7 +448,7 @@ picture.turns({name: picture.simulate(config, 4, blocks) for name, config in sch
 
 # %%
 for depth in (256, 512, 1024, 4096):
-    runs = {name: picture.simulate(config, 8, depth // config.tile_k)[0] for name, config in schedules.items()}
+    runs = {name: picture.simulate(config, 4, depth // config.tile_k)[0] for name, config in schedules.items()}
     print(f"K = {depth:4}: " + ", ".join(f"{name} {picture.busy(steps):4.0%}" for name, steps in runs.items()))
 
 # %% [markdown]
@@ -571,8 +571,8 @@ show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 
 # %% [markdown]
 # The warp groups that multiply have the same loop, around `compute_tile`. And a descriptor says how large a block is
-# that it copies, so each shape brings its own. Three programs in one, for ten percent less to multiply
-# here; for an N of 1920 and groups of 640 rows, for nothing at all.
+# that it copies, so each shape brings its own. Three programs in one: here there is ten percent less to multiply. With
+# an N of 1920 and groups of 640 rows nothing is gained, for tiles of one shape already fit.
 #
 # ### 7. The last wave
 #
@@ -629,10 +629,12 @@ for before in (2, 1, 0, -1):
 #
 # ## What it costs
 #
-# The record of an H200 has everybody's times in one run, each result verified first. Where it has this kernel's, the
-# picture shows how far that is ahead (right of 1) and the table its rates, with factors of time against lesson 07's
-# kernel, the best peers, and the dense product of the same size. That is no peer but the ceiling; a measured one, of a
-# kernel that has its limits, too, so it can be passed by a little.
+# The record of an H200 has everybody's times in one run, each result verified first. The table has this kernel's
+# rates, then the others' times over ours: above 1, ours is faster. `triton` is lesson 07's kernel. The dense product is
+# no peer but the ceiling. It was measured, too, with a kernel that is not perfect, so ours can be a little faster.
+#
+# Before you look: lesson 07's kernel neither hides the store nor shares what it reads. In which rows should the first
+# make most of a difference, and in which the second? Think of K, and of the rows of a group.
 
 # %%
 from course_kernels.bench import record
@@ -650,26 +652,36 @@ if passes:
         if "cute" in us:
             factors = "".join(f"{us[name] / us['cute']:8.2f}" if name in us else f"{'–':>8}" for name in others)
             print(f"{row['title']:42}{row['rate']['forward']['cute']:7.4g} {row['unit']:8}{factors}")
-    rates.ahead(results, "cute", passes)
 else:
     why = known.get("cute", {"absent": "it was not measured yet"})["absent"]
     print(f"This record has no times of our kernel: {why}.")
     print("On a Hopper GPU, `course bench --providers cute triton torch` measures them.")
 
 # %% [markdown]
+# <details><summary>Answer</summary>The store: where K is 1024 or less, because it follows after few products. The
+# narrow and flat tiles help there, too, with groups of a few hundred rows. What is read: in the large rows, where the
+# clock depends on the power; a few percent. Where groups have few rows every weight is read once, and there is nothing
+# to share.</details>
+#
+# Both gradients beside forward, and how far ahead of everybody (right of 1):
+
+# %%
+rates.ahead(results, "cute", passes) if passes else None
+
+# %% [markdown]
 # One row is the problem with which this lesson began, NVIDIA's own example. Everybody's times that are on record:
 
 # %%
-example = next(row for row in rows if (sum(row["sizes"]), len(row["sizes"]), row["N"], row["K"]) == (total_m, G, N, K))
-for name, us in example["us"]["forward"].items():
-    label, rate = known[name]["label"], example["rate"]["forward"][name]
-    print(f"{label:34} {us['median_us']:6.1f} µs {rate:5.0f} {example['unit']}")
+extents = total_m, G, N, K
+example = [row for row in rows if (sum(row["sizes"]), len(row["sizes"]), row["N"], row["K"]) == extents]
+if not example:
+    print("the record has no row of these extents:", *extents)
+for row in example:
+    for name, us in row["us"]["forward"].items():
+        label, rate = known[name]["label"], row["rate"]["forward"][name]
+        print(f"{label:34} {us['median_us']:6.1f} µs {rate:5.0f} {row['unit']}")
 
 # %% [markdown]
-# Where should hiding the store matter most, and where the bytes that L2 is spared? Say in which rows of the benchmark
-# ([lesson 12](12_performance.ipynb) draws them all), by K and by the rows of a group, before you look: lesson 07's
-# kernel, `triton`, computes the same without either.
-#
 # ## Try it here
 #
 # [Exercise 08](../exercises/08_pick_operator.ipynb), pick an operator: the one that computes least for nothing.
@@ -679,18 +691,22 @@ for name, us in example["us"]["forward"].items():
 #    reasons.
 #    <details><summary>Answer</summary>"100a" and "103a" are members of the family "100f". "120a" has no `tcgen05`; "90"
 #    promises code for every later GPU, and `wgmma` exists on "90a" alone.</details>
-# 2. Compile one of our ping-pong operators. How many registers do its sums take from each thread?
-#    <details><summary>Answer</summary>A tile of 128 × 192 belongs to one warp group of 128 threads:
-#    192.</details>
+# 2. Compile our ping-pong operator with tiles of 128 × 192. How many registers do its sums take from each thread, and
+#    why does the report say 168?
+#    <details><summary>Answer</summary>A tile belongs to one warp group of 128 threads: 128 × 192 / 128 = 192. And 168
+#    is what each of 384 threads gets of 65,536 at launch, in multiples of 8; then <code>setmaxnreg</code> gives 232 to
+#    those who multiply.</details>
 # 3. `picture.simulate` has `copy=2.5`, the time until a copy arrives. How slow may it become before four stages are too
 #    few? And six, of half the size? Draw it.
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>. A block of half the size is multiplied in half the time (<code>multiply=0.5</code>), and five
 #    others last for 2.5. What counts is the bytes on their way.</details>
-# 4. Shares of rows for nothing: change `sizes` to `testing.routed_sizes("zipf", total_m, 12)`. Which operator would you
-#    pick now?
-#    <details><summary>Answer</summary>Small groups round up the most, so smaller clusters lose less. Where each expert
-#    has thousands of rows it hardly matters, and what is fetched decides.</details>
+# 4. Shares of rows for nothing: in the cell that prints them, go through `testing.routed_sizes("zipf", total_m, 12)`
+#    instead of `sizes`. Which operator would you pick now?
+#    <details><summary>Answer</summary>Alone the least is computed for nothing, and with pairs less than before: equal
+#    groups of 682 rows were just over one block of 512, the worst case. A pair of 256 × 256 lies between, and fetches
+#    half of what one CTA alone does. Where each expert has thousands of rows it hardly matters, and what is fetched
+#    decides.</details>
 # 5. How many tiles of `odd_row` are for nothing with `in_turn`, left and right? Say it before you draw it.
 #    <details><summary>Answer</summary>2048 columns are 11 tiles of 192, the last of them not full. Left, each of
 #    them has one below it: 11. Right, five clusters take two, and of the sixth one is left over: 1.</details>

@@ -34,8 +34,13 @@ def compare(args) -> Comparison:
 
     Returns:
         The comparison, the tail left out of all but ``tail``. Reads the result, and so waits for the device.
+
+    Raises:
+        ValueError: tensors without memory, on the device "meta".
     """
     mat_a, mat_b, out, offs = tensors(args)
+    if out.is_meta:
+        raise ValueError("args must have a result to compare, got tensors on the device 'meta', which have no memory")
     exact, bound = grouped_error_bound(mat_a, mat_b, offs, out.dtype)
     groups, rest = _parts(args.offsets_along, offs)
     error = (out.to(torch.float64) - exact).abs()[groups]

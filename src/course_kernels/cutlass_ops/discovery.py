@@ -74,7 +74,10 @@ class Operators(Sequence):
     def __getitem__(self, index):
         if isinstance(index, slice):
             return Operators(self._operators[index])
-        return self._operators[index]
+        try:
+            return self._operators[index]
+        except IndexError:
+            raise IndexError(f"there are {len(self)} operators, none at index {index}") from None
 
     @property
     def designs(self) -> list[Design]:
@@ -100,6 +103,8 @@ class Operators(Sequence):
         return Operators(operator for operator, row in zip(self, self.designs) if fits(row))
 
     def __str__(self) -> str:
+        if not self._operators:
+            return "no operators"
         rows = [self._COLUMNS]
         for i, row in enumerate(self.designs):
             tile, cluster = "×".join(map(str, row.tile)), "×".join(map(str, row.cluster))
@@ -134,9 +139,12 @@ def discover(
 
     Raises:
         NoOperator: there is none; the message says what the operands, or the target, would have to be.
+        TypeError: args are not of ``arguments``.
         ValueError: there is no such target.
     """
     target = find_target(target)
+    if not isinstance(args, ops.IndexPtrGroupedGemmArguments):
+        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
     if wrong := gaps(args):
         raise NoOperator("no operator takes these operands", wrong)
     found = _taking(args, target)

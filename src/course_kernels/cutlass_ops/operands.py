@@ -200,14 +200,15 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
 
     mat_a = _name(args.A.dtype)
     narrow(f"mat_a must be {_names(known, 'A')}, got {mat_a}", lambda wanted: wanted.A.dtype == args.A.dtype)
-    narrow(
-        f"mat_b must be {_names(known, 'B')} where mat_a is {mat_a}, got {_name(args.B.dtype)}",
-        lambda wanted: wanted.B.dtype == args.B.dtype,
-    )
-    narrow(
-        f"out must be {_names(known, 'out')} for operands of {mat_a}, got {_name(args.out.dtype)}",
-        lambda wanted: wanted.out.dtype == args.out.dtype,
-    )
+    if not found:  # else what the others have to be is not known
+        narrow(
+            f"mat_b must be {_names(known, 'B')} where mat_a is {mat_a}, got {_name(args.B.dtype)}",
+            lambda wanted: wanted.B.dtype == args.B.dtype,
+        )
+        narrow(
+            f"out must be {_names(known, 'out')} for operands of {mat_a}, got {_name(args.out.dtype)}: give out_dtype",
+            lambda wanted: wanted.out.dtype == args.out.dtype,
+        )
     sums = {each.operands.accumulator_type for each in known}
     narrow(
         f"accumulator_type must be {_list(map(_name, sums))}, got {_name(args.accumulator_type)}",

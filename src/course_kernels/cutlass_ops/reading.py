@@ -125,7 +125,12 @@ def report(compiled: Compiled) -> Report:
 
     Returns:
         Counts, sizes and excerpts; printed, a table.
+
+    Raises:
+        TypeError: an operator that has not been compiled, or anything else.
     """
+    if not isinstance(compiled, Compiled):
+        raise TypeError(f"compiled must be what compile returned, got {type(compiled).__name__}")
     return Report(compiled)
 
 

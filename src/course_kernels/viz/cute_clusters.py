@@ -201,7 +201,7 @@ def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
     figure = Figure(figsize=(WIDTH, 0.5 + 0.48 * WIDTH * height / width))
     for axes, (how, down) in zip(figure.subplots(1, 2), ways.items()):
         found = pairs(config, down * config.tile_m, columns)
-        idle = sum(_cluster(axes, number, tiles, inside) for number, tiles in enumerate(found))
+        idle = sum(_cluster(axes, number, tiles, inside, (rows, columns)) for number, tiles in enumerate(found))
         idle //= config.tile_m * config.tile_n
         _frame(axes, rows, columns, height, width)
         axes.set_title(f"{how}: {len(found)} clusters, tiles for nothing: {idle}", fontsize=9.5)
@@ -249,22 +249,21 @@ def last_wave(tiles: int, clusters: int) -> Figure:
 
     Returns:
         A figure with two panels to one scale: time runs to the right, clusters lie one below the other, and who has
-        nothing left to do is hatched. The titles have the time, in that of a cluster tile.
+        nothing left to do is hatched. The titles have the time, in that of a cluster tile. One panel, where halves do
+        not find a cluster each, and tiles stay whole.
 
     Raises:
-        ValueError: there are no tiles or no clusters, or the halves of the last wave do not find a cluster each.
+        ValueError: there are no tiles or no clusters.
     """
     if min(tiles, clusters) < 1:
         raise ValueError(f"tiles and clusters must be at least 1, got {tiles} and {clusters}")
     full, left = divmod(tiles, clusters)
-    if 2 * left > clusters:
-        raise ValueError(
-            f"tiles must leave at most half of the clusters' number to the last wave, got {tiles}, which leaves {left} "
-            f"to {clusters} clusters"
-        )
-    figure = Figure(figsize=(WIDTH, 4.6))
     ways = {"whole": (1.0, left, "tiles"), "in halves": (0.5, 2 * left, "halves")}
-    for axes, (how, (time, taken, what)) in zip(figure.subplots(2, 1), ways.items()):
+    if 2 * left > clusters:
+        ways = {f"stay whole, {2 * left} halves would take two turns": ways["whole"]}
+    figure = Figure(figsize=(WIDTH, 2.3 * len(ways)))
+    panels = figure.subplots(len(ways), 1, squeeze=False)[:, 0]
+    for axes, (how, (time, taken, what)) in zip(panels, ways.items()):
         for wave in range(full):
             _part(axes, wave, 1, 0, clusters, f"{clusters} tiles", color_of(wave))
         if left:
@@ -312,8 +311,11 @@ def _frame(axes, rows: int, columns: int, height: float, width: float) -> None:
     axes.set_axis_off()
 
 
-def _cluster(axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int]) -> int:
-    """Draw a cluster's tiles; how many of their elements are not among the ``inside`` rows and columns."""
+def _cluster(
+    axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int], framed: tuple[int, int] | None = None
+) -> int:
+    """Draw a cluster's tiles; how many of their elements are not among the ``inside`` rows and columns. The number
+    stands in what is framed of them, by default what is inside."""
     color, idle = color_of(number), 0
     for row, col, high, wide in tiles:
         used_wide = max(0, min(wide, inside[1] - col))
@@ -331,6 +333,6 @@ def _cluster(axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int])
     both = last.col + last.width - first.col, last.row + last.height - first.row
     axes.add_patch(Rectangle((first.col, first.row), *both, fc="none", ec="white", lw=2.5))
     # In the middle of what is used: the first tile lies inside, in part at least.
-    y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], inside))
+    y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], framed or inside))
     axes.text(x, y, str(number), ha="center", va="center", fontsize=8, color=ink_on(color))
     return idle

@@ -45,7 +45,7 @@ def roles(configs: Sequence[CuteConfig], loading: int, multiplying: int) -> Figu
                     fc=_CONSUMERS[group], ec="white", lw=1, gid=f"rows of {group + 1}",
                 )  # fmt: skip
                 right.add_patch(box)
-        what = f"one tile, {MMA_ROWS} rows each in turn" if config.schedule == COOPERATIVE else "a tile each"
+        what = f"one tile, {MMA_ROWS} rows for each" if config.schedule == COOPERATIVE else "a tile each"
         right.set_title(f"{what}: {config.tile_m} × {config.tile_n} of C", fontsize=10)
         right.set_xlim(-4, across + 16)
         right.set_ylim(high + 4, -4)
