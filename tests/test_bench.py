@@ -122,25 +122,33 @@ def test_graph_of_a_plan_replays_what_was_captured():
         assert_exact(c, a, b)
 
 
-def test_rounds_are_whole_and_no_function_always_follows_the_same(monkeypatch):
-    """With a clock of calls for the device's."""
-    called = []
+@pytest.fixture
+def clock(monkeypatch):
+    """Calls instead of a device: ``clock.called`` has what was called, and ``clock.us`` says how long one of them, by
+    its place there, takes."""
+    clock = SimpleNamespace(called=[], us=None)
 
     class Event:
         def __init__(self, enable_timing):
             assert enable_timing
 
         def record(self):
-            self.calls = list(called)
+            self.at = len(clock.called)
 
         def elapsed_time(self, end):
-            return float(ord(*end.calls[len(self.calls) :]))  # what was called in between, one function
+            return sum(map(clock.us, range(self.at, end.at))) / 1e3
 
     cuda = SimpleNamespace(Event=Event, synchronize=lambda: None)
     flush = SimpleNamespace(zero_=lambda: None)
     monkeypatch.setattr(timing, "torch", SimpleNamespace(cuda=cuda, int32=None, empty=lambda *_, **__: flush))
-    names = "abcd"
-    times = timing.interleaved_us({name: lambda name=name: called.append(name) for name in names}, repeats=40)
+    clock.functions = lambda names: {name: lambda name=name: clock.called.append(name) for name in names}
+    return clock
+
+
+def test_rounds_are_whole_and_no_function_always_follows_the_same(clock):
+    names, called = "abcd", clock.called
+    clock.us = lambda i: 1e3 * ord(called[i])
+    times = timing.interleaved_us(clock.functions(names), repeats=40)
     assert times == {name: [ord(name) * 1e3] * 40 for name in names}
     rounds = [called[i : i + len(names)] for i in range(0, len(called), len(names))]
     assert all(sorted(each) == list(names) for each in rounds)
@@ -149,26 +157,11 @@ def test_rounds_are_whole_and_no_function_always_follows_the_same(monkeypatch):
         assert before >= set(names) - {name}
 
 
-def test_back_to_back_each_function_runs_alone_and_settles_first(monkeypatch):
-    """With calls for the device's time: 100 µs, but 300 before the clock has settled, for 40 calls."""
-    called = []
-
-    def us_of(calls):
-        return sum(300 if called[:i].count(called[i]) < 40 else 100 for i in calls)
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            self.at = len(called)
-
-        def elapsed_time(self, end):
-            return us_of(range(self.at, end.at)) / 1e3
-
-    monkeypatch.setattr(timing, "torch", SimpleNamespace(cuda=SimpleNamespace(Event=Event, synchronize=lambda: None)))
-    functions = {name: lambda name=name: called.append(name) for name in "abc"}
-    times = timing.sustained_us(functions, repeats=4, seconds=0.015)
+def test_back_to_back_each_function_runs_alone_and_settles_first(clock):
+    """A call takes 100 µs, but 300 before the clock has settled, for 40 calls."""
+    called = clock.called
+    clock.us = lambda i: 300 if called[:i].count(called[i]) < 40 else 100
+    times = timing.sustained_us(clock.functions("abc"), repeats=4, seconds=0.015)
     assert times == {name: [100.0] * 4 for name in "abc"}
     assert sum(before != name for before, name in itertools.pairwise(called)) == 2, "nobody in between"
     # Two calls that say how long one takes, 300 µs here; then 15 ms of them, twice.
