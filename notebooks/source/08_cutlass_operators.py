@@ -588,8 +588,16 @@ cute_clusters.last_wave(tiles, clusters=66)
 # %% [markdown]
 # Above: for a fifth of the time, two clusters in three look on. Below, the last tiles are cut in two, and there is a
 # cluster for each half. The picture takes half the time for a half. Really it is more: half the rows of A, but all
-# columns of B, 192 lines in a stage where a whole tile has 256. On an H200 not ten percent came of it but five.
-#
+# columns of B, 192 lines in a stage where a whole tile has 256. What came of it is on record:
+
+# %%
+from course_kernels.bench import record
+
+swept = record.load("sweep_cute")["rows"]["equal12"]  # these groups, this N and K
+for name, config in {"whole": replace(square, halved=False), "in halves": square}.items():
+    print(f"{name:10} {swept['us']['dA'][config.name]['median_us']:.1f} µs")
+
+# %% [markdown]
 # What else did it cost? A tile of half the rows: one more shape, as the flat ones were. And somebody has to know which
 # wave is the last. Who, if each warp counts for itself? Any that has got to the window of the last groups: there
 # `passed` of the last lane is the number of all tiles.
@@ -637,7 +645,6 @@ for before in (2, 1, 0, -1):
 # make most of a difference, and in which the second? Think of K, and of the rows of a group.
 
 # %%
-from course_kernels.bench import record
 from course_kernels.viz import rates
 
 results = record.load("grouped_mm")
