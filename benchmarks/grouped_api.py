@@ -32,12 +32,12 @@ def sustained() -> dict:
     DSL, and what choosing costs."""
     table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
     present = [provider for provider in providers.select(None) if provider.name not in ("loop", "tutorial")]
-    present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m == 128]
+    present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m >= 128]
     results = grouped.measure(
         list(table.values()),
         present,
         passes=("forward",),
-        repeats=20,
+        repeats=7,
         timer=grouped.SustainedTimer(),
         tell=lambda row, entry: print(configurations.ranking(row, entry), flush=True),
     )

@@ -158,20 +158,27 @@ def test_rounds_are_whole_and_no_function_always_follows_the_same(clock):
 
 
 def test_back_to_back_each_function_runs_alone_and_settles_first(clock):
-    """A call takes 100 µs, but 300 before the clock has settled, for 40 calls."""
+    """A call takes 100 µs, but 300 before the clock has settled, for 40 calls without another one in between."""
     called = clock.called
-    clock.us = lambda i: 300 if called[:i].count(called[i]) < 40 else 100
-    times = timing.sustained_us(clock.functions("abc"), repeats=4, seconds=0.015)
-    assert times == {name: [100.0] * 4 for name in "abc"}
-    assert sum(before != name for before, name in itertools.pairwise(called)) == 2, "nobody in between"
+
+    def alone(i):
+        return sum(1 for _ in itertools.takewhile(lambda name: name == called[i], reversed(called[:i])))
+
+    clock.us = lambda i: 300 if alone(i) < 40 else 100
+    times = timing.sustained_us(clock.functions("abcd"), repeats=4, seconds=0.015, rounds=3)
+    assert times == {name: [100.0] * 12 for name in "abcd"}
+    turns = [name for name, _ in itertools.groupby(called)]
+    rounds = [turns[i : i + 4] for i in range(0, len(turns), 4)]
+    assert [sorted(each) for each in rounds] == [list("abcd")] * 3, "nobody in between"
+    assert len(set(map(tuple, rounds))) > 1, "always in the same order"
     # Two calls that say how long one takes, 300 µs here; then 15 ms of them, twice.
-    assert {name: called.count(name) for name in "abc"} == dict.fromkeys("abc", 2 + 2 * 4 * round(15e3 / 4 / 300))
+    assert {called.count(name) for name in "abcd"} == {3 * (2 + 2 * 4 * round(15e3 / 4 / 300))}
 
 
 @pytest.mark.gpu
 def test_times_back_to_back_are_of_the_device():
     slow, fast = (lambda: torch.cuda._sleep(2_000_000)), (lambda: torch.cuda._sleep(200_000))
-    times = timing.sustained_us({"slow": slow, "fast": fast}, repeats=3, seconds=0.02)
+    times = timing.sustained_us({"slow": slow, "fast": fast}, repeats=3, seconds=0.02, rounds=2)
     median = {name: timing.summary(values)["median_us"] for name, values in times.items()}
     assert 5 < median["slow"] / median["fast"] < 15
 

@@ -605,7 +605,7 @@ def test_large_rows_are_measured_back_to_back(on_a_gpu, grouped_api, monkeypatch
     assert set(results["rows"]["tiny"]["us"]) == {"forward"}
     assert set(results["rows"]["tiny"]["us"]["forward"]) == {"mine", "torch"}, "a loop is no one product"
     assert {name for name, each in results["providers"].items() if "absent" in each} == {
-        config.name for config in SWEPT if config.tile_m == 128
+        config.name for config in SWEPT if config.tile_m >= 128
     }
     assert results["regrets"] == {}
     on_a_gpu([Correct(spoilt((0, 0), 9.0))])

@@ -11,13 +11,13 @@ from course_kernels import grouped_cute
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
 # Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; those that have halves,
 # without them; those of few rows without windows, as they are chosen; two more widths of 64 rows, one in clusters,
-# which may suit large groups.
+# which may suit large groups; and tiles that read least, which stores leave idle.
 SWEPT = (
     *CONFIGS,
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
@@ -26,6 +26,7 @@ SWEPT = (
     *(replace(config, window=False) for config in CONFIGS if config.window),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, strip=4),
 )
 SWEPT_8_BIT = (
     *CONFIGS_8_BIT,

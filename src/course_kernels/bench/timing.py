@@ -55,18 +55,20 @@ def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60
 
 
 def sustained_us(
-    functions: dict[str, Callable[[], object]], repeats: int = 20, seconds: float = 0.3
+    functions: dict[str, Callable[[], object]], repeats: int = 7, seconds: float = 0.12, rounds: int = 3
 ) -> dict[str, list[float]]:
     """Time several functions one after the other, each back to back for as long as the GPU's clock needs to settle at
-    what the function's power leaves it, and then as long again. L2 keeps what the call before has left there.
+    what the function's power leaves it, and then as long again; in rounds, each in another order, since a GPU that has
+    grown warm takes a little longer. L2 keeps what the call before has left there.
 
     Args:
         functions: name → callable that enqueues the work, already warm.
-        repeats: parts of the time that is measured.
-        seconds: of settling, and of measuring.
+        repeats: parts of the time that is measured in a round.
+        seconds: of settling, and of measuring, in a round.
+        rounds: turns of each function.
 
     Returns:
-        name → µs of a call, of each part.
+        name → µs of a call, of each part of each round.
     """
 
     def run(function: Callable[[], object], calls: int, parts: int) -> list[float]:
@@ -79,11 +81,13 @@ def sustained_us(
         torch.cuda.synchronize()
         return [start.elapsed_time(end) * 1e3 / calls for start, end in itertools.pairwise(marks)]
 
-    times = {}
-    for name, function in random.Random(0).sample(list(functions.items()), len(functions)):
-        calls = max(1, round(seconds * 1e6 / repeats / run(function, 2, 1)[0]))
-        run(function, calls, repeats)
-        times[name] = run(function, calls, repeats)
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    order = random.Random(0)
+    for _ in range(rounds):
+        for name, function in order.sample(list(functions.items()), len(functions)):
+            calls = max(1, round(seconds * 1e6 / repeats / run(function, 2, 1)[0]))
+            run(function, calls, repeats)
+            times[name] += run(function, calls, repeats)
     return times
 
 
