@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -165,20 +166,21 @@ def test_back_to_back_each_function_runs_alone_and_settles_first(clock):
         return sum(1 for _ in itertools.takewhile(lambda name: name == called[i], reversed(called[:i])))
 
     clock.us = lambda i: 300 if alone(i) < 40 else 100
-    times = timing.sustained_us(clock.functions("abcd"), repeats=4, seconds=0.015, rounds=3)
+    random.seed(0)
+    times = timing.sustained_us(clock.functions("abcd"), repeats=4, seconds=0.006, settling=0.015, rounds=3)
     assert times == {name: [100.0] * 12 for name in "abcd"}
     turns = [name for name, _ in itertools.groupby(called)]
     rounds = [turns[i : i + 4] for i in range(0, len(turns), 4)]
     assert [sorted(each) for each in rounds] == [list("abcd")] * 3, "nobody in between"
     assert len(set(map(tuple, rounds))) > 1, "always in the same order"
-    # Two calls that say how long one takes, 300 µs here; then 15 ms of them, twice.
-    assert {called.count(name) for name in "abcd"} == {3 * (2 + 2 * 4 * round(15e3 / 4 / 300))}
+    # Two calls that say how long one takes, 300 µs here; then 15 ms of them, and 6 ms in four parts.
+    assert {called.count(name) for name in "abcd"} == {3 * (2 + 15000 // 300 + 4 * (6000 // 4 // 300))}
 
 
 @pytest.mark.gpu
 def test_times_back_to_back_are_of_the_device():
     slow, fast = (lambda: torch.cuda._sleep(2_000_000)), (lambda: torch.cuda._sleep(200_000))
-    times = timing.sustained_us({"slow": slow, "fast": fast}, repeats=3, seconds=0.02, rounds=2)
+    times = timing.sustained_us({"slow": slow, "fast": fast}, repeats=3, seconds=0.02, settling=0.02, rounds=2)
     median = {name: timing.summary(values)["median_us"] for name, values in times.items()}
     assert 5 < median["slow"] / median["fast"] < 15
 

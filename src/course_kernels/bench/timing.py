@@ -55,16 +55,21 @@ def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60
 
 
 def sustained_us(
-    functions: dict[str, Callable[[], object]], repeats: int = 7, seconds: float = 0.12, rounds: int = 3
+    functions: dict[str, Callable[[], object]],
+    repeats: int = 7,
+    seconds: float = 0.1,
+    settling: float = 0.3,
+    rounds: int = 3,
 ) -> dict[str, list[float]]:
-    """Time several functions one after the other, each back to back for as long as the GPU's clock needs to settle at
-    what the function's power leaves it, and then as long again; in rounds, each in another order, since a GPU that has
-    grown warm takes a little longer. L2 keeps what the call before has left there.
+    """Time several functions one after the other, each back to back: first for as long as the GPU's clock needs to
+    settle at what the function's power leaves it. In rounds, each in another order, since what ran before still tells a
+    little: warmth, and what power it drew. L2 keeps what the call before has left there.
 
     Args:
         functions: name → callable that enqueues the work, already warm.
         repeats: parts of the time that is measured in a round.
-        seconds: of settling, and of measuring, in a round.
+        seconds: that are measured in a round.
+        settling: seconds before.
         rounds: turns of each function.
 
     Returns:
@@ -82,12 +87,11 @@ def sustained_us(
         return [start.elapsed_time(end) * 1e3 / calls for start, end in itertools.pairwise(marks)]
 
     times: dict[str, list[float]] = {name: [] for name in functions}
-    order = random.Random(0)
     for _ in range(rounds):
-        for name, function in order.sample(list(functions.items()), len(functions)):
-            calls = max(1, round(seconds * 1e6 / repeats / run(function, 2, 1)[0]))
-            run(function, calls, repeats)
-            times[name] += run(function, calls, repeats)
+        for name, function in random.sample(list(functions.items()), len(functions)):
+            us = run(function, 2, 1)[0]
+            run(function, max(1, round(settling * 1e6 / us)), 1)
+            times[name] += run(function, max(1, round(seconds * 1e6 / repeats / us)), repeats)
     return times
 
 
