@@ -24,7 +24,7 @@ from course_kernels import (
     scaled_grouped_mm,
 )
 from course_kernels.grouped_cases import GroupedCase, build, check
-from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, PINGPONG, CuteConfig, configs_for
 from course_kernels.testing import assert_grouped_exact, integers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -242,14 +242,21 @@ def test_choices_can_be_built(form):
 
 def test_tiles_are_cut_to_fit_where_groups_end_often():
     def fits(rows, columns, depth=1024, b_major="k"):
-        return bool(grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns), depth).flat)
+        return chosen(b_major, rows, columns, depth).flat > 0
+
+    def chosen(b_major, rows, columns, depth):
+        return grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns), depth)
 
     assert fits(682, 2048)
     assert not fits(682, 2048, b_major="n")
     assert not fits(682, 2048, depth=512), "stores would not hide behind so few products"
     assert fits(2048, 14336), "one column of tiles in 75 is narrow"
-    assert fits(8192, 6144), "none is"
-    assert not fits(8192, 6144, depth=512)
+    assert fits(4096, 6144), "none is"
+    assert not fits(4096, 6144, depth=512)
+    assert fits(8192, 7168)
+    assert not fits(8192, 6144), "long groups, and no column outside"
+    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)
+    assert chosen("k", 8192, 6144, 512).tile_n == 128
     assert fits(4096, 7168), "two in 38"
     assert not fits(2048, 4096), "two in 22"
 
