@@ -423,6 +423,41 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # Providers of one row took turns and may be compared. A difference of that size *between* rows, or between two days,
 # means nothing, and the quartiles tell you before you publish it.
 #
+# ## In turn, or alone?
+#
+# Taking turns has a price. The large rows run at the chip's power limit, and there a kernel that draws less raises the
+# clock for *all* who take turns, the thirsty ones too. So each of them ran alone as well, back to back, the first third
+# of a second not counted: then the clock is what its own power leaves.
+#
+# Before you look: two kernels need the same number of cycles, and one of them reads twice as much from memory. What
+# does the one measurement say, and what the other?
+
+# %%
+alone = record.load("sustained")
+print(f"{results['providers'][ours]['label']}: times of others over its own, in turn and alone")
+for name, entry in alone["rows"].items():
+    cells = []
+    for other in ("cute", "quack", "torch", "dense"):
+        pair = [of["rows"][name]["us"]["forward"] for of in (results, alone)]
+        if all(other in us and ours in us for us in pair):
+            factors = [us[other]["median_us"] / us[ours]["median_us"] for us in pair]
+            cells.append(f"{other} {factors[0]:.2f} {factors[1]:.2f}")
+    print(f"{entry['title']:40}", "    ".join(cells))
+
+# %%
+for name, entry in alone["rows"].items():
+    best = [of["rows"][name]["choice"]["forward"].get("quack", "–") for of in (results, alone)]
+    print(f"{name:15} QuACK's best configuration: in turn {best[0]}, alone {best[1]}")
+
+# %% [markdown]
+# <details><summary>Answer</summary>In turn they are level: cycles count, and both have the same clock. Alone, energy
+# counts: who reads less has more of the 700 W left for its clock.</details>
+#
+# Lesson 07's kernel has most to lose, for its programs share nothing that they load; lesson 08's clusters do. And even
+# the best tile depends on the question: the largest read least, and wait for their stores. Both measurements
+# are honest, and neither is your model's step, where other kernels run in between and some of them draw little. Say
+# which one you show, and where a choice is close, take both.
+#
 # ## What a call adds, as recorded
 
 # %%
