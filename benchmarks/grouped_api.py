@@ -28,8 +28,8 @@ def rows() -> dict:
 
 
 def sustained() -> dict:
-    """Forward of large rows, each provider back to back by itself; beside ours each configuration of its kernel in CuTe
-    DSL, and what choosing costs."""
+    """Forward of large rows, each provider of one product back to back by itself; beside ours the configurations of its
+    kernel in CuTe DSL with tall tiles, and what choosing costs."""
     table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
     present = [provider for provider in providers.select(None) if provider.name not in ("loop", "tutorial")]
     present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m >= 128]

@@ -123,6 +123,9 @@ def test_graph_of_a_plan_replays_what_was_captured():
         assert_exact(c, a, b)
 
 
+FLUSH = "\0"
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """Calls instead of a device: ``clock.called`` has what was called, and ``clock.us`` says how long one of them, by
@@ -140,17 +143,20 @@ def clock(monkeypatch):
             return sum(map(clock.us, range(self.at, end.at))) / 1e3
 
     cuda = SimpleNamespace(Event=Event, synchronize=lambda: None)
-    flush = SimpleNamespace(zero_=lambda: None)
+    flush = SimpleNamespace(zero_=lambda: clock.called.append(FLUSH))
     monkeypatch.setattr(timing, "torch", SimpleNamespace(cuda=cuda, int32=None, empty=lambda *_, **__: flush))
     clock.functions = lambda names: {name: lambda name=name: clock.called.append(name) for name in names}
     return clock
 
 
 def test_rounds_are_whole_and_no_function_always_follows_the_same(clock):
+    """And L2 is overwritten before each call, which is no part of what is timed."""
     names, called = "abcd", clock.called
     clock.us = lambda i: 1e3 * ord(called[i])
     times = timing.interleaved_us(clock.functions(names), repeats=40)
     assert times == {name: [ord(name) * 1e3] * 40 for name in names}
+    assert called[::2] == [FLUSH] * (40 * len(names))
+    called = called[1::2]
     rounds = [called[i : i + len(names)] for i in range(0, len(called), len(names))]
     assert all(sorted(each) == list(names) for each in rounds)
     for name in names:

@@ -77,12 +77,12 @@ def test_a_gpus_own_operator_is_not_run_by_another():
 
 
 BAD = [
-    (dict(dtype=FP32), "mat_a must be bfloat16 or float16, got float32|mat_a must be bfloat16, float16"),
+    (dict(dtype=FP32), "mat_a must be bfloat16 or float16, got float32"),
     (dict(k=1020), "mat_a's stride along total_m must be a multiple of 8"),
     (dict(dtype=torch.float8_e4m3fn, out_dtype=BF16), "target must be 100f .*, got 90a"),
-    (dict(total_m=0), "total_m, N, K and G must be at least 1, got 0, 2048, 1024 and 12"),
-    (dict(n=0), "total_m, N, K and G must be at least 1, got 8192, 0, 1024 and 12|out's stride"),
-    (dict(groups=0), "total_m, N, K and G must be at least 1, got 8192, 2048, 1024 and 0"),
+    (dict(total_m=0), "total_m must be at least 1, got mat_a"),
+    (dict(n=0), "N must be at least 1, got mat_b"),
+    (dict(groups=0), "G must be at least 1, got mat_b"),
 ]
 
 

@@ -88,6 +88,14 @@ def test_ranks_say_what_is_shared_out(a, b, along, out):
         (dict(offs=[1, 2, 3]), TypeError, "offs must be a torch.Tensor, got list"),
         (dict(mat_a=meta(2, 64, 32)), ValueError, r"2 and 3, 3 and 2, or 2 and 2 dimensions, got shapes \(2, 64, 32\)"),
         (dict(mat_a=meta(64, 24)), ValueError, "mat_a has K = 24, mat_b has K = 32"),
+        (
+            dict(mat_b=meta(3, 16, 32)),
+            ValueError,
+            r"K = 16: they must be equal; mat_b has shape \(3, 16, 32\): pass its",
+        ),
+        (dict(offs=meta(3, dtype=FP32)), TypeError, "offs must be torch.int32, got torch.float32"),
+        (dict(out_dtype="float32"), TypeError, "out_dtype must be a torch.dtype, got 'float32'"),
+        (dict(accumulator_type=None), TypeError, "accumulator_type must be a torch.dtype, got None"),
         (dict(offs=meta(4, dtype=torch.int32)), ValueError, "offs has the ends of 4 groups, mat_b holds 3 matrices"),
         (
             dict(offs=meta(3, 1, dtype=torch.int32)),
@@ -174,6 +182,12 @@ BAD = [
     ("a GPU without tcgen05", described, "120a", [r"target must be 100f \(or any 10xa\).*, got 120a"]),
     ("a target without its letter", described, "100", [r"target must be .*, got 100$", "mean '100a' or '100f'"]),
     ("Hopper without its letter", described, "90", [r"target must be .*, got 90$", r"did you mean '90a'\?"]),
+    ("fp32 on Hopper", lambda: described(FP32), "90a", ["mat_a must be bfloat16 or float16, got float32$"]),
+    ("fp8 on Hopper", lambda: described(FP8, out_dtype=BF16), "90a", ["target must be 100f .* dtypes, got 90a"]),
+    ("no depth", lambda: described(k=0), "90a", [r"K must be at least 1, got mat_a of shape \(8192, 0\)"]),
+    ("no columns", lambda: described(n=0), "100f", [r"N must be at least 1, got mat_b of shape \(12, 1024, 0\)"]),
+    ("no rows", lambda: described(total_m=0), "90a", ["total_m must be at least 1, got mat_a"]),
+    ("no groups", lambda: described(groups=0), "90a", ["G must be at least 1, got mat_b"]),
     ("much", lambda: described(FP32, b=meta(G, K, N, dtype=FP32), offs_dtype=torch.int64), "100f",
      ["mat_a must be", "offs must be int32", r"mat_b \(G, K, N\) must have stride 1 along K"]),
 ]  # fmt: skip
@@ -314,8 +328,50 @@ def test_what_is_nothing_of_arguments_or_compile_is_told():
         cutlass_ops.compare(args)
     with pytest.raises(IndexError, match=f"there are {len(found)} operators, none at index 999"):
         found[999]
-    none = found.where(tile=(1, 2, 3))
-    assert (len(none), str(none)) == (0, "no operators")
+    with pytest.raises(TypeError, match="compiled must be what compile returned, got "):
+        cutlass_ops.run(found[0], args)
+    with pytest.raises(TypeError, match="args must be what arguments returned, got tuple"):
+        cutlass_ops.compile(found[0], (meta(64, 32), meta(3, 32, 16)), "100f")
+    with pytest.raises(TypeError, match="args must be what arguments returned, got "):
+        cutlass_ops.compare(found[0])
+    with pytest.raises(TypeError, match=r"reports\[0\] must be what report returned, got "):
+        cutlass_ops.side_by_side([found[0]])
+
+
+def test_a_choice_that_leaves_none_says_what_there_is():
+    found = cutlass_ops.discover(described(), "90a")
+    none = found.where(schedule="ping-pong")
+    assert (len(none), str(none)) == (0, "no operators: schedule is one of 'cooperative', 'pingpong', not 'ping-pong'")
+    assert str(none.where(ctas=1)) == str(none)
+    with pytest.raises(IndexError, match=r"none at index 0 \(tile is one of \(128, 128, 64\), .*, not \(128, 256\)\)"):
+        found.where(tile=(128, 256))[0]
+    assert str(found.where(stages=lambda stages: stages > 99)).endswith("not what was asked")
+    assert str(found.where(tile=(128, 256, 64), schedule="pingpong")).endswith(
+        "none has all of tile, schedule as asked"
+    )
+    assert str(cutlass_ops.Operators([])) == "no operators"
+
+
+@pytest.mark.parametrize("target", ["90a", "100f"])
+def test_an_operator_says_what_it_takes_itself(target):
+    """Though others of its class take these operands."""
+    operator = cutlass_ops.discover(described(), target)[0]
+    for args, reasons in (
+        (
+            described(FP16),
+            [f"{each} must be bfloat16 for this operator, got float16" for each in ("mat_a", "mat_b", "out")],
+        ),
+        (described(out_dtype=FP32), ["out must be bfloat16 for this operator, got float32"]),
+        (described(offs_dtype=torch.int64), ["offs must be int32 for this operator, got int64"]),
+        (described(k=0), ["K must be at least 1, got mat_a of shape (8192, 0)"]),
+        (
+            cutlass_ops.arguments(meta(64, 96), meta(96, 16), offs=meta(3, dtype=torch.int32)),
+            ["offs shares out K, which this operator is not for"],
+        ),
+    ):
+        with pytest.raises(NoOperator) as caught:
+            cutlass_ops.compile(operator, args, target)
+        assert caught.value.reasons == reasons
 
 
 def test_dtypes_that_depend_on_a_wrong_one_are_not_complained_of():
@@ -329,7 +385,7 @@ def test_dtypes_that_depend_on_a_wrong_one_are_not_complained_of():
 
 def test_a_number_of_clusters_that_is_not_known_or_none():
     operator = cutlass_ops.discover(described(), "110f")[0]
-    with pytest.raises(ValueError, match=r"clusters must be given for sm_110f: .* 90, 100 only"):
+    with pytest.raises(ValueError, match=r"clusters must be given for sm_110f, got None: .* of 2 CTAs .* 90, 100 only"):
         cutlass_ops.compile(operator, described(), "110f")
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="clusters must be a positive integer"):
@@ -341,7 +397,8 @@ def test_a_number_of_clusters_that_is_not_known_or_none():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tells what is told without a GPU")
 def test_running_without_a_gpu_says_which_one_is_needed(blackwell):
-    with pytest.raises(RuntimeError, match=r"sm_100f and needs an NVIDIA GPU of compute capability 10\.0; torch sees"):
+    needs = r"sm_100f and needs an NVIDIA GPU of compute capability 10\.0 or of its family; torch sees"
+    with pytest.raises(RuntimeError, match=needs):
         cutlass_ops.run(blackwell, described())
 
 

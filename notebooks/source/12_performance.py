@@ -404,7 +404,8 @@ for name, speedups in results["speedups"].items():
 
 # %% [markdown]
 # Geometric means over the rows, and the worst row beside them: a mean alone would let one huge win pay for a loss. (As
-# called, QuACK runs one configuration; in graphs, the best of twelve for each row. A table has to say that, too.)
+# called, QuACK runs one configuration; in graphs, the best of twelve for each row, and of three for gradients. A table
+# has to say that, too.)
 #
 # One more look before you trust it. Two rows of the table have the same dense product, measured at two moments of the
 # run:
@@ -421,7 +422,7 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # %% [markdown]
 # Same work, same method: whatever lies between the medians is the chip, most likely its clock, which nobody recorded.
 # Providers of one row took turns and may be compared. A difference of that size *between* rows, or between two days,
-# means nothing, and the quartiles tell you before you publish it.
+# means nothing. And quartiles say how far the calls of one moment lie apart, not how far two moments do.
 #
 # ## In turn, or alone?
 #
@@ -445,7 +446,7 @@ for name, entry in alone["rows"].items():
     print(f"{entry['title']:40}", "    ".join(cells))
 
 # %%
-for name, entry in alone["rows"].items():
+for name in alone["rows"]:
     best = [of["rows"][name]["choice"]["forward"].get("quack", "–") for of in (results, alone)]
     print(f"{name:15} QuACK's best configuration: in turn {best[0]}, alone {best[1]}")
 
@@ -453,10 +454,10 @@ for name, entry in alone["rows"].items():
 # <details><summary>Answer</summary>In turn they are level: cycles count, and both have the same clock. Alone, energy
 # counts: who reads less has more of the 700 W left for its clock.</details>
 #
-# Lesson 07's kernel has most to lose, for its programs share nothing that they load; lesson 08's clusters do. And even
-# the best tile depends on the question: the largest read least, and wait for their stores. Both measurements
-# are honest, and neither is your model's step, where other kernels run in between and some of them draw little. Say
-# which one you show, and where a choice is close, take both.
+# Where much is read, lesson 07's kernel falls back: its programs share nothing that they load, lesson 08's clusters do.
+# The last row reads one weight of eight, and has no such loss. Even the best tile depends on the question: the largest
+# read least, and wait for their stores. Both measurements are honest, and neither is your model's step, where other
+# kernels run in between and some of them draw little. Say which one you show, and where a choice is close, take both.
 #
 # ## What a call adds, as recorded
 
@@ -631,7 +632,7 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 #   and what would it gain back to back?
 #   <details><summary>Answer</summary>Flushed, only shorter gaps between its three kernels: their launches were hidden
 #   behind the flush. Back to back it needs one launch where the other needs three, on the host.</details>
-# - A row of the record lies at a third of the roof, and its time is mostly "the rest". Name two measurements that you
+# - Suppose that a row lay at a third of the roof, and its time were mostly "the rest". Name two measurements that you
 #   would make next.
 #   <details><summary>Answer</summary>A timeline per SM (lesson 04), which shows gaps and idle SMs; counters of bytes
 #   (lesson 04 again) and of tensor core activity; and before both, what the compiler made of the loop.</details>

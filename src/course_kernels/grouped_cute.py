@@ -217,11 +217,10 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiproc
     if form == Form("m", "k"):
         # Less is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles read
         # less out of L2, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
-        # stores take too long to hide behind few products. A ring of four stages instead of five draws less power, and
-        # with long groups and no columns outside there is nothing to fit.
-        if depth > 512 and rows > 4096 and not outside:
-            return wide
+        # stores take too long to hide behind few products.
         if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
+            if rows > 4096 and not outside:
+                return wide  # nothing to fit: level among others, a percent faster by itself
             return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
     elif form == Form("m", "n"):
         if rows <= 512 and 64 * outside <= columns:

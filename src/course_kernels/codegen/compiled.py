@@ -204,10 +204,9 @@ class Compiled:
         try:
             hit = hits[occurrence]
         except IndexError:
-            raise ValueError(
-                f"pattern {pattern!r} matches {len(hits)} lines of the {stage or 'assembly'} of {self.build} for "
-                f"{self.target}; occurrence {occurrence} is not among them"
-            ) from None
+            where = str(self.build) if str(self.target) in str(self.build) else f"{self.build} for {self.target}"
+            counted = f"{len(hits)} lines, and occurrence {occurrence} is not among them," if hits else "no line"
+            raise ValueError(f"pattern {pattern!r} matches {counted} of the {stage or 'assembly'} of {where}") from None
         return "\n".join(lines[max(0, hit - before) : hit + after + 1])
 
 

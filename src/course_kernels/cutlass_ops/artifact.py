@@ -73,22 +73,24 @@ def compile(
             machine's GPU is one that the code runs on, what its driver says, else its SMs (``SMS``) over the cluster's.
 
     Raises:
-        TypeError: ``operator`` is none.
+        TypeError: ``operator`` is none, or ``args`` are none of the API's.
         NoOperator: the operator does not take these operands on this target.
         ValueError: the number of clusters is not known for the target, or is not positive.
         CompileError: the compiler's message.
     """
     if not isinstance(operator, ops.Operator):
         raise TypeError(f"operator must be one that discover has found, got {type(operator).__name__}")
+    _check_kind(args)
     target = find_target(target)
     _check(operator, args, target)
     if clusters is None and not _runs_here(target):
+        rows, columns = design(operator).cluster
         if target.cc not in SMS:
             known = ", ".join(map(str, SMS))
             raise ValueError(
-                f"clusters must be given for sm_{target}: SMs are known of compute capabilities {known} only"
+                f"clusters must be given for sm_{target}, got None: how many clusters of {rows * columns} CTAs its GPU "
+                f"holds, at most one CTA an SM. SMs are known of compute capabilities {known} only"
             )
-        rows, columns = design(operator).cluster
         clusters = SMS[target.cc] // (rows * columns)
     if clusters is not None and (type(clusters) is not int or clusters < 1):
         raise ValueError(f"clusters must be a positive integer, got {clusters!r}")
@@ -112,12 +114,18 @@ def run(compiled: Compiled, args: ops.IndexPtrGroupedGemmArguments) -> None:
         args: on the GPU, of the dtypes and layouts that were compiled for.
 
     Raises:
+        TypeError: ``compiled`` is not what ``compile`` returned, or ``args`` are none of the API's.
         NoOperator: the operator does not take these operands.
         RuntimeError: this machine has no GPU that the code runs on.
         ValueError: the operands are not on a GPU.
     """
+    if not isinstance(compiled, Compiled):
+        raise TypeError(f"compiled must be what compile returned, got {type(compiled).__name__}")
+    _check_kind(args)
     major, minor = compiled.target.major, compiled.target.minor
+    others = {"f": " or of its family", "a": ""}.get(str(compiled.target)[-1], " or later")
     needs = f"this was compiled for sm_{compiled.target} and needs an NVIDIA GPU of compute capability {major}.{minor}"
+    needs += others
     if not torch.cuda.is_available():
         raise RuntimeError(f"{needs}; torch sees none. Compiling and reading the code work without one")
     if not _runs_here(compiled.target):
@@ -129,6 +137,11 @@ def run(compiled: Compiled, args: ops.IndexPtrGroupedGemmArguments) -> None:
     with torch.cuda.device(mat_a.device):
         stream = torch.cuda.current_stream()
         compiled.operator.run(args, compiled.artifact, stream=stream, assume_supported_args=True)
+
+
+def _check_kind(args) -> None:
+    if not isinstance(args, ops.RuntimeArguments):
+        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
 
 
 def _check(operator: ops.Operator, args, target: ops.TargetSm) -> None:

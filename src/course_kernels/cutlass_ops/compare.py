@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import cutlass.operators as ops
 import torch
 
 from course_kernels.cutlass_ops.operands import tensors
@@ -36,8 +37,11 @@ def compare(args) -> Comparison:
         The comparison, the tail left out of all but ``tail``. Reads the result, and so waits for the device.
 
     Raises:
+        TypeError: args are not of ``arguments``.
         ValueError: tensors without memory, on the device "meta".
     """
+    if not isinstance(args, ops.IndexPtrGroupedGemmArguments):
+        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
     mat_a, mat_b, out, offs = tensors(args)
     if out.is_meta:
         raise ValueError("args must have a result to compare, got tensors on the device 'meta', which have no memory")

@@ -61,12 +61,13 @@ class Operators(Sequence):
 
     Args:
         operators: NVIDIA's objects.
+        why_none: why there are none, where there are none.
     """
 
     _COLUMNS = ("", "tile", "others", "cluster", "CTAs", "stages", "schedule", "targets", "source")
 
-    def __init__(self, operators: Iterable[ops.Operator]):
-        self._operators = list(operators)
+    def __init__(self, operators: Iterable[ops.Operator], why_none: str = ""):
+        self._operators, self._why_none = list(operators), why_none
 
     def __len__(self) -> int:
         return len(self._operators)
@@ -77,7 +78,8 @@ class Operators(Sequence):
         try:
             return self._operators[index]
         except IndexError:
-            raise IndexError(f"there are {len(self)} operators, none at index {index}") from None
+            why = f" ({self._why_none})" if self._why_none else ""
+            raise IndexError(f"there are {len(self)} operators, none at index {index}{why}") from None
 
     @property
     def designs(self) -> list[Design]:
@@ -100,11 +102,23 @@ class Operators(Sequence):
             values = row._asdict()
             return all(want(values[key]) if callable(want) else want == values[key] for key, want in wanted.items())
 
-        return Operators(operator for operator, row in zip(self, self.designs) if fits(row))
+        fitting = [operator for operator, row in zip(self, self.designs) if fits(row)]
+        return Operators(fitting, "" if fitting else self._why_none or self._missing(wanted))
+
+    def _missing(self, wanted: dict) -> str:
+        """Which values no design has, and which there are."""
+        rows = [row._asdict() for row in self.designs]
+        told = []
+        for key, want in wanted.items():
+            there = sorted({row[key] for row in rows}, key=str)
+            if not any(want(value) if callable(want) else want == value for value in there):
+                what = "what was asked" if callable(want) else repr(want)
+                told.append(f"{key} is one of {', '.join(map(repr, there))}, not {what}")
+        return "; ".join(told) or f"none has all of {', '.join(wanted)} as asked"
 
     def __str__(self) -> str:
         if not self._operators:
-            return "no operators"
+            return f"no operators: {self._why_none}" if self._why_none else "no operators"
         rows = [self._COLUMNS]
         for i, row in enumerate(self.designs):
             tile, cluster = "×".join(map(str, row.tile)), "×".join(map(str, row.cluster))

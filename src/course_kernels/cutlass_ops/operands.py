@@ -19,6 +19,7 @@ _NAMES = {
     "k": (("M", "total_k"), ("total_k", "N"), ("G", "M", "N")),
 }
 _OPERANDS = ("mat_a", "mat_b", "out")
+_DTYPES = {"mat_a": "A", "mat_b": "B", "out": "out", "offs": "offsets"}
 _COMMON_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)  # a class that takes neither is not found when reasons are asked
 
 
@@ -65,13 +66,18 @@ def arguments(
         operators for is for ``discover`` to say.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or no dtype; ends that are no integers.
         ValueError: ranks, shapes or devices do not fit.
     """
     given = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs} | ({} if out is None else {"out": out})
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    for name, value in (("out_dtype", out_dtype or mat_a.dtype), ("accumulator_type", accumulator_type)):
+        if not isinstance(value, torch.dtype):
+            raise TypeError(f"{name} must be a torch.dtype, got {value!r}")
+    if offs.is_floating_point() or offs.is_complex() or offs.dtype == torch.bool:
+        raise TypeError(f"offs must be torch.int32, got {offs.dtype}")
     along = _MODES.get((mat_a.dim(), mat_b.dim()))
     if along is None:
         raise ValueError(
@@ -81,7 +87,10 @@ def arguments(
     if offs.dim() != 1:
         raise ValueError(f"offs must have one dimension, (G,), got shape {tuple(offs.shape)}")
     if mat_a.shape[-1] != mat_b.shape[-2]:
-        raise ValueError(f"mat_a has K = {mat_a.shape[-1]}, mat_b has K = {mat_b.shape[-2]}: they must be equal")
+        turned = f"; mat_b has shape {tuple(mat_b.shape)}: pass its .mT" * (mat_a.shape[-1] == mat_b.shape[-1])
+        raise ValueError(
+            f"mat_a has K = {mat_a.shape[-1]}, mat_b has K = {mat_b.shape[-2]}: they must be equal{turned}"
+        )
     for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
         if matrix.dim() == 3 and matrix.shape[0] != offs.shape[0]:
             raise ValueError(f"offs has the ends of {offs.shape[0]} groups, {name} holds {matrix.shape[0]} matrices")
@@ -158,8 +167,23 @@ def refusal(operator: ops.Operator, args, target: ops.TargetSm) -> list[str]:
         return [f"target must be {_targets(targets)} for this operator, got {target}"]
     status = operator.supports(args, target)
     own = "its class does not claim to compute these dtypes" if status else str(status.error)
-    grouped = isinstance(args, ops.IndexPtrGroupedGemmArguments)
-    return (reasons(args, target) if grouped else []) or [own]
+    if not isinstance(args, ops.IndexPtrGroupedGemmArguments):
+        return [own]
+    return _misfits(operator.metadata.operands, args) or reasons(args, target) or [own]
+
+
+def _misfits(wanted, args) -> list[str]:
+    """Which dtypes and layouts are not those of one operator."""
+    if getattr(wanted, "offsets_along", None) != args.offsets_along:
+        return [f"offs shares out {args.offsets_along.upper()}, which this operator is not for"]
+    pairs = [(name, getattr(wanted, each).dtype, getattr(args, each).dtype) for name, each in _DTYPES.items()]
+    pairs.append(("accumulator_type", wanted.accumulator_type, args.accumulator_type))
+    wrong = [
+        f"{name} must be {_name(needed)} for this operator, got {_name(given)}"
+        for name, needed, given in pairs
+        if needed != given
+    ]
+    return wrong or _empty(args) or _layouts(args, wanted)
 
 
 def reaches(target: ops.TargetSm, metadata: ops.OperatorMetadata) -> bool:
@@ -198,15 +222,20 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
         else:
             found.append(complaint)
 
+    def names(operand: str) -> str:
+        """The dtypes that operators take, on this target where there are some for it."""
+        here = [each for each in known if reaches(target, each)] or known
+        return _list({_name(getattr(each.operands, operand).dtype) for each in here})
+
     mat_a = _name(args.A.dtype)
-    narrow(f"mat_a must be {_names(known, 'A')}, got {mat_a}", lambda wanted: wanted.A.dtype == args.A.dtype)
+    narrow(f"mat_a must be {names('A')}, got {mat_a}", lambda wanted: wanted.A.dtype == args.A.dtype)
     if not found:  # else what the others have to be is not known
         narrow(
-            f"mat_b must be {_names(known, 'B')} where mat_a is {mat_a}, got {_name(args.B.dtype)}",
+            f"mat_b must be {names('B')} where mat_a is {mat_a}, got {_name(args.B.dtype)}",
             lambda wanted: wanted.B.dtype == args.B.dtype,
         )
         narrow(
-            f"out must be {_names(known, 'out')} for operands of {mat_a}, got {_name(args.out.dtype)}: give out_dtype",
+            f"out must be {names('out')} for operands of {mat_a}, got {_name(args.out.dtype)}: give out_dtype",
             lambda wanted: wanted.out.dtype == args.out.dtype,
         )
     sums = {each.operands.accumulator_type for each in known}
@@ -215,7 +244,7 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
         lambda wanted: wanted.accumulator_type == args.accumulator_type,
     )
     narrow(
-        f"offs must be {_names(known, 'offsets')}, got {_name(args.offsets.dtype)}: use .to(torch.int32)",
+        f"offs must be {names('offsets')}, got {_name(args.offsets.dtype)}: use .to(torch.int32)",
         lambda wanted: wanted.offsets.dtype == args.offsets.dtype,
     )
     if args.offsets.shape[0] > 1 and tuple(args.offsets.stride) != (1,):
@@ -223,7 +252,7 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
     targets = {str(each): each for metadata in known for each in metadata.supported_targets}
     fitting = [each for each in known if reaches(target, each)]
     wrong_target = [] if fitting else [f"target must be {_targets(targets)} for these dtypes, got {target}"]
-    found += min((_layouts(args, each.operands) for each in fitting or known), key=len)
+    found += _empty(args) or min((_layouts(args, each.operands) for each in fitting or known), key=len)
     return found + wrong_target or _own_words(args, target, {each.operator_class for each in known})
 
 
@@ -234,11 +263,18 @@ def _own_words(args, target: ops.TargetSm, classes: set[type[ops.Operator]]) -> 
         for cls in classes
         for each in cls.generate_operators(lambda metadata: bool(metadata.supports(args, target_sm=target)), args=args)
     ]
-    return list(dict.fromkeys(str(each.supports(args, target).error) for each in admitting))
+    errors = (each.supports(args, target).error for each in admitting)
+    return list(dict.fromkeys(str(error) for error in errors if error is not None))
 
 
-def _names(known, operand: str) -> str:
-    return _list({_name(getattr(each.operands, operand).dtype) for each in known})
+def _empty(args) -> list[str]:
+    """Extents of 0: a product without elements, or a sum of nothing, is no operator's to compute."""
+    found: dict[str, str] = {}
+    for names, name, operand in zip(_NAMES[args.offsets_along], _OPERANDS, (args.A, args.B, args.out)):
+        for extent, size in zip(names, operand.shape):
+            if size == 0:
+                found.setdefault(extent, f"{extent} must be at least 1, got {name} of shape {tuple(operand.shape)}")
+    return list(found.values())
 
 
 def _layouts(args, wanted) -> list[str]:

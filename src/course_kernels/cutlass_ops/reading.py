@@ -139,8 +139,14 @@ def side_by_side(reports: Iterable[Report]) -> str:
 
     Args:
         reports: of ``report``.
+
+    Raises:
+        TypeError: one of them is no report.
     """
     reports = list(reports)
+    for i, each in enumerate(reports):
+        if not isinstance(each, Report):
+            raise TypeError(f"reports[{i}] must be what report returned, got {type(each).__name__}")
     rows = [["", *(f"sm_{each.compiled.target}" for each in reports)]]
     for title, read in (
         ("tile", lambda each: "×".join(map(str, design(each.compiled.operator).tile))),
