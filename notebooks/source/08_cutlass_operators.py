@@ -599,8 +599,10 @@ for name, config in {"whole": replace(square, halved=False), "in halves": square
 
 # %% [markdown]
 # What else did it cost? A tile of half the rows: one more shape, as the flat ones were. And somebody has to know which
-# wave is the last. Who, if each warp counts for itself? Any that has got to the window of the last groups: there
-# `passed` of the last lane is the number of all tiles.
+# wave is the last. Who, if each warp finds its tiles by itself? Its 32 lanes look at 32 groups at a time, a *window of
+# groups* (`window`, no relation of the next section's). `passed` is how many cluster tiles there are up to the end of
+# the lane's group, and one vote of all lanes (`vote_ballot`) tells which group has a given number. So a warp that has
+# got to the last groups' window knows the number of all tiles: `passed` of the last lane.
 
 # %%
 show(scheduler.first_half, "clusters =", "return")
@@ -699,8 +701,8 @@ for row in example:
 #    reasons.
 #    <details><summary>Answer</summary>"100a" and "103a" are members of the family "100f". "120a" has no `tcgen05`; "90"
 #    promises code for every later GPU, and `wgmma` exists on "90a" alone.</details>
-# 2. Compile our ping-pong operator with tiles of 128 × 192. How many registers do its sums take from each thread, and
-#    why does the report say 168?
+# 2. Compile one of our ping-pong operators with tiles of 128 × 192. How many registers do its sums take from each
+#    thread, and why does the report say 168?
 #    <details><summary>Answer</summary>A tile belongs to one warp group of 128 threads: 128 × 192 / 128 = 192. And 168
 #    is what each of 384 threads gets of 65,536 at launch, in multiples of 8; then <code>setmaxnreg</code> gives 232 to
 #    those who multiply.</details>

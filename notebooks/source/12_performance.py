@@ -426,38 +426,49 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 #
 # ## In turn, or alone?
 #
-# Taking turns has a price. The large rows run at the chip's power limit, and there a kernel that draws less raises the
-# clock for *all* who take turns, the thirsty ones too. So each of them ran alone as well, back to back, the first third
-# of a second not counted: then the clock is what its own power leaves.
-#
-# Before you look: two kernels need the same number of cycles, and one of them reads twice as much from memory. What
-# does the one measurement say, and what the other?
+# A layer does not take turns with other people's kernels: it runs one, again and again. So the large rows were measured
+# once more, each kernel alone and back to back, the first third of a second not counted. Before you look: same kernels,
+# same problems. Will the order be the same?
 
 # %%
 alone = record.load("sustained")
-print(f"{results['providers'][ours]['label']}: times of others over its own, in turn and alone")
+others = [name for name in ("cute", "quack", "torch", "dense") if name in results["providers"] and name != ours]
+print(f"times of others over {results['providers'][ours]['label']}'s: below 1 they are faster")
+print(" " * 54 + "".join(f"{name:>16}" for name in others))
+print(" " * 54 + f"{'turns   alone':>16}" * len(others))
 for name, entry in alone["rows"].items():
-    cells = []
-    for other in ("cute", "quack", "torch", "dense"):
+    line = f"{name:15} {entry['title']:38}"
+    for other in others:
         pair = [of["rows"][name]["us"]["forward"] for of in (results, alone)]
-        if all(other in us and ours in us for us in pair):
-            factors = [us[other]["median_us"] / us[ours]["median_us"] for us in pair]
-            cells.append(f"{other} {factors[0]:.2f} {factors[1]:.2f}")
-    print(f"{entry['title']:40}", "    ".join(cells))
+        factors = [
+            f"{us[other]['median_us'] / us[ours]['median_us']:8.2f}" for us in pair if {other, ours} <= us.keys()
+        ]
+        line += "".join(factors)
+    print(line)
+
+# %% [markdown]
+# It is not. The cycles that a kernel needs are the same both times; the clock is not. These rows run at the chip's
+# power limit, 700 W, and what its power leaves is the clock. In turn there is one clock for all, which follows too
+# slowly to tell them apart: whoever needs fewer cycles wins. Alone, each has its own: whoever needs less *energy* wins,
+# and moving bytes costs a good part of it. Lesson 07's programs share nothing that they load, lesson 08's clusters do.
+# Which row should care least?
+#
+# <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
+# little to save.</details>
+#
+# Neither clock nor power is in these two records, so from them alone this is a guess; `benchmarks/NOTES.md` tells how
+# it was looked into, with counters of energy and bytes. (The same kernel twice, alone, differed by up to 0.8 %.) Even
+# the best configuration depends on the question:
 
 # %%
 for name in alone["rows"]:
     best = [of["rows"][name]["choice"]["forward"].get("quack", "–") for of in (results, alone)]
-    print(f"{name:15} QuACK's best configuration: in turn {best[0]}, alone {best[1]}")
+    print(f"{name:15} QuACK's best: in turn {best[0]:31} alone {best[1]}")
 
 # %% [markdown]
-# <details><summary>Answer</summary>In turn they are level: cycles count, and both have the same clock. Alone, energy
-# counts: who reads less has more of the 700 W left for its clock.</details>
-#
-# Where much is read, lesson 07's kernel falls back: its programs share nothing that they load, lesson 08's clusters do.
-# The last row reads one weight of eight, and has no such loss. Even the best tile depends on the question: the largest
-# read least, and wait for their stores. Both measurements are honest, and neither is your model's step, where other
-# kernels run in between and some of them draw little. Say which one you show, and where a choice is close, take both.
+# The larger a tile, the less is read for each product, and the longer its store keeps the SM waiting. Both measurements
+# are honest, and neither is a step of your model, where other kernels run in between and some of them draw little. Say
+# which one you show, and where a choice is close, take both.
 #
 # ## What a call adds, as recorded
 
