@@ -70,7 +70,7 @@ for target in ("100f", "90a"):
 # %% [markdown]
 # `"100f"` is Blackwell's family (B200 and its relatives); `"90a"` is Hopper, with the instructions that it alone has.
 # For Blackwell there are operators; for an H100 or H200, the GPU that this course measures on, there are none. Hold
-# that thought: later in the lesson you will change it.
+# that thought: later in the lesson you will change it. (Run again after that, this cell finds some.)
 #
 # ## Read the metadata
 #
