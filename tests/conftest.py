@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
@@ -13,6 +14,10 @@ from course_kernels.course import interpreter
 
 if runtime.MODE == "interpreter":
     interpreter.prepare_once()  # as in the processes that check exercises
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in what a shell started in the background; all that tests start and interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Two workers with a thread pool each for every core would fight over the same cores.
