@@ -352,6 +352,10 @@ def test_excerpts_and_summary():
         compiled.excerpt("HGMMA", stage="asm")
     with pytest.raises(ValueError, match="matches no line of"):
         compiled.excerpt("no such thing")
+    with pytest.raises(
+        ValueError, match=r"matches \d+ lines, and occurrence 999 is not among them, of the assembly of"
+    ):
+        compiled.excerpt("wgmma", occurrence=999)
     with pytest.raises(AttributeError, match="sm_90 has no amdgcn"):
         compiled.amdgcn  # noqa: B018
     assert 1000 < compiled.binary_bytes < 10**6

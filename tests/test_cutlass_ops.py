@@ -256,6 +256,10 @@ def test_blackwell_code_from_a_machine_without_one(blackwell):
     assert "tcgen05.mma" in found.excerpt(r"tcgen05\.mma", 0, 0)
     assert "UTCHMMA" in found.excerpt("UTCHMMA", 0, 0, stage="sass")
     assert "256×256×64 in clusters of 2×1 for sm_100f" in repr(found)
+    with pytest.raises(
+        ValueError, match=r"matches no line of the assembly of 256×256×64 in clusters of 2×1 for sm_100f$"
+    ):
+        found.excerpt("no such thing")
 
 
 def test_dense_hopper_operator_multiplies_with_wgmma_and_both_fit_in_a_table(blackwell):

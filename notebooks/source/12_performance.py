@@ -439,11 +439,8 @@ print(" " * 54 + f"{'turns   alone':>16}" * len(others))
 for name, entry in alone["rows"].items():
     line = f"{name:15} {entry['title']:38}"
     for other in others:
-        pair = [of["rows"][name]["us"]["forward"] for of in (results, alone)]
-        factors = [
-            f"{us[other]['median_us'] / us[ours]['median_us']:8.2f}" for us in pair if {other, ours} <= us.keys()
-        ]
-        line += "".join(factors)
+        for us in (of["rows"][name]["us"]["forward"] for of in (results, alone)):
+            line += f"{us[other]['median_us'] / us[ours]['median_us']:8.2f}" if other in us else f"{'–':>8}"
     print(line)
 
 # %% [markdown]

@@ -17,7 +17,7 @@ __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
 # Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; those that have halves,
 # without them; those of few rows without windows, as they are chosen; two more widths of 64 rows, one in clusters,
-# which may suit large groups; and tiles that read least, which stores leave idle.
+# which may suit large groups; and the tiles that read least, whose stores nothing hides.
 SWEPT = (
     *CONFIGS,
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),

@@ -19,7 +19,7 @@ _NAMES = {
     "k": (("M", "total_k"), ("total_k", "N"), ("G", "M", "N")),
 }
 _OPERANDS = ("mat_a", "mat_b", "out")
-_DTYPES = {"mat_a": "A", "mat_b": "B", "out": "out", "offs": "offsets"}
+_FIELDS = {"mat_a": "A", "mat_b": "B", "out": "out", "offs": "offsets"}
 _COMMON_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)  # a class that takes neither is not found when reasons are asked
 
 
@@ -176,7 +176,7 @@ def _misfits(wanted, args) -> list[str]:
     """Which dtypes and layouts are not those of one operator."""
     if getattr(wanted, "offsets_along", None) != args.offsets_along:
         return [f"offs shares out {args.offsets_along.upper()}, which this operator is not for"]
-    pairs = [(name, getattr(wanted, each).dtype, getattr(args, each).dtype) for name, each in _DTYPES.items()]
+    pairs = [(name, getattr(wanted, each).dtype, getattr(args, each).dtype) for name, each in _FIELDS.items()]
     pairs.append(("accumulator_type", wanted.accumulator_type, args.accumulator_type))
     wrong = [
         f"{name} must be {_name(needed)} for this operator, got {_name(given)}"
