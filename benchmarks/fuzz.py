@@ -28,11 +28,13 @@ from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
-from course_kernels import GemmConfig, grouped_cute, grouped_mm, runtime, scaled_grouped_mm  # isort: skip
+from course_kernels import GemmConfig, grouped_mm, scaled_grouped_mm  # isort: skip
 import torch
 
-from course_kernels.grouped_cases import GroupedCase, check, random_case
+from course_kernels import runtime
 from course_kernels.kernels.cute_sm90.config import configs_for
+from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
 
 COUNT = 20_000
 ALIKE = 100
@@ -245,7 +247,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=LARGEST, help="bound of every extent")
     parser.add_argument("--most-groups", type=int, default=MOST_GROUPS)
     parser.add_argument("--backend", choices=("triton", "cute"), default="triton")
-    parser.add_argument("--workers", type=int, default=WORKERS if runtime.MODE == "gpu" else 1)
+    parser.add_argument("--workers", type=int, default=WORKERS if runtime.mode() == "gpu" else 1)
     arguments = parser.parse_args()
     print(fuzz(**vars(arguments), progress=True))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from shapes import group_gemm_rows
 
 import course_kernels
 from course_kernels import GroupGemmPlan, runtime
 from course_kernels.bench import timing
 from course_kernels.bench.tutorial_peer import TutorialPlan, configurations
+from shapes import group_gemm_rows
 
 OURS = ("naive", "round_robin", "tma", "auto")
 

@@ -18,16 +18,16 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
+import torch
+
 import fuzz
 import grouped_api
 import list_api
 import scaled_api
 import sweep_cute
 import timelines
-import torch
 import traffic
 import verify
-
 from course_kernels.bench import record
 
 RECORDS = {

@@ -7,9 +7,10 @@ import itertools
 
 import torch
 
-from course_kernels.bench import command, configurations, grouped, scaled
+from course_kernels.bench import configurations, grouped, scaled
 from course_kernels.bench.interface import Provider, make_operands
 from course_kernels.bench.rows import Row, by_name
+from gemm_course.cli import bench as command
 
 # Long sums of positive numbers, where what is cut off adds up.
 LONG = Row("long", "256 over 3, one empty, 512, 7168", (100, 0, 156), 512, 7168, "compute")

@@ -7,12 +7,12 @@ import itertools
 import statistics
 
 import torch
-from list_api import graphed, operands, verify
 
 from course_kernels import GemmConfig, GroupGemmPlan
 from course_kernels.bench import timing
 from course_kernels.schedule import tiles
-from course_kernels.testing import routed_sizes
+from course_kernels.testing.data import routed_sizes
+from list_api import graphed, operands, verify
 
 EXPERTS, TOKENS, HIDDEN, INNER = 8, 8192, 2048, 1536
 BLOCK = GemmConfig(128, 256, 64, num_warps=8, num_stages=3, group_m=1)

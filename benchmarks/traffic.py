@@ -26,9 +26,9 @@ def launch_once(group_m: int) -> None:
     """What runs under the profiler: one launch of the descriptor kernel."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
     import torch
-    from list_api import operands
 
     from course_kernels import GemmConfig, GroupGemmPlan
+    from list_api import operands
 
     torch.manual_seed(0)
     config = GemmConfig(*BLOCK, num_warps=8, num_stages=3, group_m=group_m)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from course_kernels import grouped_cute
+from course_kernels.packed.backends import cute as grouped_cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider"]
@@ -59,7 +59,7 @@ def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
 
 def gpu_tests() -> dict[str, int]:
     """Counts of `pytest -m gpu`, module by module in several processes, for one takes a quarter of an hour."""
-    modules = sorted(str(path) for path in (ROOT / "tests").glob("test_*.py") if "mark.gpu" in path.read_text())
+    modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *QUIET]
     with ThreadPoolExecutor(PROCESSES) as pool:
         running = [pool.submit(lambda module: pytest_counts(run([*command, module])), module) for module in modules]

@@ -10,9 +10,9 @@ import torch
 
 # Before anything imports Triton: it decides between the compiler and the interpreter.
 from course_kernels import runtime
-from course_kernels.course import interpreter
+from gemm_course.runner import interpreter
 
-if runtime.MODE == "interpreter":
+if runtime.mode() == "interpreter":
     interpreter.prepare_once()  # as in the processes that check exercises
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

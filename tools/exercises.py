@@ -21,8 +21,9 @@ from pathlib import Path
 import nbformat
 
 import render
-from course_kernels.course import generate, manifest
-from course_kernels.course.submission import SOLUTION_ID
+from gemm_course.exercises import manifest
+from gemm_course.notebook_files import stubs as generate
+from gemm_course.notebook_files.cells import SOLUTION_ID
 
 ROOT = Path(__file__).resolve().parents[1]
 SOLUTIONS, EXERCISES = ROOT / "solutions", ROOT / "exercises"

@@ -11,9 +11,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-from course_kernels import grouped_cute, testing
+from course_kernels import testing
 from course_kernels.bench import record
-from course_kernels.viz.overview import overview
+from course_kernels.packed.backends import cute as grouped_cute
+from gemm_course.figures.overview import overview
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "grouped_gemm.png"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = "2"
-BROWSER_TESTS = ("tests/test_browser.py", "tests/test_browser_exercise.py")
+BROWSER_TESTS = ("tests/project/test_browser.py", "tests/project/test_browser_exercise.py")
 
 
 @dataclass(frozen=True)

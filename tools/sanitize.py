@@ -24,10 +24,10 @@ os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 import course_kernels as ck  # isort: skip
 import torch
 
-from course_kernels import grouped_cute
-from course_kernels.grouped_cases import MODES, GroupedCase, check
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
-from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
+from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.testing.data import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
+from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
 WHOLE = [Problem(64, 64, 64), Problem(128, 64, 32), Problem(96, 160, 64)]
@@ -249,9 +249,9 @@ def main() -> int:
         case = known[name]
         function = {Case: run, Packed: run_packed, Cute: run_cute}[type(case)]
         print(f"{name}: exact; {function(case)}", flush=True)
-    if ck.runtime.MODE == "gpu":
+    if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
-    print(f"{len(chosen)} cases ran in mode {ck.runtime.MODE}")
+    print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")
     return 0
 
 

@@ -8,10 +8,13 @@
 # first mistake. Five minutes.
 
 # %%
+import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+
 import torch
 
-from course_kernels import group_gemm, reference, runtime, testing
-from course_kernels.viz.overview import overview
+from course_kernels import group_gemm, runtime, testing
+from course_kernels.testing import reference
+from gemm_course.figures.overview import overview
 
 device = runtime.device()  # a GPU where there is one, else the CPU
 
@@ -67,10 +70,10 @@ overview(expert_of)
 # ## What your machine can do
 #
 # The doctor says what is here and what will run how. In a terminal it also runs and compiles a kernel to prove
-# it: `.venv/bin/python -m course_kernels.doctor`.
+# it: `.venv/bin/python -m gemm_course.cli.doctor`.
 
 # %% tags=["nbval-ignore-output"]
-from course_kernels import doctor
+from gemm_course.cli import doctor
 
 print(doctor.report(doctor.examine(trials=False)))
 
@@ -83,14 +86,14 @@ print(doctor.report(doctor.examine(trials=False)))
 # | lesson | question |
 # | --- | --- |
 # | [01 The grouped problem](01_the_grouped_problem.ipynb) | what does padding cost, and how are groups described? |
-# | [02 One launch per problem](02_one_launch_per_problem.ipynb) | how does a tile work, and why is a loop slow? |
-# | [03 Static round-robin](03_static_round_robin.ipynb) | how does one launch find its way through many problems? |
-# | [04 Scheduling](04_scheduling.ipynb) | who should compute which tile, and when? |
-# | [05 TMA descriptors](05_tma_descriptors.ipynb) | what does Hopper's hardware take over? |
-# | [06 Autotuning](06_autotuning.ipynb) | which configuration is fast, and how does a call find it? |
-# | [07 Contiguous offsets](07_contiguous_offsets.ipynb) | when all groups lie in one matrix, what becomes simpler? |
-# | [08 CUTLASS operators](08_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
-# | [12 Performance](12_performance.ipynb) | how is a rate measured so that one may believe it? |
+# | [03 One launch per problem](03_one_launch_per_problem.ipynb) | how does a tile work, and why is a loop slow? |
+# | [04 Static round-robin](04_static_round_robin.ipynb) | how does one launch find its way through many problems? |
+# | [05 Scheduling](05_scheduling.ipynb) | who should compute which tile, and when? |
+# | [06 TMA descriptors](06_tma_descriptors.ipynb) | what does Hopper's hardware take over? |
+# | [07 Autotuning](07_autotuning.ipynb) | which configuration is fast, and how does a call find it? |
+# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | when all groups lie in one matrix, what becomes simpler? |
+# | [09 CUTLASS operators](09_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
+# | [15 Performance](15_performance.ipynb) | how is a rate measured so that one may believe it? |
 #
 # Read in order; each lesson takes half an hour to an hour. Run a cell with Shift+Enter, change it, run it again:
 # nothing can break. Some cells fail **on purpose**, to show a mistake; the text before them says so.
@@ -102,7 +105,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # **ends** (exclusive), without a loop.
 
 # %%
-from course_kernels.layout import GroupLayout
+from course_kernels import GroupLayout
 
 
 def mistake(got, sizes, want):
@@ -166,7 +169,7 @@ check_ends(lambda sizes: torch.cumsum(sizes, dim=0) - sizes)
 #   `group_gemm` mind?
 #   <details><summary>Answer</summary>All five tokens go to expert 0; the other seven have no tile.
 #   <code>group_gemm</code> does not mind: their results are matrices of no rows.</details>
-# - Take `method="naive"`, then `"tma"`, in the call above. The answers must not change; lessons 02 and 05 say
+# - Take `method="naive"`, then `"tma"`, in the call above. The answers must not change; lessons 03 and 06 say
 # what does.
 #
 # ## Summary

@@ -8,15 +8,16 @@
 # and hand one description to a function that wants another. About 30 minutes.
 
 # %%
-import course_kernels  # first: it decides whether kernels are compiled or interpreted
+import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+import course_kernels
 from course_kernels import group_gemm, testing
 from course_kernels.bench import record
 from course_kernels.layout import GroupLayout, padding_waste
-from course_kernels.viz import groups
+from gemm_course.figures import groups
 
 device = course_kernels.runtime.device()
 
@@ -107,7 +108,7 @@ for router in testing.ROUTERS:
 
 # %% [markdown]
 # The loop does no needless arithmetic but launches most often; `bmm` launches once and computes what nobody
-# wants. Grouped has the smallest number in every column. Why launches cost, lesson 02 measures.
+# wants. Grouped has the smallest number in every column. Why launches cost, lesson 03 measures.
 #
 # And experts are the easy case, with K and N in common. Where all extents differ, as in the four squares that
 # Triton's tutorial groups, `bmm` has three to pad, and the formula counts cubes instead of rows:
@@ -129,7 +130,7 @@ for way, microseconds in cell["us"].items():
 
 # %% [markdown]
 # Skew is where the ways part. Recorded as well: the weight gradient of the layer above, whose K is the number of
-# tokens, in one launch with its best schedule (lesson 04). Beside it, what padding would make of the arithmetic.
+# tokens, in one launch with its best schedule (lesson 05). Beside it, what padding would make of the arithmetic.
 
 # %%
 runs = record.load("sm_timelines")["timelines"]
@@ -287,5 +288,5 @@ groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 1
 # - Ends read as offsets give every group its neighbour's weights, and no error.
 # - Few rows per expert: memory limits. Many: arithmetic.
 #
-# Next: [02 One launch per problem](02_one_launch_per_problem.ipynb), a kernel from nothing, and what launching it
+# Next: [03 One launch per problem](03_one_launch_per_problem.ipynb), a kernel from nothing, and what launching it
 # costs.

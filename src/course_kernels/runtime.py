@@ -1,37 +1,39 @@
-"""Decides once, when first imported, whether kernels are compiled or interpreted; the only module that knows.
+"""Whether kernels are compiled or interpreted in this process, and what its GPU can do.
 
-Triton reads ``TRITON_INTERPRET`` while its own library is being imported, so the decision has to be made before
-the first ``import triton`` of the process. ``import course_kernels`` makes it.
+Importing this module changes nothing. Triton decides between compiler and interpreter while it is being imported, so
+the answer is settled when the first kernel is loaded (``load_triton``); until then ``mode`` says what it will be.
 
 =================  =============================================  =====================================
-``MODE``           when                                           where tensors of the course live
+``mode()``         when                                           where kernels want their tensors
 =================  =============================================  =====================================
-``"gpu"``          torch sees a GPU                               that GPU
-``"interpreter"``  no GPU, or ``TRITON_INTERPRET=1``              the CPU; kernels run in Triton's interpreter
-``"compile-only"`` no GPU and ``TRITON_INTERPRET=0``, or triton   the CPU; kernels can be compiled for any GPU
-                   was imported too early                         but not run
+``"gpu"``          torch sees a GPU                               on that GPU
+``"interpreter"``  no GPU, or ``TRITON_INTERPRET=1``              on the CPU; Triton's interpreter runs kernels
+``"compile-only"`` no GPU and ``TRITON_INTERPRET=0``, or Triton   on the CPU; kernels can be compiled for any GPU
+                   was imported before, for its compiler          but not run
 =================  =============================================  =====================================
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import sys
-import warnings
+from typing import NamedTuple
 
 import torch
 
 _TOO_LATE = (
-    "triton was imported before course_kernels on a machine without a GPU, so its library is set up for compiled "
-    "kernels and the interpreter cannot run. Import course_kernels first (or set TRITON_INTERPRET=1 before the "
-    "first `import triton`) and restart the process."
+    "triton was imported for its compiler, and this process has no GPU (or TRITON_INTERPRET=1 came later), so kernels "
+    "cannot run in Triton's interpreter. Restart the process with TRITON_INTERPRET=1, or import gemm_course or run a "
+    "kernel of course_kernels before the first `import triton`."
 )
 _COMPILE_ONLY = (
     "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
     "to run them in Triton's interpreter."
 )
+_TRUE = frozenset({"1", "true", "on", "yes", "y"})
 
 
 # Oldest compute capability on which Triton uses tensor cores (Turing, 7.5, has them, but Triton multiplies with scalar
@@ -41,39 +43,60 @@ DESCRIPTOR_CAPABILITY = (9, 0)
 FP8_CAPABILITY = (8, 9)
 
 
-def _has_gpu() -> bool:
+@functools.cache
+def has_gpu() -> bool:
+    """Whether torch sees a GPU."""
     return torch.cuda.device_count() > 0
 
 
 def _library_is_interpreted() -> bool:
-    """Whether the already imported triton was set up for its interpreter."""
+    """Whether Triton, already imported, was set up for its interpreter."""
     standard = sys.modules.get("triton.language.standard")
     return standard is not None and type(standard.zeros).__name__ == "InterpretedFunction"
 
 
 def _decide() -> tuple[str, str | None]:
+    """The mode, and why kernels cannot run in it."""
+    if _library_is_interpreted():
+        return "interpreter", None
     flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
     imported = "triton.language" in sys.modules
-    if flag in {"1", "true", "on", "yes", "y"}:
-        return ("interpreter", None) if not imported or _library_is_interpreted() else ("compile-only", _TOO_LATE)
-    if _has_gpu():
+    if flag in _TRUE:
+        return ("compile-only", _TOO_LATE) if imported else ("interpreter", None)
+    if has_gpu():
         return "gpu", None
     if flag:
         return "compile-only", _COMPILE_ONLY
-    if imported:
-        return "compile-only", _TOO_LATE
+    return ("compile-only", _TOO_LATE) if imported else ("interpreter", None)
+
+
+def mode() -> str:
+    """How kernels run in this process: "gpu", "interpreter" or "compile-only"; see the module's table."""
+    return _decide()[0]
+
+
+def load_triton() -> None:
+    """Import Triton, for its interpreter where no GPU is visible and the user has not decided otherwise.
+
+    The choice holds for this process alone: the environment, which child processes inherit, is left as it was.
+    """
+    if "triton.language" in sys.modules:
+        return
+    if mode() != "interpreter" or os.environ.get("TRITON_INTERPRET", "").strip():
+        importlib.import_module("triton.language")
+        return
     os.environ["TRITON_INTERPRET"] = "1"
-    return "interpreter", None
-
-
-MODE, _WHY_NOT = _decide()
-if _WHY_NOT is _TOO_LATE:
-    warnings.warn(_TOO_LATE, RuntimeWarning, stacklevel=3)
+    try:
+        importlib.import_module("triton.language")
+    finally:
+        del os.environ["TRITON_INTERPRET"]
+    # For kernels that are defined later. Triton's own setter would write to the environment.
+    vars(sys.modules["triton.knobs"].runtime)["interpret"] = True
 
 
 def device() -> torch.device:
     """The device on which tensors have to live for kernels to run on them: the current GPU, or the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if MODE == "gpu" else torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if mode() == "gpu" else torch.device("cpu")
 
 
 @functools.cache
@@ -108,9 +131,10 @@ def check_can_launch(tensor_device: torch.device) -> None:
         RuntimeError: the process cannot run kernels at all, and why.
         ValueError: it can, but not on tensors of this device.
     """
-    if _WHY_NOT is not None and (tensor_device.type == "cpu" or MODE != "gpu"):
-        raise RuntimeError(_WHY_NOT)
-    if MODE == "interpreter":
+    now, why_not = _decide()
+    if why_not is not None:
+        raise RuntimeError(why_not)
+    if now == "interpreter":
         if tensor_device.type != "cpu":
             raise ValueError(
                 f"kernels run in Triton's interpreter here (TRITON_INTERPRET=1), which wants tensors on the CPU; "
@@ -188,6 +212,31 @@ def supports_tf32(tensor_device: torch.device | None = None) -> bool:
     if _index(tensor_device) is None:
         return True
     return (capability(tensor_device) or (0, 0)) >= TENSOR_CORE_CAPABILITY
+
+
+class Device(NamedTuple):
+    """A device as launches see it.
+
+    Attributes:
+        arch: what ``get_config`` takes: compute capability, "gfx" for an AMD GPU, None for the interpreter.
+        capability: compute capability; None for an AMD GPU and the interpreter.
+        num_sms: streaming multiprocessors; None in the interpreter.
+        shared_limit: bytes of shared memory that a program can have; None in the interpreter.
+        described: whether operands go through descriptors where they can.
+    """
+
+    arch: tuple[int, int] | str | None
+    capability: tuple[int, int] | None
+    num_sms: int | None
+    shared_limit: int | None
+    described: bool
+
+    @classmethod
+    def of(cls, device: torch.device) -> Device:
+        """This machine's."""
+        version, sms = capability(device), num_sms(device)
+        arch = version or (None if sms is None else "gfx")
+        return cls(arch, version, sms, shared_memory_limit(device), supports_descriptors(device))
 
 
 def allows_tf32() -> bool:

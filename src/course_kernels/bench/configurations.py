@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from course_kernels import grouped_cute
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.packed.backends import cute as grouped_cute
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 

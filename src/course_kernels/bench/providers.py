@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from course_kernels import grouped_checks, grouped_cute, runtime
+from course_kernels import runtime
 from course_kernels.bench.interface import Calls, Operands, Provider
 from course_kernels.bench.rows import Row
+from course_kernels.packed import problem as grouped_checks
+from course_kernels.packed.backends import cute as grouped_cute
 
 __all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select"]
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 
 import course_kernels
-from course_kernels import tuned
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
-from course_kernels.packed_configs import TYPES, Bucket, candidates
+from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates
 
 __all__ = ["Case", "Measured", "Outcome", "Regret", "grid", "kernel_digest", "missing", "regret", "select", "tune"]
 

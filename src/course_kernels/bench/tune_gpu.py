@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import torch
 
-from course_kernels import grouped_launch
 from course_kernels.bench import timing
 from course_kernels.bench.tune import Case, Measured
 from course_kernels.config import GemmConfig
-from course_kernels.packed_configs import candidates
+from course_kernels.packed.backends import triton_launch as grouped_launch
+from course_kernels.packed.tuning.defaults import candidates
 
 REPEATS = 9
 _MAX_THREADS = 16

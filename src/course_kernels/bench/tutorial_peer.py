@@ -7,8 +7,8 @@ configurations, and an autotuner whose key is the number of problems alone. Writ
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+
+from course_kernels.kernels.language import tl, triton
 
 
 @triton.jit

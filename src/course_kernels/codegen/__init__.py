@@ -6,9 +6,10 @@
 Compilation happens in a child process, so it works where this process runs Triton's interpreter, too.
 """
 
-from course_kernels.codegen.builds import Build, build, claims, shipped
+from course_kernels.codegen.builds import build, claims, shipped
 from course_kernels.codegen.compiled import Compiled, Spills, summary
 from course_kernels.codegen.compiler import CompileError, close, compile_kernel, compile_many
+from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import TARGETS, Target
 
 __all__ = [

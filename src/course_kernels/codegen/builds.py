@@ -2,89 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from course_kernels import runtime
+from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, TRITON_TYPES, Build, find_dtype
 from course_kernels.codegen.targets import TARGETS, Target, find_target
-from course_kernels.config import GemmConfig, candidates
-from course_kernels.group_gemm import IN_DTYPES, _Settings
-
-LIST_KERNELS = ("naive", "round_robin", "tma")
-PACKED_KERNELS = ("contiguous", "transposed")
-KERNELS = LIST_KERNELS + PACKED_KERNELS
-_TYPE = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float8_e4m3fn: "fp8e4nv",
-}
-_LAYOUTS = {"any": 0, "row": 1, "col": 2}  # the kernels' ANY, ROW_MAJOR, COL_MAJOR
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Build:
-    """One specialisation of a kernel, ready to be compiled.
-
-    Args:
-        kernel: "naive", "round_robin", "tma", "contiguous", "transposed", or "module:function" or
-            "path/to/file.py:function" for any ``@triton.jit`` function.
-        signature: type of each run-time argument by name, as Triton writes them: "*fp16", "i32", "*i64", ...
-        constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1.
-        divisible_by_16: names of run-time arguments that are multiples of 16 (addresses: of 16 bytes). Triton looks
-            at the arguments of a launch to find them; only with them are loads and stores wide.
-        num_warps: warps per program.
-        num_stages: blocks in flight in a pipelined loop.
-        label: name to show instead of ``kernel``'s.
-    """
-
-    kernel: str
-    signature: Mapping[str, str]
-    constexprs: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    divisible_by_16: tuple[str, ...] = ()
-    num_warps: int = 4
-    num_stages: int = 3
-    label: str = ""
-
-    def __post_init__(self):
-        if self.kernel not in KERNELS and ":" not in self.kernel:
-            raise ValueError(
-                f"kernel must be one of {KERNELS}, 'module:function' or 'path/to/file.py:function', got {self.kernel!r}"
-            )
-        object.__setattr__(self, "signature", dict(self.signature))
-        object.__setattr__(self, "constexprs", dict(self.constexprs))
-        object.__setattr__(self, "divisible_by_16", tuple(sorted(self.divisible_by_16)))
-        if both := self.signature.keys() & self.constexprs.keys():
-            raise ValueError(f"arguments are either in signature or in constexprs, got {sorted(both)} in both")
-        if unknown := set(self.divisible_by_16) - self.signature.keys():
-            raise ValueError(f"divisible_by_16 must name arguments of signature, got {sorted(unknown)}")
-
-    def _key(self) -> tuple:
-        constexprs = tuple(sorted((name, repr(value)) for name, value in self.constexprs.items()))
-        return (
-            self.kernel, tuple(sorted(self.signature.items())), constexprs, self.divisible_by_16,
-            self.num_warps, self.num_stages,
-        )  # fmt: skip
-
-    def __eq__(self, other) -> bool:
-        return self._key() == other._key() if isinstance(other, Build) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __str__(self) -> str:
-        return self.label or self.kernel
-
-
-def _dtype(name: str, value: str | torch.dtype, allowed=IN_DTYPES) -> torch.dtype:
-    found = getattr(torch, value, None) if isinstance(value, str) else value
-    if found not in allowed:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-        raise ValueError(f"{name} must be one of {names}, got {value!r}")
-    return found
+from course_kernels.config import GemmConfig
+from course_kernels.lists.api import IN_DTYPES, _Settings
+from course_kernels.lists.cost_model import candidates
 
 
 def build(
@@ -118,8 +46,8 @@ def build(
         Compile-time values come from ``launch.compile_time_arguments``, which the launch itself uses. As for
         run-time arguments, Triton specialises further by their values: a count of exactly one problem, say.
     """
-    from course_kernels import launch
     from course_kernels.kernels import record as levels
+    from course_kernels.lists import launch
 
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
@@ -133,11 +61,11 @@ def build(
     if packed:
         raise TypeError(f"kernel {kernel!r} has no options {sorted(packed)}")
     for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
-        if layout not in _LAYOUTS or (layout == "any" and kernel == "tma" and name != "c_layout"):
+        if layout not in LAYOUTS or (layout == "any" and kernel == "tma" and name != "c_layout"):
             allowed = "'row' or 'col' for kernel 'tma'" if kernel == "tma" else "'row', 'col' or 'any'"
             raise ValueError(f"{name} must be {allowed}, got {layout!r}")
-    dtype = _dtype("dtype", dtype)
-    out_dtype = None if out_dtype is None else _dtype("out_dtype", out_dtype)
+    dtype = find_dtype("dtype", dtype)
+    out_dtype = None if out_dtype is None else find_dtype("out_dtype", out_dtype)
     out_dtype = _Settings.checked(kernel, out_dtype, precision, config).result_dtype(dtype)
     config = config or candidates(kernel, dtype.itemsize, precision)[0].config
     layouts = (a_layout, b_layout, c_layout)
@@ -146,7 +74,7 @@ def build(
         config,
         dtype=dtype,
         out_dtype=out_dtype,
-        layouts=tuple(_LAYOUTS[layout] for layout in layouts),
+        layouts=tuple(LAYOUTS[layout] for layout in layouts),
         aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
         precision=precision,
         record_level=(levels.RECORD_TIME if record else levels.RECORD_OFF).value,
@@ -174,7 +102,11 @@ def build(
 def _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs) -> tuple[dict, tuple[str, ...]]:
     """Signature and 16-divisible arguments of the naive kernel; strides of 1 are added to ``constexprs``, which is
     what Triton makes of them."""
-    signature = {"a_ptr": f"*{_TYPE[dtype]}", "b_ptr": f"*{_TYPE[dtype]}", "c_ptr": f"*{_TYPE[out_dtype]}"}
+    signature = {
+        "a_ptr": f"*{TRITON_TYPES[dtype]}",
+        "b_ptr": f"*{TRITON_TYPES[dtype]}",
+        "c_ptr": f"*{TRITON_TYPES[out_dtype]}",
+    }
     signature.update(M="i32", N="i32", K="i32")
     for (row, col), layout in zip((("am", "ak"), ("bk", "bn"), ("cm", "cn")), layouts, strict=True):
         for stride, unit_layout in ((f"stride_{row}", "col"), (f"stride_{col}", "row")):

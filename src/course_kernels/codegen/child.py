@@ -23,8 +23,8 @@ def find_kernel(name: str):
     from triton.runtime.jit import JITFunction
 
     if ":" not in name:
-        from course_kernels import launch
         from course_kernels.kernels import contiguous, transposed
+        from course_kernels.lists import launch
 
         packed = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}
         return (launch.KERNELS | packed)[name]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from course_kernels.codegen.builds import Build
+from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 
 # Start of an instruction in PTX (after an optional predicate) or AMD assembly.

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from course_kernels.codegen import child
-from course_kernels.codegen.builds import KERNELS, Build, build
+from course_kernels.codegen.builds import build
 from course_kernels.codegen.compiled import Compiled
+from course_kernels.codegen.spec import KERNELS, Build
 from course_kernels.codegen.targets import Target, find_target
 
 _MAX_IDLE = 2

@@ -7,19 +7,19 @@ import itertools
 
 import torch
 
-from course_kernels import tuned
-from course_kernels.codegen.builds import _TYPE, Build, _dtype
+from course_kernels.codegen.spec import TRITON_TYPES, Build, find_dtype
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
-from course_kernels.device import Device
-from course_kernels.group_gemm import IN_DTYPES, OUT_DTYPES
-from course_kernels.packed_configs import TYPES
+from course_kernels.lists.api import IN_DTYPES, OUT_DTYPES
+from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.packed.tuning.defaults import TYPES
+from course_kernels.runtime import Device
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
 _OPS = {"m": "grouped_mm", "n": "grouped_mm", "k": "grouped_mm_k", "batch": "grouped_mm_batch"}
 # Layouts of A and B that training and inference meet: weights are stored (N, K) or (K, N), gradients transpose. What a
 # layer stores comes first.
-_LAYOUTS = {
+LAYOUTS = {
     "m": (("row", "col"), ("row", "row")),
     "n": (("row", "row"), ("col", "row")),
     "k": (("col", "row"), ("row", "row")),
@@ -66,7 +66,7 @@ def build_packed(
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
     """
-    from course_kernels import grouped_launch
+    from course_kernels.packed.backends import triton_launch as grouped_launch
 
     mode = MODES[kernel][0] if mode is None else mode
     if mode not in MODES[kernel]:
@@ -74,9 +74,9 @@ def build_packed(
     for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
         if layout not in ("row", "col"):
             raise ValueError(f"{name} must be 'row' or 'col' for kernel {kernel!r}, got {layout!r}")
-    dtype = _dtype("dtype", dtype)
+    dtype = find_dtype("dtype", dtype)
     out_dtype = torch.bfloat16 if out_dtype is None and dtype.itemsize == 1 else out_dtype or dtype
-    out_dtype = _dtype("out_dtype", out_dtype, OUT_DTYPES)
+    out_dtype = find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     tensors = _operands(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
@@ -133,9 +133,9 @@ def _specialised(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, .
         if "constexpr" in str(parameters[name].annotation) or value is None:
             constexprs[name] = value
         elif hasattr(value, "block_shape"):
-            signature[name] = f"tensordesc<{_TYPE[value.base.dtype]}{list(value.block_shape)}>"
+            signature[name] = f"tensordesc<{TRITON_TYPES[value.base.dtype]}{list(value.block_shape)}>"
         elif isinstance(value, torch.Tensor):
-            signature[name] = "*" + (_TYPE.get(value.dtype) or {4: "i32", 8: "i64"}[value.element_size()])
+            signature[name] = "*" + (TRITON_TYPES.get(value.dtype) or {4: "i32", 8: "i64"}[value.element_size()])
             divisible += [name] * (value.data_ptr() % 16 == 0)
         elif value == 1:
             constexprs[name] = 1
@@ -154,7 +154,7 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
     there = tuned.has_descriptors(arch)
     builds = []
     for mode in MODES[kernel]:
-        for (a, b), aligned in itertools.product(_LAYOUTS[mode], (True, False)):
+        for (a, b), aligned in itertools.product(LAYOUTS[mode], (True, False)):
             options = dict(mode=mode, dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
             options["described"] = there
             described = " pointers" not in str(build_packed(kernel, **options))

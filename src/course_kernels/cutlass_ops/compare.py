@@ -8,7 +8,7 @@ import cutlass.operators as ops
 import torch
 
 from course_kernels.cutlass_ops.operands import tensors
-from course_kernels.tolerance_grouped import grouped_error_bound
+from course_kernels.testing.grouped_tolerance import grouped_error_bound
 
 
 class Comparison(NamedTuple):

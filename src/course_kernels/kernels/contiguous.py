@@ -14,11 +14,10 @@ The ragged dimension is called M here. A ragged N is the same kernel on the tran
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.tools.ragged_tma import to_ragged_indices
 
-from course_kernels.kernels.naive import multiply_add, tile_position
+from course_kernels.kernels.common import multiply_add, tile_position
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 # How C is stored: through pointers and masks, a window, or a descriptor of (G, M, N).

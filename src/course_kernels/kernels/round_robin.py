@@ -10,10 +10,8 @@ loads, an L2 swizzle, contiguous chunks and a dynamic counter.
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
-
-from course_kernels.kernels.naive import accumulate_tile, store_tile, tile_position
+from course_kernels.kernels.common import accumulate_tile, store_tile, tile_position
+from course_kernels.kernels.language import tl, triton
 from course_kernels.kernels.record import record_tile, start_clock
 
 ROUND_ROBIN = tl.constexpr(0)

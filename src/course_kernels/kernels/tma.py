@@ -10,10 +10,8 @@ sends problems that break it to the pointer kernel.
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
-
-from course_kernels.kernels.naive import multiply_add, store_tile, tile_position
+from course_kernels.kernels.common import multiply_add, store_tile, tile_position
+from course_kernels.kernels.language import tl, triton
 from course_kernels.kernels.record import RECORD_TIME, record_tile, start_clock
 from course_kernels.kernels.round_robin import (
     CHUNKS,

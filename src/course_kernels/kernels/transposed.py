@@ -11,12 +11,11 @@ at its last it stores. That lets the next tile's blocks arrive while this one is
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.tools.ragged_tma import to_ragged_indices
 
+from course_kernels.kernels.common import multiply_add, tile_position
 from course_kernels.kernels.contiguous import WINDOW, group_bounds, scaled_and_biased, store_result
-from course_kernels.kernels.naive import multiply_add, tile_position
 
 
 @triton.jit

@@ -4,9 +4,9 @@
 `bytes_moved` adds a cache and gives the traffic. Nothing here needs a GPU, torch or Triton.
 """
 
-from .orders import DEFAULT_BLOCK, ORDERS, STATIC_ORDERS, Tile, tile_counts, tiles, walk
-from .simulate import CostModel, LowerBounds, Span, Timeline, one_launch_per_problem, simulate
-from .traffic import H200_L2_BYTES, Traffic, bytes_moved
+from course_kernels.schedule.orders import DEFAULT_BLOCK, ORDERS, STATIC_ORDERS, Tile, tile_counts, tiles, walk
+from course_kernels.schedule.simulate import CostModel, LowerBounds, Span, Timeline, one_launch_per_problem, simulate
+from course_kernels.schedule.traffic import H200_L2_BYTES, Traffic, bytes_moved
 
 __all__ = [
     "DEFAULT_BLOCK",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .orders import (
+from course_kernels.schedule.orders import (
     DEFAULT_BLOCK,
     STATIC_ORDERS,
     Tile,

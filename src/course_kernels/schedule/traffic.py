@@ -6,8 +6,8 @@ from collections import OrderedDict
 from operator import index as as_int
 from typing import NamedTuple
 
-from .orders import check_positive
-from .simulate import Timeline
+from course_kernels.schedule.orders import check_positive
+from course_kernels.schedule.simulate import Timeline
 
 __all__ = ["H200_L2_BYTES", "Traffic", "bytes_moved"]
 

@@ -1,0 +1,586 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # 07 · Autotuning and configuration
+#
+# The kernel of lesson 06 runs with any tile, any number of warps, any number of stages, and is right with all of them.
+# With most it is slow. Who chooses, and when, for a shape that nobody has seen before?
+#
+# You will rule out candidates without running one, autotune a kernel and catch it keeping the wrong choice, see what
+# tuning in the middle of training costs, and end with a table that is looked up. About 40 minutes.
+
+# %%
+import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+
+import dataclasses
+import functools
+import inspect
+import itertools
+import random
+import re
+
+import torch
+import triton
+import triton.language as tl
+
+from course_kernels import GemmConfig, codegen, runtime
+from course_kernels.bench import record, tune
+from course_kernels.bench.rows import by_name
+from course_kernels.lists import cost_model
+from course_kernels.packed.tuning import defaults as packed_configs, lookup as tuned
+from course_kernels.packed.tuning.defaults import Bucket
+from course_kernels.schedule import CostModel
+from gemm_course.figures import budget, lookup
+
+# %matplotlib inline
+device = runtime.device()
+
+# %% [markdown]
+# ## Try the obvious: one good configuration for everything
+#
+# A configuration is nine decisions. Even a modest list of values for each makes more kernels than you can compile.
+
+# %%
+best = GemmConfig(128, 256, 64, num_warps=8, num_stages=4, store_parts=2)
+values = dict(block_m=5, block_n=4, block_k=3, num_warps=2, num_stages=4, group_m=4, programs_per_sm=2, store_parts=2,
+              schedule=3)  # fmt: skip
+for field in dataclasses.fields(best):
+    print(f"{field.name:15} {getattr(best, field.name)!s:12} one of {values[field.name]} worth a try")
+print(f"{functools.reduce(int.__mul__, values.values()):,} combinations")
+
+# %% [markdown]
+# So people pick one. The values above are a good choice for our layer of 8 experts in training, thousands of tokens for
+# each. The same layer also generates text: then an expert gets four tokens. Count what a tile does there.
+
+
+# %%
+def used(rows, tile):
+    """Share of a tile's multiplications that are for rows of the group."""
+    return rows / (-(-rows // tile.block_m) * tile.block_m)
+
+
+small = GemmConfig(16, 128, 128, num_warps=4, num_stages=4)
+for rows in (4096, 4):
+    for tile in (best, small):
+        asked = tile.tiles(rows, 4096) * (tile.block_m + tile.block_n) * 4096 * 2
+        print(f"{rows:4} rows, tile {tile.block_m:3}×{tile.block_n}: {used(rows, tile):4.0%} of the multiplications "
+              f"used, {2 * rows * 4096 * 4096 / asked:5.1f} FLOP per byte fetched")  # fmt: skip
+
+# %% [markdown]
+# Neither serves both. With four rows the large tile works for nothing nearly all the time; with thousands the small one
+# asks for six times as many bytes, as the last column says.
+#
+# ## The idea as a picture
+#
+# One step of the K loop, to scale. Filled is what the group needs; hatched is room and work for nothing.
+
+# %%
+budget.tile_step([(4096, best), (4, best), (4, small)])
+
+# %% [markdown]
+# So a large group wants a large tile. How large? What a tile needs must lie on one multiprocessor (SM) while it is
+# computed: its sums in registers, the blocks of A and B that are under way in shared memory. Both are finite.
+#
+# ## The budget
+#
+# The whole computation of it:
+
+
+# %%
+def sums_per_thread(tile):
+    return tile.block_m * tile.block_n // (tile.num_warps * 32)
+
+
+def shared_bytes(tile, itemsize=2):
+    stages = tile.num_stages * tile.block_k * (tile.block_m + tile.block_n) * itemsize
+    return stages + tile.block_m * tile.block_n * itemsize // tile.store_parts  # and the result on its way out
+
+
+print(f"{sums_per_thread(best)} of a thread's {budget.THREAD_REGISTERS} registers for sums")
+print(f"{shared_bytes(best) / 1024:.0f} KiB of a program's {codegen.TARGETS['sm_90'].shared_limit // 1024}")
+
+# %% [markdown]
+# A twelve-entry shortlist. Before you go on: which of these will not survive? `programs_per_sm=2` means that two
+# programs share what one SM has.
+
+# %%
+shortlist = [
+    GemmConfig(16, 128, 128, 4, 4),
+    GemmConfig(64, 64, 64, 4, 3, programs_per_sm=2),
+    GemmConfig(64, 128, 128, 4, 3),
+    GemmConfig(64, 256, 64, 4, 4),
+    GemmConfig(128, 128, 64, 4, 3, programs_per_sm=2, store_parts=2),
+    GemmConfig(128, 128, 64, 4, 4, programs_per_sm=2, store_parts=2),
+    GemmConfig(128, 256, 64, 4, 3),
+    GemmConfig(128, 256, 64, 8, 4),
+    GemmConfig(128, 256, 64, 8, 4, store_parts=2),
+    GemmConfig(128, 256, 64, 8, 5, store_parts=2),
+    GemmConfig(128, 256, 128, 8, 2, store_parts=2),
+    GemmConfig(256, 256, 32, 8, 4, store_parts=2),
+]
+
+# %% [markdown]
+# ## What the compiler made of it
+#
+# All of them compiled for an H200, here, as the descriptor kernel of lesson 06. The compiler says how many registers a
+# thread really gets, what did not fit into them, and how much shared memory a program takes.
+
+# %%
+builds = [codegen.build("tma", dtype="bfloat16", config=tile) for tile in shortlist]
+compiled = codegen.compile_many((build, "sm_90") for build in builds)
+uses = [budget.Use(tile, one.registers, one.spills.bytes, one.shared_bytes) for tile, one in zip(shortlist, compiled)]
+
+# %% tags=["nbval-ignore-output"]
+print("block        warps stages per SM   sums  registers  spilled B  shared B")
+for use in uses:
+    tile = use.config
+    print(f"{'×'.join(map(str, tile.block)):12}{tile.num_warps:6}{tile.num_stages:7}{tile.programs_per_sm:7}"
+          f"{use.sums:7.0f}{use.registers:11}{use.spilled:11}{use.shared:10}")  # fmt: skip
+
+# %% [markdown]
+# Read the `sums` column first. Where it says 256 there is nothing to decide: a thread has 255 registers. The compiler
+# does not complain. It keeps the rest in memory and moves it to and fro, inside the loop. In the machine code, `HGMMA`
+# multiplies, `STL` and `LDL` store and load what did not fit:
+
+# %% tags=["nbval-ignore-output"]
+for one in (compiled[6], compiled[8]):
+    pieces = re.split(r"^\.L_x_\d+:", one.sass, flags=re.MULTILINE)
+    loop = next(piece for piece in pieces if "HGMMA" in piece)
+    runs = itertools.groupby(re.findall(r"\b(?:HGMMA|STL|LDL)\b", loop))
+    print(
+        f"{one.build.num_warps} warps, a step of the loop:",
+        ", ".join(f"{name} × {len(list(run))}" for name, run in runs),
+    )
+
+# %% [markdown]
+# That is a *spill*. Nothing warns you: the result is right, and late. Now the same twelve against both limits:
+
+# %%
+budget.limits(uses)
+
+# %%
+dead = {use.config: budget.cause_of_death(use) for use in uses}
+for tile, cause in dead.items():
+    if cause:
+        print(f"{'×'.join(map(str, tile.block)):10} {tile.num_warps} warps, {tile.num_stages} stages, "
+              f"{tile.programs_per_sm} per SM, store in {tile.store_parts}: {cause}")  # fmt: skip
+
+# %% [markdown]
+# Five candidates are gone and nothing has run. Only two of them would have failed at their launch. The spilling ones
+# run, slowly; and two programs of four stages that do not fit on one SM run one after the other, whatever you asked
+# for.
+#
+# ## Why 128×256×64 with 8 warps is where it is
+#
+# First the tile. Each byte that comes from the L2 cache must feed enough arithmetic, or the tensor cores wait for it.
+# The rates are those of lesson 05's cost model.
+
+# %%
+model = CostModel()
+needed = model.tflops_per_program * 1e3 / model.load_gb_per_s
+print(f"an SM multiplies at full rate from {needed:.0f} FLOP per byte on")
+for m, n in ((64, 64), (64, 128), (128, 128), (128, 256), (256, 256)):
+    share = m * n / budget.SM_REGISTERS
+    print(f"{m:3}×{n:3}: {m * n / (m + n):4.0f} FLOP per byte, sums fill {share:4.0%} of an SM's registers")
+
+# %% [markdown]
+# 256×256 would be better still, but its sums fill the register file to the last register. 128×256 is the largest tile
+# that leaves room to work. The rest follows from what it takes of an SM. (The lowest bars belong to the next section.)
+
+# %%
+budget.sm_budget([uses[i] for i in (6, 7, 8, 4, 0)])
+
+# %% [markdown]
+# From the top:
+#
+# - **4 warps** leave 256 sums to each thread: what does not fit is red. So 8 warps, with 128 sums a thread.
+# - **A whole result** on its way out takes the room of more than a stage: with 4 stages it does not fit. Stored in two
+#   parts (`2p`) it does. Four stages are three steps ahead, and memory is far away.
+# - **Two programs of 128×128** fill the SM as well: while one stores its tile, the other multiplies. Fewer FLOP per
+#   byte, no pause between tiles. Compiling cannot say which of the two is faster.
+# - **BLOCK_K = 64** of 16 bits are 128 bytes, the widest row that TMA arranges in shared memory. With 128, the same
+#   room holds two stages, and only one of them is ahead.
+#
+# ## Why four rows want 16×128×128
+#
+# Now nothing is reused: every weight is read once and meets four rows. A decoding step of a large layer, in two
+# numbers: how long memory needs to deliver the weights, and how long the tensor cores multiply full tiles meanwhile.
+
+# %%
+layer = by_name()["decode256"]
+rows = layer.total_m // layer.groups
+read_us = layer.bytes_moved() / 4.8e6  # the H200's data sheet: 4.8 TB/s
+print(f"{layer.title} (rows, experts, N, K): {read_us:,.0f} µs to read")
+for tile in (best, shortlist[2], small):
+    rate = 132 * model.tflops_per_program
+    multiply_us = 2 * layer.groups * tile.block_m * layer.N * layer.K / rate / 1e6
+    print(f"tiles of {tile.block_m:3} rows: {multiply_us:5,.0f} µs to multiply, {used(rows, tile):4.0%} of it used")
+
+# %% [markdown]
+# With 128 rows the wasted multiplications take almost as long as the memory needs, and the two would have to overlap
+# perfectly. 16 rows is the smallest tile that tensor cores take. The compiler even changes the instruction: `wgmma`
+# takes 64 rows at a time, so for 16 it goes back to Ampere's `mma.sync`.
+
+# %%
+for tile, one in zip(shortlist, compiled):
+    if tile in (best, shortlist[2], small):
+        found = next(name for name in ("wgmma", "mma.sync") if one.instructions[name])
+        print(f"{tile.block_m:3} rows: {found}")
+
+# %% [markdown]
+# Without reuse, speed is bytes on their way. The lowest bar above is nearly all orange: blocks of B, 32 KiB each,
+# several under way. (Four stages were asked for. Count the blocks: with `mma.sync` the compiler keeps one fewer.)
+#
+# ## Measure when called: `triton.autotune`
+#
+# What compiling cannot rule out must be measured. Triton does it for you: `triton.autotune` runs all candidates when it
+# meets a new **key**, keeps the fastest, and remembers it under that key. The question is what belongs into the key.
+#
+# To watch it, here is a kernel that computes nothing and only reports what was chosen for it. The stopwatch is ours,
+# too: it asks the library's cost estimate instead of a clock, so it tells the same on every machine.
+
+# %%
+choices = cost_model.candidates("round_robin", 2, "ieee")
+seen = torch.zeros(3, dtype=torch.int32, device=device)
+measured = []
+
+
+def stopwatch(call, quantiles):
+    call()
+    size, groups, choice = seen.tolist()
+    measured.append(estimate(size, choices[choice], groups))
+    return [measured[-1]] * 3
+
+
+@triton.jit
+def report(addresses, seen, size, group_size, itemsize, CHOICE: tl.constexpr):
+    tl.store(seen, size)
+    tl.store(seen + 1, group_size)
+    tl.store(seen + 2, CHOICE)
+
+
+# %% [markdown]
+# A tutorial tunes its grouped kernel under the number of problems. It looks natural: that is the kernel's only integer
+# argument, all else is in tables. Four problems of 128³ first, then larger ones:
+
+
+# %%
+def autotuned(*key):
+    measured.clear()
+    candidates = [triton.Config({"CHOICE": i}) for i in range(len(choices))]
+    return triton.autotune(candidates, list(key), do_bench=stopwatch)(report)
+
+
+def estimate(size, choice, groups=4):
+    return cost_model.estimate_us(((size, size, size),) * groups, "round_robin", choice, num_sms=132)
+
+
+# %%
+addresses = torch.zeros(4, dtype=torch.int64, device=device)
+by_count = autotuned("group_size")
+print("              measured so far   runs with   best would be   times slower")
+for size in (128, 256, 512, 1024, 2048):
+    by_count[(1,)](addresses, seen, size, 4, 2)
+    got, fastest = choices[seen[2].item()], min(choices, key=lambda choice: estimate(size, choice))
+    slower = estimate(size, got) / estimate(size, fastest)
+    blocks = ["×".join(map(str, choice.config.block)) for choice in (got, fastest)]
+    print(f"4 × {size:4}³ {len(measured):18}   {blocks[0]:11} {blocks[1]:15} {slower:12.0f}")
+
+# %% [markdown]
+# The first shape decided for all others, and no test of results will ever find it. So much for an estimate. A kernel
+# as tutorials present it has been measured on an H200 with each of its three configurations; here it is tuned for each
+# shape, and with what won at 128³:
+
+# %%
+recorded = record.load("group_gemm")
+squares = {name: row["us"] for name, row in recorded["rows"].items() if "^3" in name}
+names = {"cublas loop": "cuBLAS loop", "tutorial": "tuned for each", "tutorial, key=group_size": "keyed on group_size"}
+shown = {
+    row.replace(" x ", " × ").replace("^3", "³"): {names[provider]: us[provider]["median_us"] for provider in names}
+    for row, us in squares.items()
+}
+lookup.keyed(shown, "cuBLAS loop", "tuned for each", "keyed on group_size")
+
+# %%
+print("keyed on group_size:  over its own choice   over the cuBLAS loop")
+for name, us in shown.items():
+    loop, own, keyed = us.values()
+    print(f"{name:20} {keyed / own:19.1f}× {keyed / loop:21.1f}×")
+
+# %% [markdown]
+# ## What goes wrong: the repair that goes too far
+#
+# So put the whole shape into the key, and every shape gets its own choice. But our layer has another number of tokens
+# in each batch. Twenty batches, about 4096 rows for each of 8 experts:
+
+# %%
+draw = random.Random(0)
+batches = [round(4096 * draw.uniform(0.8, 1.2)) for _ in range(20)]
+
+
+def choose_for(batches, *key):
+    kernel = autotuned(*key)
+    for rows in batches:
+        kernel[(1,)](addresses, seen, rows, 8, 2)
+    different = {str(choice) for choice in kernel.cache.values()}
+    counts = f"keys: {len(kernel.cache)}, measurements: {len(measured)}, different answers: {len(different)}"
+    print(f"{len(batches)} batches; {counts}")
+
+
+choose_for(batches, "size", "group_size")
+
+# %% [markdown]
+# This key never hits. Every batch measures all candidates again, the cache grows for as long as the training runs, and
+# each time the answer is the same.
+#
+# What does a measurement cost? `triton.testing.do_bench` warms a candidate up and repeats it, for this long:
+
+# %%
+defaults = inspect.signature(triton.testing.do_bench).parameters
+warmup_us, rep_us = (defaults[name].default * 1000 for name in ("warmup", "rep"))
+print(f"{warmup_us / 1000:.0f} ms of warm-up and {rep_us / 1000:.0f} ms of repetitions for each candidate")
+
+# %% [markdown]
+# The candidates of the next cell were measured on an H200 for such batches. Below are the twenty calls on
+# one time axis: under the key of the exact shape, under a key that rounds, and with a choice made before the program
+# began.
+
+
+# %%
+def tuning_us(times):
+    """What the first call under a new key spends on its candidates, kernels compiled already."""
+    return sum((5 + max(1, int(warmup_us / us)) + max(1, int(rep_us / us))) * us for us in times)
+
+
+tuning = record.load("tuning")
+measured_us = {"grouped_mm": {}, "grouped_mm_k": {}}
+for entry in tuning["buckets"]:
+    if entry["dtype"] == "bfloat16":
+        times = {GemmConfig(*row[:-1]): row[-1] for row in entry["times"]}
+        measured_us[entry["op"]][Bucket(*entry["bucket"])] = times
+times = measured_us["grouped_mm"][Bucket(4096, 4096, 4096, 8)]
+pause, call = tuning_us(times.values()), min(times.values())
+calls = {"key is the exact shape": [(pause, call)] * 20, "key is rounded": [(pause, call)] + [(0, call)] * 19,
+         "looked up": [(0, call)] * 20}  # fmt: skip
+print(f"{tuning['provenance']['gpu']}: {len(times)} candidates, {call:.0f} µs for the fastest")
+lookup.stalls(calls)
+
+# %% [markdown]
+# A stall of this length in the middle of training is a mystery to whoever runs it: the GPU is busy,
+# nothing gets done. With one process per GPU it is worse, because all of them wait for the one that met a new shape.
+# Compiling the candidates comes on top, and the clock was running while other work shared the GPU: two processes may
+# choose differently.
+#
+# ## What goes wrong: a key without the type
+#
+# Triton adds something to your key by itself: the type of every tensor among the arguments. Does that help here? Run
+# the report with tables of float16 matrices, then float32 ones.
+
+# %%
+by_size = autotuned("size", "group_size")
+for dtype in (torch.float16, torch.float32):
+    by_size[(1,)](addresses, seen, 2048, 4, dtype.itemsize)
+    types = [part for part in list(by_size.cache)[0] if str(part).startswith("torch.")]
+    print(f"{dtype!s:14} {len(by_size.cache)} key, {len(measured)} measurements so far; types in the key: {types}")
+
+# %% [markdown]
+# The types in the key are those of the *tables*: addresses are int64 whatever they point to. So float32 runs with what
+# was chosen for float16. What that means for the large tile of the descriptor kernel:
+
+# %%
+limit = codegen.TARGETS["sm_90"].shared_limit
+for dtype in (torch.float16, torch.float32):
+    reason = best.valid_for("tma", dtype.itemsize, capability=(9, 0), shared_limit=limit)
+    print(f"{dtype!s:14} {'fits' if reason is None else 'does not suit ' + reason}")
+
+# %% [markdown]
+# A launch error, if you are lucky. The other way round, half of the room stays empty, and nobody notices.
+#
+# Repair both mistakes: what would you round, to what, and what is missing in the key? Decide before you run this.
+
+
+# %%
+def nearest_power_of_two(size):
+    return 1 << ((size * size).bit_length() // 2)  # nearest by ratio: the edges are at √2 times a power
+
+
+general = autotuned("size", "group_size", "itemsize")
+
+
+def choose_rounded(batches, itemsize):
+    for rows in batches:
+        general[(1,)](addresses, seen, nearest_power_of_two(rows), 8, itemsize)
+    print(
+        f"{len(batches)} batches, {itemsize}-byte elements; keys: {len(general.cache)}, measurements: {len(measured)}"
+    )
+
+
+choose_rounded(batches, 2)
+choose_rounded(batches, 4)
+
+# %% [markdown]
+# Twenty shapes are one bucket, and the second type has a key of its own. (The edges matter: plain rounding down would
+# have cut these batches in two at 4096, because sizes that jitter around a round number are what real programs have.)
+#
+# ## The library's way: measure before, look up when called
+#
+# One thing is left, the stall under every first key. So the library never measures when it is called. `course tune`
+# measures once per kind of GPU, writes a JSON file, and the file is part of the library. A call looks up its bucket:
+
+# %%
+for M in (32768, 32500, 40000, 131072, 32):
+    print(f"{M:6} rows over 8 groups →", Bucket.of("grouped_mm", M, 4096, 4096, 8))
+
+# %% [markdown]
+# A bucket is the *average* group's M, N, K and the number of groups, each to the nearest power of two. Only shapes
+# count: how many rows each group really has is known to the GPU alone, and to ask it is to wait for it. Up to 64 rows
+# are rounded up, so that a tile holds its group.
+#
+# `get_config` answers for the packed kernel of the next lesson, and can say why:
+
+# %%
+for M, dtype in ((32768, torch.bfloat16), (32, torch.bfloat16), (32768, torch.float32)):
+    print(tuned.get_config("grouped_mm", M, 4096, 4096, 8, dtype=dtype, arch="sm_90", explain=True))
+
+# %%
+totals = [round(32768 * draw.uniform(0.8, 1.2)) for _ in range(1000)]
+answers = [tuned.get_config("grouped_mm", total, 4096, 4096, 8, arch="sm_90") for total in totals]
+print(f"{len(set(totals))} totals, {len(set(map(id, answers)))} object")
+
+# %% [markdown]
+# The very same object each time, from an LRU cache whose key is the bucket: nothing grows with the batches, and nothing
+# compiles anew. Where a bucket was not measured, its nearest neighbour answers; where nothing near was, a table of
+# defaults. What is chosen over all shapes of this layer, with dots for buckets that were measured:
+
+
+# %%
+def chosen(rows, K):
+    tile = tuned.get_config("grouped_mm", round(8 * rows), round(K), 4096, 8, arch="sm_90")
+    block, rest = budget.short_name(tile)
+    return f"{block} {rest.split()[0]} {tile.programs_per_sm}/SM"
+
+
+rows = [2 ** (i / 4) for i in range(4 * 14 + 1)]
+depths = [2 ** (i / 4) for i in range(4 * 9, 4 * 13 + 3)]
+dots = [(bucket.M, bucket.K) for bucket in measured_us["grouped_mm"] if (bucket.N, bucket.G) == (4096, 8)]
+title = "forward product of 8 experts, N = 4096"
+answers = [[chosen(m, k) for m in rows] for k in depths]
+lookup.choices({title: answers}, rows, depths, ("rows per group", "K"), {title: dots})
+
+# %% [markdown]
+# ## What the record says
+#
+# The tuner keeps the times of all candidates. Above: our 8 experts, by the size of their groups. Below: groups of at
+# most 16 rows, in several layers. A frame marks what `get_config` returns. Do the tiles stand where you expected them?
+
+
+# %%
+def label(tile):
+    return "\n".join([*budget.short_name(tile), f"strips of {tile.group_m}"])
+
+
+panels, frames = {"8 experts of 4096 × 4096": {}, "up to 16 rows a group": {}}, {}
+for bucket, us in measured_us["grouped_mm"].items():
+    large = bucket.M > 64 and bucket[1:] == (4096, 4096, 8)
+    if large or (bucket.M == 16 and bucket.G in (8, 64)):
+        title = list(panels)[not large]
+        row = f"{bucket.M:,} rows" if large else f"{bucket.G} × {bucket.N} × {bucket.K}"
+        panels[title][row] = {label(tile): time for tile, time in us.items()}
+        tile = tuned.get_config("grouped_mm", bucket.M * bucket.G, bucket.K, bucket.N, bucket.G, arch="sm_90")
+        frames[title, row] = label(tile)
+lookup.slowdowns(panels, frames)
+
+# %% [markdown]
+# A lead of less than a per cent may be chance, and with it part of the patchwork further up. Before you look at the
+# next cell: in how many buckets, of all that were measured, is the runner-up that close?
+
+# %%
+closest = [sorted(us.values())[:2] for found in measured_us.values() for us in found.values()]
+near = sum(second < 1.01 * first for first, second in closest)
+print(f"{near} of {len(closest)} buckets are won by less than 1 %")
+
+# %% [markdown]
+# So count what a choice loses, not how often it is the best. **Regret** is its time over that of the best candidate,
+# for each bucket. Three ways to choose, in per cent lost: one configuration for all, the table of defaults that was
+# written by hand, and the nearest neighbour, as if the bucket itself had not been measured. (Nobody measured a tile of
+# 128 rows on groups of up to 64: –.)
+
+
+# %%
+def one_for_all(op, extents, dtype):
+    return best
+
+
+def by_hand(op, extents, dtype):
+    return packed_configs.defaults(op, Bucket.of(op, *extents), dtype, described=True)[0]
+
+
+def neighbour(op, extents, dtype):
+    own = Bucket.of(op, *extents)
+    away = {other: tuned.distance(op, own, other) for other in measured_us[op] if other != own}
+    nearest = min((far, other) for other, far in away.items() if far is not None)[1]
+    return min(measured_us[op][nearest], key=measured_us[op][nearest].get)
+
+
+# %%
+panels = {}
+for title, choose in (
+    ("128×256 for all", one_for_all),
+    ("defaults by hand", by_hand),
+    ("nearest neighbour's", neighbour),
+):
+    cells = {}
+    for found in sorted(tune.regret(tuning, choose), key=lambda found: (found.bucket[1:], found.bucket.M)):
+        bucket = found.bucket
+        if found.op == "grouped_mm" and found.dtype == "bfloat16" and found.case.startswith("rows-"):
+            short = f"{bucket.M // 1024}k" if bucket.M >= 1024 else str(bucket.M)
+            cells[f"{bucket.G} × {bucket.N} × {bucket.K}", short] = found.ratio
+    panels[title] = cells
+lookup.regrets(panels, ("groups × N × K", "rows per group"))
+
+# %%
+for op in tuned.OPS[:2]:
+    ratios = [found.ratio for found in tune.regret(tuning) if found.op == op and found.ratio]
+    print(f"{op:13} {len(ratios)} buckets; where looked up, the worst loses {max(ratios) - 1:.0%}")
+
+# %% [markdown]
+# These two lines are a bookkeeper's check, no result: the table holds the fastest of the same measurement. What it is
+# worth on another day, or on a batch with the same average and other groups, only another measurement can say. The
+# neighbour's column is the honest one: it says what to expect of a shape that nobody has measured. Compare it with the
+# defaults before you trust either.
+#
+# ## Try it here
+#
+# [Exercise 07](../exercises/07_general_key.ipynb), a key that generalises: neither too narrow nor too exact.
+# Or change a cell and run it again:
+#
+# - Compile the shortlist for `"sm_80"` as `"round_robin"`: which candidates die on an A100, and of what?
+#   <details><summary>Answer</summary>Nearly all with 128 sums a thread or more spill: without TMA, addresses and masks
+#   are in registers again. Its 163 KiB of shared memory end only the one with five stages.</details>
+# - Give 8 warps to the tile of 16 rows. How many sums does a thread have then, and what does that buy?
+#   <details><summary>Answer</summary>Eight, and nothing: registers are not what it is short of. It waits for bytes, and
+#   more threads bring none.</details>
+# - In `nearest_power_of_two`, round down: `1 << size.bit_length() - 1`. How many keys do the twenty batches make?
+#   <details><summary>Answer</summary>Two for each type: some batches have fewer than 4096 rows a group, some more. A
+#   bucket's edge should lie where sizes do not gather.</details>
+# - One expert has 32,000 rows and seven have 100. Which bucket is that, and is its tile right? And 4,000 groups of 4
+#   rows with one of 30,000?
+#   <details><summary>Answer</summary>The first averages to 4096, and nearly all work is in the one expert: right. The
+#   second averages to 16, and its one large group gets tiles of 16 rows: slow, and still correct.</details>
+#
+# ## Summary
+#
+# - A configuration has to fit: sums in registers, stages and result in shared memory. Compiling tells, without a GPU.
+# - Large groups want the largest tile that fits, for reuse; few rows want a low tile, for bytes in flight.
+# - An autotuner remembers by key. Too narrow a key keeps the wrong choice, silently; too exact a key never hits.
+# - Tuning at call time is a stall of seconds where nobody expects one. Measure before, look up by bucket when called.
+# - Regret over held-out shapes says what a lookup is worth.
+#
+# The table is for a kernel that reads all groups from one packed matrix, through one descriptor. How can it?
+# Next: [08 Contiguous offsets](08_contiguous_offsets.ipynb).

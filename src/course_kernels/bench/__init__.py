@@ -1,0 +1,1 @@
+"""Measuring: rows, providers, timing, records, and the tuner."""

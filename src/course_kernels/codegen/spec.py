@@ -1,0 +1,92 @@
+"""One specialisation of a kernel: the types and compile-time values of one kind of launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from course_kernels.lists.api import IN_DTYPES
+
+LIST_KERNELS = ("naive", "round_robin", "tma")
+
+
+PACKED_KERNELS = ("contiguous", "transposed")
+
+
+KERNELS = LIST_KERNELS + PACKED_KERNELS
+
+
+TRITON_TYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8e4nv",
+}
+
+
+LAYOUTS = {"any": 0, "row": 1, "col": 2}  # the kernels' ANY, ROW_MAJOR, COL_MAJOR
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Build:
+    """One specialisation of a kernel, ready to be compiled.
+
+    Args:
+        kernel: "naive", "round_robin", "tma", "contiguous", "transposed", or "module:function" or
+            "path/to/file.py:function" for any ``@triton.jit`` function.
+        signature: type of each run-time argument by name, as Triton writes them: "*fp16", "i32", "*i64", ...
+        constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1.
+        divisible_by_16: names of run-time arguments that are multiples of 16 (addresses: of 16 bytes). Triton looks
+            at the arguments of a launch to find them; only with them are loads and stores wide.
+        num_warps: warps per program.
+        num_stages: blocks in flight in a pipelined loop.
+        label: name to show instead of ``kernel``'s.
+    """
+
+    kernel: str
+    signature: Mapping[str, str]
+    constexprs: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    divisible_by_16: tuple[str, ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    label: str = ""
+
+    def __post_init__(self):
+        if self.kernel not in KERNELS and ":" not in self.kernel:
+            raise ValueError(
+                f"kernel must be one of {KERNELS}, 'module:function' or 'path/to/file.py:function', got {self.kernel!r}"
+            )
+        object.__setattr__(self, "signature", dict(self.signature))
+        object.__setattr__(self, "constexprs", dict(self.constexprs))
+        object.__setattr__(self, "divisible_by_16", tuple(sorted(self.divisible_by_16)))
+        if both := self.signature.keys() & self.constexprs.keys():
+            raise ValueError(f"arguments are either in signature or in constexprs, got {sorted(both)} in both")
+        if unknown := set(self.divisible_by_16) - self.signature.keys():
+            raise ValueError(f"divisible_by_16 must name arguments of signature, got {sorted(unknown)}")
+
+    def _key(self) -> tuple:
+        constexprs = tuple(sorted((name, repr(value)) for name, value in self.constexprs.items()))
+        return (
+            self.kernel, tuple(sorted(self.signature.items())), constexprs, self.divisible_by_16,
+            self.num_warps, self.num_stages,
+        )  # fmt: skip
+
+    def __eq__(self, other) -> bool:
+        return self._key() == other._key() if isinstance(other, Build) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return self.label or self.kernel
+
+
+def find_dtype(name: str, value: str | torch.dtype, allowed=IN_DTYPES) -> torch.dtype:
+    """A dtype by its name; ValueError, naming the argument, for one that is not allowed."""
+    found = getattr(torch, value, None) if isinstance(value, str) else value
+    if found not in allowed:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise ValueError(f"{name} must be one of {names}, got {value!r}")
+    return found

@@ -1,0 +1,318 @@
+"""Every way to describe the groups of a grouped GEMM, and the conversions between them.
+
+The same three groups of 2, 0 and 3 rows, with one row of padding behind them:
+
+    sizes        (G,)            2 0 3
+    ends         (G,)            2 2 5           exclusive; called `offs` by torch and CUTLASS
+    offsets      (G + 1,)        0 2 2 5         starts and the end
+    row_groups   (total_m,)      0 0 2 2 2 -1    the group of each row, -1 is padding
+    masked       (G,) + max_m    2 0 3           group g owns the first masked_m[g] of its own max_m slots
+
+A conversion is a few operations on the device that holds the description. None reads a value on the host, so
+all of them can run ahead of the GPU, inside a CUDA graph, and on fake or meta tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_kernels.layout import checks
+from course_kernels.layout.padding import PaddedRows
+
+__all__ = ["GroupLayout", "padding_waste"]
+
+_KINDS = ("sizes", "ends", "offsets", "row_groups", "masked_m")
+_MAX_SHOWN = 16  # a repr with more sizes than this fills a notebook's line
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupLayout(PaddedRows):
+    """How the rows of a packed or padded matrix belong to G groups.
+
+    Build one with a `from_...` constructor. A layout keeps a reference to the tensor that it was given and
+    computes every other description when asked. Nothing is cached: a description kept from earlier would go
+    stale when the given tensor is rewritten in place, which is what a CUDA graph's static inputs are for.
+
+    The rows of group 0 start at packed row 0 and each group starts where the one before it ends; rows behind
+    the last group are the tail.
+
+    Raises:
+        TypeError: a description is no tensor, or neither int32 nor int64; a count is no int.
+        ValueError: a description is not 1-D, or has the wrong length; a count is negative.
+
+    Attributes:
+        source: the description given, (G,), (G + 1,) or (total_m,), int32 or int64.
+        kind: which of the five descriptions `source` is.
+        G: number of groups.
+        max_m: row slots of each group in the masked description, else None.
+    """
+
+    source: Tensor
+    kind: str
+    G: int
+    max_m: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {self.kind!r}")
+        checks.description(self.kind, self.source)
+        checks.extent("G", self.G)
+        extra = 1 if self.kind == "offsets" else 0
+        if self.kind != "row_groups" and self.source.shape[0] != self.G + extra:
+            raise ValueError(
+                f"{self.kind} of G = {self.G} groups must have {self.G + extra} entries, got {self.source.shape[0]}"
+            )
+        if self.max_m is not None:
+            checks.extent("max_m", self.max_m)
+        if (self.kind == "masked_m") != (self.max_m is not None):
+            raise ValueError(f"max_m belongs to masked_m and to nothing else, got max_m={self.max_m} and {self.kind}")
+
+    # ---- the five descriptions, in
+
+    @classmethod
+    def from_sizes(cls, sizes: Tensor) -> GroupLayout:
+        """Describe groups by their number of rows.
+
+        Args:
+            sizes: (G,) int32 or int64, rows of each group.
+
+        Returns:
+            The layout, on the device of `sizes` and with its dtype.
+
+        Raises:
+            TypeError, ValueError: as for the class.
+        """
+        checks.description("sizes", sizes)
+        return cls(sizes, "sizes", sizes.shape[0])
+
+    @classmethod
+    def from_ends(cls, ends: Tensor) -> GroupLayout:
+        """Describe groups by the row after each group's last one (`offs` in torch and CUTLASS).
+
+        Args:
+            ends: (G,) int32 or int64, exclusive ends, not decreasing.
+
+        Returns:
+            The layout, on the device of `ends` and with its dtype.
+
+        Raises:
+            TypeError, ValueError: as for the class.
+        """
+        checks.description("ends", ends)
+        return cls(ends, "ends", ends.shape[0])
+
+    @classmethod
+    def from_offsets(cls, offsets: Tensor) -> GroupLayout:
+        """Describe groups by their starts followed by the last end (Helion's and the jagged kernels' way).
+
+        Args:
+            offsets: (G + 1,) int32 or int64, not decreasing; the first entry is 0.
+
+        Returns:
+            The layout, on the device of `offsets` and with its dtype.
+
+        Raises:
+            TypeError, ValueError: as for the class; no groups are one zero, so no entry is an error.
+        """
+        checks.description("offsets", offsets)
+        return cls(offsets, "offsets", offsets.shape[0] - 1)
+
+    @classmethod
+    def from_row_groups(cls, row_groups: Tensor, G: int) -> GroupLayout:
+        """Describe groups by the group of each row.
+
+        Args:
+            row_groups: (total_m,) int32 or int64; entries in [-1, G), sorted, with the -1 of padding rows
+                last.
+            G: number of groups; the ids alone cannot say, as the last groups may be empty.
+
+        Returns:
+            The layout, on the device of `row_groups` and with its dtype.
+
+        Raises:
+            TypeError, ValueError: as for the class.
+
+        Notes:
+            A router's ids are not sorted. `order = GroupLayout.sort_order(ids)` and then `rows[order]` and
+            `from_row_groups(ids[order], G)` make them so. On unsorted ids, or ids with padding between
+            groups, the sizes are still the right counts but the rows are elsewhere; `validate` reports that.
+            An id outside [-1, G) counts as padding, and `validate` reports that too.
+        """
+        checks.description("row_groups", row_groups)
+        return cls(row_groups, "row_groups", G)
+
+    @classmethod
+    def from_masked(cls, masked_m: Tensor, max_m: int) -> GroupLayout:
+        """Describe groups by the active rows among the slots that each group owns.
+
+        Args:
+            masked_m: (G,) int32 or int64, active rows of each group, at most `max_m`.
+            max_m: slots of each group, the M extent of a padded (G, max_m, ...) tensor.
+
+        Returns:
+            The layout, on the device of `masked_m` and with its dtype.
+
+        Raises:
+            TypeError, ValueError: as for the class.
+        """
+        checks.description("masked_m", masked_m)
+        return cls(masked_m, "masked_m", masked_m.shape[0], max_m)
+
+    # ---- the five descriptions, out
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of every description, that of the given tensor."""
+        return self.source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of every description, that of the given tensor."""
+        return self.source.device
+
+    @property
+    def sizes(self) -> Tensor:
+        """(G,) rows of each group."""
+        if self.kind in ("sizes", "masked_m"):
+            return self.source
+        if self.kind == "row_groups":
+            return _count(self.source, self.G)
+        return torch.diff(self.offsets)
+
+    @property
+    def masked_m(self) -> Tensor:
+        """(G,) active rows of each group; the same numbers as `sizes`, read as a masked layout's counts."""
+        return self.sizes
+
+    @property
+    def ends(self) -> Tensor:
+        """(G,) exclusive end row of each group."""
+        if self.kind == "ends":
+            return self.source
+        if self.kind == "offsets":
+            return self.source[1:]
+        return torch.cumsum(self.sizes, 0, dtype=self.dtype)
+
+    @property
+    def offs(self) -> Tensor:
+        """(G,) exclusive end row of each group, under the name that torch's grouped_mm gives it."""
+        return self.ends
+
+    @property
+    def offsets(self) -> Tensor:
+        """(G + 1,) first row of each group, and the end of the last."""
+        if self.kind == "offsets":
+            return self.source
+        ends = self.ends
+        return torch.cat([ends.new_zeros(1), ends])
+
+    def row_groups(self, total_m: int | None = None) -> Tensor:
+        """The group of each packed row.
+
+        Args:
+            total_m: number of rows, tail included; a host number, since the sum of the sizes lives on the
+                device. May be left out where the layout was built from row ids.
+
+        Returns:
+            (total_m,) ids; -1 in the tail.
+
+        Raises:
+            TypeError, ValueError: an extent is no int, is negative, or is missing where it is needed.
+        """
+        if self.kind == "row_groups" and total_m in (None, self.source.shape[0]):
+            return self.source
+        if total_m is None:
+            raise ValueError(f"row_groups needs total_m, as a layout of {self.kind} does not hold the number of rows")
+        checks.extent("total_m", total_m)
+        rows = torch.arange(total_m, dtype=self.dtype, device=self.device)
+        ends = self.ends.contiguous()
+        # The number of ends at or before a row is its group; empty groups are stepped over without a special
+        # case.
+        group = torch.searchsorted(ends, rows, right=True, out_int32=self.dtype == torch.int32)
+        return torch.where(group < self.G, group, -1)
+
+    @staticmethod
+    def sort_order(row_groups: Tensor) -> Tensor:
+        """The permutation that brings rows into groups: what dispatch in a mixture of experts does.
+
+        Args:
+            row_groups: (total_m,) int32 or int64 ids in any order; negative ids are padding.
+
+        Returns:
+            (total_m,) int64 `order`, so that `row_groups[order]` is sorted with padding last. Rows of one
+            group keep their order.
+
+        Raises:
+            TypeError, ValueError: as for the class.
+        """
+        checks.description("row_groups", row_groups)
+        last = torch.iinfo(row_groups.dtype).max
+        return torch.argsort(torch.where(row_groups < 0, last, row_groups), stable=True)
+
+    # ---- values, on request
+
+    def validate(self, total_m: int | None = None, max_m: int | None = None) -> GroupLayout:
+        """Check the values of the description; copies it to the host once, so this waits for the device.
+
+        Args:
+            total_m: rows that the packed tensor has; the groups must fit into them.
+            max_m: slots that the padded tensor has; each group must fit into them.
+
+        Returns:
+            The layout itself.
+
+        Raises:
+            ValueError: a value is wrong; the message has the description's name, the index and the value.
+            TypeError: an extent is no int.
+        """
+        for name, extent in (("total_m", total_m), ("max_m", max_m)):
+            if extent is not None:
+                checks.extent(name, extent)
+        sizes = checks.sizes_of(self.kind, self.source.detach().cpu().long(), self.G)
+        limit = self.max_m if max_m is None else max_m
+        checks.fits(self.kind, sizes, self.dtype, total_m, limit)
+        return self
+
+    def __repr__(self) -> str:
+        # Printing values waits for a GPU, and fake or meta tensors have none: show them where they are free.
+        shown = ""
+        if type(self.source) is Tensor and self.device.type == "cpu" and self.G <= _MAX_SHOWN:
+            shown = f", sizes={self.sizes.tolist()}"
+        slots = "" if self.max_m is None else f", max_m={self.max_m}"
+        return f"GroupLayout({self.kind}, G={self.G}{slots}{shown}, {self.dtype}, {self.device})"
+
+
+def padding_waste(sizes: GroupLayout | Tensor | Sequence[int]) -> float:
+    """The share of extra rows that padding every group to the largest one adds: G * max / sum - 1.
+
+    Reads values on the host, so it waits for a device that holds them: for reports, not for hot paths.
+
+    Args:
+        sizes: rows of each group, as a layout, a (G,) tensor or a sequence of ints.
+
+    Returns:
+        0.0 for equal groups, G - 1 when all rows are in one group; 0.0 where there are no rows, as nothing is
+        padded then.
+
+    Raises:
+        ValueError: a size is negative.
+    """
+    if isinstance(sizes, GroupLayout):
+        sizes = sizes.sizes
+    rows = [int(m) for m in (sizes.tolist() if isinstance(sizes, Tensor) else sizes)]
+    for i, m in enumerate(rows):
+        if m < 0:
+            raise ValueError(f"sizes[{i}] = {m}: a group cannot have fewer than 0 rows")
+    total = sum(rows)
+    return len(rows) * max(rows) / total - 1 if total else 0.0
+
+
+def _count(ids: Tensor, G: int) -> Tensor:
+    """Rows of each group."""
+    # An id that names no group counts in a bin that is cut off: a scatter to it would trap on a GPU.
+    bins = torch.where((ids >= 0) & (ids < G), ids, G).long()
+    return ids.new_zeros(G + 1).scatter_add_(0, bins, torch.ones_like(ids))[:G]

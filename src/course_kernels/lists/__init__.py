@@ -1,0 +1,1 @@
+"""Grouped products of lists of matrices: ``group_gemm`` and ``GroupGemmPlan``."""

@@ -1,0 +1,341 @@
+"""Grouped GEMM over lists of matrices: every M, N and K may differ.
+
+``group_gemm`` checks, plans, launches. A ``GroupGemmPlan`` is the middle step kept: tables on the device, outputs
+allocated, kernels chosen, so that running it again copies nothing and allocates nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from course_kernels import runtime
+from course_kernels.config import GemmConfig
+from course_kernels.memory import check_apart, overlaps_itself
+
+METHODS = ("auto", "naive", "round_robin", "tma")
+PRECISIONS = ("ieee", "tf32")
+IN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn)
+OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Kernels count rows, columns and K in 32 bits, up to the end of the block that holds the last one.
+MAX_EXTENT = 2**31 - 2**16 - 1
+
+
+def group_gemm(
+    group_A: Sequence[torch.Tensor],
+    group_B: Sequence[torch.Tensor],
+    *,
+    method: str = "auto",
+    out_dtype: torch.dtype | None = None,
+    precision: str = "ieee",
+    out: Sequence[torch.Tensor] | None = None,
+    config: GemmConfig | None = None,
+) -> list[torch.Tensor]:
+    """Multiply many pairs of matrices of different sizes, in one launch where they are alike in layout.
+
+    Args:
+        group_A: G matrices (M_i, K_i); float16, bfloat16, float32 or float8_e4m3fn, one dtype and device for all.
+        group_B: G matrices (K_i, N_i) of the same dtype and device. Any strides, for A and B alike; any size may be 0.
+        method: "naive" launches once per problem; "round_robin" walks all tiles in one launch; "tma" does so with
+            descriptors, for problems that satisfy their 16-byte rule (base address and leading stride multiples of
+            16 bytes, other stride 1), on hardware that has them, and is "round_robin" for the others. "auto" takes the
+            fastest of them; on CPU tensors it computes with torch, where naming a method runs that kernel in Triton's
+            interpreter.
+        out_dtype: float16, bfloat16 or float32. Default: the operands' dtype, and bfloat16 for float8_e4m3fn.
+        precision: for float32 operands, "ieee" multiplies in full float32, "tf32" on tensor cores with 10 bits of
+            mantissa. Sums are float32 in any case and rounded once.
+        out: G matrices (M_i, N_i) of out_dtype to write to, any strides; not with gradients.
+        config: block sizes and launch parameters instead of the chosen ones (``GemmConfig`` says which are valid).
+
+    Returns:
+        List of G matrices (M_i, N_i); ``out`` itself if it was given. K_i of 0 gives zeros.
+
+    Raises:
+        TypeError: an argument is not a sequence of tensors, or of an unsupported or mixed dtype.
+        ValueError: lengths, shapes or devices do not fit, or a name is unknown.
+        RuntimeError: called while a CUDA graph is being captured (capture a plan's ``run`` instead), or on dual tensors
+            of forward-mode differentiation, or the process cannot run kernels.
+
+    Notes:
+        Differentiable in reverse mode, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
+        method, over transposed views.
+        Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
+        ``torch.matmul`` are; not where ``out`` is given. A plan stands for fixed memory and casts nothing.
+        Under ``torch.compile``, kernels are launched between two graphs.
+        Deterministic bit for bit.
+        Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
+        ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
+    """
+    settings = _Settings.checked(method, out_dtype, precision, config)
+    group_A, group_B = _check_operands(group_A, group_B, precision, cast=out is None)
+    _check_no_tangent((*group_A, *group_B))
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
+    if not needs_grad:
+        return _compute(group_A, group_B, settings, out)
+    if out is not None:
+        raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
+    if group_A[0].dtype == torch.float8_e4m3fn:
+        raise TypeError("group_A and group_B of float8_e4m3fn have no gradient; multiply in a wider dtype, or detach")
+    return list(_GroupGemm.apply(settings, *group_A, *group_B))
+
+
+class GroupGemmPlan:
+    """A grouped GEMM on fixed memory, prepared once: ``run`` launches and does nothing else.
+
+    The plan holds its operands and outputs, so their memory stays valid. What the operands contain may change between
+    runs; ``run`` reads it afresh and overwrites the same outputs, recording no gradients. ``run`` can be captured in a
+    CUDA graph. Runs of one plan must not overlap in time (on two streams, say): they share outputs and, for the dynamic
+    schedule, a counter. Tables are sent on the stream that is current when the plan is made: another stream has to wait
+    for that one before it runs the plan, as for any tensor, and the plan has to live until its last run has ended.
+
+    Args:
+        programs: number of programs of a grouped launch. Default: as many as the GPU's SMs hold.
+        record: keep each tile's program, and on a GPU its SM, start and end, in each launch's ``records`` (see
+            ``kernels.record``).
+
+        The other arguments, and errors, are those of ``group_gemm``; ``out`` is allocated when not given. On CPU
+        tensors, "auto" stands for the kernel that an H200 would run, in the interpreter.
+
+    Attributes:
+        out: list of G output matrices (M_i, N_i).
+        launches: one ``Launch`` per kernel launch of ``run``, in order.
+    """
+
+    def __init__(
+        self,
+        group_A: Sequence[torch.Tensor],
+        group_B: Sequence[torch.Tensor],
+        *,
+        method: str = "auto",
+        out_dtype: torch.dtype | None = None,
+        precision: str = "ieee",
+        out: Sequence[torch.Tensor] | None = None,
+        config: GemmConfig | None = None,
+        programs: int | None = None,
+        record: bool = False,
+    ):
+        settings = _Settings.checked(method, out_dtype, precision, config)
+        if programs is not None and (type(programs) is not int or programs < 1):
+            raise ValueError(f"programs must be a positive integer, got {programs!r}")
+        group_A, group_B = _check_operands(group_A, group_B, precision)
+        self.out = _prepare_out(group_A, group_B, settings, out)
+        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record)
+
+    def run(self) -> list[torch.Tensor]:
+        """Compute all products from the operands' present contents. Returns ``out``."""
+        self._prepared.run()
+        return self.out
+
+    __call__ = run
+
+    @property
+    def launches(self):
+        """One ``launch.Launch`` per kernel launch of ``run``, in order."""
+        return self._prepared.launches
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {launch}" for launch in self.launches)
+        problems = f"{len(self.out)} problem{'s' * (len(self.out) != 1)}"
+        return f"GroupGemmPlan of {problems}, {len(self.launches)} launch{'es' * (len(self.launches) != 1)}:{lines}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    method: str
+    out_dtype: torch.dtype | None
+    precision: str
+    config: GemmConfig | None
+
+    @classmethod
+    def checked(cls, method, out_dtype, precision, config) -> _Settings:
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {METHODS}, got {method!r}")
+        if out_dtype is not None and out_dtype not in OUT_DTYPES:
+            raise TypeError(f"out_dtype must be one of {OUT_DTYPES}, got {out_dtype!r}")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+        if config is not None and not isinstance(config, GemmConfig):
+            raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
+        return cls(method, out_dtype, precision, config)
+
+    def result_dtype(self, operand_dtype: torch.dtype) -> torch.dtype:
+        if self.out_dtype is not None:
+            return self.out_dtype
+        return torch.bfloat16 if operand_dtype == torch.float8_e4m3fn else operand_dtype
+
+
+def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
+    if isinstance(group, torch.Tensor) or not isinstance(group, (Sequence, torch.nn.ParameterList)):
+        raise TypeError(f"{name} must be a list or tuple of 2-D tensors, got {type(group).__name__}")
+    for i, tensor in enumerate(group):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}[{i}] must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.dim() != 2:
+            raise ValueError(f"{name}[{i}] must be 2-D, got shape {tuple(tensor.shape)}")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{name}[{i}] must be a dense (strided) tensor, got layout {tensor.layout}")
+        if tensor.is_neg():  # a view of a conjugate's imaginary part: the memory holds the values with the other sign
+            raise ValueError(f"{name}[{i}] is a lazily negated view, which kernels cannot read: use its resolve_neg()")
+        if max(tensor.shape) > MAX_EXTENT:
+            raise ValueError(f"{name}[{i}] must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
+    return tuple(group)
+
+
+def _autocast(group: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The matrices in the dtype of the autocast context around the call, if there is one."""
+    kind = group[0].device.type if group else ""
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return group
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(tensor.to(dtype) if tensor.dtype in OUT_DTYPES else tensor for tensor in group)
+
+
+def _check_operands(
+    group_A, group_B, precision, cast: bool = False
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
+    if cast:
+        group_A, group_B = _autocast(group_A), _autocast(group_B)
+    if len(group_A) != len(group_B):
+        raise ValueError(
+            f"group_A and group_B must have the same length, got {len(group_A)} and {len(group_B)} matrices"
+        )
+    if not group_A:
+        return group_A, group_B
+    dtype, device = group_A[0].dtype, group_A[0].device
+    if dtype not in IN_DTYPES:
+        raise TypeError(f"group_A[0] must have a dtype of {IN_DTYPES}, got {dtype}")
+    for name, group in (("group_A", group_A), ("group_B", group_B)):
+        for i, tensor in enumerate(group):
+            if tensor.dtype != dtype:
+                raise TypeError(f"{name}[{i}] must have the dtype of group_A[0], {dtype}, got {tensor.dtype}")
+            if tensor.device != device:
+                raise ValueError(f"{name}[{i}] must be on the device of group_A[0], {device}, got {tensor.device}")
+    for i, (a, b) in enumerate(zip(group_A, group_B)):
+        if a.shape[1] != b.shape[0]:
+            raise ValueError(
+                f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
+                f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
+            )
+    needs = {torch.float8_e4m3fn: (runtime.supports_fp8, "8.9"), torch.bfloat16: (runtime.supports_bf16, "8.0")}
+    if dtype in needs and not needs[dtype][0](device):
+        raise TypeError(
+            f"group_A has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability "
+            f"{needs[dtype][1]} or newer; {device} has {runtime.capability(device)}. Convert the operands to float16."
+        )
+    if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):
+        raise ValueError(
+            f"precision must be 'ieee' on this GPU, got 'tf32': TF32 needs an NVIDIA GPU of compute capability 8.0 or "
+            f"newer; {device} has {runtime.capability(device)}"
+        )
+    return group_A, group_B
+
+
+def _check_no_tangent(group: tuple[torch.Tensor, ...]) -> None:
+    """Refuse dual tensors: kernels compute primal values alone, and the tangent would be lost without a word."""
+    forward_ad = torch.autograd.forward_ad
+    if getattr(forward_ad, "_current_level", -1) < 0:
+        return
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in group):
+        raise RuntimeError(
+            "group_gemm has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
+            "torch.func.grad), or unpack_dual it"
+        )
+
+
+def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
+    """Allocate the outputs, or check those given. Nothing is written."""
+    if out is not None:
+        out = list(_check_sequence("out", out))
+        if len(out) != len(group_A):
+            raise ValueError(f"out must have the length of group_A, {len(group_A)}, got {len(out)} matrices")
+    if not group_A:
+        return []
+    dtype, device = settings.result_dtype(group_A[0].dtype), group_A[0].device
+    shapes = [(a.shape[0], b.shape[1]) for a, b in zip(group_A, group_B)]
+    if out is None:
+        return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+    for i, (tensor, shape) in enumerate(zip(out, shapes)):
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"out[{i}] must have shape {shape}, got {tuple(tensor.shape)}")
+        if tensor.dtype != dtype:
+            raise TypeError(f"out[{i}] must have dtype {dtype}, got {tensor.dtype}")
+        if tensor.device != device:
+            raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
+        if tensor.requires_grad:
+            raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
+        if overlaps_itself(tensor):
+            raise ValueError(f"out[{i}] has elements that share memory (strides {tensor.stride()}); pass a clone of it")
+    check_apart({"group_A": group_A, "group_B": group_B}, out)
+    return out
+
+
+def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
+    out = _prepare_out(group_A, group_B, settings, out)
+    if not group_A:
+        return out
+    device = group_A[0].device
+    if device.type == "cpu" and settings.method == "auto":
+        with torch.autocast("cpu", enabled=False):  # it would round the widened operands again
+            for a, b, c in zip(group_A, group_B, out):
+                c.copy_(a.float() @ b.float())
+        return out
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "group_gemm sends tables from the host, which a CUDA graph cannot replay: make a GroupGemmPlan before the "
+            "capture and capture its run()"
+        )
+    _prepare(group_A, group_B, out, settings).run()
+    return out
+
+
+@runtime.outside_graphs
+def _prepare(group_A, group_B, out, settings, programs=None, record=False):
+    """``launch.prepare``, imported when first needed."""
+    if group_A:  # before triton is imported, which fails with less to say where numpy is missing
+        runtime.check_can_launch(group_A[0].device)
+    from course_kernels.lists import launch
+
+    return launch.prepare(group_A, group_B, out, settings, programs, record)
+
+
+class _GroupGemm(torch.autograd.Function):
+    """dA_i = dC_i @ B_iᵀ and dB_i = A_iᵀ @ dC_i, each again a grouped GEMM over views."""
+
+    @staticmethod
+    def forward(settings, *operands):
+        half = len(operands) // 2
+        return tuple(_compute(operands[:half], operands[half:], settings, None))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.settings, *operands = inputs
+        ctx.save_for_backward(*operands)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        settings, operands = ctx.settings, ctx.saved_tensors
+        half = len(operands) // 2
+        group_A, group_B = operands[:half], operands[half:]
+        dtype = group_A[0].dtype
+        grads = [grad.to(dtype).resolve_neg() for grad in grads]
+        # What sum() hands back is one element, expanded: worth a copy, since no descriptor reads strides of 0.
+        grads = [grad.contiguous() if 0 in grad.stride() else grad for grad in grads]
+        need_A, need_B = ctx.needs_input_grad[1 : half + 1], ctx.needs_input_grad[half + 1 :]
+
+        plain = dataclasses.replace(settings, out_dtype=None)  # a gradient has its operand's dtype
+
+        def grouped(lefts, rights, needed):
+            chosen = [i for i in range(half) if needed[i]]
+            # apply, not group_gemm: operands are checked, and torch.func wants to see every Function.
+            results = _GroupGemm.apply(plain, *map(lefts, chosen), *map(rights, chosen)) if chosen else ()
+            table = dict(zip(chosen, results))
+            return [table.get(i) for i in range(half)]
+
+        return (
+            None,
+            *grouped(lambda i: grads[i], lambda i: group_B[i].t(), need_A),
+            *grouped(lambda i: group_A[i].t(), lambda i: grads[i], need_B),
+        )

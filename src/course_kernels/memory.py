@@ -1,0 +1,90 @@
+"""Do strided tensors share memory? Exact for tensors of the same strides, careful for all others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MAX_STEPS = 64  # counts of one stride to try before two tensors are taken to overlap
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements share an address: each stride must step over all that the smaller ones reach."""
+    if not tensor.numel():
+        return False
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def byte_range(tensor: Tensor) -> tuple[int, int]:
+    """(first, one past the last) address of a tensor; both the same for an empty one."""
+    start = tensor.data_ptr()
+    if not tensor.numel():
+        return start, start
+    last = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def share_memory(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors have an address in common.
+
+    Exact where both have the same strides, as interlocking slices of one buffer do (even rows and odd rows, left
+    columns and right columns); a matrix and a batch of matrices may differ in rank. Other tensors whose address
+    ranges meet count as sharing memory.
+
+    Args:
+        x, y: dense tensors of any rank.
+    """
+    (x_start, x_end), (y_start, y_end) = byte_range(x), byte_range(y)
+    if x_end <= y_start or y_end <= x_start:
+        return False
+    if x.dim() > y.dim():
+        x, y, x_start, y_start = y, x, y_start, x_start
+    size, missing = x.element_size(), y.dim() - x.dim()
+    if x.stride() != y.stride()[missing:] or size != y.element_size() or (x_start - y_start) % size:
+        return True
+    extents = sorted(zip(y.stride(), (1,) * missing + tuple(x.shape), y.shape), reverse=True)
+    return _reaches((x_start - y_start) // size, [extent for extent in extents if max(extent[1:]) > 1])
+
+
+def _reaches(distance: int, extents: list[tuple[int, int, int]]) -> bool:
+    """Whether steps within both tensors' extents, largest stride first, add up to a distance."""
+    if not extents:
+        return distance == 0
+    (stride, x_size, y_size), *rest = extents
+    if not stride:
+        return _reaches(distance, rest)
+    # What the smaller strides reach, backwards and forwards, bounds the count of this one.
+    back = sum(step * (size - 1) for step, size, _ in rest)
+    forth = sum(step * (size - 1) for step, _, size in rest)
+    least, most = max(1 - x_size, -((forth - distance) // stride)), min(y_size - 1, (distance + back) // stride)
+    if most - least >= _MAX_STEPS:
+        return True
+    return any(_reaches(distance - i * stride, rest) for i in range(least, most + 1))
+
+
+def check_apart(operands: dict[str, tuple[torch.Tensor, ...]], out: list[torch.Tensor]) -> None:
+    """Refuse outputs that share memory with an operand or with each other.
+
+    Raises:
+        ValueError: naming both matrices.
+    """
+    named = [
+        (*byte_range(t), name, i, t) for name, group in {**operands, "out": out}.items() for i, t in enumerate(group)
+    ]
+    reaching: list[tuple] = []  # matrices whose addresses reach past the start of the present one
+    for entry in sorted(named, key=lambda entry: entry[:2]):
+        start, end, name, i, matrix = entry
+        reaching = [other for other in reaching if other[1] > start]
+        for _, _, other_name, other_i, other in reaching:
+            if "out" in (name, other_name) and share_memory(matrix, other):
+                first, second = sorted(((name, i), (other_name, other_i)), key=lambda pair: pair[0] != "out")
+                raise ValueError(
+                    f"{first[0]}[{first[1]}] shares memory with {second[0]}[{second[1]}]; they must not overlap"
+                )
+        if end > start:
+            reaching.append(entry)

@@ -1,0 +1,153 @@
+"""Grouped GEMM over packed tensors: one matrix holds the rows, or columns, of all groups, and offsets divide it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_kernels.config import GemmConfig
+from course_kernels.packed import problem as checks
+from course_kernels.packed import torch_ops as ops
+
+_AUTOCAST_DTYPES = frozenset(checks.IN_DTYPES)
+
+
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    tail: str = "zero",
+    check: bool = False,
+    backend: str = "auto",
+    config: GemmConfig | None = None,
+) -> Tensor:
+    """Multiply the matrices of each group; the ranks of the operands say which extent the groups share out.
+
+    =========  ==================  ==================  ===============  ==================================
+    mode       mat_a               mat_b               result           group g is
+    =========  ==================  ==================  ===============  ==================================
+    "m"        (total_m, K)        (G, K, N)           (total_m, N)     rows of mat_a and of the result
+    "n"        (G, M, K)           (K, total_n)        (M, total_n)     columns of mat_b and of the result
+    "k"        (M, total_k)        (total_k, N)        (G, M, N)        columns of mat_a, rows of mat_b
+    "batch"    (G, M, K)           (G, K, N)           (G, M, N)        a matrix of each
+    =========  ==================  ==================  ===============  ==================================
+
+    Args:
+        mat_a: float16, bfloat16 or float32, as in the table. Any strides, any base address; any extent may be 0.
+        mat_b: likewise, of the dtype and on the device of mat_a. In mode "k" the operands may differ in total_k: what
+            lies past the shorter one's end, and past the last group, is not read.
+        offs: int32 or int64 (G,), the exclusive end of each group; not decreasing, the last at most the ragged extent.
+            What lies behind the last group is the tail. On the device of the operands, and never read on the host
+            unless ``check`` is set. int32 spares the kernel of backend "cute" a conversion. Not in mode "batch".
+        bias: (G, N) of the operands' dtype or float32, added in float32 to every row of its group. Not in mode "n",
+            whose groups have columns of their own.
+        out_dtype: float16, bfloat16 or float32. Default: the operands' dtype. Sums are float32 and rounded once.
+        out: tensor of the result's shape and of out_dtype to write to; any strides, no memory in common with the
+            operands; not with gradients.
+        tail: what becomes of the result's rows (columns in mode "n") in the tail: "zero", or "keep", which leaves those
+            of ``out`` as they are.
+        check: validate the values of ``offs``, which waits for the device. Without it, wrong ends give an unspecified
+            result, and never a write outside of it.
+        backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
+            group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
+            (on Hopper with the extra ``cutlass``; see ``grouped_cute.form_of``), and "triton" for the rest. "auto" is
+            "torch" on CPU tensors; on a GPU "cute" for groups of more than a few rows where it can be had, and "triton"
+            elsewhere.
+        config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
+
+    Returns:
+        The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or
+        its bias).
+
+    Raises:
+        TypeError: an argument is no tensor, or of an unsupported or mixed dtype.
+        ValueError: ranks, shapes, devices or the number of groups do not fit, a name is unknown, ``out`` overlaps
+            an operand, or ``check`` finds a wrong end (with its index and value).
+        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+
+    Notes:
+        Differentiable in mat_a, mat_b and bias, in reverse mode, to any order, under ``torch.func``, too. Gradients are
+        grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
+        One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile``, whatever the group ends.
+        float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
+        Deterministic bit for bit. With the kernels and without ``check`` a call waits for nothing, allocates its result
+        alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
+
+        Names and order of the arguments: ``torch.nn.functional.grouped_mm``. What that one accepts, this one does, with
+        the same result, but for autocast. Where the two differ:
+
+        ====================================  ===============================  ======================================
+        what                                  torch 2.13 (on a GPU: 2.11)      here
+        ====================================  ===============================  ======================================
+        tail of the result                    uninitialised                    zero, or kept
+        tail of the gradients                 uninitialised                    zero
+        no groups at all (modes "m", "n")     all uninitialised                all zero
+        int64 ``offs``                        RuntimeError                     accepted
+        values of ``offs``                    never validated                  validated with ``check``
+        strides                               one of the last two 1, the       any
+                                              other a multiple of 16 bytes
+        gradient of ``sum()``, or expanded    RuntimeError (its strides)       accepted
+        ``bias``                              RuntimeError                     added before the rounding
+        ``out_dtype`` not the operands'       RuntimeError                     accepted
+        ``out``, ``tail``                     no such arguments                accepted
+        meta and fake tensors                 bfloat16 only                    every dtype
+        ``FlopCounterMode``                   counts nothing                   counts all, the tail included
+        ``torch.autocast``                    operands stay as they are        cast as those of ``torch.matmul``
+        other bad arguments                   RuntimeError                     TypeError or ValueError
+        rows of the result, on a GPU          padded to 16 bytes               contiguous
+        groups start, on a GPU                at multiples of 16 bytes where   anywhere
+                                              the ragged extent is innermost
+        strided ``offs``, on a GPU            taken to be contiguous           accepted
+        ====================================  ===============================  ======================================
+    """
+    if tail != "zero" or config is not None:
+        checks.check_options(tail, config, out is not None)
+    if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
+        kind = mat_a.device.type
+        if out is None and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+            mat_a, mat_b, bias = _autocast(kind, mat_a, mat_b, bias)
+        if mat_b.dim() == 2:
+            mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
+    if torch.autograd.forward_ad._current_level >= 0:
+        check_no_tangent("grouped_mm", mat_a, mat_b, bias)
+    if out is None:
+        return ops.multiply(mat_a, mat_b, offs, bias, out_dtype, check, backend, config)
+    return ops.multiply_into(
+        out, mat_a, mat_b, None, None, offs, bias, out_dtype, tail == "keep", check, backend, config
+    )
+
+
+def _autocast(kind: str, mat_a: Tensor, mat_b: Tensor, bias):
+    """Operands in autocast's dtype. A float32 bias stays, since it is added in float32 in any case."""
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(tensor):
+        return tensor.to(dtype) if tensor.dtype in _AUTOCAST_DTYPES else tensor
+
+    if isinstance(bias, Tensor) and bias.dtype != torch.float32:
+        bias = cast(bias)
+    return cast(mat_a), cast(mat_b), bias
+
+
+def cut_to_shared_k(mat_a, mat_b):
+    """The operands of mode "k" without what only the longer one has; any others as they are."""
+    if not (isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor) and mat_a.dim() == 2 and mat_b.dim() == 2):
+        return mat_a, mat_b
+    if mat_a.shape[1] == mat_b.shape[0]:
+        return mat_a, mat_b
+    shared = min(mat_a.shape[1], mat_b.shape[0])
+    return mat_a[:, :shared], mat_b[:shared]
+
+
+def check_no_tangent(function: str, *tensors) -> None:
+    """Refuse dual tensors: kernels compute primal values alone, and the tangent would be lost without a word."""
+    unpack = torch.autograd.forward_ad.unpack_dual
+    if any(isinstance(tensor, Tensor) and unpack(tensor).tangent is not None for tensor in tensors):
+        raise RuntimeError(
+            f"{function} has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
+            "torch.func.grad), or unpack_dual it"
+        )

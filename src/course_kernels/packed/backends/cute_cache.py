@@ -1,0 +1,255 @@
+"""Compiled kernels in CuTe DSL, kept across processes: what takes seconds to compile takes milliseconds to load.
+
+Each is a file in the user's cache directory: an object file, and behind it a line that says what it is, how long
+compiling took, and a digest. Loading one runs it. So none is loaded that somebody else may have written, and what a
+crash or a full disk left of one is compiled again. Whatever is wrong with files, kernels are compiled all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from course_kernels.kernels.cute_sm90.config import CuteConfig
+
+MOST_FILES = 64
+# What makes machine code of a kernel, and what it calls; of the two for CUDA one is installed.
+PACKAGES = ("apache-tvm-ffi", *("nvidia-cutlass-dsl" + part for part in ("", "-libs-base", "-libs-cu12", "-libs-cu13")))
+_SOURCES = Path(__file__).parents[2] / "kernels" / "cute_sm90"
+# With these settings of CuTe DSL every kernel is compiled in every process.
+_FRESH = ("CUTE_DSL_NO_CACHE", "CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_KEEP")
+_FUNCTION = "grouped_gemm"  # its name in every file
+
+_log = logging.getLogger(__name__)
+
+
+class Kept(NamedTuple):
+    """A compiled kernel in a file.
+
+    Attributes:
+        name: what it was compiled for.
+        seconds: that compiling took.
+        size: of the file in bytes.
+        path: of the file.
+    """
+
+    name: str
+    seconds: float
+    size: int
+    path: Path
+
+
+def directory() -> Path:
+    """Where kernels are kept: under `$XDG_CACHE_HOME`, or `~/.cache`.
+
+    Raises:
+        RuntimeError: the user has no home directory.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "grouped-gemm-course" / "cute"
+
+
+def kept() -> list[Kept]:
+    """The kernels in the cache directory, the last used one first."""
+    found = []
+    with contextlib.suppress(OSError, RuntimeError):
+        for path in _by_last_use(directory()):
+            with contextlib.suppress(OSError, ValueError):
+                content = path.read_bytes()
+                note = _note_of(content)
+                found.append(Kept(note["name"], note["seconds"], len(content), path))
+    return found
+
+
+def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Callable:
+    """A kernel from its file, or else compiled and, if that is possible, kept in one.
+
+    Args:
+        config, dtype, out_dtype, arguments: of ``kernels.cute_sm90.kernel.compile_for``, without ``options``.
+
+    Returns:
+        A callable, as ``compile_for`` returns it, but ``scale_a`` and ``scale_b`` have to be given: None where the
+        kernel is not ``scaled``.
+
+    Raises:
+        ValueError: as ``compile_for``.
+    """
+    name = ", ".join([config.name, f"{dtype} to {out_dtype}", *(f"{key}={arguments[key]}" for key in arguments)])
+    path = _path(config.name, key(config, dtype, out_dtype, **arguments))
+    started = time.perf_counter()
+    loaded = path and _load(path)
+    if loaded:
+        seconds, took = time.perf_counter() - started, loaded.note["seconds"]
+        _log.info("loaded %s in %.3f s; compiling it took %.1f s", name, seconds, took)
+        return loaded.function
+
+    from course_kernels.kernels.cute_sm90.kernel import compile_for
+
+    started = time.perf_counter()
+    function = compile_for(config, dtype, out_dtype, **arguments)
+    seconds = time.perf_counter() - started
+    if path and _keep(function, path, name, seconds):
+        _log.info("compiled %s in %.1f s; kept in %s", name, seconds, path)
+        # What later processes will run, this one runs, too.
+        loaded = _load(path)
+        if not loaded:
+            _warn(f"what is kept in {path.parent} cannot be loaded here, and every process compiles anew")
+        return loaded.function if loaded else function
+    _log.info("compiled %s in %.1f s; not kept", name, seconds)
+    return function
+
+
+def key(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> str:
+    """A digest of everything that a compiled kernel depends on: its source, the packages that compile it and their
+    settings, the machine, whose instructions the code that launches it uses, and the arguments of ``compiled``."""
+    settings = sorted(item for item in os.environ.items() if item[0].startswith("CUTE_DSL_"))
+    parts = (_sources(), _versions(), _machine(), settings, config, dtype, out_dtype, sorted(arguments.items()))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _sources() -> str:
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(_SOURCES.glob("*.py"))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+# As they are when this process imports them. Changed afterwards, they are not what it compiles.
+_SOURCES_IMPORTED = _sources()
+
+
+def _versions() -> list[str | None]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            found.append(None)
+    return found
+
+
+@functools.cache
+def _machine() -> tuple:
+    """The processor's architecture and features: code for one with more would end this process."""
+    features = set()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        features = {line.partition(":")[2] for line in file if line.lower().startswith(("flags", "features"))}
+    return platform.system(), platform.machine(), sorted(features)
+
+
+def _path(name: str, digest: str) -> Path | None:
+    """Where a kernel is kept, or None where none can be, or CuTe DSL is told to keep none, or to show each."""
+    if os.name != "posix" or _sources() != _SOURCES_IMPORTED or any(map(os.environ.get, _FRESH)):
+        return None
+    try:
+        folder = directory()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_ours(folder.stat()):
+            _warn(f"{folder} belongs to another user, or others may write to it; compiled kernels are not kept there")
+            return None
+    except (OSError, RuntimeError) as error:
+        _warn(f"compiled kernels cannot be kept: {error}")
+        return None
+    return folder / f"{name}-{digest}.o"
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Warn once."""
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _note_of(content: bytes) -> dict:
+    """What the line behind an object file says.
+
+    Raises:
+        ValueError: there is none, or the object file is not the one that it was written for.
+    """
+    code, _, line = content.rpartition(b"\n")
+    note = json.loads(line)
+    if not isinstance(note, dict) or note.get("sha256") != hashlib.sha256(code).hexdigest():
+        raise ValueError("the digest is another one")
+    if not isinstance(note.get("name"), str) or not isinstance(note.get("seconds"), int | float):
+        raise ValueError("it does not say what it is")
+    return note
+
+
+class _Loaded(NamedTuple):
+    function: Callable
+    note: dict
+
+
+def _load(path: Path) -> _Loaded | None:
+    """What a file holds, or None where there is none, or none to be trusted. A broken one is removed."""
+    try:
+        with path.open("rb") as file:
+            if not _is_ours(os.fstat(file.fileno())):
+                _warn(f"{path.parent} has files of another user, or that others may write to; they are not used")
+                return None
+            note = _note_of(file.read())
+
+            from cutlass.cute.runtime import load_module
+
+            # By its number: whatever takes the file's place in the meantime was not checked.
+            function = load_module(f"/dev/fd/{file.fileno()}", enable_tvm_ffi=True)[_FUNCTION]
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())
+            return _Loaded(function, note)
+    except OSError:
+        return None
+    except Warning:  # which somebody wants to be an error
+        raise
+    except Exception as error:  # of the note, or whatever the loader raises
+        _log.info("%s is broken, and removed: %s", path, error)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+
+
+def _keep(function, path: Path, name: str, seconds: float) -> bool:
+    """Write a compiled kernel to its file, at once and whole, and remove those not used for longest."""
+    try:
+        number, temporary = tempfile.mkstemp(dir=path.parent)
+        try:
+            with open(number, "r+b") as file:
+                function.export_to_c(temporary, _FUNCTION)
+                code = file.read()
+                note = {"name": name, "seconds": round(seconds, 3), "sha256": hashlib.sha256(code).hexdigest()}
+                file.write(b"\n" + json.dumps(note).encode())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except Exception as error:  # of the file system, or whatever the exporter raises: the kernel is there all the same
+        _warn(f"compiled kernels cannot be kept in {path.parent}: {getattr(error, 'strerror', error)}")
+        return False
+    with contextlib.suppress(OSError):
+        for old in _by_last_use(path.parent)[MOST_FILES:]:
+            with contextlib.suppress(OSError):
+                old.unlink()
+    return True
+
+
+def _by_last_use(folder: Path) -> list[Path]:
+    """The files of a folder, the last used one first."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process may remove it at this moment
+            if path.is_file():
+                found.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found, reverse=True)]

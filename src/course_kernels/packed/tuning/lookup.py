@@ -1,0 +1,350 @@
+"""Which configuration a packed product runs with: measured tables looked up by bucket, and defaults where they end.
+
+A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run; without any, the
+defaults of ``packed_configs`` serve. Nothing is measured at call time, and what is chosen depends on the shape's
+bucket alone, so that a total that changes from batch to batch neither compiles nor remembers anything new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import re
+from pathlib import Path
+
+import torch
+
+from course_kernels import runtime
+from course_kernels.config import GemmConfig
+from course_kernels.packed.tuning import defaults as packed_configs
+from course_kernels.packed.tuning.defaults import TYPES, Bucket
+
+OPS = ("grouped_mm", "grouped_mm_k", "grouped_mm_batch")
+TABLES = Path(__file__).parent / "tables"
+CONFIG_FIELDS = tuple(field.name for field in dataclasses.fields(GemmConfig))
+# An entry further away than this, in octaves summed over the extents, says less than the defaults do.
+MAX_DISTANCE = 6
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn)
+# KiB of shared memory per program (CUDA C++ Programming Guide); what is not listed has no less than these.
+_SHARED_KIB = {(7, 0): 96, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A configuration and why it was chosen; as text, the reasons.
+
+    Attributes:
+        config: the configuration.
+        op, dtype, arch: what was asked for; dtype is a name in ``packed_configs.TYPES``, arch "sm_90", "gfx942" or
+            None for the interpreter.
+        bucket: of the shape.
+        entry: the bucket of the table's entry that was taken; None where the defaults were.
+        distance: from the bucket to the entry, in octaves; 0 is the bucket's own.
+        us: the time that was measured for the entry, in µs.
+        notes: how it came about, a sentence each.
+    """
+
+    config: GemmConfig
+    op: str
+    dtype: str
+    arch: str | None
+    bucket: Bucket
+    entry: Bucket | None
+    distance: int | None
+    us: float | None
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.op}, {self.dtype}, {self.arch or 'interpreter'}: {describe(self.config)}"]
+        return "\n".join([*lines, f"  bucket: {self.bucket}", *(f"  {note}" for note in self.notes)])
+
+
+def describe(config: GemmConfig) -> str:
+    """A configuration in words."""
+    block = "×".join(map(str, config.block))
+    return (
+        f"{block}, {config.num_warps} warps, {config.num_stages} stages, strips of {config.group_m}, "
+        f"{config.programs_per_sm} per SM, {config.store_parts}-part store"
+        + ("" if config.schedule == "round_robin" else f", {config.schedule}")
+    )
+
+
+def get_config(
+    op: str,
+    M: int,
+    K: int,
+    N: int,
+    G: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    arch: tuple[int, int] | int | str | None = None,
+    precision: str = "ieee",
+    described: bool | None = None,
+    explain: bool = False,
+) -> GemmConfig | Choice:
+    """The configuration for a packed product, by its shape's ``packed_configs.Bucket``.
+
+    Args:
+        op: "grouped_mm" (M is the total of rows; a ragged N is the same of the transposed operands), "grouped_mm_k"
+            (K is the total depth) or "grouped_mm_batch" (M rows in every group).
+        M, K, N: extents; the ragged one is the total over all groups.
+        G: number of groups.
+        dtype: of the operands.
+        arch: compute capability as (9, 0), 90 or "sm_90"; "gfx942" for an AMD GPU; None for the interpreter.
+        precision: "ieee" or "tf32", for float32 operands.
+        described: operands and result all go through descriptors. Default: where the architecture has them.
+        explain: return the choice with its reasons.
+
+    Returns:
+        A configuration, immutable and the same object for all shapes of a bucket; or the ``Choice`` it belongs to.
+
+    Raises:
+        ValueError: an unknown op, precision or architecture, a negative extent, a dtype that no kernel multiplies, or
+            a table that is damaged.
+        TypeError: an extent is no integer.
+
+    Notes:
+        A bucket that was not measured takes the nearest entry of the same type and kind of architecture, at most
+        ``MAX_DISTANCE`` octaves away (ties: the smaller bucket) and never one for another number of rows up to 64;
+        failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch".
+    """
+    if op not in OPS:
+        raise ValueError(f"op must be one of {OPS}, got {op!r}")
+    for name, extent in (("M", M), ("K", K), ("N", N), ("G", G)):
+        if not isinstance(extent, int) or isinstance(extent, bool):
+            raise TypeError(f"{name} must be an integer, got {type(extent).__name__}")
+        if extent < 0:
+            raise ValueError(f"{name} must not be negative, got {extent}")
+    if dtype not in _DTYPES:
+        names = ", ".join(map(str, _DTYPES))
+        raise ValueError(f"dtype must be one of {names}, got {dtype!r}")
+    if precision not in ("ieee", "tf32"):
+        raise ValueError(f"precision must be 'ieee' or 'tf32', got {precision!r}")
+    name = "tf32" if dtype == torch.float32 and precision == "tf32" else str(dtype).removeprefix("torch.")
+    arch = canonical_arch(arch)
+    if described is None:
+        described = arch is None or has_descriptors(arch)
+    choice = _choose(op, Bucket.of(op, M, K, N, G), name, arch, bool(described))
+    return choice if explain else choice.config
+
+
+def canonical_arch(arch) -> str | None:
+    """The name of an architecture: "sm_90", "gfx942", or None.
+
+    Raises:
+        ValueError: it is none of the forms that ``get_config`` takes.
+    """
+    if arch is None:
+        return None
+    number = arch
+    if isinstance(arch, tuple) and len(arch) == 2 and all(type(part) is int for part in arch) and 0 <= arch[1] <= 9:
+        number = 10 * arch[0] + arch[1]
+    elif isinstance(arch, str):
+        if re.fullmatch(r"gfx[0-9a-z]*", arch):
+            return arch
+        match = re.fullmatch(r"(?:sm_?)?(\d{2,3})[af]?", arch)
+        number = int(match[1]) if match else None
+    if type(number) is not int or not 50 <= number < 1000:
+        raise ValueError(
+            f"arch must be a compute capability such as (9, 0), 90 or 'sm_90', 'gfx942' or another AMD GPU, or None; "
+            f"got {arch!r}"
+        )
+    return f"sm_{number}"
+
+
+def capability_of(arch: str | None) -> tuple[int, int] | None:
+    """Compute capability of a canonical name; None for AMD GPUs and the interpreter."""
+    return divmod(int(arch[3:]), 10) if arch and arch.startswith("sm_") else None
+
+
+def has_descriptors(arch: str | None) -> bool:
+    """Whether a canonical architecture has TMA descriptors."""
+    return (capability_of(arch) or (0, 0)) >= runtime.DESCRIPTOR_CAPABILITY
+
+
+def shared_limit(arch: str | None) -> int | None:
+    """Bytes of shared memory that a program can have on a canonical architecture, at least; None: no limit."""
+    if arch is None:
+        return None
+    capability = capability_of(arch)
+    if capability is None or capability < (8, 0):
+        return 1024 * _SHARED_KIB.get(capability, 64)
+    return 1024 * _SHARED_KIB.get(capability, 99)
+
+
+def kernel_of(op: str) -> str:
+    """The kernel that computes an op."""
+    return "transposed" if op == "grouped_mm_k" else "contiguous"
+
+
+# ---- tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One measured bucket of a table: the configuration that was fastest there, and its time in µs."""
+
+    op: str
+    dtype: str
+    bucket: Bucket
+    config: GemmConfig
+    us: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The entries measured on one architecture, and the GPU's name."""
+
+    arch: str
+    gpu: str
+    entries: tuple[Entry, ...]
+
+
+def read_table(path: str | Path) -> Table:
+    """Read and check a table.
+
+    Raises:
+        ValueError: the file is damaged; says where.
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text())
+        gpu = content["provenance"]["gpu"]
+        rows = content["entries"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no table of configurations: {type(error).__name__}: {error}") from None
+    entries = []
+    for number, row in enumerate(rows):
+        try:
+            entry = Entry(row["op"], row["dtype"], Bucket(*row["bucket"]), GemmConfig(*row["config"]), float(row["us"]))
+            if entry.op not in OPS or entry.dtype not in TYPES:
+                raise ValueError(f"unknown op or dtype: {entry.op!r}, {entry.dtype!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}, entry {number}: {type(error).__name__}: {error}") from None
+        entries.append(entry)
+    return Table(path.stem, str(gpu), tuple(entries))
+
+
+@functools.lru_cache(maxsize=1)
+def _tables() -> dict[str, Table]:
+    return {path.stem: read_table(path) for path in sorted(TABLES.glob("sm_*.json"))}
+
+
+def forget_tables() -> None:
+    """Read the tables again at the next lookup. Products that have run keep their configurations."""
+    _tables.cache_clear()
+    _choose.cache_clear()
+
+
+def distance(op: str, bucket: Bucket, other: Bucket) -> int | None:
+    """Octaves between two buckets, summed over the extents; None where one cannot stand in for the other."""
+    if op != "grouped_mm_k" and bucket.M != other.M and min(bucket.M, other.M) < 128:
+        return None
+    return sum(abs(a.bit_length() - b.bit_length()) for a, b in zip(bucket, other))
+
+
+def _nearest_table(arch: str) -> Table | None:
+    """The architecture's own table, or that of the one nearest in number; of two, the older."""
+    if not has_descriptors(arch):
+        return None  # what is measured goes through descriptors
+    number = int(arch[3:])
+    tables = [table for table in _tables().values() if has_descriptors(table.arch)]
+    return min(tables, key=lambda t: (abs(int(t.arch[3:]) - number), int(t.arch[3:])), default=None)
+
+
+def _serving(name: str) -> tuple[str, ...]:
+    """The ops, or dtypes, whose entries serve one, its own first."""
+    others = {"float16": "bfloat16", "bfloat16": "float16", "grouped_mm_batch": "grouped_mm"}
+    return (name, others[name]) if name in others else (name,)
+
+
+def _nearest_entry(table: Table, op: str, bucket: Bucket, dtype: str) -> tuple[int, Entry] | None:
+    """Distance and entry: the op's and dtype's own if any is near enough, else those that serve them."""
+    for served in _serving(op):
+        for name in _serving(dtype):
+            found = [
+                (away, entry.bucket, entry)
+                for entry in table.entries
+                if (entry.op, entry.dtype) == (served, name)
+                and (away := distance(op, bucket, entry.bucket)) is not None
+                and away <= MAX_DISTANCE
+            ]
+            if found:
+                away, _, entry = min(found, key=lambda item: item[:2])
+                return away, entry
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bool) -> Choice:
+    def choice(config, *notes, entry=None, away=None):
+        where, us = (entry.bucket, entry.us) if entry else (None, None)
+        return Choice(config, op, dtype, arch, bucket, where, away, us, notes)
+
+    if arch is None:
+        return choice(packed_configs.INTERPRETER, "the interpreter runs every shape with small blocks")
+    capability = capability_of(arch)
+    limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
+    notes = []
+    if described and (table := _nearest_table(arch)):
+        if table.arch != arch:
+            notes.append(f"no table for {arch}: the nearest is that of {table.arch}")
+        if (found := _nearest_entry(table, op, bucket, dtype)) is None:
+            notes.append(f"no entry of {table.arch} for {dtype} within {MAX_DISTANCE} octaves: defaults")
+        else:
+            away, entry = found
+            config = entry.config.fitted(kernel_of(op), TYPES[dtype], **limits)
+            like = [f"{own} as {other}" for own, other in ((op, entry.op), (dtype, entry.dtype)) if own != other]
+            notes.append(
+                f"measured on {table.gpu}, {entry.us:g} µs for "
+                + ("this bucket" if not away else f"the nearest entry, {away} octaves away: {entry.bucket}")
+                + (f" ({', '.join(like)})" if like else "")
+            )
+            if config is not None:
+                if config != entry.config:
+                    notes.append(f"with {config.num_stages} of {entry.config.num_stages} stages, for shared memory")
+                return choice(config, *notes, entry=entry, away=away)
+            notes.append(f"which does not fit into the shared memory of {arch}: defaults")
+    elif described:
+        notes.append("nothing was measured for this kind of architecture: defaults")
+    else:
+        notes.append("defaults for launches in which not everything goes through a descriptor; none is measured")
+    config, *more = _default(op, bucket, dtype, arch, described)
+    return choice(config, *notes, *more)
+
+
+def _default(op: str, bucket: Bucket, dtype: str, arch: str, described: bool) -> tuple:
+    """The configuration where nothing was measured, and notes."""
+    capability = capability_of(arch)
+    if (capability or (0, 0)) < runtime.TENSOR_CORE_CAPABILITY:
+        return packed_configs.NARROW, "no tensor cores that the compiler uses, or none that were tried"
+    options = packed_configs.defaults(op, bucket, dtype, described)
+    limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
+    for config in options:
+        fitted = config.fitted(kernel_of(op), TYPES[dtype], **limits)
+        if fitted is not None:
+            return (fitted,) if fitted == options[0] else (fitted, f"for shared memory: not {describe(options[0])}")
+    raise ValueError(f"no configuration of {op} for {dtype} fits into the shared memory of {arch}")
+
+
+def all_configs(op: str, dtype: str, arch: str, described: bool) -> tuple[GemmConfig, ...]:
+    """Every configuration that ``get_config`` can return for an op, a type and an architecture.
+
+    Args:
+        op: one of ``OPS``.
+        dtype: a name in ``packed_configs.TYPES``.
+        arch: a canonical name.
+        described: as for ``get_config``.
+    """
+    extents = (16, 32, 64, 128, 1024, 2048, 8192)
+    found = [
+        _default(op, Bucket(rows, extent, depth, 8), dtype, arch, described)[0]
+        for rows, extent, depth in itertools.product(extents, extents, extents)
+    ]
+    if described and (table := _nearest_table(arch)):
+        limits = dict(capability=capability_of(arch), shared_limit=shared_limit(arch), described=described)
+        served = [entry for entry in table.entries if entry.dtype in _serving(dtype) and entry.op in _serving(op)]
+        found += [entry.config.fitted(kernel_of(op), TYPES[dtype], **limits) for entry in served]
+    return tuple(dict.fromkeys(config for config in found if config is not None))

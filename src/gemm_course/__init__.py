@@ -1,0 +1,36 @@
+"""The grouped GEMM course: lessons, exercises, grading, and the `course` command.
+
+Importing it, before Triton, has kernels run in Triton's interpreter where no GPU is visible: in this process and, by
+`TRITON_INTERPRET` in the environment, in those that it starts. A value that the user has set is left alone.
+
+In a notebook: `from gemm_course import check`. That starts the process that checks answers, in the background.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+from course_kernels import runtime
+
+__all__ = ["check"]
+
+if runtime.mode() == "interpreter":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+elif not runtime.has_gpu() and "TRITON_INTERPRET" not in os.environ and "triton" in sys.modules:
+    warnings.warn(
+        "triton was imported before gemm_course on a machine without a GPU, so kernels cannot run in its interpreter: "
+        "import gemm_course first, and restart the process",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def __getattr__(name: str):
+    if name != "check":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gemm_course.judging import notebook_check
+
+    notebook_check.start()
+    return notebook_check.check

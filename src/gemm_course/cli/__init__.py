@@ -1,0 +1,1 @@
+"""The `course` command, one file a verb."""

@@ -1,0 +1,93 @@
+"""`course check --watch`: check a notebook again each time that it is saved."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gemm_course.cli import terminal
+from gemm_course.exercises.manifest import Exercise
+from gemm_course.judging.results import Result, exit_code
+from gemm_course.notebook_files import locations as places
+
+POLL_S = 0.25
+
+Check = Callable[[Exercise, Path], "Result | None"]
+
+
+def watch(
+    targets: Sequence[tuple[Exercise, Path]], check: Check, now: bool, pause: Callable[[float], None] = time.sleep
+) -> int:
+    """Check notebooks as they are saved, until Ctrl-C; then say what came of it.
+
+    Args:
+        targets: exercises and their notebooks, at least one.
+        check: checks a notebook and prints what it found; returns None where there was no answer to check.
+        now: whether to check all of them before the first change, too.
+        pause: waits for so many seconds.
+
+    Returns:
+        The exit code, of when everything checked was checked last: `results.exit_code`.
+    """
+    seen = {path: _stamp(path) for _, path in targets}
+    results: dict[str, list[Result]] = {}
+    try:
+        changed = list(targets) if now else []
+        if not now:
+            print(f"waiting for one of {len(targets)} notebooks to be saved; Ctrl-C ends", flush=True)
+        while True:
+            if changed:
+                _clear()
+            for exercise, path in changed:
+                if (result := check(exercise, path)) is not None:
+                    results.setdefault(exercise.id, []).append(result)
+            if changed:
+                names = places.shown(changed[-1][1]) if len(targets) == 1 else "the notebooks"
+                at = time.strftime("%H:%M:%S")
+                footer = f"checked at {at}; watching {names}: save to check again, Ctrl-C ends"
+                print(f"\n{terminal.paint(footer, 'dim')}", flush=True)
+            changed = _wait(targets, seen, pause)
+    except KeyboardInterrupt:
+        return _summary(results)
+
+
+def _wait(targets, seen: dict[Path, tuple | None], pause) -> list[tuple[Exercise, Path]]:
+    """Wait until notebooks are there that differ from what was seen, and have stopped changing."""
+    while True:
+        pause(POLL_S)
+        changed = [(e, path) for e, path in targets if (stamp := _stamp(path)) and stamp != seen[path]]
+        if changed:
+            now = {path: _stamp(path) for _, path in changed}
+            pause(POLL_S)
+            if all(now[path] == _stamp(path) for path in now):
+                seen.update(now)
+                return changed
+
+
+def _stamp(path: Path) -> tuple | None:
+    """What changes when a file is saved; None while there is none, as between two steps of saving."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _clear() -> None:
+    if terminal.moves(sys.stdout):
+        sys.stdout.write("\x1b[H\x1b[2J")
+
+
+def _summary(results: dict[str, list[Result]]) -> int:
+    print()
+    if not results:
+        print("nothing was checked")
+        return 1
+    for checked in results.values():
+        last = checked[-1]
+        sign = terminal.verdict(last.status)
+        times = "once" if len(checked) == 1 else f"{len(checked)} times"
+        print(f"{sign} {last.exercise} checked {times}, at last {last.points} of {last.max_points} points")
+    return exit_code(checked[-1] for checked in results.values())

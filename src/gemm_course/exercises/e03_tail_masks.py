@@ -1,0 +1,169 @@
+"""Exercise 03: the masks of a tiled product whose A is stored transposed, so that every mask has to be thought out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from course_kernels import testing
+from gemm_course.exercises.case import Case, Finding, Ran, Written
+from gemm_course.judging import feedback as diagnose
+
+BLOCK = 16
+REASON_BELOW = "wrong for the reason below"
+
+
+@triton.jit
+def tail_masks_kernel(a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, ldc, PRODUCT_TILE: tl.constexpr, BLOCK: tl.constexpr):
+    """C = Aᵀ B, A (K, M), B (K, N), C (M, N), all row-major; one program a tile, grid (tiles,)."""
+    tile = tl.program_id(0)
+    tiles_n = tl.cdiv(N, BLOCK)
+    row, col = (tile // tiles_n) * BLOCK, (tile % tiles_n) * BLOCK
+    PRODUCT_TILE(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK)
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Whole tiles; then tails along all three extents, once with M below N and once with M above it."""
+
+    def tail(tiles):
+        # Two short of a tile at least: one short, no mask at all reads as far as `<=` does, and is taken for it.
+        return BLOCK * tiles + rng.randint(1, BLOCK - 2)
+
+    shapes = [
+        ((BLOCK * 2, BLOCK * 2, BLOCK * 2), ("tiles",)),
+        ((tail(1), tail(2), tail(1)), ("tiles", "tail", "loads", "zeros", "store")),
+        ((tail(2), tail(1), tail(1)), ("tiles", "tail", "loads", "zeros", "store")),
+        ((rng.randint(2, 9), rng.randint(10, 15), rng.randint(2, 15)), ("tiles", "tail", "loads", "zeros", "store")),
+    ]
+    cases = []
+    for (m, n, k), checks in shapes:
+        # No zeros: every element that is missing from a sum, or one too many, shows. Most sums pass 2048, beyond which
+        # float16 holds no odd numbers, none its largest; and hardly a wrong one is right by chance.
+        a = testing.integers((k, m), generator=rng.getrandbits(31), low=9, high=31)
+        b = testing.integers((k, n), generator=rng.getrandbits(31), low=9, high=31)
+        cases.append(Case({"a": a, "b": b}, checks, label=f"M = {m}, N = {n}, K = {k}, tiles of {BLOCK} × {BLOCK}"))
+    return cases
+
+
+def run(answer, inputs: dict, watch) -> None:
+    """One launch with the answer as its device function."""
+    (k, m), n = inputs["a"].shape, inputs["b"].shape[1]
+    a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"])
+    c = watch.output("C", (m, n), torch.float32)
+    grid = (triton.cdiv(m, BLOCK) * triton.cdiv(n, BLOCK),)
+    tail_masks_kernel[grid](a, b, c, m, n, k, a.stride(0), b.stride(0), c.stride(0), answer, BLOCK)
+
+
+def builds(answer) -> Iterator[tuple]:
+    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp32"}
+    types.update(dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), "i32"))
+    yield tail_masks_kernel, types, {"PRODUCT_TILE": answer.product_tile, "BLOCK": BLOCK}
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Sort what the probes saw into the masks they belong to; then compare C, also with what likely mistakes give."""
+    a, b = case.inputs["a"].double(), case.inputs["b"].double()
+    want, c = a.T @ b, ran.outputs["C"]
+    picture = [diagnose.panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
+    text = diagnose.tiles(c, want, (BLOCK, BLOCK))
+    check, why = _why(a, b, c, want, ran) if text else (None, "")
+    if check == "*":
+        yield Finding("*", f"{text}{why}", picture)
+        return
+    for event in ran.events:
+        said = diagnose.sentence(event)
+        if event["kind"] == "undefined":
+            yield Finding("zeros", said, picture)
+        elif event["kind"] == "load" and event["side"] == "rows":
+            yield Finding("tail", f"{said}. Rows of {event['matrix']} run along K: look at the K mask", picture)
+        elif event["kind"] == "load":
+            yield Finding("loads", said, picture)
+    if outside := diagnose.stores_outside(ran):
+        yield Finding("store", outside, picture)
+    if text and check == "tiles":
+        yield Finding("tiles", f"{text}{why}", picture)
+    elif text:
+        yield Finding("tiles", f"{text}\n{REASON_BELOW}", picture)
+        yield Finding(check, why.lstrip(), picture)
+
+
+def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
+    """The check that a wrong C breaks ("*": all), and the mistake that would have given exactly what was written, or
+    what else can be said, on a line of its own."""
+    depth, (rows, cols) = len(a), want.shape
+    last = (depth - 1) // BLOCK * BLOCK
+    got, stores = c.values.double(), [event["kind"] == "store" for event in ran.events]
+    seen = ~c.missing & ~torch.isnan(got)
+
+    def gave(product) -> bool:
+        return torch.equal(got[seen], product[seen])
+
+    if seen.any() and not gave(want):
+        if gave(want.half().double()):
+            return "tiles", "\nthese are the right sums, rounded to float16: C holds what c_ptr.dtype.element_ty says"
+        for summed in range(depth):
+            if gave(a[:summed].T @ b[:summed]):
+                return _sum_ends_early(summed, depth, c)
+        if gave(a[last:].T @ b[last:]):
+            return "tiles", f"\nthis is the sum over rows {last} to {depth - 1} of A and B alone: is each block added?"
+        for names, product in _turned(a, b):
+            if gave(product[:rows, :cols]):
+                return "tiles", f"\nevery block of {names} was turned: tl.dot gets tl.trans(a) already, and b as it is"
+        alive = got != 0
+        rows_alive, cols_alive = alive.any(1), alive.any(0)
+        if gave(want * rows_alive[:, None] * cols_alive):
+            noun, name, kept = ("row", "A", rows_alive) if not rows_alive.all() else ("column", "B", cols_alive)
+            place = int((~kept).nonzero()[0])
+            text = f"\n{noun} {place} of C is 0: does the mask of {name}'s load leave out column {place} of {name}?"
+            return "loads", text
+        beyond, off = last + BLOCK - depth, (got - want)[seen]
+        if beyond and (off == off[0]).all():
+            return "zeros", (
+                f"\nevery sum is off by {off[0]:g}: the last block has {diagnose.counted(beyond, 'row')} beyond K, and "
+                f"each adds {off[0] / beyond:g}. What a mask leaves out counts as `other=`, so that has to be 0"
+            )
+    hopeless = all(stores) and not diagnose.right_as_written(c, want, (BLOCK, BLOCK))
+    check = "*" if hopeless else "tiles"
+    if torch.isnan(c.values[~c.missing]).any():
+        return check, "\nNaN comes from elements outside of A and B: they must count as zero"
+    if c.missing.any() and any(stores):
+        return check, (
+            "\nthe store's mask leaves out parts of C and lets through what is outside: are M and N in their places?"
+        )
+    if c.missing.any() and not ran.events and not hopeless:
+        row, col = c.missing.nonzero()[0].tolist()
+        return check, f"\n({row}, {col}) lies inside C ({rows} × {cols}), and the store's mask leaves it out"
+    return check, ""
+
+
+def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
+    """As `_why`, where C is the sum over the first rows of A and B only."""
+    text = f"\nthis is the sum over the first {summed} of {depth} rows of A and B only"
+    if (times := int(c.counts.max())) > 1:
+        return "tiles", f"{text}, and each element was stored {times} times: is the store in the loop, before tl.dot?"
+    if summed == 0:
+        # Where all is one block, a store before tl.dot gives this, too; where there are more, nothing was computed.
+        return ("*" if depth > BLOCK else "tiles"), "\nC is 0 everywhere: nothing was added to `acc`"
+    if summed == depth - 1:
+        return "tail", f"{text}: is the mask along K one short?"
+    return "tail", f"{text}: the masks along K leave out the rest. `depth` begins at k * BLOCK, and goes on to K"
+
+
+def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:
+    """(names, product) where the blocks of one operand, or of both, are transposed once too often."""
+
+    def blocks(matrix):
+        down, across = (-(-extent // BLOCK) for extent in matrix.shape)
+        padded = torch.zeros(down * BLOCK, across * BLOCK, dtype=matrix.dtype)
+        padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+        return padded, padded.view(down, BLOCK, across, BLOCK).transpose(1, 3).reshape(padded.shape)
+
+    (a, a_turned), (b, b_turned) = blocks(a), blocks(b)
+    yield "A", a_turned.T @ b
+    yield "B", a.T @ b_turned
+    yield "A and of B", a_turned.T @ b_turned

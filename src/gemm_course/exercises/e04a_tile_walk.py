@@ -1,0 +1,395 @@
+"""Exercise 04a: one walk over the tiles of problems of many sizes, some of them empty, counted column by column."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from gemm_course.exercises.case import Case, Finding, Ran
+from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
+
+BLOCK_M, BLOCK_N = 32, 16
+GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
+SPARE = 4  # entries of a program's log beyond the number of all tiles
+SHOWN = 4
+LOG, BARE = "log", "log without empty problems"
+
+Tile = tuple[int, int, int]  # problem, row, column
+
+
+@triton.jit
+def whole(number):
+    """A number as a tensor, if it is an integer; an exception while compiling if not."""
+    number += tl.full((), 0, tl.int32)
+    tl.static_assert(number.dtype.is_int(), "COMPUTE_TILE wants integers, and was given a float: / divides, // counts")
+    return number
+
+
+@triton.jit
+def COMPUTE_TILE(tables, g, tile_m, tile_n):
+    """Append (problem, row, column) to this program's line of a log. Python's messages tell its name: the answer's.
+
+    tables: int64 (3,), addresses of the log and of a counter for each program, and the length of a line in numbers.
+    """
+    g, tile_m, tile_n = whole(g), whole(tile_m), whole(tile_n)
+    log = tl.load(tables).to(tl.pointer_type(tl.int32))
+    counts = tl.load(tables + 1).to(tl.pointer_type(tl.int32))
+    length = tl.load(tables + 2)
+    # An atomic, since its result reaches every thread of the program.
+    at = 3 * tl.atomic_add(counts + tl.program_id(0), 1)
+    if at < length:
+        entry = log + tl.program_id(0) * length + at
+        tl.store(entry, g)
+        tl.store(entry + 1, tile_m)
+        tl.store(entry + 2, tile_n)
+
+
+@triton.jit
+def tile_walk_kernel(
+    sizes_ptr, num_problems, tables, WALK_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Any number of programs walks the tiles of all problems. sizes_ptr: int32 (G, 3) M, N, K."""
+    WALK_TILES(sizes_ptr, num_problems, tables, BLOCK_M, BLOCK_N, COMPUTE_TILE)
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Two batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only.
+
+    No later problem begins with program 0: else a walk that starts anew in each problem would compute the same.
+    """
+
+    def sizes(grid):
+        # The last row and column of tiles are never whole.
+        tails = rng.randint(1, BLOCK_M - 1), rng.randint(1, BLOCK_N - 1)
+        return [(grid[0] - 1) * BLOCK_M + tails[0], (grid[1] - 1) * BLOCK_N + tails[1], rng.randint(1, 64)]
+
+    def batch(programs):
+        while True:
+            grids = rng.sample(GRIDS, 3)
+            begins = itertools.accumulate(rows * cols for rows, cols in grids[:-1])
+            if all(begin % programs for begin in begins):
+                return [sizes(grid) for grid in grids]
+
+    def empty():
+        m, n = rng.choice([(0, rng.randint(1, 40)), (rng.randint(1, 40), 0), (0, 0)])
+        return [m, n, rng.randint(1, 64)]
+
+    def case(problems, programs, *checks):
+        shown = ", ".join(f"{m} × {n}" for m, n, _ in problems)
+        label = f"M × N: {shown}; tiles of {BLOCK_M} × {BLOCK_N}; {counted(programs, 'program')}"
+        return Case({"problems": problems, "programs": programs}, checks, label=label)
+
+    few, more = rng.choice([3, 4, 5]), rng.choice([6, 7, 8])
+    tiny = [sizes(grid) for grid in rng.sample(GRIDS[:2], 2)]
+    holes = [empty(), *batch(few), empty()]
+    holes[2:2] = [empty() for _ in range(rng.randint(2, 3))]
+    holes[-2:-2] = [empty()]
+    return [
+        case(batch(few), few, "once", "place", "turn"),
+        case(batch(more), more, "programs"),
+        case(tiny, sum(rows * cols for rows, cols in map(grid_of, tiny)) + rng.randint(2, 5), "programs"),
+        case(holes, few, "empty"),
+        case([empty() for _ in range(rng.randint(2, 4))], few, "empty"),
+    ]
+
+
+def grid_of(size: Sequence[int]) -> tuple[int, int]:
+    """(rows, columns) of the tiles of a problem (M, N, K)."""
+    return -(-size[0] // BLOCK_M), -(-size[1] // BLOCK_N)
+
+
+def run(answer, inputs: dict, watch) -> None:
+    """One launch; where problems are empty, another one without them."""
+    bare = [size for size in inputs["problems"] if 0 not in size[:2]]
+    batches = {LOG: inputs["problems"]}
+    if len(bare) < len(inputs["problems"]) and bare:
+        batches[BARE] = bare
+    programs = inputs["programs"]
+    for name, problems in batches.items():
+        sizes = watch.packed(f"sizes{name.removeprefix(LOG)}", torch.tensor(problems, dtype=torch.int32))
+        total = sum(rows * cols for rows, cols in map(grid_of, problems))
+        log = watch.packed_output(name, (programs, 3 * (total + SPARE)), torch.int32)
+        counts = watch.table(f"counts{name.removeprefix(LOG)}", torch.zeros(programs, dtype=torch.int32))
+        addresses = torch.tensor([log.data_ptr(), counts.data_ptr(), log.shape[1]])
+        tables = watch.table(f"tables{name.removeprefix(LOG)}", addresses)
+        tile_walk_kernel[(programs,)](sizes, len(problems), tables, answer, BLOCK_M, BLOCK_N)
+
+
+def builds(answer) -> Iterator[tuple]:
+    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    types = {"sizes_ptr": "*i32", "num_problems": "i32", "tables": "*i64"}
+    yield tile_walk_kernel, types, {"WALK_TILES": answer.walk_tiles, "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
+
+
+# ---- what a walk says about how it was written
+
+
+def _quotient(a: int, b: int) -> int:
+    return int(a / b)  # rounds towards zero, as integer division does on a GPU
+
+
+def _rest(a: int, b: int) -> int:
+    return int(math.fmod(a, b))
+
+
+# How (row, column) may come from a tile's number in its problem, its number in all, and the problem's grid.
+_PLACES: dict[str, Callable] = {
+    "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
+    "this counts row by row; column by column, the row changes from tile to tile": (
+        lambda own, tile, rows, cols: (_quotient(own, cols), _rest(own, cols))
+    ),
+    "row and column are exchanged": lambda own, tile, rows, cols: (_quotient(own, rows), _rest(own, rows)),
+    "a column of tiles is as long as the problem has rows of tiles; this divides by its columns": (
+        lambda own, tile, rows, cols: (_rest(own, cols), _quotient(own, cols))
+    ),
+    "the tiles of the problems before are not subtracted": (
+        lambda own, tile, rows, cols: (_rest(tile, rows), _quotient(tile, rows))
+    ),
+    "the tiles of the problems before are not subtracted, and this counts row by row": (
+        lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
+    ),
+    "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
+        lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
+    ),
+}
+
+
+class _Walk(NamedTuple):
+    """A way to walk: right in everything that is not said."""
+
+    step: int
+    place: str = ""
+    grids: Sequence[tuple[int, int]] = ()
+    late: int = 0  # tiles by which a problem's end is missed
+    forgets: bool = False  # counts only the tiles of the last problem as passed
+    counts: bool = True  # counts tiles as passed at all
+    returns: bool = False  # is at the program's first tile again in each problem
+    leaves: bool = False  # computes one tile at most in each problem
+    wastes: bool = False  # steps on in a turn without a tile, too
+    why: str = ""
+
+    def logs(self, programs: int) -> list[list[Tile]]:
+        """What every program computes."""
+        return [self._log(program) for program in range(programs)]
+
+    def _log(self, program: int) -> list[Tile]:
+        tile, passed, found = program, 0, []
+        for g, (rows, cols) in enumerate(self.grids):
+            tile, before = program if self.returns else tile, len(found)
+            while tile < passed + rows * cols + self.late:
+                found.append((g, *_PLACES[self.place](tile - passed, tile, rows, cols)))
+                tile += self.step
+                if self.leaves:
+                    break
+            if self.wastes and len(found) == before:
+                tile += self.step
+            if self.counts:
+                passed = rows * cols if self.forgets else passed + rows * cols
+        return found
+
+
+def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk | None:
+    """The walk that computes the same tiles as these logs; None where it is none of the known ones."""
+    grids, programs = [grid_of(size) for size in problems], len(logs)
+    total = sum(rows * cols for rows, cols in grids)
+    steps = [programs, *(step for step in range(1, total + 1) if step != programs)]
+    whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
+    turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
+    walks = [_Walk(step, place, grids) for place in _PLACES for step in steps]
+    right = walks[0]
+    walks += [
+        right._replace(wastes=True, why="`tile` steps on where no tile is computed, too, so that a turn is lost"),
+        right._replace(grids=whole, why="a tile that is not whole is one, too: round the number of tiles up"),
+        right._replace(grids=turned, why=f"rows come in blocks of BLOCK_M = {BLOCK_M}, columns of {BLOCK_N}"),
+        right._replace(late=-1, why="a problem's last tile is the one before its end"),
+        right._replace(late=1, why="one too many, as `<=` in place of `<` gives"),
+        right._replace(forgets=True, why="`passed` counts the tiles of all problems before, not of one"),
+        right._replace(counts=False, why="`passed` stays 0: a problem's tiles are added to it when they are passed"),
+        right._replace(
+            counts=False, returns=True, why="the count starts anew in each problem; turns go on from problem to problem"
+        ),
+        right._replace(
+            returns=True, why="this begins every problem with the program's first tile of all; carry `tile` on"
+        ),
+        right._replace(leaves=True, why="this moves on to the next problem after every tile"),
+    ]
+    return next((walk for walk in walks if walk.logs(programs) == logs), None)
+
+
+# ---- what is said about it
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Compare every program's log with its turns; where they differ, look for a walk that explains the log."""
+    problems, programs, check = case.inputs["problems"], case.inputs["programs"], case.checks[0]
+    grids, logs = [grid_of(size) for size in problems], _read(ran, LOG)
+    want = _Walk(programs, grids=grids).logs(programs)
+    picture = _pictures(grids, logs, want)
+    bare = _read(ran, BARE) if BARE in ran.outputs else []
+    if any(want) and not any(logs) and not any(bare):
+        yield Finding("*", "no program computes any tile", picture)
+        return
+    if check == "once" and (text := diagnose.loads_outside(ran)):
+        yield Finding(check, text, picture)
+    if check == "empty":
+        if text := _about_empty(problems, logs, bare):
+            yield Finding(check, text, picture)
+    elif logs != want:
+        walk = _explain(problems, logs)
+        found = _about_programs(walk, logs, want) if check == "programs" else _about_walk(walk, grids, logs, want)
+        for name, text in found:
+            yield Finding(name, text, picture)
+
+
+def _read(ran: Ran, name: str) -> list[list[Tile]]:
+    """Every program's tiles, in the order in which it computed them."""
+    log = ran.outputs[name]
+    counts = (~log.missing).int().cummin(1).values.sum(1) // 3  # an entry that nobody wrote ends a line
+    return [
+        [tuple(line[3 * i : 3 * i + 3]) for i in range(count)]
+        for line, count in zip(log.values.tolist(), counts.tolist())
+    ]
+
+
+def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, str]]:
+    """(check, message) of every property that a wrong walk breaks."""
+    because = f":\n{walk.why}" if walk and walk.why else ""
+    wrong_count = _about_count(grids, logs, want)
+    if wrong_count:
+        yield "once", wrong_count + because
+    if walk is None:
+        number = {tile: i for i, tile in enumerate(_Walk(1, grids=grids).logs(1)[0])}
+        found = [[number.get(tile, -1) for tile in line] for line in logs]
+        if any(line != sorted(set(line)) or line[:1] == [-1] for line in found):
+            yield "place", "not judged, since tiles do not follow one another as they are counted"
+        yield "turn", _difference(logs, want)
+    elif walk.why:
+        yield "turn", _difference(logs, want) + because
+    if walk and walk.place:
+        should = walk._replace(place="").logs(len(logs))
+        yield "place", f"{_difference(logs, should)}:\n{walk.place}"
+    if walk and walk.step != len(logs):
+        yield "turn", _about_step(walk, logs, want)
+
+
+def _about_count(grids, logs, want) -> str | None:
+    """A tile that does not exist, is not computed, or more than once; None without one."""
+    for program, line in enumerate(logs):
+        if strange := next((tile for tile in line if _outside(tile, grids)), None):
+            g = strange[0]
+            if not 0 <= g < len(grids):
+                return f"program {program} computes {_tile(strange)}; there are problems 0 to {len(grids) - 1}"
+            return f"program {program} computes {_tile(strange)}, which has {_size(grids[g])}"
+    times = Counter(tile for line in logs for tile in line)
+    every = sorted(tile for line in want for tile in line)
+    lost, more = [tile for tile in every if not times[tile]], [tile for tile in every if times[tile] > 1]
+    rest = f"; in all, {counted(len(lost), 'tile')} of {len(every)} lost and {counted(len(more), 'tile')} repeated"
+    if lost:
+        return f"{_tile(lost[0])} is computed by no program{rest}"
+    if more:
+        by = [str(program) for program, line in enumerate(logs) if more[0] in line]
+        who = f"program{'s' * (len(by) > 1)} {', '.join(by)}"
+        return f"{_tile(more[0])} is computed {times[more[0]]} times, by {who}{rest}"
+    return None
+
+
+def _about_step(walk: _Walk, logs, want) -> str:
+    """A step that is not the number of programs."""
+    program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
+    does, turns = (_numbers(program, step, len(line[program]))
+                   for step, line in ((walk.step, logs), (len(logs), want)))  # fmt: skip
+    text = f"program {program} of {len(logs)} computes {does}, and its turns are {turns}"
+    if len(logs[program]) > 1:
+        text += f":\na step of {walk.step} leads to another program's tile"
+    return text + "; tl.num_programs(0) is the number of programs"
+
+
+def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]:
+    """(check, message): a step by another number of programs, a share that is not the program's, or what else shows."""
+    if walk is None:
+        program = next((p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should)), None)
+        if program is None:
+            yield "turn", _difference(logs, want)
+        else:
+            has = counted(len(logs[program]), "tile")
+            share = len(want[program])
+            yield "programs", f"program {program} of {len(logs)} computes {has}, and its share is {share}"
+    elif walk.step != len(logs):
+        yield "programs", _about_step(walk, logs, want)
+    else:
+        yield "place" if walk.place else "turn", f"{_difference(logs, want)}:\n{walk.place or walk.why}"
+
+
+def _about_empty(problems, logs, bare) -> str | None:
+    """Whether the same walk without the empty problems computes the same."""
+    grids = [grid_of(size) for size in problems]
+    full = [g for g, (rows, cols) in enumerate(grids) if rows * cols]
+    for program, line in enumerate(logs):
+        if strange := next((tile for tile in line if 0 <= tile[0] < len(grids) and tile[0] not in full), None):
+            m, n, _ = problems[strange[0]]
+            return f"program {program} computes {_tile(strange)}, which is {m} × {n} and has no tiles"
+    for program, (line, other) in enumerate(itertools.zip_longest(logs, bare, fillvalue=[])):
+        should = [(full[g] if 0 <= g < len(full) else g, row, col) for g, row, col in other]
+        if line != should:
+            at = next((i for i, (a, b) in enumerate(zip(line, should)) if a != b), min(len(line), len(should)))
+            got, want = (_tile(tiles[at]) if at < len(tiles) else "no further tile" for tiles in (line, should))
+            text = f"program {program} computes {got}; with the empty problems left out, it is {want}"
+            return f"{text}:\nempty are problems {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
+    return None
+
+
+def _difference(logs, want) -> str:
+    """The first tile that is not the one whose turn it is."""
+    for program, (line, should) in enumerate(zip(logs, want)):
+        if line != should:
+            at = next((i for i, (a, b) in enumerate(zip(line, should)) if a != b), min(len(line), len(should)))
+            if at >= len(line):
+                return f"program {program} of {len(logs)} never computes {_tile(should[at])}, and it is its turn"
+            turn = f"when it is the turn of {_tile(should[at])}" if at < len(should) else "after its last turn"
+            return f"program {program} of {len(logs)} computes {_tile(line[at])} {turn}"
+    return ""
+
+
+def _outside(tile: Tile, grids) -> bool:
+    g, row, col = tile
+    return not (0 <= g < len(grids) and 0 <= row < grids[g][0] and 0 <= col < grids[g][1])
+
+
+def _tile(tile: Tile) -> str:
+    return f"tile ({tile[1]}, {tile[2]}) of problem {tile[0]}"
+
+
+def _size(grid: tuple[int, int]) -> str:
+    return f"{grid[0]} × {grid[1]} tiles"
+
+
+def _numbers(first: int, step: int, count: int) -> str:
+    shown = ", ".join(str(first + i * step) for i in range(min(count, SHOWN)))
+    return f"tile{'s' * (count != 1)} {shown}{', …' if count > SHOWN else ''}" if count else "no tile"
+
+
+def _pictures(grids, logs, want) -> list[dict]:
+    """The tiles of every problem, each with the programs that computed it."""
+    turn = {tile: program for program, line in enumerate(want) for tile in line}
+    by: dict[Tile, list[int]] = {tile: [] for tile in turn}
+    for program, line in enumerate(logs):
+        for tile in line:
+            by.get(tile, []).append(program)
+    panels = []
+    for g, (rows, cols) in enumerate(grids):
+        places = [[(g, row, col) for col in range(cols)] for row in range(rows)]
+        states = [[RIGHT if by[t] == [turn[t]] else WRONG if by[t] else MISSING for t in line] for line in places]
+        labels = [[f"p{by[t][0]}" if len(by[t]) == 1 else f"{len(by[t])}×" for t in line] for line in places]
+        if rows * cols:
+            panel = {"title": f"problem {g}", "shape": [rows, cols], "block": [1, 1], "states": states}
+            panels.append({**panel, "labels": labels})
+    return panels

@@ -1,0 +1,333 @@
+"""Exercise 06: descriptors of packed A and C and of each group's own B, which is stored (N, K)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import torch
+import triton
+import triton.language as tl
+
+from course_kernels import runtime, testing
+from gemm_course.exercises.case import Case, Finding, Ran, Written
+from gemm_course.judging import feedback as diagnose
+
+BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a block whose shape is swapped does not fit by chance
+AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"
+REASON_ABOVE = "wrong for the reason above"
+NOT_JUDGED = "not judged, as nothing of C is right"
+ZERO = "C is 0 everywhere"
+UNIT = 8  # float16 elements in 16 bytes, the unit of a descriptor's rows
+
+
+@triton.jit
+def descriptor_kernel(
+    a_ptr, b_ptrs, c_ptr, offs_ptr, groups_ptr, count, total_m, N, K, lda, ldb, ldc,
+    MULTIPLY_GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """C[start:end] = A[start:end] Bᵀ for each of ``count`` groups, whose numbers and B's addresses are in tables. The
+    walk is lesson 04's: it enters a group once, and leaves to MULTIPLY_GROUP what happens there."""
+    tile, passed = tl.program_id(0), 0
+    for slot in range(count):
+        g = tl.load(groups_ptr + slot)
+        start = tl.load(offs_ptr + g - 1, mask=g > 0, other=0)
+        end = tl.load(offs_ptr + g)
+        here = passed + tl.cdiv(end - start, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        if tile < here:
+            b_ptr = tl.load(b_ptrs + slot).to(tl.pointer_type(a_ptr.dtype.element_ty))
+            MULTIPLY_GROUP(
+                a_ptr, b_ptr, c_ptr, tile - passed, start, end, total_m, N, K, lda, ldb, ldc, BLOCK_M, BLOCK_N, BLOCK_K
+            )
+            tile += tl.cdiv(here - tile, tl.num_programs(0)) * tl.num_programs(0)
+        passed = here
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Every second group, so that nobody repairs its neighbours' rows; all of them; N equal to K; whole blocks."""
+
+    def case(groups, n, k, programs, *checks):
+        sizes = [BLOCK_M * rng.randint(0, 1) + rng.randint(5, BLOCK_M - 2) for _ in range(4)]
+        if len(groups) == 4:
+            sizes[rng.randint(1, 2)] = 0
+        ends = list(accumulate(sizes))
+        total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 9)
+        a = testing.integers((total, k), generator=rng.getrandbits(31), low=1, high=3)
+        b = testing.integers((4 * n, k), generator=rng.getrandbits(31), low=1, high=3)
+        inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "programs": programs}
+        some = "" if len(groups) == 4 else f", of which {' and '.join(map(str, groups))} are computed"
+        label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
+        return Case(inputs, ("tiles", "depth", "descriptors", "extents", "group", *checks), label=label)
+
+    square = UNIT * rng.randint(3, 7)
+    n, k = BLOCK_N + UNIT * rng.randint(1, 3), BLOCK_K + UNIT * rng.randint(1, 7)
+    return [
+        case([0, 2], n, k, 2),
+        case([0, 1, 2, 3], n, k, 3),
+        case([0, 1, 2, 3], square, square, 2, "transposed"),
+        case([1, 3], BLOCK_N, BLOCK_K, 2),
+    ]
+
+
+def run(answer, inputs: dict, watch) -> None:
+    """One launch over the groups that are asked for, with the answer as its device function."""
+    runtime.ensure_allocator()
+    n, groups = len(inputs["b"]) // 4, inputs["groups"]
+    # Leading dimensions that all differ: one in place of another shows.
+    a = watch.matrix("A", inputs["a"], room=2 * UNIT)
+    b = [watch.matrix(f"B of group {g}", inputs["b"][g * n : (g + 1) * n], room=UNIT) for g in groups]
+    c = watch.output("C", (len(a), n), torch.float16)
+    watch.through_descriptors("A", "C", *(f"B of group {g}" for g in groups))
+    addresses = watch.table("the table of B", torch.tensor([each.data_ptr() for each in b]))
+    offs = watch.table("offs", torch.tensor(inputs["ends"], dtype=torch.int32))
+    table = watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+    descriptor_kernel[(inputs["programs"],)](
+        a, addresses, c, offs, table, len(groups), len(a), n, a.shape[1], a.stride(0), b[0].stride(0), c.stride(0),
+        answer, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+
+
+def builds(answer) -> Iterator[tuple]:
+    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    types = {"a_ptr": "*fp16", "b_ptrs": "*i64", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
+    types.update(dict.fromkeys(("count", "total_m", "N", "K", "lda", "ldb", "ldc"), "i32"))
+    blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
+    yield descriptor_kernel, types, {"MULTIPLY_GROUP": answer.multiply_group, **blocks}
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """What the probes saw; rows that nobody should have written; then C, group by group, against likely mistakes. What
+    a mistake that is told does to C is not told again; a C of which it explains nothing is looked at all the same."""
+    a, c = case.inputs["a"].double(), ran.outputs["C"]
+    groups = case.inputs["groups"]
+    bounds = list(pairwise([0, *case.inputs["ends"]]))
+    b = case.inputs["b"].double().view(4, -1, a.shape[1])
+    want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
+    for g in groups:
+        want[slice(*bounds[g])], mine[slice(*bounds[g])] = a[slice(*bounds[g])] @ b[g].T, True
+    pictures = _pictures(c, want, bounds, groups)
+    read = False
+    for event in ran.events:
+        if event["kind"] == "pointer":
+            text = f"{diagnose.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
+            yield Finding("descriptors", text)
+        elif event["kind"] == "load":
+            read = True
+            yield Finding("extents", f"{diagnose.sentence(event)}.\n{AS_THE_MATRIX}", pictures)
+    past = _past_the_end(c, bounds, groups)
+    if text := diagnose.stores_outside(ran):
+        text += f".\n{AS_THE_MATRIX}"
+    if written := text or past:
+        yield Finding("group", written, pictures)
+
+    right = c.values.double() == want
+    if right[mine].all():
+        return
+    some = _some_line(right, bounds, groups)
+    skip = _reached(bounds, groups, bool(past))
+    kept = [row for g in groups for row in range(bounds[g][0] + skip[g], bounds[g][1])]
+    explained = read and bool((torch.isnan(c.values) & (c.counts > 0))[mine].any())
+    if explained or (past and right[kept].all()) or (written and _elsewhere(c, right, want[mine])):
+        yield Finding("tiles", REASON_ABOVE)
+        # What was read or written elsewhere hides what else is wrong.
+        yield from _not_judged(case, some)
+        return
+    wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
+    rows = slice(*bounds[wrong]), slice(None)
+    text = diagnose.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
+    check, why = _why(a, b, c, bounds, groups, skip)
+    if check == "tiles" or check is None:
+        yield Finding(check or ("tiles" if some else "*"), f"{why}\n{text}".lstrip(), pictures)
+        yield from _not_judged(case, some or why != ZERO)
+    else:
+        yield Finding(check, why, pictures)
+        yield Finding("tiles", REASON_ABOVE)
+
+
+def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
+    """The checks of what a product is made of, where nothing of C is right."""
+    unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
+    yield from (Finding(each, NOT_JUDGED) for each in unknown)
+
+
+def _some_line(right, bounds: list, groups: list[int]) -> bool:
+    """Whether a row or a column of a tile is right: single elements are so by chance."""
+    for g in groups:
+        for rows in right[slice(*bounds[g])].split(BLOCK_M):
+            for tile in rows.split(BLOCK_N, dim=1):
+                if tile.numel() and (tile.all(0).any() or tile.all(1).any()):
+                    return True
+    return False
+
+
+def _elsewhere(c: Written, right, want) -> bool:
+    """Whether a piece of a row of ``want`` lies in C's memory where it does not belong."""
+    places = c.values.double().masked_fill(right, torch.nan).unfold(1, UNIT, 1).reshape(-1, UNIT)
+    pieces = want[:, : want.shape[1] // UNIT * UNIT].reshape(-1, UNIT)
+    return not set(map(tuple, places.tolist())).isdisjoint(map(tuple, pieces.tolist()))
+
+
+def _reached(bounds: list, groups: list[int], past: bool) -> dict[int, int]:
+    """How many of each group's first rows the last tile of another one may have overwritten."""
+    found, reach = {}, 0
+    for g in groups:
+        start, end = bounds[g]
+        found[g] = min(max(reach - start, 0), end - start) if past else 0
+        reach = max(reach, start + -(-(end - start) // BLOCK_M) * BLOCK_M)
+    return found
+
+
+def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
+    """The first row that belongs to no computed group and was written all the same; whose tile it was."""
+    owned = {row for g in groups for row in range(*bounds[g])}
+    row = next((row for row in range(len(c.values)) if row not in owned and not c.missing[row].all()), None)
+    if row is None:
+        return None
+    owner = next((g for g, (start, end) in enumerate(bounds) if start <= row < end), None)
+    whose = "the tail" if owner is None else f"group {owner}, which this launch does not compute"
+    text = f"row {row} of C belongs to {whose}, and was written"
+    # Tiles begin at their group's first row, so only the last one of a group reaches past it.
+    by = next((g for g in reversed(groups) if bounds[g][1] <= row), None)
+    if by is None:
+        return text
+    start, end = bounds[by]
+    last = (end - start - 1) // BLOCK_M
+    program = int(c.writers[row].max())
+    text += f" by tile ({last}, 0) of group {by}" + (f", in program {program}" if program >= 0 else "")
+    return f"{text}.\nGroup {by} has rows {start} to {end - 1}: where does the descriptor of C end?"
+
+
+def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> tuple[str | None, str]:
+    """The check that is broken ("*": all; None: unknown), and the mistake that would have given exactly this C, but for
+    the first ``skip`` rows of each group."""
+    depth = a.shape[1]
+    last = (depth - 1) // BLOCK_K * BLOCK_K
+
+    def same(group: int, expected) -> bool:
+        """Whether a group's C is what was written."""
+        start, end = bounds[group]
+        return torch.equal(c.values[start + skip[group] : end], expected.to(c.values.dtype)[skip[group] :])
+
+    def gave(product) -> bool:
+        """Whether `product(rows of A, B)` is what was written, in every group."""
+        return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
+
+    # Without a whole block, a loop that leaves out the rest gives zeros; so does an answer that computes nothing.
+    if depth < BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
+        return "tiles", ZERO
+    for summed in range(1, depth):
+        if gave(lambda x, y, n=summed: x[:, :n] @ y[:, :n].T):
+            why = "where do the loop over K, and the descriptors of A and B, end?"
+            if summed == depth // BLOCK_K * BLOCK_K:
+                why = f"the loop over K leaves out the last block, of which {depth - summed} columns are left"
+            return "depth", f"C is the sum over the first {summed} of {depth} columns of A and B: {why}"
+    if last and gave(lambda x, y: x[:, last:] @ y[:, last:].T):
+        return "depth", f"C is the product of columns {last} to {depth - 1} alone: is each block added to the sum?"
+    if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
+        return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
+    for name, step in (("BLOCK_N", BLOCK_N), ("BLOCK_M", BLOCK_M)):
+        if gave(lambda x, y, step=step: sum(_block(x, k) @ _block(y, k).T for k in range(0, depth, step))):
+            return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"
+    if b.shape[1] == depth and gave(lambda x, y: x @ y):
+        return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
+    if gave(lambda x, y: x @ _reshaped(y)):
+        return "transposed", (
+            "B's blocks have the right shape, and their elements the wrong order: .reshape() fills the new rows from "
+            "the old ones as they come, .T makes rows of columns"
+        )
+    for name, at in (("a", "row"), ("b", "col")):
+        if all(same(g, _turned(a, b[g], bounds[g], name)) for g in groups):
+            return "*", (
+                f"this is what {name}.load([k, {at}]) gives, not {name}.load([{at}, k]): coordinates come in the order "
+                "of the extents"
+            )
+    if early := _ends_early(a, b, c, bounds, groups, skip):
+        return "tiles", early
+    if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
+        return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
+    return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
+
+
+def _block(matrix, k: int):
+    return matrix[:, k : k + BLOCK_K]
+
+
+def _turned(a, b, bounds: tuple[int, int], which: str):
+    """A group's C where the coordinates of one operand's loads are exchanged."""
+    (start, end), (n, depth) = bounds, b.shape
+    # Beyond its extents a descriptor gives zeros.
+    a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, depth + BLOCK_M + BLOCK_N)) for each in (a, b))
+    found = torch.zeros(end - start, n, dtype=torch.float64)
+    for i, j in itertools.product(range(0, end - start, BLOCK_M), range(0, n, BLOCK_N)):
+        for k in range(0, depth, BLOCK_K):
+            row, deep = (k, start + i) if which == "a" else (start + i, k)
+            col, down = (k, j) if which == "b" else (j, k)
+            x, y = a[row : row + BLOCK_M, deep : deep + BLOCK_K], b[col : col + BLOCK_N, down : down + BLOCK_K]
+            part = found[i : i + BLOCK_M, j : j + BLOCK_N]
+            part += (x @ y.T)[: part.shape[0], : part.shape[1]]
+    return found
+
+
+def _moved(a, start: int, end: int):
+    """The rows of A that a group gets where A's pointer is moved by `start` and coordinates are not."""
+    found = torch.zeros_like(a[start:end])
+    found[: max(end - 2 * start, 0)] = a[2 * start : end]
+    return found
+
+
+def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:
+    """Whether a descriptor ends after as many rows as a group has, and not where it ends; arguments as `_why`."""
+    others = torch.ones(len(a), dtype=torch.bool)
+    for g in groups:
+        others[slice(*bounds[g])] = False
+    # What was written to other rows instead did not go missing.
+    read, written = True, bool(c.missing[others].all())
+    for g in groups:
+        (start, end), size = bounds[g], bounds[g][1] - bounds[g][0]
+        start += skip[g]
+        got, missing, whole = c.values[start:end].double(), c.missing[start:end], a[start:end] @ b[g].T
+        before = (torch.arange(start, end) < size)[:, None].expand_as(whole)
+        read &= torch.equal(got, whole * before)
+        written &= torch.equal(missing, ~before) and torch.equal(got[before], whole[before])
+    early = next((g for g in groups if 0 < bounds[g][0] < bounds[g][1]), None)
+    if early is None or not (read or written):
+        return ""
+    start, end = bounds[early]
+    return (
+        f"{'A is read as zero' if read else 'C is not written'} from row {max(start, end - start)} on, the number of "
+        f"rows of group {early}: coordinates count from the row where the pointer is, and from row 0 its descriptor "
+        f"has to end at row {end}"
+    )
+
+
+def _reshaped(b) -> torch.Tensor:
+    """B (N, K) with each of its blocks reshaped to (BLOCK_K, BLOCK_N) where it should be transposed: (K, N)."""
+    n, depth = b.shape
+    rows, cols = -(-n // BLOCK_N) * BLOCK_N, -(-depth // BLOCK_K) * BLOCK_K
+    found = torch.zeros(cols, rows, dtype=b.dtype)
+    for i in range(0, rows, BLOCK_N):
+        for j in range(0, cols, BLOCK_K):
+            block = torch.zeros(BLOCK_N, BLOCK_K, dtype=b.dtype)
+            inside = b[i : i + BLOCK_N, j : j + BLOCK_K]
+            block[: inside.shape[0], : inside.shape[1]] = inside
+            found[j : j + BLOCK_K, i : i + BLOCK_N] = block.reshape(BLOCK_K, BLOCK_N)
+    return found[:depth, :n]
+
+
+def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
+    """The tiles of each computed group; of the others, those with damage: what was left alone there is right."""
+    panels = []
+    for g, (start, end) in enumerate(bounds):
+        rows = slice(start, end), slice(None)
+        part = c.part(*rows, f"group {g}")
+        if g not in groups:
+            alone = part.missing
+            if not alone.all():
+                part.missing = torch.zeros_like(alone)
+                title = f"group {g}, not yours"
+                panels.append(diagnose.panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
+        elif end > start:
+            panels.append(diagnose.panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
+    return panels

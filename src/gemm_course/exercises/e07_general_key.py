@@ -1,0 +1,166 @@
+"""Exercise 07: the shape of a batch to the key under which its configuration is kept."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import torch
+
+from gemm_course.exercises.case import Case, Finding, Ran
+from gemm_course.judging.feedback import row_panel
+
+JITTER = 0.1
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Batches around a power of two and between two; doubled rows; other layers; other types; hardly any rows.
+
+    The numbers of groups are such that a total lies near an edge where the average does not.
+    """
+    N, K = rng.choice([(4096, 1024), (1024, 4096), (2048, 7168), (7168, 2048)])
+
+    def groups():
+        return rng.choice([5, 7, 10, 14])
+
+    def shared(check, centre, other):
+        count = groups()
+        spread = [1 - 0.93 * JITTER, 1 + 0.93 * JITTER, *(1 + rng.uniform(-0.9, 0.9) * JITTER for _ in range(10))]
+        totals = [round(centre * count * factor) for factor in spread]
+        rng.shuffle(totals)
+        calls = [[total, count, N, K, "float16"] for total in [*totals, other * count]]
+        return Case({"calls": calls}, (check,), {"share": len(totals)}, f"{count} groups of about {centre} rows")
+
+    base, count = rng.randint(17, 30), groups()
+    doubled = [[(base << i) * count, count, N, K, "float16"] for i in range(7)]
+    total = count * rng.randint(200, 900)
+    layers = [
+        [total, count, N, K, "float16"],
+        [total, count, 2 * N, K, "float16"],
+        [total, count, N, 2 * K, "float16"],
+        [total, count, K, N, "float16"],
+        [2 * total, 2 * count, N, K, "float16"],
+    ]
+    types = [[total, count, N, K, name] for name in ("float16", "float32", "float8_e4m3fn")]
+    small = [[rows, count, N, K, "float16"] for rows in (0, 1, count - 1)] + [[total, count, N, K, "float16"]]
+    power, half = 1 << rng.randint(8, 12), 1 << rng.randint(7, 11)
+    return [
+        shared("hits", power, 4 * power),
+        shared("between", 3 * half, 2 * half),
+        Case({"calls": doubled}, ("rows",), label=f"{count} groups of {base} rows, doubled six times"),
+        Case({"calls": layers}, ("layer",), label=f"N = {N}, K = {K}"),
+        Case({"calls": types}, ("types",), label="float16, float32, float8_e4m3fn"),
+        Case({"calls": small}, ("empty",), label=f"0, 1 and {count - 1} rows for {count} groups"),
+    ]
+
+
+def run(answer, inputs: dict, watch) -> list:
+    """The key of every batch, as far as it can travel."""
+    found = []
+    for total_m, groups, N, K, name in inputs["calls"]:
+        key = answer(total_m, groups, N, K, getattr(torch, name))
+        found.append({"key": _plain(key), "kind": type(key).__name__, "hashes": _hashes(key)})
+    return found
+
+
+def _plain(key) -> object:
+    """A key with types by their names."""
+    if isinstance(key, (tuple, list)):
+        return [_plain(part) for part in key]
+    return str(key) if isinstance(key, torch.dtype) else key
+
+
+def _hashes(key) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_hashes, key))
+    return isinstance(key, (int, float, str, bool, torch.dtype))
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Which keys are the same, and which should be."""
+    calls, check = case.inputs["calls"], case.checks[0]
+    value = ran.value
+    if not isinstance(value, list) or len(value) != len(calls) or not all(isinstance(each, dict) for each in value):
+        yield Finding("*", "there must be one key for each batch")
+        return
+    for each in value:
+        if each.get("kind") == "NoneType":
+            yield Finding("*", "the function returned None: is there a `return`?")
+            return
+        if each.get("hashes") is not True:
+            yield Finding(
+                "*",
+                f"the function returned a {str(each.get('kind'))[:40]}: a key of a dict is a number, a string, or a "
+                "tuple of numbers, strings and types",
+            )
+            return
+    keys = [each.get("key") for each in value]
+    if check in ("hits", "between"):
+        yield from _hits(check, calls, keys, case.expected["share"])
+        return
+    if check == "empty":
+        for call, key in list(zip(calls, keys))[:-1]:
+            if key == keys[-1]:
+                yield Finding(check, f"{_rows(call)} and {_rows(calls[-1])} share the key {_shown(key)}")
+                return
+        return
+    for j, later in enumerate(keys):
+        for i in range(j):
+            if keys[i] == later:
+                yield Finding(check, _shares(check, calls[i], calls[j], later), [_picture(keys, calls)])
+                return
+
+
+def _hits(check: str, calls: list, keys: list, count: int) -> Iterator[Finding]:
+    """Whether the first `count` batches share a key, and the one behind them, of another size, has another."""
+    order = sorted(range(count), key=lambda i: calls[i][0])
+    edge = next(((i, j) for i, j in itertools.pairwise(order) if keys[i] != keys[j]), None)
+    different = [keys[i] for n, i in enumerate(order) if keys[i] not in [keys[j] for j in order[:n]]]
+    if edge is None:
+        if keys[-1] == keys[0]:
+            text = f"{_rows(calls[order[0]])} and\n{_rows(calls[-1])} share the key {_shown(keys[0])}"
+            yield Finding(check, f"{text}: it hardly depends on the rows, if at all")
+        return
+    i, j = edge
+    text = (
+        f"{count} batches of about the same size have {len(different)} keys; the first edge lies between"
+        f"\n{_rows(calls[i])}: {_shown(keys[i])}, and\n{_rows(calls[j])}: {_shown(keys[j])}"
+    )
+    if len(different) == len({call[0] for call in calls[:count]}):
+        text += "\nno batch finds the key of another: is an exact number of rows in it?"
+    numbers = [different.index(keys[i]) for i in order]
+    yield Finding(check, text, [row_panel(numbers, [0] * count, "number of the key, smallest batch on the left")])
+
+
+def _rows(call: list) -> str:
+    total, groups = call[:2]
+    return f"{total} rows over {groups} groups ({total / groups:.4g} each)"
+
+
+def _shown(key) -> str:
+    text = str(tuple(key) if isinstance(key, list) else key)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _shares(check: str, one: list, other: list, key) -> str:
+    if check == "types":
+        sizes = [getattr(torch, call[4]).itemsize for call in (one, other)]
+        return (
+            f"{one[4]} and {other[4]} share the key {_shown(key)}, and their elements have {sizes[0]} and {sizes[1]} "
+            "bytes:\nwhat fits into shared memory for one may not fit for the other"
+        )
+    if check == "rows":
+        return f"{_rows(one)} and\n{_rows(other)} share the key {_shown(key)}"
+    names = [f"{name} = {a} and {b}" for name, a, b in zip(("groups", "N", "K"), one[1:4], other[1:4]) if a != b]
+    return f"two layers share the key {_shown(key)}; they differ in {', '.join(names)}"
+
+
+def _picture(keys: list, calls: list) -> dict:
+    """The number of each batch's key; a number that has been there is marked."""
+    numbers, seen = [], []
+    for key in keys:
+        if key not in seen:
+            seen.append(key)
+        numbers.append(seen.index(key))
+    return row_panel(numbers, list(range(len(calls))), "number of each batch's key")

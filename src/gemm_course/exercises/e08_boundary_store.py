@@ -1,0 +1,236 @@
+"""Exercise 08: the store of a tile into a packed C whose columns are tokens, of which each group has a range."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import torch
+import triton
+import triton.language as tl
+
+from course_kernels import testing
+from gemm_course.exercises.case import Case, Finding, Ran, Written
+from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
+
+BLOCK_M, BLOCK_N, DEPTH = 16, 32, 16
+STRIP = 6  # height of a tile's row in the picture, in tokens
+
+
+@triton.jit
+def boundary_store_kernel(
+    a_ptr, b_ptr, c_ptr, offs_ptr, groups_ptr, tiles_m, total_m, N, lda, ldb, ldc,
+    STORE_GROUP_TILE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """C[:, start:end] = B_g Aᵀ[:, start:end] for each group g in a table; A (total_m, DEPTH), B (G * N, DEPTH), C (N,
+    total_m). One program a tile, and ``tiles_m`` tiles along every group: the host does not know which are full."""
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    strip, j = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
+    i = strip % tiles_m
+    g = tl.load(groups_ptr + strip // tiles_m)
+    start = tl.load(offs_ptr + g - 1, mask=g > 0, other=0)
+    end = tl.load(offs_ptr + g)
+    depth = tl.arange(0, DEPTH)
+    rows = start + i * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = j * BLOCK_N + tl.arange(0, BLOCK_N)
+    a = tl.load(a_ptr + rows[:, None] * lda + depth[None, :], mask=rows[:, None] < total_m, other=0.0)
+    b = tl.load(b_ptr + (g * N + cols)[:, None] * ldb + depth[None, :], mask=cols[:, None] < N, other=0.0)
+    STORE_GROUP_TILE(c_ptr, tl.dot(b, a.T), start, end, total_m, i, j, N, ldc, BLOCK_M, BLOCK_N)
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Every second group, once with nothing behind the last; all of them; the empty ones alone."""
+
+    def case(sizes, groups, n, tail):
+        ends = list(accumulate(sizes))
+        a = testing.integers((ends[-1] + tail, DEPTH), generator=rng.getrandbits(31), low=1, high=3)
+        b = testing.integers((len(sizes) * n, DEPTH), generator=rng.getrandbits(31), low=1, high=3)
+        inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "capacity": max(sizes)}
+        some = "" if len(groups) == len(sizes) else f", of which {' and '.join(map(str, groups))} are written"
+        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} behind the last"
+        return Case(inputs, ("tiles", "partial", "neighbours", "tail", "empty", "features"), label=label)
+
+    def short(but=0):
+        return rng.choice([size for size in range(3, BLOCK_M - 2) if size != but])
+
+    def long():
+        return BLOCK_M + short()
+
+    features = BLOCK_N + rng.randint(3, BLOCK_N - 3)
+    first = long()
+    # Group 1 ends at no multiple of BLOCK_M: a tile that was rounded down is told from one that was moved back.
+    return [
+        case([first, short(but=2 * BLOCK_M - first), short(), long()], [3, 1], BLOCK_N, 0),
+        case([2 * BLOCK_M, short(), long(), short(), long()], [4, 2, 0], features, rng.randint(2 * BLOCK_M, 40)),
+        case([long(), 0, short(), BLOCK_M * 2, short()], [4, 3, 2, 1, 0], features, rng.randint(2 * BLOCK_M, 40)),
+        case([long(), 0, long(), 0], [3, 1], features, 2 * BLOCK_M),
+    ]
+
+
+def run(answer, inputs: dict, watch) -> None:
+    """One launch over the groups that are asked for, in their order, with the answer as its device function."""
+    n, groups = len(inputs["b"]) // len(inputs["ends"]), inputs["groups"]
+    a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"])
+    c = watch.output("C", (n, len(a)), torch.float16)
+    offs = watch.table("offs", torch.tensor(inputs["ends"], dtype=torch.int32))
+    table = watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+    tiles_m = triton.cdiv(inputs["capacity"], BLOCK_M)
+    boundary_store_kernel[(len(groups) * tiles_m * triton.cdiv(n, BLOCK_N),)](
+        a, b, c, offs, table, tiles_m, len(a), n, a.stride(0), b.stride(0), c.stride(0), answer, BLOCK_M, BLOCK_N, DEPTH
+    )
+
+
+def builds(answer) -> Iterator[tuple]:
+    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
+    types.update(dict.fromkeys(("tiles_m", "total_m", "N", "lda", "ldb", "ldc"), "i32"))
+    blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "DEPTH": DEPTH}
+    yield boundary_store_kernel, types, {"STORE_GROUP_TILE": answer.store_group_tile, **blocks}
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """First what was written where nobody should have; then the computed groups, full tiles and partial ones apart."""
+    c, groups = ran.outputs["C"], sorted(case.inputs["groups"])
+    bounds = list(pairwise([0, *case.inputs["ends"]]))
+    a = case.inputs["a"].double()
+    b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
+    want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
+    for g in groups:
+        want[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
+    pictures = _pictures(c, want, bounds, groups)
+    yield from _outside(case, ran, pictures)
+    said = set()
+    for token in (~c.missing.all(0) & ~mine).nonzero().flatten().tolist():
+        check = "tail" if token >= bounds[-1][1] else "neighbours" if mine.any() else "empty"
+        if check not in said:
+            said.add(check)
+            yield Finding(check, _damaged(case, ran, bounds, token, want), pictures)
+
+    right = c.values.double() == want
+    if not mine.any() or right[:, mine].all():
+        return
+    if not right[:, mine].any():
+        g = groups[0]
+        part = slice(None), slice(*bounds[g])
+        yield Finding("*", diagnose.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M)) or "", pictures)
+        return
+    for g in groups:
+        start, end = bounds[g]
+        last = start + (end - start) // BLOCK_M * BLOCK_M
+        for check, columns in (("tiles", range(start, last)), ("partial", range(last, end))):
+            if columns and not right[:, columns].all():
+                yield Finding(check, _wrong(case, c, want, g, bounds[g], columns), pictures)
+
+
+def _outside(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
+    """Stores outside of C: along its rows, or along its columns."""
+    c = ran.outputs["C"]
+    for event in ran.events:
+        if event["kind"] == "store":
+            yield Finding("features" if event["side"] == "rows" else "tail", diagnose.sentence(event), pictures)
+    if c.outside and not ran.events:
+        # Which side it was cannot be seen here; where N is a multiple of a tile, it was not past row N.
+        which = "tail" if len(c.values) % BLOCK_N == 0 else "features"
+        yield Finding(which, diagnose.stores_outside(ran), pictures)
+
+
+def _writer(case: Case, program: int) -> tuple[int, str]:
+    """The group whose tile a program computes, and that tile in words."""
+    groups, n = case.inputs["groups"], len(case.inputs["b"]) // len(case.inputs["ends"])
+    tiles_n, tiles_m = -(-n // BLOCK_N), -(-case.inputs["capacity"] // BLOCK_M)
+    strip, j = divmod(program, tiles_n)
+    g = groups[strip // tiles_m]
+    return g, f"tile ({j}, {strip % tiles_m}) of group {g}, in program {program},"
+
+
+def _damaged(case: Case, ran: Ran, bounds: list, token: int, want) -> str:
+    """A column that this launch must leave alone: whose it is, which tile wrote it, and a likely why."""
+    c, groups = ran.outputs["C"], case.inputs["groups"]
+    owner = next((g for g, (start, end) in enumerate(bounds) if start <= token < end), None)
+    program = int(c.writers[:, token].max())
+    if program >= 0:
+        g, tile = _writer(case, program)
+    else:
+        # Without a probe: the computed group that begins last before it, or else the next one.
+        g = max((g for g in groups if bounds[g][0] <= token), default=min(groups))
+        tile = f"a tile of group {g}"
+    start, end = bounds[g]
+    text = f"column {token} of C belongs to {'no group' if owner is None else f'group {owner}'}, and {tile} wrote it.\n"
+    if start == end:
+        return f"{text}Group {g} is empty: start and end are both {start}, so there is no column between them"
+    text += f"Group {g} has columns {start} to {end - 1}"
+    if token < start:
+        if token + BLOCK_M == end:
+            return f"{text}: a tile must not be moved back so as to end with its group"
+        went = [place for place in range(start) if torch.equal(c.values[:, place].double(), want[:, start])]
+        if not went:
+            return f"{text}, and none of its tiles begins before {start}"
+        why = f"it starts where its group does, at a multiple of {BLOCK_M} or not" if went[0] else "is `start` added?"
+        return f"{text}, and its first tile went to column {went[0]}: {why}"
+    if token == end and c.missing[:, end + 1 : end + 2].all():
+        return f"{text}: one too many, as `<=` in place of `<` gives"
+    if _past_c(ran):
+        return f"{text}: the whole tile was written, whatever of it is the group's"
+    return f"{text}: its tiles are cut off where C ends, not where the group does"
+
+
+def _past_c(ran: Ran) -> bool:
+    """Whether a store went past the last column of C."""
+    c = ran.outputs["C"]
+    sides = [event["side"] for event in ran.events if event["kind"] == "store"]
+    return "columns" in sides or (not ran.events and c.outside > 0)
+
+
+def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> str:
+    """What is wrong with a group's full tiles, or with its last one, and a likely why."""
+    first, stop, (start, end) = columns.start, columns.stop, bounds
+    part = c.part(slice(None), slice(first, stop), f"group {g}")
+    text = f"columns {first} to {stop - 1} of C, of group {g}, were never written"
+    if not part.missing.all():
+        text = f"{diagnose.tiles(part, want[:, columns], (BLOCK_N, BLOCK_M))}\n(tiles counted from column {first} of C)"
+    left_out = c.missing.all(0)[start:end]
+    if left_out.any():
+        size, since = end - start, start + int(left_out.nonzero()[0])
+        if since == first == start + size // BLOCK_M * BLOCK_M and left_out[since - start :].all():
+            return f"{text}: its last tile has {stop - first} of {BLOCK_M} columns, and they have to be stored, too"
+        if start and since == max(start, size) and left_out[since - start :].all():
+            return f"{text}\n{size} is the number of columns of group {g}: the mask has to compare with where it ends"
+        if since == end - 1:
+            return f"{text}\ncolumn {end - 1} is group {g}'s last, and the mask leaves it out: is it one short?"
+        return text
+    row, col = (part.values.double() != want[:, columns]).nonzero()[0].tolist()
+    program = int(part.writers[row, col])
+    if program < 0 or part.missing[row, col]:
+        return text
+    by, tile = _writer(case, program)
+    if by != g:
+        return f"{text}\ncolumn {first + col} belongs to group {g}, and {tile} wrote it last"
+    if (times := int(part.counts[row, col])) > 1:
+        return f"{text}\ncolumn {first + col} was written {times} times: what lies past an end is left out, not moved"
+    return text
+
+
+def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
+    """C as a strip cut where groups end, a column for each token. In brackets: groups that this launch must not write,
+    where right means left alone."""
+    pieces = [*bounds, (bounds[-1][1], c.values.shape[1])]
+    panels = []
+    for g, (start, end) in enumerate(pieces):
+        states = []
+        for feature in range(0, len(want), BLOCK_N):
+            part = slice(feature, feature + BLOCK_N), slice(start, end)
+            missing = c.missing[part]
+            if g in groups:
+                good = (c.values[part].double() == want[part]).all(0).tolist()
+                state = [MISSING if gone else RIGHT if fine else WRONG for gone, fine in zip(missing.any(0), good)]
+            else:
+                state = [RIGHT if alone else WRONG for alone in missing.all(0)]
+            states.append(state)
+        name = "tail" if g == len(bounds) else f"{g}" if g else f"group {g}"
+        title = name if g in groups or name == "tail" else f"({name})"
+        if end > start:
+            shape = [STRIP * len(states), end - start]
+            panels.append({"title": title, "shape": shape, "block": [STRIP, 1], "states": states})
+    return panels

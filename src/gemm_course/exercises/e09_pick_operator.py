@@ -1,0 +1,346 @@
+"""Exercise 09: from descriptions of operators to the one for a product, and operands that it takes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+
+import torch
+
+from gemm_course.exercises.case import Case, Finding, Ran
+from gemm_course.exercises.operators_09 import (
+    ALONG_K,
+    ALONG_N,
+    BLACKWELL,
+    HOPPER,
+    MISTAKES,
+    Operator,
+    best,
+    block,
+    computed,
+    reuse,
+    rounded,
+    score,
+)
+from gemm_course.judging.feedback import row_panel
+
+ALIGNMENT_BYTES = 16
+# The mistakes that each case is drawn to tell apart; those of the last, of operators that compute the same.
+IN_ORDER = (("first", "total", "fetched", "clusters"), ("tile", "pair"), ("exchanged", "columns"), ("empty",))
+EQUAL = ("first", "small", "area", "alone")
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Four products whose groups or columns end inside a block; one that every block divides; two that nobody takes."""
+    cases = []
+    # Who for which numbers; K beyond a multiple of 16; where B has stride 1, and whether it lies otherwise; offsets.
+    plans = [
+        (HOPPER, "bfloat16", 0, rng.choice((ALONG_K, ALONG_N)), False, "int32"),
+        (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int32"),
+        (BLACKWELL, "float8_e4m3fn", 8, ALONG_K, False, "int32"),
+        (BLACKWELL, "float16", 0, ALONG_N, True, "int64"),
+    ]
+    for at, (family, dtype, rest, b_stride, turned, offsets) in enumerate(plans):
+        later = [name for names in IN_ORDER[at + 1 :] for name in names]
+        found, sizes, columns = _problem(rng, family, IN_ORDER[at], later)
+        rule = {"dtype": getattr(torch, dtype), "b_stride": b_stride, "divisibility": 16 if "8" in dtype else 8}
+        fitting = [each._replace(**rule) for each in found]
+        K = 16 * rng.randint(2, 4) + rest
+        cases.append(_case(rng, fitting, sizes, columns, K, turned, offsets, IN_ORDER[at]))
+    found, sizes, columns = _problem(rng, BLACKWELL, EQUAL, (), whole=True)
+    rule = {"b_stride": rng.choice((ALONG_K, ALONG_N))}
+    K = 8 * rng.randint(4, 7) + rng.randint(1, 7)
+    cases.append(_case(rng, [each._replace(**rule) for each in found], sizes, columns, K, True, "int64", EQUAL))
+    for target, dtype in (("90", "bfloat16"), ("90a", "float32")):
+        found = rng.sample(HOPPER, 4)
+        sizes = [rng.randint(20, 90) for _ in range(3)]
+        cases.append(_case(rng, found, sizes, 128, 64, False, "int32", (), target=target, dtype=dtype))
+    return cases
+
+
+def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
+    """Operators, sizes and columns for which each of some mistakes leads to another operator, none of them right, and
+    mistakes that later cases are for lead to a right one. All compute the same if whole, and none that is wrong if not.
+    """
+    while True:
+        found = rng.sample(family, 6)
+        if whole:
+            sizes, columns = [512 * rng.randint(1, 2) for _ in range(rng.randint(2, 3))], 1024
+        else:
+            sizes = [rng.randint(20, 900) for _ in range(rng.randint(3, 5))]
+            if "empty" in wanted:
+                sizes = [size // 3 if rng.random() < 0.5 else 0 for size in (*sizes, *sizes)]
+            columns = 64 * rng.randint(3, 20)
+        if not any(sizes):
+            continue
+        right = best(found, sizes, columns)
+        picks = {
+            name: min(found, key=lambda each: MISTAKES[name][0](each, sizes, columns)) for name in (*wanted, *later)
+        }
+        wrong = [picks[name] for name in wanted]
+        least = [each for each in found if score(each, sizes, columns)[0] == score(right[0], sizes, columns)[0]]
+        ties = len(least) == len(found) if whole else len(least) == len(right)
+        if ties and len(set(wrong)) == len(wrong) and all((picks[name] in right) == (name in later) for name in picks):
+            return found, sizes, columns
+
+
+def _case(rng, fitting, sizes, columns, K, turned, offsets, likely, target=None, dtype=None) -> Case:
+    """A product, and among the operators that fit it some for another GPU, or other numbers."""
+    rule = fitting[0]
+    name = dtype or str(rule.dtype).removeprefix("torch.")
+    others = rng.sample(BLACKWELL if "90a" in rule.targets else HOPPER, 3)
+    others = [each._replace(**{f: getattr(rule, f) for f in ("dtype", "b_stride", "divisibility")}) for each in others]
+    other = torch.float16 if rule.dtype is torch.bfloat16 else torch.bfloat16
+    more = rng.sample(BLACKWELL if "100f" in rule.targets else HOPPER, 3)
+    others += [each._replace(dtype=other, b_stride=rule.b_stride) for each in more]
+    catalogue = list(fitting)
+    for each in others:
+        catalogue.insert(rng.randint(0, len(catalogue)), each)
+    target = target or rng.choice(rule.targets)
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+
+    def integers(*shape):
+        return torch.randint(-8, 9, shape, generator=generator).to(getattr(torch, name))
+
+    inputs = {
+        "catalogue": [_plain(each) for each in catalogue], "target": target, "sizes": list(sizes),
+        "mat_a": integers(sum(sizes), K), "mat_b": integers(len(sizes), K, columns),
+        "along_k": (rule.b_stride == ALONG_K) != turned, "offsets": offsets,
+    }  # fmt: skip
+    checks = ["target"]
+    if likely:
+        checks += ["reuse" if likely == EQUAL else "waste", "layout", "aligned", "offsets"]
+    label = f"{target}, {name}, groups of {', '.join(map(str, sizes))} rows, N = {columns}, K = {K}"
+    return Case(inputs, checks, {"likely": likely}, label)
+
+
+def _plain(each: Operator) -> list:
+    return [str(part).removeprefix("torch.") if isinstance(part, torch.dtype) else part for part in each]
+
+
+def _operators(catalogue: list) -> list[Operator]:
+    """What `_plain` made plain."""
+    return [
+        Operator(tuple(targets), getattr(torch, dtype), tuple(tile), tuple(cluster), ctas, stages, tuple(b_stride),
+                 divisibility, getattr(torch, offsets))
+        for targets, dtype, tile, cluster, ctas, stages, b_stride, divisibility, offsets in catalogue
+    ]  # fmt: skip
+
+
+def run(answer, inputs: dict, watch) -> object:
+    """Which operator is returned, and how the operands lie that come with it."""
+    catalogue, sizes = _operators(inputs["catalogue"]), inputs["sizes"]
+    mat_b = inputs["mat_b"].clone()
+    mat_b = mat_b.mT.contiguous().mT if inputs["along_k"] else mat_b
+    offs = torch.tensor(list(itertools.accumulate(sizes)), dtype=getattr(torch, inputs["offsets"]))
+    given = inputs["mat_a"].clone(), mat_b, offs
+    value = answer(list(catalogue), inputs["target"], list(sizes), *given)
+    if value is None:
+        return None
+    if type(value) not in (tuple, list) or len(value) != 4:
+        length = f" of {len(value)}" if type(value) in (tuple, list) else ""
+        return {"form": f"a {type(value).__name__}{length}"}
+    at = [i for i, each in enumerate(catalogue) if each is value[0]]
+    operands = [_described(each, was) for each, was in zip(value[1:], given)]
+    return {"at": at[0] if at else None, "kind": type(value[0]).__name__, "operands": operands}
+
+
+def _described(tensor, given: torch.Tensor) -> dict:
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return {"kind": f"{type(tensor).__name__} on {getattr(tensor, 'device', 'the host')}"}
+    shape, stride = list(tensor.shape), list(tensor.stride())
+    span = 1 + sum((extent - 1) * step for extent, step in zip(shape, stride)) if tensor.numel() else 0
+    return {
+        "kind": "Tensor", "shape": shape, "stride": stride, "past": tensor.data_ptr() % ALIGNMENT_BYTES,
+        "flat": torch.as_strided(tensor.detach(), (span,), (1,)).clone(),
+        "kept": tensor.data_ptr() == given.data_ptr() and tensor.stride() == given.stride(),
+    }  # fmt: skip
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Whether there is a better operator, and whether this one takes the operands that it gets."""
+    inputs, value = case.inputs, ran.value
+    catalogue, target, dtype = _operators(inputs["catalogue"]), inputs["target"], inputs["mat_a"].dtype
+    fitting = [each for each in catalogue if target in each.targets and each.dtype == dtype]
+    name = str(dtype).removeprefix("torch.")
+    if value is None:
+        if fitting:
+            there = ", ".join(str(catalogue.index(each)) for each in fitting)
+            text = f"the function returned None; operators {there} are for {target} and {name}: is there a `return`?"
+            yield Finding("*", text)
+        return
+    if "form" in value:
+        text = f"the function must return four things, an operator, mat_a, mat_b and offs; got {value['form'][:40]}"
+        yield Finding("*", text)
+        return
+    if type(value["at"]) is not int:
+        text = f"the first thing returned must be one of the catalogue's operators, got: {value['kind'][:40]}"
+        yield Finding("*", text)
+        return
+    picked = catalogue[value["at"]]
+    if picked not in fitting:
+        yield Finding("target", _not_for(catalogue, picked, fitting, target, name))
+        if not fitting:
+            return
+        for check in {"waste", "reuse"} & set(case.checks):
+            yield Finding(check, "not compared, since the operator is not for this product")
+    else:
+        yield from _compared(case, catalogue, picked, fitting)
+    yield from _operands(inputs, picked, value["operands"])
+
+
+def _named(catalogue: list[Operator], each: Operator) -> str:
+    tile, cluster = "×".join(map(str, each.tile[:2])), "×".join(map(str, each.cluster))
+    pair = ", 2 CTAs to a tile" if each.ctas == 2 else ""
+    return f"operator {catalogue.index(each)} (tile {tile}, cluster {cluster}{pair})"
+
+
+def _not_for(catalogue, picked, fitting, target, name) -> str:
+    wants = f"{' and '.join(picked.targets)}, {str(picked.dtype).removeprefix('torch.')}"
+    text = f"{_named(catalogue, picked)} is for {wants}; the product is for {target}, {name}"
+    if not fitting:
+        text += "\nnobody has an operator for that, and the answer is None"
+        if any(target in each for each in picked.targets):
+            text += f': "{target}" is part of the name {picked.targets[0]}, and another target'
+    return text
+
+
+def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: list[Operator]) -> Iterator[Finding]:
+    """Whether another operator computes less, or fetches less."""
+    sizes, columns = case.inputs["sizes"], case.inputs["mat_b"].shape[2]
+    right = best(fitting, sizes, columns)
+    if picked in right:
+        return
+    rows, across = computed(picked, sizes, columns)
+    least_rows, least_across = computed(right[0], sizes, columns)
+    names = dict.fromkeys((*case.expected["likely"], *MISTAKES))
+    why = [
+        MISTAKES[name][1]
+        for name in names
+        if min(fitting, key=lambda each: MISTAKES[name][0](each, sizes, columns)) == picked
+    ]
+    reason = f"\nit would be the one if {why[0]}" if why else ""
+    down = [block(each) for each in (picked, right[0])]
+    if rows * across == least_rows * least_across:
+        text = (
+            f"{_named(catalogue, picked)} and\n{_named(catalogue, right[0])} both compute {rows} × {across}\n"
+            f"for each element that is fetched, one computes {reuse(*down[0]):.0f} products, the other "
+            f"{reuse(*down[1]):.0f}"
+        )
+        yield Finding("reuse", text + reason)
+        return
+    share = 1 - sum(sizes) * columns / (rows * across)
+    text = (
+        f"{_named(catalogue, picked)} computes {rows} × {across} of C, in blocks of {down[0][0]} × {down[0][1]},\n"
+        f"where there are {sum(sizes)} × {columns}: {share:.0%} for nothing\n{_named(catalogue, right[0])} computes "
+        f"{least_rows} × {least_across}, in blocks of {down[1][0]} × {down[1][1]}"
+    )
+    each = [[rounded(size, unit) for size in sizes] for unit, _ in down]
+    more = max(range(len(sizes)), key=lambda g: each[0][g] - each[1][g])
+    if each[0][more] > each[1][more]:
+        text += f"\nfor group {more}, of {sizes[more]} rows, that is {each[0][more]} rows in place of {each[1][more]}"
+    yield Finding("waste", text + reason, [row_panel(*each, "rows computed for each group; in orange, not the least")])
+    if "reuse" in case.checks:
+        yield Finding("reuse", "not compared, since another operator computes less")
+
+
+def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Finding]:
+    """Whether an operator takes the operands, and whether they are still the same."""
+    mat_a, mat_b = inputs["mat_a"], inputs["mat_b"]
+    for name, given in zip(("mat_a", "mat_b", "offs"), operands):
+        if wrong := _no_tensor(name, given):
+            for check in ("layout", "aligned", "offsets"):
+                yield Finding(check, wrong)
+            return
+    a, b, offs = (torch.as_strided(each["flat"], each["shape"], each["stride"]) for each in operands)
+    short = -mat_a.shape[1] % picked.divisibility
+    as_it_was = short == 0 and (picked.b_stride == ALONG_K) == inputs["along_k"]
+    if wrong := _not_b(mat_b, b) or _lies(picked, operands[1], operands[1]["kept"] or not as_it_was):
+        yield Finding("layout", wrong)
+    if wrong := _unaligned(picked, mat_a, mat_b, a, b, operands, operands[0]["kept"] or short > 0):
+        yield Finding("aligned", wrong)
+    ends = torch.tensor(list(itertools.accumulate(inputs["sizes"])))
+    if offs.dtype != picked.offsets:
+        wants, got = (str(each).removeprefix("torch.") for each in (picked.offsets, offs.dtype))
+        yield Finding("offsets", f"offs must be {wants}, got {got}: such an order finds no operator")
+    elif offs.shape != ends.shape or not torch.equal(offs.long(), ends):
+        yield Finding("offsets", f"offs must still be the groups' ends, {ends.tolist()}, got {offs.tolist()[:8]}")
+
+
+def _no_tensor(name: str, given: dict) -> str | None:
+    """Whether one of the operands cannot be looked at."""
+    if given["kind"] != "Tensor":
+        return f"{name} must be a tensor on the same device, got {str(given['kind'])[:40]}"
+    shape, strides = given["shape"], given["stride"]
+    if math.prod(shape) > given["flat"].numel():
+        return (
+            f"{name} must have memory for each of its elements; got shape {tuple(shape)} with strides {tuple(strides)}"
+        )
+    return None
+
+
+def _not_b(was: torch.Tensor, now: torch.Tensor) -> str | None:
+    """Where mat_b has other numbers than before; it may have more of K."""
+    G, K, N = was.shape
+    if now.dtype != was.dtype or now.dim() != 3 or (now.shape[0], now.shape[2]) != (G, N) or now.shape[1] < K:
+        got = f"{tuple(now.shape)}, {str(now.dtype).removeprefix('torch.')}"
+        text = f"mat_b was (G, K, N) = {(G, K, N)} and must be that, or have more of K; got {got}"
+        turned = now.dim() == 3 and now.shape[1] == N
+        return text + (": .mT alone turns B itself, and the product is another" if turned else "")
+    other = (now[:, :K].double() != was.double()).nonzero()
+    if len(other):
+        g, k, n = other[0].tolist()
+        return (
+            f"mat_b has other numbers than before: in group {g} at ({k}, {n}) there is {float(now[g, k, n]):g}, not "
+            f"{float(was[g, k, n]):g}\nits strides can change without that: turn it, copy it, and turn it back"
+        )
+    return None
+
+
+def _lies(picked: Operator, given: dict, kept: bool) -> str | None:
+    """Whether mat_b has stride 1 where an operator wants it."""
+    along = picked.b_stride.index(1)
+    if given["stride"][along] == 1:
+        return None if kept else "mat_b lies as the operator takes it, and was copied nonetheless"
+    names = ("G", "K", "N")
+    has = [name for name, step in zip(names, given["stride"]) if step == 1]
+    return (
+        f"mat_b must have stride 1 along {names[along]}, where the operator has b_stride {picked.b_stride}; got "
+        f"strides {tuple(given['stride'])}" + (f", 1 along {has[0]}" if has else "")
+    )
+
+
+def _unaligned(picked, mat_a, mat_b, a, b, operands: list, kept: bool) -> str | None:
+    """Whether rows start at multiples of 16 bytes, without gaps, and the product over K is the same."""
+    (total, K), unit = mat_a.shape, picked.divisibility
+    if a.dtype != mat_a.dtype or a.dim() != 2 or a.shape[0] != total:
+        return f"mat_a was {tuple(mat_a.shape)}, {mat_a.dtype}, and may have more of K; got {tuple(a.shape)}, {a.dtype}"
+    if a.shape[1] < K:
+        return f"mat_a has lost columns {a.shape[1]} to {K - 1} of K = {K}: the product is another"
+    other = (a[:, :K].double() != mat_a.double()).nonzero()
+    if len(other):
+        return f"mat_a has other numbers than before, first in row {int(other[0][0])}, column {int(other[0][1])}"
+    if b.dim() != 3 or a.shape[1] != b.shape[1]:
+        return f"mat_a has K = {a.shape[1]}, and mat_b (G, K, N) has shape {tuple(b.shape)}: pad both alike"
+    for name, given in zip(("mat_a", "mat_b"), operands):
+        shape, strides = given["shape"], given["stride"]
+        odd = [step for step in strides if step != 1 and step % unit]
+        if odd:
+            size = unit * mat_a.element_size()
+            return (
+                f"{name}'s strides beside 1 must be multiples of {unit} elements, {size} bytes; got strides "
+                f"{tuple(strides)} for shape {tuple(shape)}: pad K"
+            )
+        if given["past"]:
+            return f"{name} must start at a multiple of {ALIGNMENT_BYTES} bytes, and starts {given['past']} past one"
+        packed = 1
+        for extent, step in sorted(zip(shape, strides), key=lambda each: each[1]):
+            if step != packed:
+                gaps = f"{name} must be packed, without gaps; got shape {tuple(shape)} with strides {tuple(strides)}"
+                return gaps + ": columns of zeros belong to K"
+            packed *= extent
+    if bool((a[:, K:].double() != 0).any()) or bool((b[:, K:].double() != 0).any()):
+        return f"columns {K} to {a.shape[1] - 1} of mat_a, and such rows of mat_b, must be 0: they count in the product"
+    return None if kept else f"K = {K} is a multiple of {unit}, so mat_a can be taken as it is, and it was copied"

@@ -1,0 +1,151 @@
+"""Exercise 09: descriptions of operators, the rule by which one is picked, and rules that others may have in mind."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+ALONG_K, ALONG_N = (0, 1, 0), (0, 0, 1)
+
+
+class Operator(NamedTuple):
+    """What tells operators apart, and what they take.
+
+    Attributes:
+        targets: GPUs that it can be compiled for.
+        dtype: of A, B and C.
+        tile: rows, columns and depth of what one CTA works on at a time, or two together.
+        cluster: CTAs along M and along N that are launched together.
+        ctas: CTAs that share a tile's rows, 1 or 2.
+        stages: blocks in flight; None where that is decided when it is compiled.
+        b_stride: where B (G, K, N) has stride 1: (0, 1, 0) along K, (0, 0, 1) along N.
+        divisibility: elements of which every other stride of A, B and C is a multiple.
+        offsets: dtype of the groups' ends.
+    """
+
+    targets: tuple[str, ...]
+    dtype: torch.dtype
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    ctas: int
+    stages: int | None
+    b_stride: tuple[int, int, int] = ALONG_K
+    divisibility: int = 8
+    offsets: torch.dtype = torch.int32
+
+
+# For Blackwell all of NVIDIA's designs, as lesson 09 finds them. For Hopper the tiles of the course's own kernel, in
+# clusters that lie one way each: the kernel's own lie both ways, and what they compute is no single block.
+HOPPER = [
+    Operator(("90a",), torch.bfloat16, tile, cluster, 1, stages)
+    for tile, stages in (((128, 256, 64), 4), ((128, 192, 64), 4), ((128, 128, 64), 6))
+    for cluster in ((2, 1), (1, 2))
+] + [Operator(("90a",), torch.bfloat16, tile, (1, 1), 1, 4) for tile in ((64, 256, 64), (64, 128, 128))]
+BLACKWELL = [
+    Operator(("100f", "110f"), torch.bfloat16, (*tile, 64), cluster, ctas, None)
+    for ctas, tiles in ((2, ((128, 128), (256, 128), (256, 256))), (1, ((64, 128), (128, 128))))
+    for tile in tiles
+    for cluster in itertools.product((2, 4) if ctas == 2 else (1, 2, 4), (1, 2, 4))
+]
+
+
+def block(each: Operator) -> tuple[int, int]:
+    """Rows and columns of C that a cluster works on at a time."""
+    return each.tile[0] // each.ctas * each.cluster[0], each.tile[1] * each.cluster[1]
+
+
+def rounded(extent: int, unit: int) -> int:
+    """The least multiple of a unit that is not less."""
+    return -(-extent // unit) * unit
+
+
+def computed(each: Operator, sizes: Sequence[int], columns: int) -> tuple[int, int]:
+    """Rows, of all groups together, and columns that are computed for C."""
+    down, across = block(each)
+    return sum(rounded(size, down) for size in sizes), rounded(columns, across)
+
+
+def reuse(down: int, across: int) -> float:
+    """Products per element that is fetched for a block."""
+    return down * across / (down + across)
+
+
+def score(each: Operator, sizes: Sequence[int], columns: int) -> tuple[int, float]:
+    """What the best operator has least of: elements that are computed; where they are equal, what is fetched."""
+    rows, across = computed(each, sizes, columns)
+    return rows * across, -reuse(*block(each))
+
+
+def _by(block_of: Callable[[Operator], tuple[int, int]]) -> Callable:
+    """The rule, with another idea of what is worked on at a time."""
+
+    def key(each, sizes, columns):
+        down, across = block_of(each)
+        area = sum(rounded(size, down) for size in sizes) * rounded(columns, across)
+        return area, -reuse(down, across)
+
+    return key
+
+
+def _clusters(each, sizes, columns):
+    down, across = block(each)
+    return sum(-(-size // down) for size in sizes) * -(-columns // across), -reuse(down, across)
+
+
+def _at_least_one(each, sizes, columns):
+    return score(each, [max(size, 1) for size in sizes], columns)
+
+
+def _area_of(each, sizes, columns):
+    down, across = block(each)
+    return score(each, sizes, columns)[0], -down * across
+
+
+# What somebody may have compared instead, least first, and how that reads after "it would be the one if".
+MISTAKES: dict[str, tuple[Callable, str]] = {
+    "first": (lambda each, sizes, columns: 0, "the first that fits were taken, whatever it computes"),
+    "total": (
+        lambda each, sizes, columns: score(each, [sum(sizes)], columns),
+        "rows were rounded up all together, and not group by group",
+    ),
+    "fetched": (
+        lambda each, sizes, columns: -reuse(*block(each)),
+        "only products per element counted, and not what is computed",
+    ),
+    "tile": (
+        _by(lambda each: each.tile[:2]),
+        "rows and columns were rounded up to tiles: what is launched is a cluster, all of it",
+    ),
+    "pair": (
+        _by(lambda each: (each.tile[0] * each.cluster[0], each.tile[1] * each.cluster[1])),
+        "every CTA had a tile's rows; where two share a tile, each has half of them",
+    ),
+    "exchanged": (
+        _by(lambda each: (each.tile[0] // each.ctas * each.cluster[1], each.tile[1] * each.cluster[0])),
+        "a cluster's CTAs along M lay along N",
+    ),
+    "columns": (
+        lambda each, sizes, columns: (computed(each, sizes, columns)[0], -reuse(*block(each))),
+        "only rows were rounded up, and not columns",
+    ),
+    "clusters": (_clusters, "clusters were counted, and not what they compute: a larger one takes longer"),
+    "empty": (_at_least_one, "a group without rows had a cluster, too"),
+    "area": (_area_of, "a block's size decided: what it fetches is rows plus columns, so its shape counts"),
+    "small": (
+        lambda each, sizes, columns: (score(each, sizes, columns)[0], reuse(*block(each))),
+        "the smallest block were best",
+    ),
+    "alone": (
+        lambda each, sizes, columns: (each.ctas, *score(each, sizes, columns)),
+        "operators whose CTAs work in pairs were left out",
+    ),
+}
+
+
+def best(found: Sequence[Operator], sizes: Sequence[int], columns: int) -> list[Operator]:
+    """Those of some operators that compute least, and of these those that fetch least."""
+    least = min(score(each, sizes, columns) for each in found)
+    return [each for each in found if score(each, sizes, columns) == least]

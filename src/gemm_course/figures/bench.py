@@ -1,0 +1,209 @@
+"""Measured rates of grouped products: every provider against the ceiling, and every row under the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, WIDTH, ink_on, styled
+
+__all__ = ["against_peers", "ceiling", "roofline"]
+
+_PASSES = {"forward": "forward", "called": "forward, as called", "dA": "gradient of A", "dB": "gradient of B"}
+_PEERS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[4], GREY)  # ours has the first colour of the palette, or its reds
+
+
+def _colors(results: Mapping) -> dict[str, str]:
+    """Each provider's colour: the same in every figure of one record."""
+    ours, peers = iter((BLUE, RED)), iter(_PEERS)
+    return {
+        name: next(ours if about["role"] == "ours" else peers, BLACK)
+        for name, about in results["providers"].items()
+        if about["role"] != "ceiling" and "absent" not in about
+    }
+
+
+def _with_times(results: Mapping, of: str) -> dict[str, Mapping]:
+    if of not in _PASSES:
+        raise ValueError(f"of must be one of {', '.join(_PASSES)}, got {of!r}")
+    rows = {name: entry for name, entry in results["rows"].items() if entry["rate"].get(of)}
+    if not rows:
+        raise ValueError(f"results must have measured rows of the pass {of!r}, and have none")
+    return rows
+
+
+def ceiling(results: Mapping, row: str, of: str = "forward") -> float | None:
+    """The rate that a row could reach at best.
+
+    Args:
+        results: of `bench.grouped.measure`, or its record.
+        row: name of a row.
+        of: a pass; "called" has the ceiling of "forward".
+
+    Returns:
+        A dense product of the same size in TFLOP/s where arithmetic bounds the row, a copy's TB/s where memory does;
+        None where the dense product was not measured.
+    """
+    entry = results["rows"][row]
+    if entry["kind"] == "memory":
+        return results["copy_tb_s"]
+    dense = [name for name, about in results["providers"].items() if about["role"] == "ceiling"]
+    rate = entry["rate"].get("forward" if of == "called" else of, {})
+    return next((rate[name] for name in dense if name in rate), None)
+
+
+@styled()
+def against_peers(results: Mapping, of: str = "forward") -> Figure:
+    """Draw each row's rates as bars, as shares of the ceiling, with the rates written on them.
+
+    Args:
+        results: of `bench.grouped.measure`, or its record.
+        of: the pass.
+
+    Returns:
+        A figure; 100 % is `ceiling`, and where that was not measured, the fastest provider of the row.
+
+    Raises:
+        ValueError: an unknown pass, or one that no row was measured on.
+    """
+    rows, colors = _with_times(results, of), _colors(results)
+    shown = [p for p in colors if any(p in entry["rate"][of] for entry in rows.values())]
+    # Two columns, filled like those of a newspaper.
+    names = [name for name, entry in rows.items() if any(p in entry["rate"][of] for p in shown)]
+    half = len(names) if len(names) < 5 else -(-len(names) // 2)
+    columns = [names[:half], names[half:]] if half < len(names) else [names]
+    slots = max(sum(len(_shares(results, name, of, shown)) + 2 for name in column) for column in columns)
+    figure = Figure(figsize=(WIDTH, 0.165 * slots + 1.1))
+    panels = figure.subplots(1, len(columns), squeeze=False, sharex=True)[0]
+    for axes, column in zip(panels, columns):
+        at = 0.0
+        for name in column:
+            entry, shares = rows[name], _shares(results, name, of, shown)
+            digits = 0 if entry["kind"] == "compute" else 2
+            best = max(entry["rate"][of][p] for p in shares)
+            text = f"{entry['title']}:  {_ceiling_text(entry, ceiling(results, name, of), best, digits)}"
+            axes.text(0, at, text, fontsize=8, color=BLACK, va="center")
+            for provider, share in shares.items():
+                at += 1
+                value, color = entry["rate"][of][provider], colors[provider]
+                axes.barh(at, share, height=0.88, color=color)
+                bold = "bold" if value == best else "normal"
+                inside = share > 0.15  # a shorter bar has no room for its number
+                axes.text(share - 0.01 if inside else share + 0.01, at, f"{value:.{digits}f}", fontsize=7,
+                          ha="right" if inside else "left", va="center_baseline", fontweight=bold,
+                          color=ink_on(color) if inside else BLACK)  # fmt: skip
+            at += 2
+        axes.axvline(1.0, color=BLACK, linewidth=1.0, zorder=0.5)
+        axes.set_ylim(slots - 1, -1)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+    handles = [panels[0].barh([0], [0], color=colors[name]) for name in shown]
+    labels = [results["providers"][name]["label"] for name in shown]
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=9)
+    what = "share of the ceiling; on the bars TFLOP/s or TB/s, each row's fastest in bold"
+    figure.supxlabel(f"{_PASSES[of]}: {what}", fontsize=9)
+    return figure
+
+
+def _shares(results: Mapping, row: str, of: str, names: Sequence[str]) -> dict[str, float]:
+    """Provider → its share of the row's ceiling, or of its fastest provider where none was measured."""
+    rate = results["rows"][row]["rate"][of]
+    rate = {name: rate[name] for name in names if name in rate}
+    top = ceiling(results, row, of) or max(rate.values(), default=1.0)
+    return {name: value / top for name, value in rate.items()}
+
+
+def _ceiling_text(entry: Mapping, top: float | None, best: float, digits: int) -> str:
+    if top is None:
+        return f"no ceiling measured: 100% is {best:.{digits}f} {entry['unit']}"
+    what = "dense" if entry["kind"] == "compute" else "copy"
+    return f"{what} {top:.{digits}f} {entry['unit']}"
+
+
+@styled()
+def roofline(results: Mapping, of: str = "forward", provider: str | None = None) -> Figure:
+    """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
+
+    Args:
+        results: of `bench.grouped.measure`, or its record.
+        of: the pass.
+        provider: whose points are filled and numbered; None takes the first of ours. The peers' are small.
+
+    Returns:
+        A figure with logarithmic axes: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part
+        the fastest dense product, or the fastest of all where no dense product was measured.
+
+    Raises:
+        ValueError: an unknown pass, one that no row was measured on, or a provider without times there.
+    """
+    rows, colors = _with_times(results, of), _colors(results)
+    provider = provider or next(
+        (name for name, about in results["providers"].items() if about["role"] == "ours" and name in colors),
+        next(iter(colors)),
+    )
+    points = {
+        name: (entry["flops"] / entry["bytes"][of], {p: entry["flops"] / us["median_us"] / 1e6 for p, us in times})
+        for name, entry in rows.items()
+        if (times := [(p, us) for p, us in entry["us"][of].items() if p in colors])
+    }
+    if not any(provider in rates for _, rates in points.values()):
+        raise ValueError(f"provider must have times of the pass {of!r}, {provider!r} has none")
+    bandwidth = results["copy_tb_s"]
+    peaks = [top for name in rows if rows[name]["kind"] == "compute" and (top := ceiling(results, name, of))]
+    peak = max(peaks, default=max(max(rates.values()) for _, rates in points.values()))
+
+    figure = Figure(figsize=(WIDTH, 5.0))
+    axes, key = figure.subplots(1, 2, width_ratios=(2.2, 1))
+    ridge = peak / bandwidth
+    low = min(*(x for x, _ in points.values()), ridge / 20) / 2  # both parts of the roof are always seen
+    high = max(*(x for x, _ in points.values()), ridge) * 2
+    axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=BLACK, linewidth=1.4)
+    axes.fill_between([low, ridge, high], [low * bandwidth, peak, peak], 0.01, color=FAINT, alpha=0.35, linewidth=0)
+    above = {"fontsize": 9, "color": BLACK, "ha": "right", "va": "bottom"}
+    axes.text(ridge / 8, ridge / 8 * bandwidth * 1.1, f"a copy: {bandwidth:.2f} TB/s", **above)
+    axes.text(ridge / 1.1, peak, f"{'dense' if peaks else 'fastest'}: {peak:.0f} TFLOP/s", **above)
+    numbers_at = _spread({name: x for name, (x, _) in points.items()}, (low, high))
+    lowest, listed = peak, []
+    for number, (name, (x, rates)) in enumerate(points.items(), 1):
+        for other, rate in rates.items():
+            lowest = min(lowest, rate)
+            if other != provider:
+                axes.plot([x], [rate], "o", markersize=4, color=colors[other], alpha=0.8, zorder=2)
+        if provider in rates:
+            axes.plot([x], [rates[provider]], "o", markersize=9, color=colors[provider], zorder=3)
+            axes.annotate(
+                str(number), (x, rates[provider]), xytext=(numbers_at[name], peak * 1.75), textcoords="data",
+                ha="center", va="center", fontsize=9, color=colors[provider], fontweight="bold",
+                arrowprops={"arrowstyle": "-", "color": colors[provider], "linewidth": 0.5, "alpha": 0.6},
+            )  # fmt: skip
+        share = f"{rates[provider] / min(peak, x * bandwidth):.0%}" if provider in rates else "–"
+        listed.append(f"{number}  {rows[name]['title']}: {share}")
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(lowest / 2, peak * 2.3))
+    axes.set(xlabel="FLOP per byte that must move", ylabel="TFLOP/s", title=_PASSES[of])
+    for axis, (first, last) in ((axes.xaxis, (low, high)), (axes.yaxis, (lowest / 2, peak * 2.3))):
+        ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if first <= t <= last]
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    key.axis("off")
+    key.text(0, 1, "share of the roof\n\n" + "\n".join(listed), va="top", fontsize=7.5, color=BLACK,
+             transform=key.transAxes, linespacing=1.7)  # fmt: skip
+    for i, name in enumerate(n for n in colors if any(n in rates for _, rates in points.values())):
+        mark = "●" if name == provider else "•"
+        key.text(0, 0.16 - 0.05 * i, f"{mark} {results['providers'][name]['label']}", fontsize=9,
+                 color=colors[name], transform=key.transAxes)  # fmt: skip
+    return figure
+
+
+def _spread(at: Mapping[str, float], limits: tuple[float, float]) -> dict[str, float]:
+    """Places on a logarithmic axis near those wanted, in the same order, with room for a number at each."""
+    gap = (limits[1] / limits[0]) ** (1 / 28)  # 28 two-digit numbers fit beside each other
+    places: dict[str, float] = {}
+    free = limits[1] / gap
+    for name in sorted(at, key=at.get, reverse=True):  # from the right, where rows crowd
+        places[name] = free = min(at[name], free)
+        free /= gap
+    return places

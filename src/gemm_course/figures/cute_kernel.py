@@ -1,0 +1,257 @@
+"""The Hopper kernel in three pictures: its warps' roles, its ring of stages, its two schedules.
+
+Times come from a small model (`simulate`), sizes from the configuration; nothing in here was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS, PINGPONG, WARP_GROUP, CuteConfig
+from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, WIDTH, color_of, ink_on, styled
+
+__all__ = ["Step", "Store", "busy", "ring", "roles", "simulate", "turns"]
+
+_REGISTERS = 64 * 1024  # of an SM
+_CONSUMERS = (ORANGE, GREEN)
+
+
+@styled()
+def roles(configs: Sequence[CuteConfig], loading: int, multiplying: int) -> Figure:
+    """Draw a CTA's three warp groups with the registers of their threads, and the rows of C that each one computes.
+
+    Args:
+        configs: a row of the figure for each.
+        loading, multiplying: registers of a thread of the first warp group, and of the other two.
+
+    Returns:
+        A figure: areas are registers, the full parts of the columns are sums; tiles of C to one scale.
+    """
+    figure = Figure(figsize=(WIDTH, 2.75 * len(configs)))
+    panels = figure.subplots(len(configs), 2, squeeze=False, width_ratios=(1.6, 1))
+    across = max((3 - config.sharing_groups) * config.tile_n for config in configs)
+    high = max(config.tile_m for config in configs)
+    for (left, right), config in zip(panels, configs):
+        _registers(left, config, loading, multiplying)
+        for tile in range(3 - config.sharing_groups):
+            for i in range(config.tile_m // MMA_ROWS):
+                group = i % 2 if config.schedule == COOPERATIVE else tile
+                box = Rectangle(
+                    (tile * (config.tile_n + 12), i * MMA_ROWS), config.tile_n, MMA_ROWS,
+                    fc=_CONSUMERS[group], ec="white", lw=1, gid=f"rows of {group + 1}",
+                )  # fmt: skip
+                right.add_patch(box)
+        what = f"one tile, {MMA_ROWS} rows for each" if config.schedule == COOPERATIVE else "a tile each"
+        right.set_title(f"{what}: {config.tile_m} × {config.tile_n} of C", fontsize=10)
+        right.set_xlim(-4, across + 16)
+        right.set_ylim(high + 4, -4)
+        right.set_aspect("equal")
+        right.set_axis_off()
+    return figure
+
+
+def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None:
+    sums = config.tile_m * config.tile_n // (WARP_GROUP * config.sharing_groups)
+    columns = ((BLUE, loading, 0), *((color, multiplying, sums) for color in _CONSUMERS))
+    for group, (color, registers, full) in enumerate(columns):
+        x = group * (WARP_GROUP + 12)
+        axes.add_patch(Rectangle((x, 0), WARP_GROUP, registers, fc=color, alpha=0.35, gid="registers"))
+        if full:
+            axes.add_patch(Rectangle((x, 0), WARP_GROUP, full, fc=color, gid="sums"))
+            text = f"{full} of a thread's {registers}\nare sums"
+            axes.text(x + WARP_GROUP / 2, full / 2, text, ha="center", va="center", fontsize=9, color=ink_on(color))
+        else:
+            axes.text(x + WARP_GROUP / 2, registers / 2, str(registers), ha="center", va="center", fontsize=9)
+    for words, x, width in (("loads", 0, 32), ("write zeros", 32, 96)):
+        axes.text(x + width / 2, loading + 6, words, ha="center", va="bottom", fontsize=8, color=BLACK)
+    axes.plot([32, 32], [0, loading], color="white", lw=1.5)
+    share = _REGISTERS // (len(columns) * WARP_GROUP) // 8 * 8
+    end = 3 * WARP_GROUP + 24
+    axes.plot([0, end], [share, share], color=BLACK, lw=1.2, ls="--", gid="share")
+    axes.text(0, share + 4, f"an equal share: {share}", fontsize=8, va="bottom", color=BLACK)
+    names = ["1 warp and 3 warps", *["warp group: multiply, store"] * 2]
+    axes.set_xticks([i * (WARP_GROUP + 12) + WARP_GROUP / 2 for i in range(3)], names, fontsize=8.5, color=BLACK)
+    axes.tick_params(length=0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, 1.08 * max(multiplying, sums))
+    name = {PINGPONG: "ping-pong"}.get(config.schedule, config.schedule)
+    axes.set_title(f"{name}: registers of a CTA's 3 × {WARP_GROUP} threads", fontsize=10)
+
+
+class Step(NamedTuple):
+    """A block of A and one of B on their way through a stage.
+
+    Attributes:
+        tile, block: which; blocks are counted along K.
+        stage: of the ring.
+        asked: when the stage was free and the copies were started.
+        full: when the bytes had arrived.
+        start, end: of the product.
+        free: when the warp groups gave the stage back.
+    """
+
+    tile: int
+    block: int
+    stage: int
+    asked: float
+    full: float
+    start: float
+    end: float
+    free: float
+
+
+class Store(NamedTuple):
+    """A tile on its way to C: by one warp group, counted from 0, or by both where ``group`` is None."""
+
+    tile: int
+    group: int | None
+    start: float
+    end: float
+
+
+def simulate(
+    config: CuteConfig, tiles: int, blocks: int, *, copy: float = 2.5, multiply: float = 1.0, store: float = 4.0
+) -> tuple[list[Step], list[Store]]:
+    """A model of one CTA: one warp loads ahead as far as stages are free, tensor cores multiply in order.
+
+    A stage is given back when its product is done and the next one of the tile has been issued, as in the kernel. The
+    tensor cores do one product at a time, whoever issued it.
+
+    Args:
+        config: its stages and its schedule are looked at.
+        tiles: of the CTA, in order.
+        blocks: of K in each tile.
+        copy, multiply, store: time until a copy arrives, of a block's product, and of a tile's store by one warp group;
+            two that share a tile take half as long.
+
+    Returns:
+        Steps and stores in the order of their starts, in the same unit of time as the arguments.
+
+    Raises:
+        ValueError: one stage, which would wait for itself.
+    """
+    if config.stages < 2:
+        raise ValueError(f"config must have at least 2 stages: one is given back after the next, got {config.stages}")
+    shared = config.schedule == COOPERATIVE
+    free = [0.0] * config.stages
+    steps: list[Step] = []
+    stores: list[Store] = []
+    ready = [0.0, 0.0]  # when the warp groups of this tile have stored their last one
+    done = 0.0
+    for tile in range(tiles):
+        group = 0 if shared else tile % 2
+        for block in range(blocks):
+            stage = len(steps) % config.stages
+            asked = free[stage]  # later than the one before: stages are given back in order
+            start = max(asked + copy, done, ready[group])
+            if block:
+                steps[-1] = steps[-1]._replace(free=start)
+                free[steps[-1].stage] = start
+            done = start + multiply
+            steps.append(Step(tile, block, stage, asked, asked + copy, start, done, done))
+            free[stage] = done
+        ready[group] = done + (store / 2 if shared else store)
+        stores.append(Store(tile, None if shared else group, done, ready[group]))
+    return steps, stores
+
+
+def busy(steps: Sequence[Step]) -> float:
+    """Share of the time in which the tensor cores multiply, from the first product's start to the last one's end."""
+    return sum(step.end - step.start for step in steps) / (steps[-1].end - steps[0].start)
+
+
+@styled()
+def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
+    """Draw what `simulate` returned as the life of every stage: empty, on its way, full, multiplied, given back.
+
+    Args:
+        runs: steps and stores by name, of one schedule.
+
+    Returns:
+        A figure with a panel for each, to one scale of time; a line for each stage, and one for the warp groups.
+    """
+    lines = [max(step.stage for step in steps) + 2 for steps, _ in runs.values()]
+    last = max(store.end for _, stores in runs.values() for store in stores)
+    figure = Figure(figsize=(WIDTH, 0.36 * sum(lines) + 0.45 * len(runs) + 0.7))
+    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True, height_ratios=lines)[:, 0]
+    for axes, (name, (steps, stores)), count in zip(panels, runs.items(), lines):
+        for step in steps:
+            parts = (("on its way", step.asked, step.full, SKY), ("full", step.full, step.start, BLUE),
+                     ("multiplied", step.start, step.end, GREEN), ("kept", step.end, step.free, GREEN))  # fmt: skip
+            for kind, start, end, color in parts:
+                if end > start:
+                    alpha = {"on its way": 0.45, "kept": 0.35}.get(kind, 1.0)
+                    box = Rectangle((start, step.stage), end - start, 0.82, fc=color, alpha=alpha, ec="none", gid=kind)
+                    axes.add_patch(box)
+            middle = (step.start + step.end) / 2
+            axes.text(middle, step.stage + 0.41, str(step.block), ha="center", va="center_baseline", fontsize=8,
+                      color=ink_on(GREEN))  # fmt: skip
+            axes.add_patch(Rectangle((step.start, count - 0.85), step.end - step.start, 0.82, fc=GREEN, gid="product"))
+            axes.plot(step.full, step.stage + 0.08, marker="v", color=BLACK, markersize=4, gid="full barrier")
+            axes.plot(step.free, step.stage + 0.08, marker="v", mfc="white", mec=BLACK, markersize=4, zorder=3,
+                      gid="empty barrier")  # fmt: skip
+        for store in stores:
+            width = store.end - store.start
+            axes.add_patch(Rectangle((store.start, count - 0.85), width, 0.82, fc=ORANGE, gid="store"))
+            axes.text(store.start + width / 2, count - 0.44, "store", ha="center", va="center_baseline", fontsize=8)
+        stages = [f"stage {i}" for i in range(count - 1)]
+        axes.set_yticks([i + 0.41 for i in range(count - 1)] + [count - 0.44], [*stages, "warp groups"], fontsize=8.5)
+        axes.set_ylim(count + 0.05, -0.1)
+        axes.set_xlim(0, last + 0.3)
+        axes.tick_params(left=False, labelcolor=BLACK)
+        axes.spines["left"].set_visible(False)
+        axes.set_title(f"{name}: the last tile is stored after {stores[-1].end:g}", fontsize=10)
+    panels[-1].set_xlabel("time (the product of one block = 1)", fontsize=9, color=GREY)
+    handles = [Rectangle((0, 0), 1, 1, fc=color, alpha=alpha) for color, alpha in
+               ((SKY, 0.45), (BLUE, 1), (GREEN, 1), (GREEN, 0.35))]  # fmt: skip
+    marks = [panels[0].plot([], [], marker="v", ls="", mfc=fill, mec=BLACK, ms=4)[0] for fill in (BLACK, "white")]
+    words = ["on its way", "full, waits", "multiplied", "kept", "“full” is reported", "“empty” is reported"]
+    figure.legend([*handles, *marks], words, loc="outside upper left", ncols=6, fontsize=8.5, columnspacing=1.2)
+    return figure
+
+
+@styled()
+def turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
+    """Draw what `simulate` returned as the day of two warp groups, and of the tensor cores that they share.
+
+    Args:
+        runs: steps and stores by name.
+
+    Returns:
+        A figure with a panel for each, to one scale; a tile has one colour, paler while it is stored. The titles say
+        how much of the time the tensor cores multiply.
+    """
+    last = max(store.end for _, stores in runs.values() for store in stores)
+    figure = Figure(figsize=(WIDTH, 1.6 * len(runs) + 0.3))
+    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, (name, (steps, stores)) in zip(panels, runs.items()):
+        for store in stores:
+            groups = (0, 1) if store.group is None else (store.group,)
+            mine = [step for step in steps if step.tile == store.tile]
+            color = color_of(store.tile)
+            for step in mine:
+                axes.add_patch(Rectangle((step.start, 2.2), step.end - step.start, 0.9, fc=color, gid="product"))
+            for group in groups:
+                y, start, end = 1.0 * group, mine[0].start, mine[-1].end
+                axes.add_patch(Rectangle((start, y), end - start, 0.9, fc=color, gid=f"multiplies {group + 1}"))
+                axes.text((start + end) / 2, y + 0.45, f"tile {store.tile}", ha="center", va="center", fontsize=8.5,
+                          color=ink_on(color))  # fmt: skip
+                axes.add_patch(
+                    Rectangle((store.start, y), store.end - store.start, 0.9, fc=color, alpha=0.35, gid="store")
+                )
+                if store.end - store.start > 0.035 * last:  # else there is no room for the word
+                    axes.text((store.start + store.end) / 2, y + 0.45, "store", ha="center", va="center", fontsize=7.5)
+        axes.set_yticks([0.45, 1.45, 2.65], ["warp group 1", "warp group 2", "tensor cores"], fontsize=9)
+        axes.set_ylim(3.2, -0.1)
+        axes.set_xlim(0, last + 0.3)
+        axes.tick_params(left=False, labelcolor=BLACK)
+        axes.spines["left"].set_visible(False)
+        axes.set_title(f"{name}: the tensor cores multiply {busy(steps):.0%} of the time", fontsize=10)
+    panels[-1].set_xlabel("time (the product of one block = 1)", fontsize=9, color=GREY)
+    return figure

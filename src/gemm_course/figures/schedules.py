@@ -1,0 +1,213 @@
+"""Figures about schedules besides the timelines: waves, reuse of operands, memory traffic, and model against record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_kernels.schedule import tiles
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, WIDTH, styled
+
+__all__ = ["model_against_record", "panels_of", "tile_times", "traffic", "waves", "working_set"]
+
+
+@styled()
+def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figure:
+    """Draw the best utilisation that equal tiles allow, over their number.
+
+    Args:
+        programs: how many programs share the tiles.
+        marks: numbers of tiles to mark and label.
+        longest: how many waves the axis holds.
+
+    Returns:
+        The figure: tiles / (waves x programs), a saw-tooth.
+    """
+    counts = list(range(1, longest * programs + 1))
+    best = [count / (-(-count // programs) * programs) for count in counts]
+    figure = Figure(figsize=(WIDTH, 2.4))
+    ax = figure.subplots()
+    ax.plot(counts, best, color=BLUE, lw=1.2)
+    for count in marks:
+        share = count / (-(-count // programs) * programs)
+        ax.plot([count], [share], "o", color=ORANGE, ms=6)
+        # Above the teeth, where no line is; towards the nearer side of a full wave, so that neighbours part.
+        left = count % programs > programs / 2
+        ax.plot([count, count], [share, 1.1], color=ORANGE, lw=0.8, zorder=1)
+        ax.text(count, 1.12, f"{count} tiles: {share:.0%}", fontsize=9, ha="right" if left else "left")
+    for wave in range(1, longest + 1):
+        ax.axvline(wave * programs, color=FAINT, lw=0.8, zorder=0)
+    ax.set_xticks([wave * programs for wave in range(longest + 1)])
+    ax.set_xlim(0, longest * programs * 1.02)
+    ax.set_ylim(0, 1.28)
+    ax.set_yticks([0, 0.5, 1], ["0", "50%", "100%"])
+    ax.set_xlabel(f"tiles of equal cost on {programs} programs")
+    ax.set_title("Best possible utilisation: a wave that is not full costs as much as a full one")
+    return figure
+
+
+def panels_of(problem: Sequence[int], block: Sequence[int], programs: int, group_m: int) -> tuple[int, int]:
+    """Count the operand panels that the first wave of one problem reads.
+
+    Args:
+        problem: (M, N, K).
+        block: (BLOCK_M, BLOCK_N, ...).
+        programs: tiles in the wave.
+        group_m: tile rows per strip of the order.
+
+    Returns:
+        (row panels of A, column panels of B).
+    """
+    first = tiles([problem], block[0], block[1], group_m)[:programs]
+    return len({tile.m for tile in first}), len({tile.n for tile in first})
+
+
+@styled()
+def working_set(problem: Sequence[int], block: Sequence[int], programs: int, group_ms: Sequence[int]) -> Figure:
+    """Draw which tiles of one problem run first, and which panels of A and B they read.
+
+    Args:
+        problem: (M, N, K).
+        block: (BLOCK_M, BLOCK_N, ...).
+        programs: tiles in the first wave.
+        group_ms: strip heights, one panel of the figure each.
+
+    Returns:
+        The figure. Rows of A that are read are marked on the left of the result's tiles, columns of B above them.
+    """
+    figure = Figure(figsize=(WIDTH, 3.5))
+    axes = figure.subplots(1, len(group_ms), squeeze=False)[0]
+    rows, cols = -(-problem[0] // block[0]), -(-problem[1] // block[1])
+    high, wide = block[0] / block[1], 1.0  # in units of BLOCK_N, so that tiles keep their shape
+    margin = 0.06 * cols * wide
+    for ax, group_m in zip(axes, group_ms, strict=True):
+        first = tiles([problem], block[0], block[1], group_m)[:programs]
+        used_m, used_n = sorted({tile.m for tile in first}), sorted({tile.n for tile in first})
+        ax.add_patch(Rectangle((0, 0), cols * wide, rows * high, facecolor="white", edgecolor=GREY, lw=0.8))
+        for name, color, boxes in (
+            ("C", BLUE, [Rectangle((tile.n * wide, tile.m * high), wide, high) for tile in first]),
+            ("A", ORANGE, [Rectangle((-margin * 1.3, m * high), margin, high) for m in used_m]),
+            ("B", GREEN, [Rectangle((n * wide, -margin * 1.3), wide, margin) for n in used_n]),
+        ):
+            ax.add_collection(PatchCollection(boxes, facecolor=color, edgecolor="white", lw=0.3, label=name))
+        read = (len(used_m) * block[0] + len(used_n) * block[1]) * problem[2] * 2
+        ax.text(-margin * 2.6, -margin * 3.4, f"group_m = {group_m}: {read / 2**20:.0f} MiB of A and B\n"
+                f"{len(used_m)} row panels, {len(used_n)} column panels", fontsize=9, va="bottom")  # fmt: skip
+        ax.text(-margin * 1.7, len(used_m) * high / 2, "A", color=ORANGE, ha="right", va="center", weight="bold")
+        ax.text(len(used_n) * wide / 2, -margin * 1.5, "B", color=GREEN, ha="center", va="bottom", weight="bold")
+        ax.set_xlim(-margin * 3, cols * wide * 1.02)
+        ax.set_ylim(rows * high * 1.02, -margin * 6)
+        ax.set_aspect("equal")
+        ax.axis("off")
+    return figure
+
+
+@styled()
+def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title: str = "") -> Figure:
+    """Draw bytes read from memory, several estimates or measurements per row.
+
+    Args:
+        rows: row label → name → bytes; the same names in every row.
+        compulsory: bytes that any order must read, drawn as a line.
+        title: over the figure.
+
+    Returns:
+        The figure: bars in MB, each labelled with its value; the last name is drawn in the darkest colour.
+    """
+    names = list(next(iter(rows.values())))
+    colors = dict(zip(names, (FAINT, "#BBBBBB", BLUE)[-len(names) :], strict=True))
+    figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.8))
+    ax = figure.subplots()
+    step = 0.8 / len(names)
+    for row, values in enumerate(rows.values()):
+        for position, name in enumerate(names):
+            at = row - 0.4 + (position + 0.5) * step
+            size = values[name] / 1e6
+            ax.barh(at, size, height=step * 0.92, color=colors[name])
+            ax.text(size, at, f" {size:,.0f}   {name}", va="center", fontsize=8, color=BLACK)
+    ax.axvline(compulsory / 1e6, color=BLACK, lw=1, ls="--")
+    ax.text(compulsory / 1e6, -0.52, " every operand once", fontsize=8, va="bottom")
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_ylim(len(rows) - 0.5, -0.75)
+    ax.set_xlim(0, max(max(values.values()) for values in rows.values()) / 1e6 * 1.25)
+    ax.set_xlabel("MB read from memory")
+    if title:
+        ax.set_title(title)
+    return figure
+
+
+@styled()
+def model_against_record(
+    rows: Mapping[str, tuple[float, ...]], names: Sequence[str] = ("model", "H200"), *, title: str = ""
+) -> Figure:
+    """Draw pairs of times as dots joined by a line, a row each.
+
+    Args:
+        rows: row label → one time per name, in microseconds.
+        names: what the times are; at most three. The last is drawn as the filled, truest one.
+        title: over the figure.
+
+    Returns:
+        The figure, with its time axis from 0.
+
+    Raises:
+        ValueError: a row that has not one time per name.
+    """
+    figure = Figure(figsize=(WIDTH, 0.26 * len(rows) + 1.0))
+    ax = figure.subplots()
+    styles = ((GREY, "o", "white"), (PINK, "s", "white"), (BLUE, "o", BLUE))[-len(names) :] if len(names) == 3 else (
+        (GREY, "o", "white"), (BLUE, "o", BLUE))  # fmt: skip
+    for row, (label, times) in enumerate(rows.items()):
+        if len(times) != len(names):
+            raise ValueError(f"rows[{label!r}] is {times}; want {len(names)} times, for {', '.join(names)}")
+        ax.plot([min(times), max(times)], [row, row], color=FAINT, lw=3, zorder=1)
+        for time, name, (color, marker, face) in zip(times, names, styles):
+            ax.plot([time], [row], marker, ms=7, markeredgecolor=color, markerfacecolor=face, zorder=2,
+                    label=name if row == 0 else "_")  # fmt: skip
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(0, max(max(times) for times in rows.values()) * 1.05)
+    ax.grid(axis="x", color=FAINT, lw=0.6)
+    ax.set_axisbelow(True)
+    ax.set_xlabel("µs")
+    ax.legend(loc="upper right", fontsize=9, frameon=True, edgecolor="none")
+    if title:
+        ax.set_title(title)
+    return figure
+
+
+@styled()
+def tile_times(
+    recorded: Sequence[tuple[int, float]], lines: Mapping[str, tuple[float, float]], *, title: str = ""
+) -> Figure:
+    """Draw how long recorded tiles took over their length, and models as straight lines.
+
+    Args:
+        recorded: (steps of BLOCK_K, microseconds) of each tile.
+        lines: name → (microseconds per tile, microseconds per step).
+        title: over the figure.
+
+    Returns:
+        The figure.
+    """
+    figure = Figure(figsize=(WIDTH, 2.8))
+    ax = figure.subplots()
+    # Tiles of one problem all have the same length: spread them a little, always in the same way.
+    xs = [steps + (i * 0.618 % 1 - 0.5) * 0.8 for i, (steps, _) in enumerate(recorded)]
+    ax.plot(xs, [us for _, us in recorded], ".", ms=3, color=BLUE, alpha=0.5, mew=0, label="recorded")
+    longest = max(steps for steps, _ in recorded)
+    for (name, (fixed, per_step)), color in zip(lines.items(), (GREY, ORANGE, GREEN)):
+        end = fixed + longest * per_step
+        ax.plot([0, longest], [fixed, end], color=color, lw=1.5, label=name)
+        label = f" {name}\n {fixed:.1f} + {per_step:.2f} · steps"
+        ax.text(longest * 1.015, end, label, color=color, fontsize=9, va="center")
+    ax.set_xlim(0, longest * 1.3)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("steps of the loop over K")
+    ax.set_ylabel("µs per tile")
+    if title:
+        ax.set_title(title)
+    return figure

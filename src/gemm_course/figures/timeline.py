@@ -1,0 +1,381 @@
+"""Timelines: one line per program or multiprocessor, one bar per tile, coloured by problem; idle time stays grey.
+
+Simulated and recorded timelines are both lists of `Bar`; `simulated_bars`, `recorded_bars` and `launch_bars` make
+them from the simulator's timelines and from the two kinds of record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from course_kernels.schedule import Timeline
+from gemm_course.figures.style import BLACK, FAINT, RED, WIDTH, color_of, ink_on, styled
+
+__all__ = [
+    "Bar",
+    "Usage",
+    "compare",
+    "draw",
+    "kernels",
+    "launch_bars",
+    "measure",
+    "problem_spans",
+    "recorded_bars",
+    "simulated_bars",
+    "timeline",
+]
+
+_MANY = 40  # with more rows than this a bar is a few pixels high: no gap between rows, no row labels
+_NAMED = 8  # so many problems get a colour name under the figure; beyond, colours repeat
+
+
+class Bar(NamedTuple):
+    """One tile on one line of a timeline."""
+
+    row: int
+    """Program or multiprocessor."""
+    start: float
+    """When the tile begins, in microseconds."""
+    end: float
+    """When it ends, in microseconds."""
+    problem: int
+    """Position of its problem in the list; decides the colour."""
+
+
+class Usage(NamedTuple):
+    """How well the rows of a timeline are used."""
+
+    makespan: float
+    """From time 0 to the end of the last bar, in microseconds."""
+    utilisation: float
+    """Share of rows x makespan covered by at least one bar, 0 to 1; 1 without bars."""
+
+
+def simulated_bars(simulated: Timeline) -> list[Bar]:
+    """Turn a simulated timeline into bars, one row per program.
+
+    Args:
+        simulated: what `course_kernels.schedule.simulate` returns.
+
+    Returns:
+        One bar per tile; times in microseconds.
+    """
+    return [
+        Bar(program, span.start, span.end, span.tile.problem)
+        for program, line in enumerate(simulated.programs)
+        for span in line
+    ]
+
+
+def recorded_bars(recorded: Mapping, by: str = "sm") -> list[Bar]:
+    """Turn one entry of `sm_timelines.json` into bars that begin at 0.
+
+    Args:
+        recorded: an entry; its "tiles" are [tile, problem, m, n, program, sm, start_ns, end_ns].
+        by: "sm" for one row per multiprocessor, "program" for one per program.
+
+    Returns:
+        One bar per tile; times in microseconds since the first start.
+
+    Raises:
+        ValueError: `by` is neither.
+    """
+    if by not in ("sm", "program"):
+        raise ValueError(f"by is {by!r}; want 'sm' or 'program'")
+    column = 5 if by == "sm" else 4
+    return _from_zero((tile[column], tile[6], tile[7], tile[1]) for tile in recorded["tiles"])
+
+
+def launch_bars(recorded: Mapping) -> list[Bar]:
+    """Turn one entry of `launches.json` into bars that begin at 0, one row per multiprocessor.
+
+    Args:
+        recorded: an entry; its "tiles" are [problem, program, sm, start_ns, end_ns].
+
+    Returns:
+        One bar per tile; times in microseconds since the first start.
+    """
+    return _from_zero((tile[2], tile[3], tile[4], tile[0]) for tile in recorded["tiles"])
+
+
+def _from_zero(tiles: Iterable[tuple[int, int, int, int]]) -> list[Bar]:
+    """(row, start, end, problem) in nanoseconds since any moment, to bars in microseconds since the first start."""
+    listed = list(tiles)
+    first = min((start for _, start, _, _ in listed), default=0)
+    return [Bar(row, (start - first) / 1e3, (end - first) / 1e3, problem) for row, start, end, problem in listed]
+
+
+def problem_spans(bars: Iterable[Sequence]) -> list[tuple[float, float, int]]:
+    """Find when each problem was worked on, as input for `kernels`.
+
+    Args:
+        bars: (row, start, end, problem) each.
+
+    Returns:
+        (first start, last end, problem), in the order of their starts.
+    """
+    spans: dict[int, tuple[float, float]] = {}
+    for _, start, end, problem in bars:
+        low, high = spans.get(problem, (start, end))
+        spans[problem] = (min(low, start), max(high, end))
+    return sorted((low, high, problem) for problem, (low, high) in spans.items())
+
+
+def measure(bars: Iterable[Sequence], rows: int | None = None) -> Usage:
+    """Measure a timeline.
+
+    Args:
+        bars: (row, start, end, problem) each; times in microseconds.
+        rows: how many rows there are; by default as many as the highest row needs.
+
+    Returns:
+        Makespan and utilisation. Two tiles that share a multiprocessor at the same time count once.
+
+    Raises:
+        ValueError: a bar on a row that does not exist, or one that ends before it starts.
+    """
+    rows, lines = _lines(bars, rows)
+    makespan = max((end for line in lines.values() for _, end, _ in line), default=0.0)
+    if not makespan:
+        return Usage(0.0, 1.0)
+    busy = 0.0
+    for line in lines.values():
+        reached = float("-inf")
+        for start, end, _ in line:
+            busy += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+    return Usage(makespan, busy / (rows * makespan))
+
+
+def _lines(bars: Iterable[Sequence], rows: int | None) -> tuple[int, dict[int, list[tuple[float, float, int]]]]:
+    """Sort bars into rows, each by time, and count the rows."""
+    lines: dict[int, list[tuple[float, float, int]]] = {}
+    for row, start, end, problem in bars:
+        if end < start:
+            raise ValueError(f"bars has one on row {row} from {start} to {end}; want an end after the start")
+        lines.setdefault(row, []).append((start, end, problem))
+    needed = max(lines, default=0) + 1
+    if rows is None:
+        rows = needed
+    if min(lines, default=0) < 0 or needed > rows:
+        raise ValueError(f"bars lie on rows {min(lines)} to {max(lines)}; want 0 to {rows - 1}")
+    for line in lines.values():
+        line.sort()
+    return rows, lines
+
+
+def _lanes(line: list[tuple[float, float, int]]) -> tuple[int, list[int]]:
+    """Give bars that overlap in time lanes of their own; return how many lanes and each bar's."""
+    free: list[float] = []
+    chosen = []
+    for start, end, _ in line:
+        lane = next((i for i, until in enumerate(free) if until <= start), len(free))
+        if lane == len(free):
+            free.append(end)
+        else:
+            free[lane] = end
+        chosen.append(lane)
+    return len(free), chosen
+
+
+def _box(left: float, right: float, low: float, high: float) -> list[tuple[float, float]]:
+    """Corners of a rectangle."""
+    return [(left, low), (right, low), (right, high), (left, high)]
+
+
+def draw(
+    ax,
+    bars: Iterable[Sequence],
+    *,
+    rows: int | None = None,
+    title: str = "",
+    row_name: str = "program",
+    bound: float | None = None,
+) -> Usage:
+    """Draw one timeline into an axes.
+
+    Args:
+        ax: matplotlib axes.
+        bars: (row, start, end, problem) each; times in microseconds.
+        rows: how many rows; a row without bars is drawn idle. By default as many as the highest row needs.
+        title: over the axes; makespan and utilisation are added.
+        row_name: what a row is, "program" or "SM".
+        bound: a time no schedule can beat, in microseconds, drawn as a dashed line.
+
+    Returns:
+        What `measure` says of the bars.
+    """
+    rows, lines = _lines(bars, rows)
+    usage = measure([(row, *bar) for row, line in lines.items() for bar in line], rows)
+    gap = 0.0 if rows > _MANY else 0.15
+    idle = [_box(0, usage.makespan, row - 0.5 + gap / 2, row + 0.5 - gap / 2) for row in range(rows)]
+    ax.add_collection(PolyCollection(idle, facecolors=FAINT, edgecolors="none", antialiaseds=False, label="idle"))
+    corners, colors = [], []
+    for row, line in sorted(lines.items()):
+        count, lanes = _lanes(line)
+        height = (1 - gap) / count
+        for (start, end, problem), lane in zip(line, lanes, strict=True):
+            low = row - 0.5 + gap / 2 + lane * height
+            corners.append(_box(start, end, low, low + height))
+            colors.append(color_of(problem))
+    # A white edge separates tiles; where rows are a pixel or two high it would hide them.
+    edge = {"edgecolors": "face", "linewidths": 0.1} if rows > _MANY else {"edgecolors": "white", "linewidths": 0.6}
+    ax.add_collection(PolyCollection(corners, facecolors=colors, antialiaseds=rows <= _MANY, label="tiles", **edge))
+    if rows > _MANY:
+        # Where one tile ends and the next begins on a row: a thin white tick, the only edge that stays readable.
+        ends = [(bar[1], bar[2]) for bar in corners]
+        ax.vlines([low[0] for low, _ in ends], [low[1] for low, _ in ends], [high[1] for _, high in ends],
+                  colors="white", lw=0.7)  # fmt: skip
+    ax.set_xlim(0, usage.makespan or 1)
+    ax.set_ylim(rows - 0.5, -0.5)
+    ax.set_yticks([0, rows - 1] if rows > 12 else range(rows))
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylabel(row_name, labelpad=-8 if rows > 12 else 4)
+    summary = f"{usage.makespan:.0f} µs, {usage.utilisation:.0%} busy"
+    if bound is not None:
+        summary += f" (dashed: no schedule ends before {bound:.0f} µs)"
+    ax.set_title(f"{title}: {summary}" if title else summary)
+    if bound is not None:
+        ax.axvline(bound, color=BLACK, lw=1.2, ls="--")
+    return usage
+
+
+@styled()
+def timeline(
+    bars: Iterable[Sequence],
+    *,
+    rows: int | None = None,
+    title: str = "",
+    row_name: str = "program",
+    bound: float | None = None,
+) -> Figure:
+    """Draw one timeline.
+
+    Args:
+        bars: (row, start, end, problem) each; times in microseconds.
+        rows: how many rows; a row without bars is drawn idle. By default as many as the highest row needs.
+        title: over the figure; makespan and utilisation are added.
+        row_name: what a row is, "program" or "SM".
+        bound: a time no schedule can beat, in microseconds, drawn as a dashed line.
+
+    Returns:
+        The figure.
+    """
+    return compare({title: bars}, rows=rows, row_name=row_name, bounds=None if bound is None else {title: bound})
+
+
+@styled()
+def compare(
+    panels: Mapping[str, Iterable[Sequence]],
+    *,
+    rows: int | Mapping[str, int] | None = None,
+    row_name: str = "program",
+    bounds: Mapping[str, float] | None = None,
+    columns: int = 1,
+    title: str = "",
+    height: float | None = None,
+) -> Figure:
+    """Draw timelines on one time axis, so that lengths compare across panels.
+
+    Args:
+        panels: title → bars, each (row, start, end, problem) with times in microseconds.
+        rows: rows of every panel, or of each by its title; by default what the bars need.
+        row_name: what a row is, "program" or "SM".
+        bounds: title → a time no schedule can beat, in microseconds.
+        columns: panels side by side; the rest go below.
+        title: over all panels.
+        height: inches per panel; by default what the rows need.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: no panels.
+    """
+    if not panels:
+        raise ValueError("panels is empty; want at least one title with its bars")
+    drawn = {name: list(bars) for name, bars in panels.items()}
+    of = {name: rows.get(name) if isinstance(rows, Mapping) else rows for name in drawn}
+    counted = {name: _lines(bars, of[name])[0] for name, bars in drawn.items()}
+    deep = -(-len(drawn) // columns)
+    each = height or (min(2.4, 0.9 + 0.22 * max(counted.values())) if max(counted.values()) <= _MANY else 1.9)
+    figure = Figure(figsize=(WIDTH, deep * each + 0.5 + 0.3 * bool(title)))
+    axes = figure.subplots(deep, columns, squeeze=False, sharex=True)
+    longest = 0.0
+    for ax, (name, bars) in zip(axes.flat, drawn.items()):
+        bound = (bounds or {}).get(name)
+        usage = draw(ax, bars, rows=counted[name], title=name, row_name=row_name, bound=bound)
+        longest = max(longest, usage.makespan, bound or 0.0)
+    for ax in list(axes.flat)[len(drawn) :]:
+        ax.set_visible(False)
+    axes[0, 0].set_xlim(0, longest * 1.01 or 1)
+    problems = sorted({bar[3] for bars in drawn.values() for bar in bars})
+    many = bool(problems) and problems[-1] >= _NAMED
+    for ax in axes[-1]:
+        ax.set_xlabel("µs (grey: idle; colours repeat every 8 problems)" if many and columns == 1 else "µs")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    if problems and not many:
+        handles = [Patch(color=color_of(p), label=f"problem {p}" if p == problems[0] else str(p)) for p in problems]
+        handles.append(Patch(color=FAINT, label="idle"))
+        figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), fontsize=8, handlelength=1,
+                      columnspacing=1)  # fmt: skip
+    return figure
+
+
+@styled()
+def kernels(panels: Mapping[str, Sequence[Sequence]], *, title: str = "") -> Figure:
+    """Draw kernels as bars on one time axis, a panel line each, with the gaps between them marked.
+
+    Args:
+        panels: title → kernels, each (start, end) or (start, end, problem), in microseconds. A title's kernels
+            run one after the other.
+        title: over the figure.
+
+    Returns:
+        The figure. Each line ends with its length and the time in which no kernel ran.
+
+    Raises:
+        ValueError: no panels, or one without kernels.
+    """
+    if not panels or not all(len(line) for line in panels.values()):
+        raise ValueError("panels is empty or has a line without kernels; want a title and its (start, end) for each")
+    figure = Figure(figsize=(WIDTH, 0.75 * len(panels) + 0.7 + 0.3 * bool(title)))
+    ax = figure.subplots()
+    longest = max(kernel[1] for line in panels.values() for kernel in line)
+    for row, (name, line) in enumerate(panels.items()):
+        line = sorted(line)
+        running = measure([(0, kernel[0], kernel[1], 0) for kernel in line])
+        gaps = running.makespan * (1 - running.utilisation)
+        corners, colors = [], []
+        for position, kernel in enumerate(line):
+            start, end = kernel[0], kernel[1]
+            corners.append(_box(start, end, row - 0.3, row + 0.1))
+            colors.append(color_of(kernel[2] if len(kernel) > 2 else position))
+            if len(line) <= _NAMED and end - start > longest / 20:
+                ax.text((start + end) / 2, row - 0.1, str(kernel[2] if len(kernel) > 2 else position), fontsize=8,
+                        ha="center", va="center", color=ink_on(colors[-1]))  # fmt: skip
+        reached = line[0][1]
+        idle = []
+        for kernel in line[1:]:
+            if kernel[0] > reached:
+                idle.append(_box(reached, kernel[0], row - 0.12, row - 0.08))
+            reached = max(reached, kernel[1])
+        ax.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none", label="kernels"))
+        ax.add_collection(PolyCollection(idle, facecolors=RED, edgecolors="none", label="gaps"))
+        noun = "kernel" if len(line) == 1 else "kernels"
+        ax.text(0, row - 0.36, f"{name}: {len(line)} {noun}, {running.makespan:.0f} µs, of them "
+                f"{gaps:.0f} µs between kernels", fontsize=9, va="bottom", color=BLACK)  # fmt: skip
+    ax.set_xlim(0, longest * 1.01)
+    ax.set_ylim(len(panels) - 0.7, -0.75)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("µs (red: no kernel runs)")
+    if title:
+        ax.set_title(title)
+    return figure

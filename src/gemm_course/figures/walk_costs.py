@@ -1,0 +1,109 @@
+"""What the grouped walk costs: time against the number of programs, and against other ways to compute the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, WIDTH, color_of, styled
+
+__all__ = ["ProgramTimes", "program_counts", "time_ratios"]
+
+
+class ProgramTimes(NamedTuple):
+    """Time of one launch by its number of programs."""
+
+    simulated_us: Mapping[int, float]
+    """Programs → µs of the cost model."""
+    recorded_us: Mapping[int, float]
+    """Programs → µs measured."""
+
+
+@styled()
+def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
+    """Draw the time of one launch against its number of programs, simulated as a staircase and recorded as points.
+
+    Args:
+        panels: title → times; one panel each, beside each other.
+
+    Returns:
+        A figure; beside each recorded point stands its number of programs.
+    """
+    fig = Figure(figsize=(WIDTH, 3.4))
+    axes = fig.subplots(1, len(panels), squeeze=False)[0]
+    for ax, (title, times) in zip(axes, panels.items(), strict=True):
+        xs = sorted(times.simulated_us)
+        ax.step(xs, [times.simulated_us[x] for x in xs], where="post", color=ORANGE, label="simulated")
+        xs = sorted(times.recorded_us)
+        ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, markersize=7, label="recorded on an H200")
+        near = 0.08 * (max(xs, default=0) - min(xs, default=0))
+        for i, x in enumerate(xs):
+            side = "center"  # labels of close neighbours lean away from each other
+            if i + 1 < len(xs) and xs[i + 1] - x < near:
+                side = "right"
+            elif i and x - xs[i - 1] < near:
+                side = "left"
+            ax.annotate(
+                str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side, va="bottom",
+                color=BLUE, fontsize=9,
+            )  # fmt: skip
+        highest = max([*times.simulated_us.values(), *times.recorded_us.values()])
+        ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.15))
+        ax.legend(loc="upper right", labelcolor="linecolor")
+    return fig
+
+
+@styled()
+def time_ratios(
+    us: Mapping[str, Mapping[str, float]], providers: Mapping[str, str], *, base: str = "cublas loop"
+) -> Figure:
+    """Draw each provider's time over that of one of them, row by row: left of the line is faster.
+
+    Args:
+        us: row name → provider → µs.
+        providers: provider → name in the figure; a row may lack some.
+        base: the provider that is 1.
+
+    Returns:
+        A figure; beside each row's name stands the base's time.
+
+    Raises:
+        ValueError: a row lacks the base.
+    """
+    for row, times in us.items():
+        if base not in times:
+            raise ValueError(f"us must have {base!r} in every row, row {row!r} has {', '.join(map(repr, times))}")
+    fig = Figure(figsize=(WIDTH, 0.5 * len(us) + 1.1))
+    ax = fig.add_subplot()
+    ratios = {row: {p: times[p] / times[base] for p in providers if p in times} for row, times in us.items()}
+    names = list(us)
+    shift = 0.6 / max(len(providers), 1)  # so that equal times lie beside each other, not on each other
+    for y, row in enumerate(names):
+        ax.axhspan(y - 0.42, y + 0.42, color=FAINT, alpha=0.35, linewidth=0, zorder=0)
+        for index, provider in enumerate(providers):
+            if provider in ratios[row] and provider != base:
+                at = y + (index - len(providers) / 2) * shift
+                ax.plot([ratios[row][provider]], [at], "o", color=color_of(index), markersize=8)
+    ax.axvline(1.0, color=BLACK, linewidth=1.2)
+    shown = [name for provider, name in providers.items() if provider != base]
+    for index, (provider, name) in enumerate(providers.items()):
+        if provider != base:
+            at = (shown.index(name) + 0.5) / len(shown)
+            ax.text(at, 1.04, f"● {name}", color=color_of(index), transform=ax.transAxes, ha="center", va="bottom")
+    every = [ratio for row in ratios.values() for ratio in row.values()]
+    low, high = min(*every, 1.0) / 1.25, max(*every, 1.0) * 1.25
+    ax.set_xscale("log")
+    ax.set(xlim=(low, high), ylim=(len(names) - 0.5, -0.5))
+    ticks = [x for x in (0.1, 0.2, 0.25, 0.33, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12) if low <= x <= high]
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticklabels([f"{x:g}×" for x in ticks])
+    base_name = providers.get(base, base)
+    ax.set_yticks(range(len(names)), [f"{row}   ({us[row][base]:.0f} µs)" for row in names])
+    ax.tick_params(axis="y", length=0, labelcolor=BLACK)
+    ax.set_xlabel(f"time over that of the {base_name} (its µs in brackets); further left is faster")
+    ax.spines["left"].set_visible(False)
+    return fig

@@ -1,0 +1,1 @@
+"""What confines the processes that run answers: Landlock, seccomp, limits, and a static check of the source."""

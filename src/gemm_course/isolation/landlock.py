@@ -1,0 +1,186 @@
+"""What a learner's code may use: memory, time, few files to read, none to write, no other process to touch. Linux only.
+
+Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those about other processes and the network a
+seccomp filter, see `syscalls`; each is left out where the kernel lacks it.
+
+Where a GPU is used, more is let through: its devices, and memory that is shared, which no limit counts and which ends
+with the process. That is what one program of CUDA's was seen to need. What several need to share memory or, by NVIDIA's
+MPS, a GPU is closed: files in /dev/shm would stay, and from one of them CUDA takes the path of a library to load into
+the user's other programs. So answers run beside MPS, and not at all where the GPU is set to admit MPS alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gemm_course.isolation import seccomp as syscalls
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RULE_PATH_BENEATH, _VERSION_FLAG = 1, 1
+# Access rights by the Landlock version that brought them: everything that changes a file or a folder.
+_WRITE = {1: (1 << 1) | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: 1 << 14}
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER, _TRUNCATE, _DEVICE = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
+_USE = _READ | _WRITE_FILE | _TRUNCATE
+_MAKE_DEVICE_OR_SOCKET = 1 << 6 | 1 << 9 | 1 << 11
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE
+_NET = 3  # version 4: bind and connect by TCP
+_SCOPE_SIGNAL_AND_SOCKETS = 3  # version 6: nothing outside may be signalled
+# What Python, torch and Triton read while they run. No home: there are solutions, other people's answers, keys.
+_SYSTEM = (
+    "/usr", "/lib", "/lib64", "/bin", "/sbin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/dev/null",
+    "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
+)  # fmt: skip
+# What CUDA and the C compiler that Triton calls read in addition.
+_GPU = (
+    "/opt", "/etc/nvidia", "/dev/zero", "/proc/driver", "/proc/devices", "/proc/filesystems", "/proc/modules",
+    "/proc/stat", "/proc/sys", "/proc/version", "/sys",
+)  # fmt: skip
+_GPU_DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dxg")  # the last under WSL
+# CUDA names its threads by files here, opened to be truncated, and takes a refusal for a failure of the system (304).
+_OWN_THREADS = "/proc/self/task"
+_PACKAGES = ("site-packages", "dist-packages")
+_CAPABILITIES = 0x20080522  # version of how they are laid out
+_OPEN_ANYTHING = 1 << 1 | 1 << 2  # those about opening files
+
+FILES, CALLS, LIMITS = "files", "calls", "limits"
+LAYERS = (FILES, CALLS, LIMITS)  # of which a trial can leave one out, to see which is in a GPU's way
+
+
+def _libc():
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Orphans of this process's children become its own children, so that it can end them."""
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """This process is killed when the one that forked it ends."""
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
+    """Limit this process and its children.
+
+    Args:
+        memory_mb: writable memory beyond what the process has now. A GPU's driver takes much, once, when it starts.
+        seconds: of CPU time.
+        file_mb: size of a file that it writes.
+    """
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    now = int(status["VmData"].split()[0]) << 10
+    for kind, value in (
+        (resource.RLIMIT_DATA, now + (memory_mb << 20)),
+        (resource.RLIMIT_CPU, int(seconds) + 3),
+        (resource.RLIMIT_FSIZE, file_mb << 20),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # an administrator's limit may be lower
+            resource.setrlimit(kind, (value, value))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails instead
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def _installed() -> Iterator[str]:
+    """Where Python and its packages are, and this one."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(_PACKAGE))
+    yield str(_PACKAGE.with_name("course_kernels"))
+    yield from (entry for entry in sys.path if Path(entry).name in _PACKAGES)
+    for name in ("torch", "triton", "numpy"):  # they may lie elsewhere, and import parts of themselves when asked
+        if getattr(sys.modules.get(name), "__file__", None):
+            package = Path(sys.modules[name].__file__).parent
+            if package.parent.name in _PACKAGES:
+                yield str(package.parent)
+            else:  # a folder that someone has named, which may hold other things: a home, at worst
+                yield from (str(package), f"{package}.libs", str(package.parent / "nvidia"))
+    yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+
+
+def confine(
+    readable: Iterable[str] = (),
+    writable: str | None = None,
+    *,
+    programs: bool = False,
+    gpu: bool = False,
+    without: Iterable[str] = (),
+) -> None:
+    """Leave this process what it needs to compute, as far as the kernel can.
+
+    It can then read its own program and nothing of the user's, and change no file. It starts no process, has no
+    network, and can neither signal nor trace nor limit nor place nor connect to a process outside.
+
+    Args:
+        readable: folders that it may read in addition.
+        writable: a folder in which it may do everything, but make devices and sockets.
+        programs: whether it may start other programs, as a compiler does.
+        gpu: whether it needs a GPU. Must come before CUDA's start: what is forbidden holds for the threads that this
+            one starts from now on.
+        without: those of `LAYERS` to leave out.
+    """
+    if FILES not in without:
+        _landlock(readable, writable, gpu)
+    if CALLS not in without:
+        _renounce()
+        if not syscalls.forbid(processes=programs, driver=gpu):
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
+
+
+def _renounce() -> None:
+    """Of what root may do beyond others keep the opening of files: the course may be installed as another user."""
+    libc, header, rights = _libc(), struct.pack("<Ii", _CAPABILITIES, 0), ctypes.create_string_buffer(24)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor does starting a program bring anything back
+    if libc.capget(header, rights) == 0:
+        effective, permitted = (each & _OPEN_ANYTHING for each in struct.unpack_from("<2I", rights))
+        libc.capset(header, struct.pack("<6I", effective, permitted, 0, 0, 0, 0))
+
+
+def landlock_version() -> int:
+    """Version of this kernel's Landlock; 0 where it has none."""
+    return max(_libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG), 0)
+
+
+def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
+    """The rules about files. Returns whether the kernel agreed."""
+    libc, version = _libc(), landlock_version()
+    if version < 1:
+        return False
+    write = sum(right for since, right in _WRITE.items() if since <= version)
+    everything = write | _READ
+    scope = _SCOPE_SIGNAL_AND_SOCKETS if version >= 6 else 0
+    attributes = struct.pack("<QQQ", everything, _NET, scope)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
+    if ruleset < 0:
+        return False
+    rules = [(place, _READ) for place in (*_SYSTEM, *_installed(), *readable)]
+    rules.append(("/dev/null", _READ_FILE | _WRITE_FILE | _TRUNCATE))
+    if gpu:
+        devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]
+        rules += [(place, _READ) for place in _GPU] + [(place, _USE) for place in (*devices, _OWN_THREADS)]
+    if writable is not None:
+        rules.append((writable, everything & ~_MAKE_DEVICE_OR_SOCKET))
+    try:
+        for place, allowed in rules:
+            with contextlib.suppress(OSError):  # not every machine has every place
+                inode = os.open(place, os.O_PATH | os.O_CLOEXEC)
+                allowed &= everything if os.path.isdir(place) else everything & _OF_FILES
+                libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("<Qi", allowed, inode), 0)
+                os.close(inode)
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        return libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0
+    finally:
+        os.close(ruleset)

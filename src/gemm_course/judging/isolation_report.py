@@ -1,0 +1,113 @@
+"""What confines the processes that run answers here, and whether a GPU works from inside: for `course doctor`.
+
+A GPU's driver wants more of the kernel than a computation does, and what it wants changes from one driver to the next.
+So a kernel of the library's is run where answers run, confined like one. Where that fails, the same is tried with one
+part of the confinement left out at a time: the one that is in the way is named.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from course_kernels import runtime
+from gemm_course.isolation import landlock as sandbox
+from gemm_course.isolation import seccomp as syscalls
+
+if TYPE_CHECKING:
+    from gemm_course.judging.request import Outcome
+
+GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
+_TRIAL_S = 60.0
+_NAMES = {
+    sandbox.FILES: "Landlock's rules about files",
+    sandbox.CALLS: "the filter of system calls",
+    sandbox.LIMITS: "the limits on memory, time and files' sizes",
+}
+
+
+def one_line(outcome: Outcome) -> str:
+    """Why a process gave no result, on one line.
+
+    Args:
+        outcome: of the process.
+    """
+    error = next((message["error"] for message in outcome.messages if message.get("error")), None)
+    text = outcome.unfit or outcome.died
+    if error is not None:
+        text = "it did not end" if error["kind"] == "endless" else f"{error['type']}: {error['text']}"
+    if not text and outcome.late:
+        text = "it did not end"
+    text = text or outcome.printed.strip()[-300:] or f"the process ended with status {outcome.status}"
+    return " ".join(text.split())[:300]
+
+
+def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
+    """Run a small kernel on the GPU, confined like an answer.
+
+    Args:
+        ask: takes a mode of `zygote.MODES`, a request and a limit in seconds, and returns the process's outcome.
+        without: those of `sandbox.LAYERS` to leave out.
+
+    Returns:
+        What went wrong, on one line; empty where the result is right.
+    """
+    with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
+        request = {
+            "path": os.path.join(folder, "answer.py"), "scratch": tempfile.mkdtemp(dir=folder), "seconds": _TRIAL_S,
+            "memory_mb": GPU_MB, "without": list(without),
+        }  # fmt: skip
+        outcome = ask("gpu", request, _TRIAL_S)
+    return "" if any("value" in message for message in outcome.messages) else one_line(outcome)
+
+
+def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
+    """Which part of the confinement is in the GPU's way.
+
+    Args:
+        ask: as for `try_gpu`.
+        problem: what it said with all of them.
+
+    Returns:
+        A sentence.
+    """
+    guilty = [layer for layer in sandbox.LAYERS if not try_gpu(ask, [layer])]
+    if guilty:
+        return f"it runs without {', and without '.join(_NAMES[layer] for layer in guilty)}"
+    if not (left := try_gpu(ask, sandbox.LAYERS)):
+        return "it runs without all of its confinement, not without one part of it alone"
+    return "it does not run without its confinement either" + (f": {left}" if left != problem else "")
+
+
+def rows(trial: bool = True) -> list[tuple[str, str]]:
+    """What confines answers on this machine, and whether they run on its GPU.
+
+    Args:
+        trial: whether to try a kernel on the GPU, where there is one; some seconds.
+
+    Returns:
+        Pairs of a name and a sentence, as `doctor.plan` has them.
+    """
+    version = sandbox.landlock_version()
+    files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
+    others = "closed (seccomp)" if syscalls.supported() else "open, as no calls of this kernel can be filtered"
+    kept = f"your files are {files}, other processes and the network {others}"
+    found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
+    if runtime.mode() == "gpu" and trial:
+        found.append(("on the GPU", _on_gpu()))
+    return found
+
+
+def _on_gpu() -> str:
+    from gemm_course.judging.judge import Judge
+
+    with Judge() as judge:
+        started = time.perf_counter()
+        problem = try_gpu(judge._ask)
+        if not problem:
+            return f"answers run, too (tried with a kernel: right, {time.perf_counter() - started:.1f} s)"
+        where = find_layer(judge._ask, problem)
+    return f"answers do not run; the interpreter's word counts alone. A kernel confined like them: {problem}; {where}"

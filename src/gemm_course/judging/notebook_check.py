@@ -1,0 +1,160 @@
+"""`check(function)`, for the cell under a hole: sends the function's source to another process and shows the result.
+
+The notebook's own process has run the learner's code, so it does not judge. The judging process starts in the
+background when this module is imported, never runs the learner's code, and stays for the next check.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from gemm_course.exercises import manifest, progress
+from gemm_course.judging.results import FAILED, TODO, UNCHECKED, Result
+from gemm_course.notebook_files import cells as submission
+
+_lock = threading.Lock()
+_process: subprocess.Popen | None = None
+
+
+def start() -> None:
+    """Start the judging process, if none runs. Returns at once."""
+    global _process
+    with _lock:
+        if _process is None or _process.poll() is not None:
+            _process = subprocess.Popen(
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C, or the notebook's stop button, is for the cell
+            )
+
+
+@atexit.register
+def stop() -> None:
+    """End the judging process. The next check starts another."""
+    global _process
+    with _lock:
+        if _process is not None:
+            _process.kill()
+            _process.wait()
+            for stream in (_process.stdin, _process.stdout):
+                stream.close()
+        _process = None
+
+
+def judge(exercise: manifest.Exercise, source: str) -> Result:
+    """Have the other process check an answer.
+
+    Args:
+        exercise: from the manifest.
+        source: of the learner's cell.
+
+    Raises:
+        RuntimeError: the other process died twice.
+    """
+    request = json.dumps({"exercise": exercise.name, "source": source}).encode() + b"\n"
+    for _ in range(2):
+        start()
+        try:
+            _process.stdin.write(request)
+            _process.stdin.flush()
+            if answer := _process.stdout.readline():
+                return Result.from_dict(json.loads(answer))
+        except (BrokenPipeError, ValueError):
+            pass
+        except BaseException:
+            stop()  # its answer would arrive in reply to the next question
+            raise
+        stop()
+    raise RuntimeError("the process that checks answers dies; `course doctor` says what this machine lacks")
+
+
+def check(function) -> Result | None:
+    """Check the answer to an exercise, print what was found, draw what is wrong.
+
+    Args:
+        function: the function that the exercise asked for.
+
+    Returns:
+        The result, which a notebook does not show again at the end of a cell; None where there was nothing to check.
+    """
+    name = getattr(function, "__name__", "")
+    exercise = next((each for each in manifest.exercises() if each.function == name), None)
+    if exercise is None:
+        known = ", ".join(each.function for each in manifest.exercises())
+        print(f"check wants the function of an exercise: {known}; got {name or type(function).__name__}")
+        return None
+    try:
+        source = submission.of_function(function, name)
+    except (TypeError, ValueError) as error:
+        print(error)
+        return None
+    try:
+        result = judge(exercise, source)
+    except (OSError, RuntimeError) as error:
+        print(f"this could not be checked: {error}")
+        return None
+    print(_marked(result))
+    if result.status not in (TODO, UNCHECKED):
+        # Not to stderr: graders, nbgrader for one, take that for a failure of the cell.
+        progress.note_result(exercise.id, result.points, result.passed, tell=print)
+    if result.panels:
+        _draw(result.panels)
+    return result
+
+
+def _marked(result: Result) -> str:
+    """The result's text; in a notebook what is wrong stands out. A pass is plain, like the output that is stored."""
+    text = result.text()
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return text
+    if result.status not in (FAILED, UNCHECKED) or not hasattr(get_ipython(), "kernel"):
+        return text
+    important = {*result.message.splitlines()} - {""}
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("  ✗ "):
+            line = f"  \x1b[31m✗\x1b[0m \x1b[1m{line[4:]}\x1b[0m"
+        elif line in important:
+            line = f"\x1b[1m{line}\x1b[0m"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _draw(panels: list[dict]) -> None:
+    try:
+        from IPython.display import display
+
+        from gemm_course.judging import picture
+    except ImportError:  # at a prompt without matplotlib or IPython the text has to do
+        return
+    display(picture.tiles(panels))
+
+
+def serve() -> None:
+    """Answer requests, a line of JSON each, until the other end is closed."""
+    from gemm_course.judging.judge import Judge
+
+    with Judge() as found:
+        for line in sys.stdin:
+            request = json.loads(line)
+            (exercise,) = (each for each in manifest.exercises() if each.name == request["exercise"])
+            result = found.check(exercise, request["source"])
+            sys.stdout.write(json.dumps(result.as_dict()) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    # Started by path, so that the caller's working directory cannot shadow a module; that puts this folder first.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    import gemm_course.judging.notebook_check as this_module
+
+    this_module.serve()

@@ -1,0 +1,1 @@
+"""Where notebooks are, stubs made of solutions, and the answer's cell of a hand-in."""

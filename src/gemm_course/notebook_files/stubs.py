@@ -1,0 +1,110 @@
+"""Solutions to exercises: what lies between nbgrader's markers goes, a hole that says TODO comes.
+
+`solutions/*.ipynb` is the single source. Only JSON is needed here, so `course reset` works wherever the course does.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+
+from gemm_course.exercises.manifest import Exercise
+from gemm_course.notebook_files.cells import SOLUTION_ID
+
+CHECK_ID = "check"
+_BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+_HIDDEN = re.compile(r"\n?[ \t]*### BEGIN HIDDEN TESTS\n.*?### END HIDDEN TESTS[^\n]*", re.DOTALL)
+
+
+def hole(exercise: Exercise) -> str:
+    """The statement that stands where an answer has to be written."""
+    return f'raise NotImplementedError("TODO {exercise.id}: {exercise.todo}")'
+
+
+def without_solution(source: str, exercise: Exercise) -> str:
+    """A cell's source with every solution replaced by a hole.
+
+    Args:
+        source: of a cell in a solution notebook.
+        exercise: that it belongs to.
+
+    Raises:
+        ValueError: a marker without its partner.
+    """
+    kept, inside = [], False
+    for line in source.splitlines():
+        marker = line.strip()
+        if marker in (_BEGIN, _END):
+            if inside == (marker == _BEGIN):
+                raise ValueError(f"{exercise.name}: {marker!r} without its partner")
+            inside = marker == _BEGIN
+            if inside:
+                kept.append(line[: len(line) - len(line.lstrip())] + hole(exercise))
+        elif not inside:
+            kept.append(line)
+    if inside:
+        raise ValueError(f"{exercise.name}: {_BEGIN!r} without its partner")
+    return "\n".join(kept)
+
+
+def stub(solution: dict, exercise: Exercise) -> dict:
+    """The exercise notebook of a solution notebook: holes, no hidden tests, no outputs but those of untouched cells.
+
+    Args:
+        solution: a notebook, as JSON.
+        exercise: that it solves.
+
+    Returns:
+        A notebook, as JSON. The outputs of the cells with holes, and of the check, are left out.
+    """
+    notebook = copy.deepcopy(solution)
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        changed = _HIDDEN.sub("", without_solution(source, exercise))
+        if changed != source:
+            cell["source"] = changed.splitlines(keepends=True)
+            if cell["cell_type"] == "code":
+                cell["outputs"], cell["execution_count"] = [], None
+    return notebook
+
+
+def read(path: Path) -> dict:
+    """A notebook, as JSON."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write(notebook: dict, path: Path) -> None:
+    """Store a notebook as Jupyter does: the same bytes for the same notebook."""
+    text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def problems(solution: dict, exercise: Exercise) -> list[str]:
+    """What a solution notebook lacks; empty when it can be handed out.
+
+    Args:
+        solution: a notebook, as JSON.
+        exercise: that it solves.
+    """
+    found = []
+    code = [cell for cell in solution["cells"] if cell["cell_type"] == "code"]
+    by_id = {cell["metadata"].get("nbgrader", {}).get("grade_id"): cell for cell in code}
+    for grade_id in (SOLUTION_ID, CHECK_ID):
+        if grade_id not in by_id:
+            found.append(f"no cell has the grade_id {grade_id!r}")
+    if found:
+        return found
+    answer, check = "".join(by_id[SOLUTION_ID]["source"]), "".join(by_id[CHECK_ID]["source"])
+    if f"def {exercise.function}(" not in answer or _BEGIN not in answer:
+        found.append(f"the answer's cell must define {exercise.function} and have a solution in it")
+    if f"check({exercise.function})" not in check or "### BEGIN HIDDEN TESTS" not in check:
+        found.append(f"the check's cell must call check({exercise.function}) and have hidden tests")
+    points = by_id[CHECK_ID]["metadata"]["nbgrader"].get("points")
+    if points != exercise.points:
+        found.append(f"the check's cell says {points} points, the manifest {exercise.points}")
+    holes = sum("".join(cell["source"]).count(_BEGIN) for cell in code if cell is not by_id[SOLUTION_ID])
+    if holes:
+        found.append("solutions stand outside of the answer's cell")
+    return found

@@ -1,0 +1,333 @@
+"""What a kernel reads and writes, element by element, while Triton's interpreter runs it.
+
+`Watch` gives an exercise its matrices, inside larger buffers full of canaries, and looks at every load and store: an
+access outside the matrices is recorded with the program, the line and the place, and not carried out. The interpreter
+has no public hook: its builder's masked load and store are wrapped, and a test fails when Triton changes them.
+On a GPU only the canaries are left, which the judging process looks at in any case.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from course_kernels import runtime, testing
+
+MARGIN = 64  # elements around each matrix; a tile that sticks out further counts as outside of everything
+_MAX_EVENTS = 40
+
+
+class _Region:
+    """One watched matrix: its buffer's addresses, its own extents and strides in elements."""
+
+    def __init__(self, name: str, view: torch.Tensor, buffer: torch.Tensor, output: bool):
+        self.name, self.view, self.buffer, self.output = name, view, buffer, output
+        self.low = buffer.data_ptr()
+        self.high = self.low + buffer.numel() * buffer.element_size()
+        self.itemsize = buffer.element_size()
+        self.base = view.data_ptr()
+        shape, strides = tuple(view.shape), tuple(view.stride())
+        self.shape = (1,) * (2 - len(shape)) + shape
+        self.strides = (0,) * (2 - len(shape)) + strides
+        if output:
+            self.counts = np.zeros(buffer.numel(), dtype=np.int32)
+            self.writers = np.full(buffer.numel(), -1, dtype=np.int32)
+
+    def places(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row, column, whether that is inside the matrix) of addresses in the buffer."""
+        offset = (addresses.astype(np.int64) - self.base) // self.itemsize
+        (rows, cols), (down, across) = self.shape, self.strides
+        if down == 0:
+            row, col, gap = np.zeros_like(offset), offset // across, offset % across
+        elif down >= across:
+            row, col, gap = _split(offset, down, across, cols)
+        else:
+            col, row, gap = _split(offset, across, down, rows)
+        inside = (row >= 0) & (row < rows) & (col >= 0) & (col < cols) & (gap == 0)
+        return row, col, inside
+
+
+def _split(offset: np.ndarray, leading: int, step: int, extent: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Offsets in elements as (line, position in it, distance from an element) of a matrix with a leading dimension."""
+    line = offset // leading
+    rest = offset - line * leading
+    if leading >= extent * step + 2 * MARGIN:
+        # In the margin in front of a line a position is negative, and not at the far end of the line before.
+        front = rest >= leading - MARGIN
+        line, rest = line + front, rest - front * leading
+    return line, rest // step, rest % step
+
+
+class Watch:
+    """The matrices of one run, and what happened to them. A context manager; use it around the launch.
+
+    Args:
+        path: of the learner's source: lines are looked for there.
+    """
+
+    def __init__(self, path: str = ""):
+        self._path = path
+        self._regions: list[_Region] = []
+        self._events: dict[tuple, dict] = {}
+        self._undo = None
+        self._by_descriptor: set[str] = set()
+        self.device = runtime.device()
+
+    # ---- matrices
+
+    def matrix(self, name: str, values: torch.Tensor, layout: str = "row", room: int = 0) -> torch.Tensor:
+        """A watched input.
+
+        Args:
+            name: what messages call it, such as "A of group 2".
+            values: (rows, columns) or (n,), any dtype that has a canary.
+            layout: "row" or "col", which of its strides is 1; the other exceeds the extent by twice the margin.
+            room: elements by which that other stride is larger still, so that matrices differ in it.
+
+        Returns:
+            A view with the values, in a buffer of NaN (integers: 0x5A…), on the device of the exercise.
+        """
+        return self._add(name, values.to(self.device), layout, room, output=False)
+
+    def output(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, layout: str = "row", room: int = 0
+    ) -> torch.Tensor:
+        """A watched output, full of canaries like the buffer around it. Arguments as for `matrix`."""
+        return self._add(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), layout, room, output=True)
+
+    def table(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """A watched one-dimensional input, such as a table of addresses."""
+        return self.matrix(name, values)
+
+    def packed(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """A watched input without gaps between its rows, (rows, columns): margins only before and after all of it."""
+        return self._flat(name, values.to(self.device), output=False)
+
+    def packed_output(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A watched output without gaps between its rows, for kernels that cannot take a leading dimension."""
+        return self._flat(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), output=True)
+
+    def _add(self, name, values, layout, room, output) -> torch.Tensor:
+        shape = tuple(values.shape)
+        *lines, width = shape[::-1] if layout == "col" else shape
+        view, verify = testing.poisoned((*lines, width + room), values.dtype, MARGIN, device=self.device)
+        view = view[..., :width]
+        del verify
+        storage = view.untyped_storage()
+        buffer = torch.empty(0, dtype=values.dtype, device=self.device).set_(storage)
+        if layout == "col":
+            view = view.mT
+        if not output:
+            view.copy_(values)
+        self._regions.append(_Region(name, view, buffer, output))
+        return view
+
+    def _flat(self, name, values, output) -> torch.Tensor:
+        count, width = values.numel(), max(values.shape[-1], 1)
+        margin = MARGIN * width
+        flat, verify = testing.poisoned((max(count, 1),), values.dtype, margin, device=self.device)
+        del verify
+        buffer = torch.empty(0, dtype=values.dtype, device=self.device).set_(flat.untyped_storage())
+        view = flat[:count].view(values.shape)
+        if not output:
+            view.copy_(values)
+        self._regions.append(_Region(name, view, buffer, output))
+        return view
+
+    def through_descriptors(self, *names: str) -> None:
+        """Record every access to these matrices that is a pointer's and not a descriptor's, as a "pointer" event."""
+        self._by_descriptor.update(names)
+
+    # ---- the interpreter
+
+    def __enter__(self) -> Watch:
+        if runtime.mode() != "interpreter":
+            return self
+        from triton.runtime.interpreter import InterpreterBuilder
+
+        load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+        def masked_load(builder, ptrs, mask, other, *rest, **options):
+            allowed, handle = self._look("load", builder, ptrs, mask)
+            result = load(builder, ptrs, handle, other, *rest, **options)
+            if not allowed.all() or (other is None and not np.asarray(mask.data).all()):
+                self._spoil(builder, result, np.asarray(mask.data), allowed, other)
+            return result
+
+        def masked_store(builder, ptrs, value, mask, *rest, **options):
+            _, handle = self._look("store", builder, ptrs, mask)
+            return store(builder, ptrs, value, handle, *rest, **options)
+
+        InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = masked_load, masked_store
+        self._undo = (InterpreterBuilder, load, store)
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._undo is not None:
+            builder, builder.create_masked_load, builder.create_masked_store = self._undo
+            self._undo = None
+
+    def _look(self, kind, builder, ptrs, mask):
+        """Record one access; returns which lanes are allowed, and a mask that leaves out the others.
+
+        A descriptor's access arrives here, too, with its bounds as the mask: a plain array, unlike a pointer's.
+        """
+        described = isinstance(mask, np.ndarray)
+        addresses = np.atleast_1d(np.asarray(ptrs.data))
+        active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
+        unknown, good = active.copy(), np.zeros_like(active)
+        for region in self._regions:
+            here = unknown & (addresses >= region.low) & (addresses < region.high)
+            if not here.any():
+                continue
+            unknown &= ~here
+            if self._by_descriptor and not described and region.name in self._by_descriptor:
+                self._event("pointer", builder, region, None, int(here.sum()))
+            row, col, inside = region.places(addresses)
+            good |= here & inside
+            outside = here & ~inside
+            if outside.any():
+                first = tuple(np.argwhere(outside)[0])
+                place = int(row[first]), int(col[first])
+                far = int(row[outside].max()), int(col[outside].max())
+                self._event(kind, builder, region, place, int(outside.sum()), far)
+            if kind == "store" and region.output:
+                element = ((addresses[here] - region.low) // region.itemsize).astype(np.int64)
+                np.add.at(region.counts, element, 1)
+                region.writers[element] = builder.grid_idx[0]
+        if unknown.any() and self._regions:
+            # Tables and other plain tensors of an exercise are watched, too: what is left belongs to nobody.
+            self._event(kind, builder, None, None, int(unknown.sum()))
+        if (good == active).all():
+            return np.ones_like(active), mask
+        good_mask = good.reshape(np.shape(ptrs.data))
+        return good | ~active, good_mask if described else type(mask)(good_mask, mask.dtype)
+
+    def _spoil(self, builder, result, mask, allowed, other) -> None:
+        """Make what was read outside, or masked off without a value, visible in the result."""
+        data = result.data
+        bad = ~allowed.reshape(data.shape) if not allowed.all() else np.zeros(data.shape, dtype=bool)
+        if other is None:
+            off = ~np.broadcast_to(mask, data.shape)
+            if off.any():
+                self._event("undefined", builder, None, None, int(off.sum()))
+            bad = bad | off
+        if data.dtype.kind == "f":
+            data[bad] = np.nan
+
+    def host_syncs(self) -> TorchFunctionMode:
+        """A context in which every step that makes the CPU wait for a GPU's values is recorded, on a CPU as well."""
+        return _HostSyncs(self)
+
+    def _line(self, depth: int) -> int:
+        """The line of the learner's source that is being executed; 0 outside of it."""
+        frame = sys._getframe(depth)
+        while frame is not None and frame.f_code.co_filename != self._path:
+            frame = frame.f_back
+        return frame.f_lineno if frame is not None else 0
+
+    def _event(self, kind, builder, region, place, count, far=(0, 0)) -> None:
+        line = self._line(3)
+        name = region.name if region is not None else None
+        side = None
+        if place is not None:
+            (row, col), (rows, cols) = place, region.shape
+            side = "rows" if not 0 <= row < rows else "columns" if not 0 <= col < cols else "gap"
+        key = (kind, name, line, side)
+        if key in self._events:
+            event = self._events[key]
+            event["count"] += count
+            event["far"] = [max(pair) for pair in zip(event["far"], far)]
+        elif len(self._events) < _MAX_EVENTS:
+            self._events[key] = {
+                "kind": kind, "matrix": name, "line": line, "side": side, "count": count, "far": list(far),
+                "place": list(place) if place is not None else None,
+                "shape": list(region.shape) if region is not None else None,
+                "program": [int(index) for index in builder.grid_idx],
+            }  # fmt: skip
+
+    # ---- what happened
+
+    def report(self) -> dict:
+        """Events, and every output with its surroundings, as `wire` sends them."""
+        outputs = []
+        for region in self._regions:
+            if region.output:
+                outputs.append(
+                    {
+                        "name": region.name,
+                        "buffer": region.buffer,
+                        "shape": list(region.view.shape),
+                        "strides": list(region.view.stride()),
+                        "offset": region.view.storage_offset(),
+                        "counts": torch.from_numpy(region.counts),
+                        "writers": torch.from_numpy(region.writers),
+                    }
+                )
+        return {"events": list(self._events.values()), "outputs": outputs}
+
+
+# What reads values on the host, or makes a tensor as long as a value says.
+_READS = {
+    "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__",
+    "equal", "allclose", "nonzero", "argwhere", "is_nonzero", "unique", "unique_consecutive", "masked_select",
+    "bincount", "combinations", "__repr__", "__format__", "apply_", "map_", "untyped_storage", "storage",
+}  # fmt: skip
+# What takes numbers: a tensor in their place is read.
+_MAKES = {
+    "arange", "zeros", "ones", "empty", "full", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm",
+    "tril_indices", "triu_indices", "tensor", "as_tensor",
+}  # fmt: skip
+_SIZED = {
+    "expand", "repeat", "tile", "reshape", "view", "narrow", "chunk", "split", "roll", "unflatten", "new_zeros",
+    "new_ones", "new_empty", "new_full",
+}  # fmt: skip
+
+
+def _sync(name: str, args, kwargs) -> str | None:
+    """What a call of torch's makes the CPU wait for, in words; None for nothing."""
+    if name in _READS:
+        return f"{name.strip('_')}() reads values of a tensor in Python"
+    if (name in _MAKES and _tensors(args, kwargs)) or (name in _SIZED and _tensors(args[1:], kwargs)):
+        return f"{name}() takes numbers, and reads them in Python from a tensor"
+    counts = _tensors(args[1:], kwargs) or len(args) + len(kwargs) == 1
+    if name == "repeat_interleave" and kwargs.get("output_size") is None and counts:
+        return "repeat_interleave() without output_size has to know the sizes to make its result"
+    if name in ("__getitem__", "__setitem__"):
+        if any(tensor.dtype == torch.bool for tensor in _tensors(args[1:2], {})):
+            return "indexing by a mask has to count it to make its result"
+        keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+        ends = [end for key in keys if isinstance(key, slice) for end in (key.start, key.stop)]
+        if _tensors(ends, {}):
+            return "a slice up to a tensor's value reads it in Python"
+    if name == "where" and len(args) + len(kwargs) == 1:
+        return "where() with a condition alone has to count it to make its result"
+    if name == "one_hot" and len(args) + len(kwargs) == 1:
+        return "one_hot() without num_classes has to know the largest value"
+    if name == "to" and any(isinstance(each, str) and each == "cpu" for each in (*args[1:], *kwargs.values())):
+        return "to('cpu') moves values to the host"
+    return None
+
+
+class _HostSyncs(TorchFunctionMode):
+    def __init__(self, watch: Watch):
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        what = _sync(name, args, kwargs)
+        if what is not None:
+            line = self._watch._line(2)
+            self._watch._events.setdefault(("sync", what, line), {"kind": "sync", "what": what, "line": line})
+        return function(*args, **kwargs)
+
+
+def _tensors(args, kwargs) -> list[torch.Tensor]:
+    flat = [each for arg in (*args, *kwargs.values()) for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+    return [each for each in flat if isinstance(each, torch.Tensor)]

@@ -1,0 +1,286 @@
+"""The process that runs a learner's code, once: limits first, then the code, then its results as bytes.
+
+Forked by a zygote. It gets a request (the answer's source file, the exercise, drawn inputs) and sends, for each input,
+what the exercise's `run` returned. It knows no expected result. Whatever it sends is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import linecache
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from types import ModuleType
+
+from gemm_course.runner import gpu as on_gpu
+from gemm_course.runner import stuck_loops as loops
+
+MODULE = "answer"  # the name under which the learner's cell is imported
+_MAX_TEXT = 4000
+_WATCH_S = 0.3  # for so long its loops are watched, when time is up
+
+
+_EVERYWHERE = (
+    "course_kernels.testing.data",
+    "gemm_course.exercises.manifest",
+    "gemm_course.runner.wire",
+    "triton.language",
+)
+_COMPILING = ("triton.compiler", "triton.backends")
+_PRELOADED = {
+    "run": ("gemm_course.runner.probes",),
+    "compile": _COMPILING,
+    "gpu": ("gemm_course.runner.probes", "gemm_course.cli.machine", *_COMPILING),
+}
+
+
+def preload(mode: str) -> None:
+    """Import what every child needs. Nothing is computed."""
+    for name in (*_EVERYWHERE, *_PRELOADED[mode]):
+        importlib.import_module(name)
+    if mode != "compile":
+        for exercise in importlib.import_module("gemm_course.exercises.manifest").exercises():
+            with contextlib.suppress(Exception):  # said when it is asked for
+                exercise.module()
+    if mode == "run":
+        importlib.import_module("gemm_course.runner.interpreter").prepare_once()
+        # Of divisions by zero and the like it warns with lines of its own, and they would pass for the answer's prints.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
+    if mode == "gpu":
+        on_gpu.prepare()
+
+
+def load(path: str) -> ModuleType:
+    """Import an answer; the names that the exercise's first cell imports are there already."""
+    import torch
+    import triton
+    import triton.language as tl
+
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    module = importlib.util.module_from_spec(spec)
+    module.__dict__.update(torch=torch, triton=triton, tl=tl)
+    sys.modules[MODULE] = module
+    linecache.getlines(path)  # now: a message may need the text when files can no longer be opened
+    spec.loader.exec_module(module)
+    return module
+
+
+def describe(error: BaseException, path: str) -> dict:
+    """An exception in the learner's words: type, message, and the last line of theirs that it passed.
+
+    The interpreter wraps what happens in a kernel, so the innermost cause counts.
+    """
+    chain = [error]
+    while (error.__cause__ or error.__context__) is not None and len(chain) < 20:
+        error = error.__cause__ or error.__context__
+        chain.append(error)
+    root = chain[-1]
+    line = 0
+    for each in reversed(chain):  # the innermost that knows a line of the learner's
+        lines = [frame.lineno for frame in traceback.extract_tb(each.__traceback__) if frame.filename == path]
+        if isinstance(each, SyntaxError) and each.filename == path:
+            lines.append(each.lineno or 0)
+        if lines:
+            line = lines[-1]
+            break
+    text = str(root).strip()
+    if isinstance(root, SyntaxError):
+        text = root.msg
+    innermost = traceback.extract_tb(root.__traceback__)[-1:]
+    if not text and isinstance(root, AssertionError) and innermost and innermost[0].filename != path:
+        text = (innermost[0].line or "").replace("assert ", "this must hold: ", 1)  # Triton asserts without a message
+    # torch raises this class, too, for what it cannot do; a hole's stands in the learner's own code.
+    hole = isinstance(root, NotImplementedError) and bool(innermost) and innermost[0].filename == path
+    return {
+        "kind": "todo" if hole else "exception",
+        "type": type(root).__name__,
+        "text": text[:_MAX_TEXT] + ("…" if len(text) > _MAX_TEXT else ""),
+        "line": line,
+        "code": linecache.getline(path, line).strip() if line else "",
+        "program": program() if len(chain) > 1 else None,
+    }
+
+
+def program() -> list[int] | None:
+    """Grid indices of the program that the interpreter is in, or was in last."""
+    with contextlib.suppress(Exception):
+        from triton.runtime.interpreter import interpreter_builder
+
+        return [int(index) for index in interpreter_builder.grid_idx]
+    return None
+
+
+class Alarm:
+    """When time is up: says in which line of the learner's code, and which loop there makes no progress."""
+
+    def __init__(self, path: str, seconds: float, results: int):
+        self.path, self.seconds, self.results = path, seconds, results
+        self.follower: loops.Follower | None = None
+        signal.signal(signal.SIGALRM, self)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def __call__(self, number, frame) -> None:
+        """The signal's handler."""
+        from gemm_course.runner import wire
+
+        if self.follower is None:
+            self.follower = loops.Follower(self.path)
+            with contextlib.suppress(BaseException):
+                self.follower.follow(self.follower.frames(frame))
+            signal.setitimer(signal.ITIMER_REAL, _WATCH_S)
+            return
+        frames, loop = self.follower.frames(frame), None
+        with contextlib.suppress(BaseException):
+            loop = self.follower.stuck(frames)
+        line = frames[0].f_lineno if frames else 0
+        error = {
+            "kind": "endless", "type": "", "text": "", "line": line, "code": self._code(line), "program": program(),
+            "loop": loop and {"line": loop.line, "code": self._code(loop.line), "names": list(loop.names)},
+        }  # fmt: skip
+        with contextlib.suppress(BaseException):
+            wire.send(self.results, {"error": error})
+        os._exit(0)
+
+    def _code(self, line: int) -> str:
+        return linecache.getline(self.path, line).strip() if line else ""
+
+
+def main(mode: str, fds: list[int]) -> None:
+    """The child's whole life. Ends the process.
+
+    Args:
+        mode: one of `zygote.MODES`.
+        fds: where the request comes from, where results go, where prints go.
+    """
+    try:
+        os.setsid()
+        requests, results, prints = fds
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(prints, 1)
+        os.dup2(prints, 2)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 (lives as long as the process)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        _answer(mode, requests, results)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _answer(mode: str, requests: int, results: int) -> None:
+    from gemm_course.runner import wire
+
+    started = time.monotonic()
+    request = wire.Reader(requests).next(timeout=30.0)
+    path = request["path"]
+    exercise = None
+    if "exercise" in request:
+        exercise = importlib.import_module(f"gemm_course.exercises.e{request['exercise']}")
+    if unfit := _confine(mode, request):
+        wire.send(results, {"unfit": unfit})
+        return
+    wire.send(results, {"ready": True})  # the first message: from here on the answer can send some, too
+    Alarm(path, max(request["seconds"] - (time.monotonic() - started), 1.0), results)
+    try:
+        if exercise is None:
+            on_gpu.try_kernel()
+            wire.send(results, {"case": 0, "value": {}, "watched": {}})
+            return
+        answer = load(path)
+        if not callable(getattr(answer, request["function"], None)):
+            error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": "", "program": None}
+            wire.send(results, {"error": error})
+            return
+        if mode == "compile":
+            _compile(exercise, answer)
+            wire.send(results, {"case": 0, "value": {}, "watched": {}})
+        else:
+            _run(exercise, answer, request, results)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of the learner's as well
+        wire.send(results, {"error": describe(error, path)})
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(BaseException):
+                stream.flush()
+        wire.send(results, {"done": True})  # a process that the answer left behind may hold the pipe open
+
+
+def _confine(mode: str, request: dict) -> str:
+    """Leave this process what an answer may use. Returns why a GPU cannot be used from inside; empty where it can."""
+    from gemm_course.isolation import landlock as sandbox
+
+    gpu, without = mode == "gpu", request.get("without", ())
+    readable = [os.path.dirname(request["path"])]
+    sandbox.die_with_parent()
+    if mode == "run":
+        sandbox.confine(readable)
+        sandbox.limit(request["memory_mb"], request["seconds"])
+        return ""
+    # Triton writes what it compiles, and has other programs make the last steps. CUDA keeps some kernels, too.
+    os.environ["TRITON_CACHE_DIR"] = os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = request["scratch"]
+    importlib.import_module("tempfile").tempdir = request["scratch"]
+    sandbox.confine(readable, request["scratch"], programs=True, gpu=gpu, without=without)
+    if gpu:
+        try:
+            on_gpu.start()
+        except BaseException as error:
+            return f"{type(error).__name__}: {str(error).strip() or 'without a message'}"[:_MAX_TEXT]
+    if sandbox.LIMITS not in without:
+        sandbox.limit(request["memory_mb"], request["seconds"], file_mb=64)
+    return ""
+
+
+def _run(exercise, answer, request, results: int) -> None:
+    from gemm_course.runner import probes, wire
+
+    for index, case in enumerate(request["cases"]):
+        watch = probes.Watch(request["path"])
+        try:
+            with watch:
+                value = exercise.run(getattr(answer, request["function"]), case, watch)
+            message = {"case": index, "value": _sendable(value), "watched": watch.report()}
+        except BaseException as error:
+            failed = describe(error, request["path"])
+            message = {"case": index, "error": failed, "watched": watch.report()}
+            if failed["kind"] == "todo":
+                wire.send(results, message)
+                return
+        wire.send(results, message)
+
+
+def _sendable(value):
+    """Tensors, numbers and containers as they are; of anything else only the name of its type."""
+    import torch
+
+    from gemm_course.runner import wire
+
+    if type(value) is torch.Tensor:
+        if wire.travels(value):
+            return value
+        return {"not": f"{value.dtype} tensor on {value.device} ({value.layout})".replace("torch.", "")}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (list, tuple):
+        return [_sendable(each) for each in value]
+    if type(value) is dict:
+        return {str(key): _sendable(each) for key, each in value.items()}
+    return {"not": type(value).__name__}
+
+
+def _compile(exercise, answer) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    for kernel, signature, constexprs in exercise.builds(answer):
+        types = {name: "constexpr" if name in constexprs else signature[name] for name in kernel.arg_names}
+        triton.compile(ASTSource(kernel, types, constexprs), target=GPUTarget("cuda", 90, 32))

@@ -1,0 +1,385 @@
+"""Every kernel and configuration that ships compiles for every target that it claims, and becomes what it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import triton
+
+import compiled
+from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime
+from course_kernels.codegen import TARGETS, Build, CompileError, build, compile_kernel, compile_many, shipped
+from course_kernels.codegen.spec import LIST_KERNELS
+from course_kernels.lists import launch
+from course_kernels.lists.cost_model import candidates
+
+CUDA = [name for name, target in TARGETS.items() if target.backend == "cuda"]
+TMA = ["sm_90", "sm_100", "sm_120"]
+
+# Kernels that may keep registers in local memory: (targets, pattern of the build's name, bytes per thread, reason).
+# Anything above the bytes fails, and so does anything that is not listed.
+KNOWN_SPILLS = [
+    (TMA, r"^tma .* unaligned", 1400,
+     "where no descriptor describes C, the tile is stored through 64-bit addresses, each held by the thread"),
+    (["sm_80", "sm_120"], r"^(naive|round_robin) \w+ (row|col)/(row|col) 128×128×(64|128)$", 96,
+     "64 or 128 accumulators a thread; a few values of the walk wait in local memory while K is summed"),
+    (["sm_80", "sm_90", "sm_120"], r"^(naive|round_robin) float32 .* 64×64×32", 32,
+     "as for tma float32, but the pointers, not the blocks, are what does not fit"),
+    (["sm_90"], r"^(naive|round_robin|tma) float8_e4m3fn row/row 128×(128|256)×", 240,
+     "a row-major B is transposed through registers; the choice was measured on an H200, spills included"),
+    (["sm_100"], r"^round_robin float32 tf32 .* 128×256×32", 320, "256 accumulators a thread and 64-bit addresses"),
+    (["sm_75"], r"^naive float32 .* 64×64×32", 8,
+     "one value waits in local memory, though registers are left: what ptxas makes of a 64-bit step"),
+    (["sm_120"], r"^naive float8_e4m3fn .* 64×128×128", 8, "as on sm_75"),
+]  # fmt: skip
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+    KNOWN_SPILLS.append((["sm_100", "sm_120"], r"^(round_robin|tma) ", 16, "up to 4 registers short"))
+
+
+def allowed_spill(spec: Build, target: str) -> int:
+    return max((size for targets, name, size, _ in KNOWN_SPILLS if target in targets and re.search(name, str(spec))),
+               default=0)  # fmt: skip
+
+
+def grid(target: str) -> list[Build]:
+    """What of ``shipped`` is compiled here: all kernels, dtypes, precisions and configurations with row-major aligned
+    operands, and every other pair of layouts, aligned or not, for one configuration of each kernel, dtypes in turn.
+
+    Layouts change how a block is loaded, configurations how much of it, dtypes which instruction multiplies; of the
+    three, only the configuration decides whether a build fits, so only that axis is covered in full. Of the pairs, the
+    transposed ones (the gradients' operands) matter most and are not left out for any kernel.
+    """
+    everything = shipped(target, LIST_KERNELS)
+    chosen = [spec for spec in everything if " row/row " in str(spec) and "unaligned" not in str(spec)]
+    others: dict[tuple, list[Build]] = {}
+    for spec in everything:
+        layouts = re.search(r"(row|col|any)/(row|col|any)", str(spec))[0]
+        others.setdefault((spec.kernel, layouts, "unaligned" in str(spec)), []).append(spec)
+    for turn, group in enumerate(others.values()):
+        chosen.append(group[turn * 3 % len(group)])
+    return list(dict.fromkeys(chosen))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_workers():
+    yield
+    codegen.close()
+
+
+def estimated(target: str, out_dtype: str) -> list[tuple[Build, GemmConfig]]:
+    """Builds of which shared memory is estimated, with their configurations."""
+    configs = [candidate.config for candidate in candidates("tma", 2, "ieee")]
+    return [(build("tma", out_dtype=out_dtype, config=config), config) for config in configs]
+
+
+def recorded_pairs() -> list[compiled.Pair]:
+    """What ``compiled`` keeps on record for this module."""
+    pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
+    return pairs + [(spec, t) for t in TMA for dtype in ("float16", "float32") for spec, _ in estimated(t, dtype)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_ships_compiles_fits_and_does_not_spill(target):
+    specs = grid(target)
+    problems = []
+    for spec, found in zip(specs, compiled.facts((spec, target) for spec in specs), strict=True):
+        if found.error:
+            problems.append(f"{spec}: {found.error}")
+            continue
+        if found.spilled > allowed_spill(spec, target):
+            problems.append(f"{spec}: {found.spilled} bytes spilled, allowed {allowed_spill(spec, target)} bytes")
+        if found.shared > TARGETS[target].shared_limit:
+            problems.append(f"{spec}: {found.shared} bytes of {TARGETS[target].shared_limit} shared memory")
+        if not 0 < found.registers <= (255 if target in CUDA else 512):
+            problems.append(f"{spec}: {found.registers} registers")
+    assert not problems, "\n".join(problems)
+
+
+def test_the_record_is_of_these_kernels():
+    record = json.loads(compiled.RECORD.read_text(encoding="utf-8"))
+    made_from = record.pop("made from")
+    if made_from["triton"] != triton.__version__:
+        pytest.skip(f"the record is Triton {made_from['triton']}'s, and this is {triton.__version__}")
+    assert made_from == compiled.made_from(), "the kernels have changed: python tests/support/compiled.py"
+    assert record.keys() == compiled.every_pair().keys(), "other kernels ship now: python tests/support/compiled.py"
+
+
+def test_the_compiler_says_what_the_record_says():
+    """Of some of all, other ones in each run."""
+    pairs = compiled.every_pair()
+    chosen = random.sample(sorted(pairs), 16)
+    found = dict(zip(chosen, compiled.compile_all(map(pairs.get, chosen)), strict=True))
+    expected = dict(zip(chosen, compiled.facts(map(pairs.get, chosen)), strict=True))
+    assert {name: each._replace(error=bool(each.error)) for name, each in found.items()} == {
+        name: each._replace(error=bool(each.error)) for name, each in expected.items()
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_configuration_dtype_and_layout_is_in_the_grid(target):
+    everything, chosen = shipped(target, LIST_KERNELS), grid(target)
+
+    def covered(specs, pattern):
+        return {re.search(pattern, str(spec))[0] for spec in specs}
+
+    for pattern in (r"^\w+", r"^\w+ \w+( tf32)?", r"\w+/\w+", r"\d+×\d+×\d+.*?(?= unaligned|$)"):
+        assert covered(chosen, pattern) == covered(everything, pattern)
+
+
+def test_what_is_claimed_where():
+    half = build("round_robin", dtype="float16", config=GemmConfig(64, 64, 32, 8, 2, 8, 2), aligned=False)
+    assert codegen.claims(half) == tuple(TARGETS)
+    names = {target: {" ".join(str(spec).split()[:2]) for spec in shipped(target, LIST_KERNELS)} for target in TARGETS}
+    assert {target for target in TARGETS if "tma float16" in names[target]} == set(TMA)
+    assert {target for target in TARGETS if "round_robin float8_e4m3fn" in names[target]} == set(TMA)
+    assert "round_robin bfloat16" not in names["sm_75"]
+    assert {"round_robin bfloat16", "naive float32"} <= names["gfx942"] & names["gfx950"] & names["sm_80"]
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+@pytest.mark.parametrize("target", TMA)
+def test_shared_memory_estimate_is_an_upper_bound(target, out_dtype):
+    size = 4 if out_dtype == "float32" else 2
+    there = estimated(target, out_dtype)
+    for (_, config), found in zip(there, compiled.facts((spec, target) for spec, _ in there), strict=True):
+        assert found.shared <= config.shared_memory("tma", 2, size, TARGETS[target].capability), config
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
+def test_hopper_descriptor_kernel_uses_wgmma_and_bulk_copies(dtype):
+    counts = compile_kernel("tma", "sm_90", dtype=dtype).instructions
+    assert counts["wgmma"] > 0
+    assert counts["bulk tensor load"] >= 2
+    assert counts["bulk tensor store"] >= 1
+    assert counts["mma.sync"] == counts["cp.async"] == counts["st.global"] == 0
+
+
+def test_each_target_multiplies_on_its_matrix_unit():
+    expected = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05.mma", "sm_120": "mma.sync"}
+    expected.update(gfx942="mfma", gfx950="mfma")
+    for target, instruction in expected.items():
+        counts = compile_kernel("round_robin", target).instructions
+        others = set(expected.values()) - {instruction}
+        assert counts[instruction] > 0, target
+        assert not any(counts[other] for other in others), target
+
+
+@pytest.mark.parametrize("kernel", ["naive", "round_robin"])
+@pytest.mark.parametrize("layouts", [("row", "row"), ("row", "col"), ("col", "row")])
+def test_aligned_operands_are_copied_16_bytes_at_a_time(kernel, layouts):
+    options = {"a_layout": layouts[0], "b_layout": layouts[1]}
+    aligned = compile_kernel(kernel, "sm_90", **options).widths
+    assert aligned["cp.async"].keys() == {16}
+    assert 2 not in aligned["ld.global"]
+    unaligned = compile_kernel(kernel, "sm_90", aligned=False, **options).widths
+    assert not unaligned["cp.async"]
+    assert unaligned["ld.global"][2] > 0
+    assert 16 not in unaligned["ld.global"]
+
+
+def test_aligned_operands_are_loaded_16_bytes_at_a_time_on_amd():
+    assert compile_kernel("round_robin", "gfx942").widths["ld.global"][16] > 0
+    assert 16 not in compile_kernel("round_robin", "gfx942", aligned=False).widths["ld.global"]
+
+
+def _type_of(value) -> str:
+    if isinstance(value, torch.Tensor):
+        names = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+        return "*" + names[value.dtype]
+    return "constexpr" if value is None or value == 1 else "i32"
+
+
+@pytest.mark.skipif(runtime.mode() == "compile-only", reason="plans are for processes that can launch kernels")
+@pytest.mark.parametrize("kernel", ["naive", "round_robin", "tma"])
+@pytest.mark.parametrize(("a_layout", "b_layout"), [("row", "row"), ("col", "row"), ("row", "col")])
+@pytest.mark.parametrize("n", [64, 56, 50])
+def test_build_is_what_group_gemm_launches(kernel, a_layout, b_layout, n):
+    config = GemmConfig(32, 32, 32, 4, 2)
+    device = runtime.device()
+    A = [torch.zeros(64, 64, dtype=torch.float16, device=device) for _ in range(3)]
+    B = [torch.zeros(64, n, dtype=torch.float16, device=device) for _ in range(3)]
+    A = A if a_layout == "row" else [a.t().contiguous().t() for a in A]
+    B = B if b_layout == "row" else [b.t().contiguous().t() for b in B]
+    plan = GroupGemmPlan(A, B, method=kernel, config=config)
+    launched = plan.launches[0].kernel
+    assert launched == ("round_robin" if kernel == "tma" and b_layout == "row" and n == 50 else kernel)
+    function, _, args, kwargs = plan._prepared._calls[0]
+    aligned = n % 16 == 0 or (kernel != "naive" and n % 8 == 0)
+    spec = build(launched, config=config, a_layout=a_layout, b_layout=b_layout, aligned=aligned)
+    assert function is launch.KERNELS[launched]
+    assert kwargs.pop("num_warps") == spec.num_warps
+    assert kwargs.pop("num_stages") == spec.num_stages
+    assert kwargs == {name: spec.constexprs[name] for name in kwargs}
+    for name, value in zip(function.arg_names, args):  # the rest are keyword arguments
+        expected = "constexpr" if name in spec.constexprs else spec.signature[name]
+        assert _type_of(value) == expected, name
+        if name in spec.constexprs:
+            assert spec.constexprs[name] == value, name
+        elif name in spec.divisible_by_16:
+            assert (value.data_ptr() if isinstance(value, torch.Tensor) else value) % 16 == 0, name
+
+
+LEARNERS_FILE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(x_ptr, y_ptr, n, BLOCK: tl.constexpr, TIMES: tl.constexpr = 2):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * TIMES, mask=i < n)
+
+@triton.jit
+def broken(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), no_such_name)
+
+def plain(x):
+    return x
+
+tuned = triton.autotune([triton.Config({"BLOCK": 64})], key=["n"])(double)
+"""
+SIGNATURE = {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32"}
+
+
+@pytest.fixture
+def learners_file(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(LEARNERS_FILE)
+    return path
+
+
+def test_a_learners_kernel_is_compiled_from_its_file_and_again_when_it_changes(learners_file, monkeypatch):
+    options = {"signature": SIGNATURE, "constexprs": {"BLOCK": 256}, "num_warps": 2}
+    narrow = compile_kernel(f"{learners_file}:double", "sm_80", **options)
+    assert narrow.widths["ld.global"] == {4: 4}
+    wide = compile_kernel(f"{learners_file}:double", "sm_80", divisible_by_16=tuple(SIGNATURE), **options)
+    assert wide.widths["ld.global"] == {16: 1}
+    assert "mul" in wide.ptx or "add" in wide.ptx
+    learners_file.write_text(LEARNERS_FILE.replace("* TIMES", "* TIMES * TIMES + 77.0"))
+    monkeypatch.chdir(learners_file.parent)
+    changed = compile_kernel("kernel.py:double", "sm_80", **options)
+    assert "0f429A0000" in changed.ptx  # 77.0
+    assert "0f429A0000" not in narrow.ptx
+    assert compile_kernel("kernel.py:tuned", "gfx942", **options).registers > 0
+
+
+def test_errors_carry_the_compilers_message_and_the_worker_goes_on(learners_file):
+    options = {"signature": {"x_ptr": "*fp32"}, "constexprs": {"BLOCK": 64}}
+    with pytest.raises(CompileError, match=r"no_such_name is not defined") as caught:
+        compile_kernel(f"{learners_file}:broken", "sm_90", **options)
+    assert len(str(caught.value).splitlines()) < 50
+    processes = [worker._process.pid for worker in codegen.compiler._idle]
+    assert compile_kernel("naive", "sm_90").registers > 0
+    assert [worker._process.pid for worker in codegen.compiler._idle] == processes
+    wrong = {"double": "missing: ", "plain": "not", "absent": "no 'absent'"}
+    for function, message in wrong.items():
+        with pytest.raises(CompileError, match=message):
+            compile_kernel(f"{learners_file}:{function}", "sm_90", **options)
+    with pytest.raises(CompileError, match="does not have"):
+        compile_kernel(f"{learners_file}:broken", "sm_90", signature=SIGNATURE, constexprs={"BLOCK": 64})
+    with pytest.raises(CompileError, match="exists"):
+        compile_kernel("/nowhere/kernel.py:double", "sm_90")
+
+
+def test_a_compiler_that_dies_or_hangs_is_reported_and_replaced(tmp_path):
+    (tmp_path / "dies.py").write_text("import os, sys\nprint('last words', file=sys.stderr, flush=True)\nos._exit(7)\n")
+    with pytest.raises(CompileError, match=r"(?s)died \(exit 7\).*last words"):
+        compile_kernel(f"{tmp_path}/dies.py:f", "sm_90")
+    (tmp_path / "exits.py").write_text("raise SystemExit('gone')\n")
+    with pytest.raises(CompileError, match="gone"):
+        compile_kernel(f"{tmp_path}/exits.py:f", "sm_90")
+    (tmp_path / "hangs.py").write_text("while True: pass\n")
+    with pytest.raises(CompileError, match="not compiled within 1 s"):
+        compile_kernel(f"{tmp_path}/hangs.py:f", "sm_90", timeout=1)
+    assert compile_kernel("naive", "sm_90").registers > 0
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="target must be one of sm_75"):
+        compile_kernel("naive", "sm_86")
+    with pytest.raises(ValueError, match="kernel must be one of"):
+        compile_kernel("fast", "sm_90")
+    with pytest.raises(ValueError, match="a_layout must be 'row' or 'col'"):
+        build("tma", a_layout="any")
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        build("tma", dtype="float64")
+    with pytest.raises(ValueError, match="both"):
+        Build("m:f", {"x": "i32"}, {"x": 1})
+    with pytest.raises(ValueError, match="divisible_by_16"):
+        Build("m:f", {"x": "i32"}, {}, ("y",))
+    with pytest.raises(TypeError, match="no further options"):
+        compile_kernel(build("naive"), "sm_90", dtype="float16")
+    with pytest.raises(TypeError, match="kernel must be"):
+        compile_kernel(3, "sm_90")
+    scope = {}
+    exec("def made_here(x): pass", scope)
+    with pytest.raises(ValueError, match="%%writefile"):
+        compile_kernel(scope["made_here"], "sm_90")
+    with pytest.raises(ValueError, match="workers"):
+        compile_many([], workers=0)
+
+
+def test_registers_and_spills_agree_with_the_disassembler():
+    compiled = compile_kernel("naive", "sm_75", config=GemmConfig(64, 64, 64))  # scalar arithmetic: far too large
+    assert compiled.registers <= 255
+    assert compiled.spills.bytes > 100
+    assert compiled.spills.loads > 10
+    assert compiled.spills.stores > 10
+    used = {int(number) for number in re.findall(r"\bR(\d+)\b", compiled.sass)}
+    assert max(used) < compiled.registers <= max(used) + 8  # allocated in eights
+    small = compile_kernel("naive", "sm_90")
+    assert small.spills == (0, 0, 0)
+    assert not small.spills
+    assert "STL" not in small.sass
+
+
+def test_excerpts_and_summary():
+    compiled = compile_kernel("tma", "sm_90")
+    lines = compiled.excerpt(r"wgmma\.mma_async", before=1, after=1).splitlines()
+    assert len(lines) == 3
+    assert "wgmma.mma_async" in lines[1]
+    assert max(map(len, lines)) < 120
+    assert ".loc" not in compiled.excerpt("bulk.tensor", before=20, after=20)
+    assert "ttng.warp_group_dot" in compiled.excerpt("warp_group_dot", stage="ttgir")
+    assert compiled.excerpt("HGMMA|WGMMA", stage="sass")
+    with pytest.raises(ValueError, match=r"stage must be among ttir, .*ptx.* and sass for .*, got 'asm'"):
+        compiled.excerpt("HGMMA", stage="asm")
+    with pytest.raises(ValueError, match="matches no line of"):
+        compiled.excerpt("no such thing")
+    with pytest.raises(
+        ValueError, match=r"matches \d+ lines, and occurrence 999 is not among them, of the assembly of"
+    ):
+        compiled.excerpt("wgmma", occurrence=999)
+    with pytest.raises(AttributeError, match="sm_90 has no amdgcn"):
+        compiled.amdgcn  # noqa: B018
+    assert 1000 < compiled.binary_bytes < 10**6
+    amd = compile_kernel("naive", "gfx942")
+    assert amd.excerpt("v_mfma")
+    table = codegen.summary([compiled, amd]).splitlines()
+    assert table[0].split()[:3] == ["kernel", "target", "registers"]
+    assert str(compiled.registers) in table[1].split()
+    assert "wgmma" in table[0]
+    assert "mfma" in table[0]
+    assert "tcgen05.mma" not in table[0]
+
+
+def test_a_process_that_ends_takes_its_compilers_along():
+    script = textwrap.dedent("""
+        from course_kernels import codegen
+        from course_kernels import runtime
+        codegen.compile_kernel("naive", "sm_80")
+        print(runtime.mode(), codegen.compiler._idle[0]._process.pid)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    mode, pid = done.stdout.split()
+    assert mode == runtime.mode()
+    assert done.stderr == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)

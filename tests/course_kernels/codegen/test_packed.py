@@ -1,0 +1,225 @@
+"""The packed kernels compile, for every configuration that is looked up or measured, and are what is launched."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import compiled
+from course_kernels import GemmConfig, codegen, runtime
+from course_kernels.bench import tune
+from course_kernels.codegen import TARGETS, build, shipped
+from course_kernels.codegen.packed import MODES, _operands, _specialised
+from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
+from course_kernels.packed.backends import triton_launch as grouped_launch
+from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.packed.tuning.defaults import TYPES, candidates
+from course_kernels.runtime import Device
+
+# As in test_codegen: (targets, pattern of the build's name, bytes per thread, reason).
+KNOWN_SPILLS = [
+    (["sm_90", "sm_100"], r"float8_e4m3fn .* unaligned pointers$", 260,
+     "bytes that are not aligned are loaded one by one, each through a 64-bit address of its own"),
+    (["sm_90"], r"float16 row/row 16×256×64 4w 5s$", 8, "one value; a candidate, to be measured as it is"),
+    (["sm_90"], r"float8_e4m3fn .* 128×128×128 4w 3s$", 16, "row-wise scales beside 128 accumulators a thread"),
+    (["sm_100"], r"float8_e4m3fn .* 64×128×128 4w 4s$", 48, "as on sm_90"),
+    (["sm_90", "sm_100"], r"float32 tf32 .* 128×128×32 8w [23]s unaligned pointers$", 56, "64-bit addresses"),
+    (["sm_90", "sm_100"], r" unaligned pointers$", 16, "a few values of the walk wait in local memory"),
+]  # fmt: skip
+
+MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
+ESTIMATED = ("sm_90", "sm_100", "sm_120", "sm_80", "gfx942")
+
+
+def allowed_spill(spec, target: str) -> int:
+    return max((size for targets, name, size, _ in KNOWN_SPILLS if target in targets and re.search(name, str(spec))),
+               default=0)  # fmt: skip
+
+
+def grid(target: str, everything=None) -> list:
+    """What of ``shipped`` is compiled here: every configuration of every type once, with the layouts a layer has, for
+    each kernel; and one of every mode, pair of layouts, alignment, types in turn. float16 is compiled as bfloat16 is.
+    """
+    everything = [s for s in everything or shipped(target, PACKED_KERNELS) if " float16 " not in str(s)]
+    chosen, others = {}, {}
+    for spec in everything:
+        mode, name, layouts, rest = re.match(
+            r"\w+ (\w+) (\w+(?: tf32)?) (\w+/\w+) (.*)", str(spec)
+        ).groups()  # fmt: skip
+        chosen.setdefault((spec.kernel, name, rest), spec)
+        others.setdefault((mode, layouts, "unaligned" in rest), []).append(spec)
+    return list(dict.fromkeys([*chosen.values(), *(g[3 * i % len(g)] for i, g in enumerate(others.values()))]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_workers():
+    yield
+    codegen.close()
+
+
+def measured(dtype: str) -> list:
+    """Everything that the tuner measures of a type."""
+    found = {(c.op, c.b_layout, config) for c in tune.grid([dtype]) for config in candidates(c.op, c.bucket, c.dtype)}
+    options = dict(dtype="float32", precision="tf32") if dtype == "tf32" else dict(dtype=dtype)
+    specs = dict.fromkeys(
+        build("transposed", a_layout="col", config=config, **options)
+        if op == "grouped_mm_k"
+        else build("contiguous", b_layout=layout, config=config, **options)
+        for op, layout, config in sorted(found, key=str)
+    )
+    return list(specs)
+
+
+def estimated(target: str) -> list:
+    """Builds of which shared memory is estimated, with their configurations: with a bias, scales, a wide result, and
+    pointers, whatever else goes through shared memory."""
+    there = tuned.has_descriptors(target)
+    specs = []
+    for config in (GemmConfig(128, 256, 64, 8, 4, 8, 1, 2), GemmConfig(128, 128, 32, 8, 2), GemmConfig(16, 64, 64, 4)):
+        for kernel, options in (
+            ("contiguous", dict(b_layout="col", bias=True)),
+            ("contiguous", dict(out_dtype="float32", bias=True)),
+            ("contiguous", dict(mode="n")),
+            ("contiguous", dict(mode="n", out_dtype="float32", bias=False)),
+            ("contiguous", dict(dtype="float8_e4m3fn", b_layout="col")),
+            ("contiguous", dict(mode="batch", a_layout="col", dtype="float32", precision="tf32")),
+            ("transposed", dict(a_layout="col", out_dtype="float32", bias=True)),
+            ("transposed", dict(a_layout="col", dtype="float32", precision="tf32")),
+        ):
+            small = config.block_k * TYPES.get(options.get("dtype", "bfloat16"), 2) >= 32
+            if small and ("float8" not in options.get("dtype", "") or there):
+                specs.append((build(kernel, config=config, described=there, **options), config))
+    return specs
+
+
+def recorded_pairs() -> list[compiled.Pair]:
+    """What ``compiled`` keeps on record for this module."""
+    pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
+    pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
+    return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
+
+
+def problems_of(pairs, targets_that_must_not_spill) -> list[str]:
+    problems = []
+    for (spec, target), found in zip(pairs, compiled.facts(pairs), strict=True):
+        if found.error:
+            problems.append(f"{spec} for {target}: {found.error}")
+            continue
+        if found.spilled > allowed_spill(spec, target) and target in targets_that_must_not_spill:
+            problems.append(f"{spec} for {target}: {found.spilled}, allowed {allowed_spill(spec, target)} bytes")
+        if found.shared > TARGETS[target].shared_limit:
+            problems.append(f"{spec} for {target}: {found.shared} of {TARGETS[target].shared_limit} bytes")
+    return problems
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_looked_up_compiles_fits_and_does_not_spill(target):
+    problems = problems_of([(spec, target) for spec in grid(target)], ("sm_90", "sm_100"))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("dtype", MEASURED)
+def test_what_the_tuner_measures_compiles_fits_and_does_not_spill(dtype):
+    problems = problems_of([(spec, "sm_90") for spec in measured(dtype)], ("sm_90",))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("target", ESTIMATED)
+def test_shared_memory_estimate_is_an_upper_bound(target):
+    specs = estimated(target)
+    for (spec, config), found in zip(specs, compiled.facts((spec, target) for spec, _ in specs), strict=True):
+        if found.error:  # more than the target has: said by the assembler
+            assert "shared" in found.error or "resource" in found.error, found.error
+            continue
+        itemsize = 1 if "float8" in str(spec) else 4 if "float32 " in str(spec) else 2
+        wide = 4 if itemsize == 4 or "*fp32" in spec.signature["c_ptr"] else 2
+        described = spec.constexprs["C_KIND"] != 0
+        capability = TARGETS[target].capability
+        bound = config.shared_memory(spec.kernel, itemsize, wide, capability, described=described)
+        assert found.shared <= bound, (str(spec), config)
+
+
+@pytest.mark.parametrize("mode", ["m", "n", "k", "batch"])
+def test_hopper_multiplies_with_wgmma_and_copies_in_bulk(mode):
+    kernel = "transposed" if mode == "k" else "contiguous"
+    options = dict(a_layout="col") if mode == "k" else {}
+    options |= dict(b_layout="col", c_layout="col") if mode == "n" else {}
+    counts = codegen.compile_kernel(kernel, "sm_90", mode=mode, **options).instructions
+    assert counts["wgmma"] > 0
+    assert counts["bulk tensor load"] >= 2
+    assert counts["bulk tensor store"] >= 1
+    assert counts["mma.sync"] == counts["cp.async"] == 0
+
+
+@pytest.mark.skipif(runtime.mode() == "compile-only", reason="plans are for processes that can launch kernels")
+@pytest.mark.parametrize("mode", ["m", "n", "k", "batch"])
+@pytest.mark.parametrize("options", [{}, dict(bias=True), dict(aligned=False), dict(b_layout="col"),
+                                     dict(out_dtype="float32")], ids=str)  # fmt: skip
+def test_build_is_what_grouped_mm_launches(mode, options):
+    if mode == "n" and options.get("bias"):
+        pytest.skip("a ragged N takes no bias")
+    kernel, config = "transposed" if mode == "k" else "contiguous", GemmConfig(32, 32, 32, 4, 2)
+    settings = {"a_layout": "row", "b_layout": "row", "aligned": True, "bias": False, "out_dtype": None, **options}
+    spec = build(kernel, mode=mode, dtype="float16", config=config, **settings)
+    out_dtype = torch.float32 if settings["out_dtype"] else torch.float16
+    layouts = (settings["a_layout"], settings["b_layout"], "row")
+    tensors = _operands(mode, torch.float16, out_dtype, layouts, settings["aligned"], settings["bias"], 8)
+    plan = grouped_launch.Plan(tensors, False, config, "ieee")
+    function, _, arguments, compile_options, _ = plan._build(tensors)
+    assert function.fn.__name__ == f"{kernel}_kernel"
+    assert compile_options == {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
+    signature, constexprs, divisible = _specialised(kernel, arguments)
+    assert (signature, constexprs, tuple(sorted(divisible))) == (
+        spec.signature, spec.constexprs, spec.divisible_by_16
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [1, 16, 48, 17, 2**31 - 16, 2**31, -16], ids=str)
+def test_integers_are_specialised_as_triton_does(value):
+    from triton.backends.compiler import BaseBackend
+    from triton.runtime.jit import native_specialize_impl
+
+    kind, key = native_specialize_impl(BaseBackend, value, False, True, True)
+    arguments = dict(build("contiguous").constexprs, total=value)
+    signature, constexprs, divisible = _specialised("contiguous", arguments)
+    assert signature.get("total", "constexpr") == kind
+    assert ("total" in divisible) == (key == "D")
+    assert (constexprs.get("total") == 1) == (value == 1)
+
+
+def test_descriptors_are_specialised_as_triton_does():
+    from triton.backends.compiler import BaseBackend
+    from triton.runtime.jit import native_specialize_impl
+
+    tensors = _operands("m", torch.bfloat16, torch.bfloat16, ("row", "row", "row"), True, False, 8)
+    device = Device((9, 0), (9, 0), 132, None, True)
+    arguments = grouped_launch.prepare(
+        tensors, keep_tail=False, config=GemmConfig(), precision="ieee", device=device
+    ).arguments  # fmt: skip
+    signature, _, _ = _specialised("contiguous", arguments)
+    for name in ("a", "b", "c_desc"):
+        assert signature[name] == native_specialize_impl(BaseBackend, arguments[name], False, True, True)[0]
+
+
+def test_claims_and_bad_arguments():
+    assert codegen.claims(build("contiguous", b_layout="col", config=GemmConfig(64, 64, 32, 8, 2, 8, 2))) == ()
+    config = tuned.get_config("grouped_mm", 512, 4096, 4096, 64, arch=90)
+    assert "sm_90" in codegen.claims(build("contiguous", b_layout="col", config=config))
+    assert {spec.kernel for spec in shipped("sm_90")} == set(KERNELS)
+    with pytest.raises(ValueError, match=r"mode must be one of \('m', 'n', 'batch'\)"):
+        build("contiguous", mode="k")
+    with pytest.raises(ValueError, match="a_layout must be 'row' or 'col' for kernel 'transposed'"):
+        build("transposed", a_layout="any")
+    with pytest.raises(ValueError, match="out_dtype must be one of"):
+        build("contiguous", out_dtype="float8_e4m3fn")
+    with pytest.raises(ValueError, match="precision must be"):
+        build("contiguous", precision="tf32")
+    with pytest.raises(ValueError, match="keeps no log"):
+        build("contiguous", record=True)
+    with pytest.raises(ValueError, match="no schedule 'dynamic'"):
+        build("transposed", config=GemmConfig(schedule="dynamic"))
+    with pytest.raises(TypeError, match=r"no options \['mode'\]"):
+        build("tma", mode="m")
+    assert set(MODES) == set(PACKED_KERNELS)

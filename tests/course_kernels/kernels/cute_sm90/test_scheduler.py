@@ -1,0 +1,251 @@
+"""The Hopper kernel's scheduler without a GPU: its own source, run by threads that take the places of a warp's lanes.
+
+What the threads cannot show is how the compiler understands it: for that, ``test_scheduler_gpu``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
+from course_kernels.packed.backends import cute as grouped_cute
+from cute_tiles import LANES, check_walk, groups_of
+
+import plain_scheduler  # isort: skip
+
+SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, strip=2)  # the scheduler does not mind the size
+ALONE = replace(SMALL, cluster=1)
+FITTED = replace(SMALL, tile_n=12, narrow=8, flat=16)
+HALVED = {"halved": replace(SMALL, halved=True), "halved alone": replace(ALONE, halved=True)}
+KINDS = {
+    "pairs": SMALL, "alone": ALONE, "fitted": FITTED, "fitted alone": replace(FITTED, cluster=1),
+    "narrow": replace(FITTED, flat=0), "flat": replace(FITTED, narrow=0),
+}  # fmt: skip
+# 1 to 5, 7, 9 and 11 rows of SMALL's tiles, the last of them of one to four rows; a strip of its pairs has four.
+SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 3, 2, 6, 11, 25, 28, 33, 36, 44, 0)
+
+
+class Warp:
+    """32 threads that go through a function in step: a warp of the CTA whose place in its cluster is ``rank``."""
+
+    def __init__(self):
+        self.rank = 0
+        self.clusters = 1
+        self._me = threading.local()
+        self._handed = [[None] * LANES, [None] * LANES]
+
+    def run(self, function, *arguments):
+        """What every lane returns, which has to be the same."""
+        self._turns = [threading.Semaphore(0) for _ in range(LANES)]
+        self._turns[0].release()
+
+        def lane(number):
+            self._me.lane, self._me.side = number, 0
+            self._wait()
+            try:
+                return function(*arguments)
+            finally:
+                self._turns[(number + 1) % LANES].release()
+
+        with ThreadPoolExecutor(LANES) as pool:
+            found = list(pool.map(lane, range(LANES)))
+        assert all(each == found[0] for each in found)
+        return found[0]
+
+    def _wait(self):
+        assert self._turns[self._me.lane].acquire(timeout=10), "lanes went different ways"
+
+    def exchange(self, what, value):
+        """Every lane's value. All of them have to ask for the same."""
+        # One lane runs at a time, up to here, so that after a round all values are there. The next round has another
+        # list: the lanes behind this one have not read the first yet.
+        self._me.side = 1 - self._me.side
+        handed = self._handed[self._me.side]
+        handed[self._me.lane] = (what, value)
+        self._turns[(self._me.lane + 1) % LANES].release()
+        self._wait()
+        assert {other for other, _ in handed} == {what}, "lanes went different ways"
+        return [value for _, value in handed]
+
+    def shuffle_up(self, value, delta):
+        lane, values = self._me.lane, self.exchange("up", value)
+        return values[lane - delta] if lane >= delta else value
+
+    def arch(self):
+        """What the scheduler asks of ``cute.arch``."""
+        return SimpleNamespace(
+            lane_idx=lambda: self._me.lane,
+            shuffle_sync=lambda value, lane: self.exchange("shuffle", value)[lane],
+            shuffle_sync_up=self.shuffle_up,
+            vote_ballot_sync=lambda vote: sum(bool(each) << i for i, each in enumerate(self.exchange("vote", vote))),
+            popc=int.bit_count,
+            block_in_cluster_idx=lambda: (self.rank, 0, 0),
+            grid_dim=lambda: (None, None, self.clusters),
+        )
+
+
+@pytest.fixture(scope="module")
+def warp():
+    return Warp()
+
+
+@pytest.fixture(scope="module")
+def scheduler(warp):
+    """The scheduler's source with Python's integers for the kernel's."""
+    return plain_scheduler.load(warp.arch())
+
+
+def walked(scheduler, warp, config, along, problem, clusters=1):
+    """What each cluster's CTAs find: a list for each cluster, with the tiles of all of the cluster's CTAs in order."""
+
+    def walk(number):
+        window, tiles = scheduler.first_window(config, along, problem), []
+        while True:
+            window, blocks = scheduler.blocks_at(config, along, problem, window, number)
+            window, tile = scheduler.find_tile(config, along, problem, window, number)
+            if not tile.found:
+                return tiles
+            assert blocks == tile.blocks
+            assert len(tiles) < 1000, "it does not end"
+            tiles.append(tile)
+            number += clusters
+
+    found, warp.clusters = [], clusters
+    for cluster in range(clusters):
+        ranks = []
+        for warp.rank in range(config.cluster):
+            ranks.append(warp.run(walk, cluster))
+        assert len({len(tiles) for tiles in ranks}) == 1, "the CTAs of a cluster part ways"
+        found.append(list(zip(*ranks)))
+    return found
+
+
+def problem_of(scheduler, along, sizes, N, M=0, K=40, tail=3):
+    total = sum(sizes) + tail
+    return scheduler.Problem(tuple(itertools.accumulate(sizes)), total, total if along == "m" else M, N, K)
+
+
+@pytest.mark.parametrize("N", [1, 16, 24, 28, 33], ids=lambda N: f"N={N}")
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+def test_every_tile_of_groups_along_m_once(scheduler, warp, config, N):
+    problem = problem_of(scheduler, "m", SIZES, N)
+    check_walk(config, "m", problem, walked(scheduler, warp, config, "m", problem, clusters=1 + N % 3))
+
+
+@pytest.mark.parametrize("M", [4, 5, 9, 17], ids=lambda M: f"M={M}")
+@pytest.mark.parametrize("config", [SMALL, ALONE, KINDS["narrow"]], ids=["pairs", "alone", "narrow"])
+def test_every_tile_of_groups_along_k_once(scheduler, warp, config, M):
+    problem = problem_of(scheduler, "k", (0, 5, 0, 0, 16, 33, 0, 1, 0), N=M + 3, M=M)
+    check_walk(config, "k", problem, walked(scheduler, warp, config, "k", problem, clusters=3))
+
+
+def halves_of(scheduler, warp, config, sizes, clusters, N):
+    """How many cluster tiles are halves, and of how many in all."""
+    problem = problem_of(scheduler, "m", sizes, N)
+    found = walked(scheduler, warp, config, "m", problem, clusters)
+    return check_walk(config, "m", problem, found), sum(map(len, found))
+
+
+@pytest.mark.parametrize("config", HALVED.values(), ids=HALVED)
+def test_the_last_waves_tiles_are_halves_if_each_finds_a_cluster(scheduler, warp, config):
+    cut = set()
+    for clusters, N in ((2, 17), (3, 17), (7, 17), (7, 8), (16, 8)):
+        halves, count = halves_of(scheduler, warp, config, (5, 0, 40, 31, 24, 9), clusters, N=N)
+        assert halves in (0, 2 * ((count - halves // 2) % clusters))
+        cut.add(halves > 0)
+    assert cut == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "clusters", "halves"),
+    [((8,) * 5, 4, 2), ((8,) * 6, 4, 4), ((8,) * 7, 4, 0), ((8,) * 4, 4, 0), ((8,), 4, 2), ((8,) * 33, 16, 2),
+     ((8,) * 35, 15, 0), ((8,) * 5 + (0,) * 60, 4, 0)],
+    ids=["one left", "half a wave left", "more left", "none left", "nothing but the last wave", "in the last 32 groups",
+         "begins before them", "ends before them"],
+)  # fmt: skip
+def test_which_waves_are_cut_in_two(scheduler, warp, sizes, clusters, halves):
+    found, count = halves_of(scheduler, warp, HALVED["halved"], sizes, clusters, N=8)
+    assert (found, count) == (halves, sum(size > 0 for size in sizes) + halves // 2)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize("groups", [1, 31, 32, 33, 65])
+def test_more_groups_than_lanes(scheduler, warp, along, groups):
+    sizes = tuple(i % 5 * (i % 3) for i in range(groups))
+    problem = problem_of(scheduler, along, sizes, N=9, M=5)
+    check_walk(SMALL, along, problem, walked(scheduler, warp, SMALL, along, problem, clusters=2))
+    assert warp.run(scheduler.full_groups, problem) == sum(size > 0 for size in sizes)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize("full", [None, 0, 31, 32, 99])
+def test_empty_groups_have_no_tiles(scheduler, warp, along, full):
+    sizes = tuple(9 * (i == full) for i in range(100))
+    problem = problem_of(scheduler, along, sizes, N=9, M=9)
+    clusters = walked(scheduler, warp, SMALL, along, problem, clusters=2)
+    check_walk(SMALL, along, problem, clusters)
+    assert sum(map(len, clusters)) == (0 if full is None else 3)
+    assert warp.run(scheduler.full_groups, problem) == (full is not None)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+def test_ends_that_are_none_are_not_believed(scheduler, warp, along):
+    problem = scheduler.Problem((-5, 30, 10, 2**31 - 1, 20, -(2**31)), 50, 50 if along == "m" else 9, 9, 16)
+    assert [g for g, *_ in groups_of(along, problem)] == [1, 3]
+    check_walk(SMALL, along, problem, walked(scheduler, warp, SMALL, along, problem, clusters=2))
+
+
+def places(config, clusters):
+    """Rows and columns of tiles of each cluster tile: of both CTAs, in their order."""
+    (tiles,) = clusters
+    return [tuple((tile.row // config.tile_m, tile.col // config.tile_n) for tile in pair) for pair in tiles]
+
+
+def test_the_order_within_a_group(scheduler, warp):
+    def pair(row, col):
+        return (row, col), (row + 1, col)
+
+    def beside(row, col):
+        return (row, col), (row, col + 1)
+
+    problem = problem_of(scheduler, "m", (5 * 4,), N=3 * 8)
+    one_strip, two_strips = (replace(SMALL, strip=strip) for strip in (8, 1))
+    found = places(one_strip, walked(scheduler, warp, one_strip, "m", problem))
+    assert found == [pair(0, 0), pair(2, 0), pair(0, 1), pair(2, 1), beside(4, 0), pair(0, 2), pair(2, 2), beside(4, 2)]
+    found = places(two_strips, walked(scheduler, warp, two_strips, "m", problem))
+    backwards = [beside(4, 2), pair(2, 2), beside(4, 0), pair(2, 1), pair(2, 0)]
+    assert found == [pair(0, 0), pair(0, 1), pair(0, 2), *backwards]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_cluster_tiles_are_counted_as_they_are_handed_out(scheduler, warp, config):
+    sizes, N = (1000, 0, 1, 2 * config.tile_m, 2 * config.tile_m + 1), 5 * config.tile_n - 72
+    problem = problem_of(scheduler, "m", sizes, N)
+    (tiles,) = walked(scheduler, warp, config, "m", problem)
+    check_walk(config, "m", problem, [tiles])
+    assert [sum(pair[0].group == g for pair in tiles) for g in range(5)] == [
+        scheduler.cluster_tiles(config, size, N) for size in sizes
+    ]
+
+
+def test_the_host_counts_a_groups_tiles_as_the_scheduler_does(scheduler):
+    config, even = replace(SMALL, tile_n=16), 0
+    for size in itertools.product(range(1, 40), range(1, 70)):
+        expected = scheduler.cluster_tiles(config, *size) % 6 == 0
+        assert grouped_cute._shared_out_evenly(config, size, 6) == expected
+        even += expected
+    assert 300 < even < 1000
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+def test_what_notes_tiles_on_a_gpu_compiles(along):
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    import cute_walk
+
+    assert callable(cute_walk.compile_walk(SMALL, along))

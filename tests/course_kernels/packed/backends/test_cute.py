@@ -1,0 +1,590 @@
+"""The kernel in CuTe DSL behind grouped_mm: what it takes, what is said where it cannot run; on Hopper, its results."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import importlib
+
+import pytest
+import torch
+
+import fuzz
+from course_kernels import grouped_mm, runtime, scaled_grouped_mm
+from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, PINGPONG, CuteConfig, configs_for
+from course_kernels.packed import problem as grouped_checks
+from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.backends import cute_cache
+from course_kernels.testing import reference
+from course_kernels.testing.data import assert_grouped_exact, integers
+from course_kernels.testing.grouped_cases import GroupedCase, build, check
+from cute_calls import call, call_scaled, cute_alone
+
+hopper = pytest.mark.gpu
+SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
+FP8 = torch.float8_e4m3fn
+ROW = torch.nn.functional.ScalingType.RowWise
+
+
+@pytest.fixture
+def device():
+    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+        pytest.skip("needs a GPU of compute capability 9.0")
+    if not grouped_cute.installed():
+        pytest.skip("needs the packages of the extra cutlass")
+    return torch.device("cuda", 0)
+
+
+def operands(total=20, K=24, N=40, G=3, dtype=torch.bfloat16, device="cpu"):
+    """mat_a, mat_b, offs and out as the kernel takes them."""
+    a = torch.zeros(total, K, dtype=dtype, device=device)
+    b = torch.zeros(G, N, K, dtype=dtype, device=device).mT
+    offs = torch.zeros(G, dtype=torch.int32, device=device)
+    return a, b, offs, torch.zeros(total, N, dtype=dtype, device=device)
+
+
+def pitched(tensor, pitch, first=0):
+    """The tensor with rows ``pitch`` apart, its first element at ``first``."""
+    rows, cols = tensor.shape
+    return torch.zeros(first + rows * pitch, dtype=tensor.dtype)[first:].as_strided((rows, cols), (pitch, 1), first)
+
+
+def changed(position, change):
+    made = list(operands())
+    made[position] = change(made[position])
+    return made
+
+
+def along_k(total=20, M=24, N=40, G=3):
+    """The same for the gradient of a weight."""
+    a, b = torch.zeros(total, M).bfloat16().mT, torch.zeros(total, N).bfloat16()
+    return [a, b, torch.zeros(G, dtype=torch.int32), torch.zeros(G, M, N).bfloat16()]
+
+
+TAKEN = {
+    "as they are": operands(),
+    "float16": operands(dtype=torch.float16),
+    "one row": operands(total=1),
+    "one group": operands(G=1),
+    "more extents": operands(total=1000, K=8, N=8, G=70),
+    "int64 ends": changed(2, lambda offs: offs.long()),
+    "a float32 result": changed(3, lambda out: out.float()),
+    "rows of A 16 bytes longer": changed(0, lambda a: pitched(a, 32)),
+    "rows of the result 16 bytes longer": changed(3, lambda out: pitched(out, 48)),
+    "A at a multiple of 16 bytes": changed(0, lambda a: pitched(a, 24, 8)),
+}
+NOT_TAKEN = {
+    "float32": operands(dtype=torch.float32),
+    "K no multiple of 8": operands(K=20),
+    "N no multiple of 8": operands(N=36),
+    "no rows": operands(total=0),
+    "no depth": operands(K=0),
+    "no columns": operands(N=0),
+    "no groups": operands(G=0),
+    "A column-major": changed(0, lambda a: a.mT.contiguous().mT),
+    "one B for all groups": changed(1, lambda b: b[:1].expand(3, 24, 40)),
+    "one row of A for all": changed(0, lambda a: a[:1].expand(20, 24)),
+    "one column of B for all": changed(1, lambda b: b[:, :, :1].expand(3, 24, 40)),
+    "groups of B 1 TiB apart": changed(1, lambda b: b[:1].as_strided((1, 24, 40), (2**39, 1, 24))),
+    "rows of A off 16 bytes": changed(0, lambda a: pitched(a, 28)),
+    "A off 16 bytes": changed(0, lambda a: pitched(a, 24, 4)),
+    "rows of the result off 16 bytes": changed(3, lambda out: pitched(out, 44)),
+    "result column-major": changed(3, lambda out: out.mT.contiguous().mT),
+    "mode n": [torch.zeros(3, 8, 16), torch.zeros(16, 8), operands()[2], torch.zeros(8, 8)],
+    "mode k, A row-major": [along_k()[0].contiguous(), *along_k()[1:]],
+    "mode k, B column-major": [along_k()[0], along_k()[1].mT.contiguous().mT, *along_k()[2:]],
+    "mode k, one line of A for all": [along_k()[0][:, :1].expand(along_k()[0].shape), *along_k()[1:]],
+    "mode k, one line of B for all": [along_k()[0], along_k()[1][:1].expand(along_k()[1].shape), *along_k()[2:]],
+    "mode k, M no multiple of 8": along_k(M=20),
+    "mode k, N no multiple of 8": along_k(N=20),
+    "mode k, no depth": along_k(total=0),
+}
+TAKEN_ALONG_K = {"as they are": along_k(), "one row": along_k(total=1), "one group": along_k(G=1)}
+
+
+def scaled(**changes):
+    """mat_a, mat_b, offs, out, scale_a and scale_b with 8-bit operands, by name; each may be changed by a function."""
+    a, b, offs, _ = operands(K=32, dtype=FP8)
+    made = dict(mat_a=a, mat_b=b, offs=offs, out=torch.zeros(20, 40).bfloat16())
+    made |= dict(scale_a=torch.ones(20), scale_b=torch.ones(3, 40))
+    return made | {name: change(made[name]) for name, change in changes.items()}
+
+
+def lines_of(depth):
+    """Changes to a depth whose lines stay 32 elements apart."""
+    return dict(mat_a=lambda a: a[:, :depth], mat_b=lambda b: b[:, :depth])
+
+
+TAKEN_OF_8_BITS = {
+    "as they are": scaled(),
+    "a float16 result": scaled(out=lambda out: out.half()),
+    "a float32 result": scaled(out=lambda out: out.float()),
+    "K a multiple of 8": scaled(**lines_of(24)),
+    "rows of A 16 bytes longer": scaled(mat_a=lambda a: pitched(a, 48)),
+    "scale_a anywhere": scaled(scale_a=lambda scale: torch.ones(21)[1:]),
+}
+NOT_TAKEN_OF_8_BITS = {
+    "no scales": scaled(scale_a=lambda scale: None, scale_b=lambda scale: None),
+    "a bias": scaled() | dict(bias=torch.zeros(3, 40)),
+    "a kept tail": scaled() | dict(keep_tail=True),
+    "float8_e5m2": scaled(mat_a=lambda a: a.to(torch.float8_e5m2), mat_b=lambda b: b.to(torch.float8_e5m2)),
+    "B row-major": scaled(mat_b=lambda b: torch.zeros(3, 32, 48, dtype=FP8)[:, :, :40]),
+    "K no multiple of 8": scaled(**lines_of(20)),
+    "one row of A for all": scaled(mat_a=lambda a: a[:1].expand(20, 32)),
+    "one column of B for all": scaled(mat_b=lambda b: b[:, :, :1].expand(3, 32, 40)),
+    "rows of A off 16 bytes": scaled(mat_a=lambda a: pitched(a, 40)),
+    "columns of B off 16 bytes": scaled(mat_b=lambda b: torch.zeros(3, 40, 40, dtype=FP8).mT[:, :32]),
+    "A off 16 bytes": scaled(mat_a=lambda a: pitched(a, 32, 8)),
+    "scale_b off 16 bytes": scaled(scale_b=lambda scale: torch.ones(121)[1:].view(3, 40)),
+    "groups along K": scaled(
+        mat_a=lambda a: torch.zeros(20, 32, dtype=FP8).mT,
+        mat_b=lambda b: torch.zeros(20, 48, dtype=FP8),
+        out=lambda out: torch.zeros(3, 32, 48).bfloat16(),
+        scale_a=lambda scale: torch.ones(3, 32),
+        scale_b=lambda scale: torch.ones(3, 48),
+    ),
+}
+
+
+@pytest.mark.parametrize("made", TAKEN.values(), ids=TAKEN)
+def test_taken(made):
+    assert grouped_cute.form_of(*made) == ("m", "k", 2)
+
+
+@pytest.mark.parametrize("made", TAKEN_ALONG_K.values(), ids=TAKEN_ALONG_K)
+def test_taken_along_k(made):
+    assert grouped_cute.form_of(*made) == ("k", "n", 2)
+
+
+@pytest.mark.parametrize("made", TAKEN_OF_8_BITS.values(), ids=TAKEN_OF_8_BITS)
+def test_taken_of_8_bits(made):
+    assert grouped_cute.form_of(**made) == ("m", "k", 1)
+
+
+@pytest.mark.parametrize("made", NOT_TAKEN_OF_8_BITS.values(), ids=NOT_TAKEN_OF_8_BITS)
+def test_not_taken_of_8_bits(made):
+    assert grouped_cute.form_of(**made) is None
+
+
+def test_row_major_weights_are_taken():
+    assert grouped_cute.form_of(*changed(1, lambda b: b.contiguous())) == ("m", "n", 2)
+
+
+@pytest.mark.parametrize("made", NOT_TAKEN.values(), ids=NOT_TAKEN)
+def test_not_taken(made):
+    assert grouped_cute.form_of(*made) is None
+
+
+def test_bias_scales_and_a_kept_tail_are_not_taken():
+    made = operands()
+    assert grouped_cute.form_of(*made)
+    assert grouped_cute.form_of(*made, bias=torch.zeros(3, 40)) is None
+    assert grouped_cute.form_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
+    assert grouped_cute.form_of(*made, keep_tail=True) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_launch_gets_ends_of_32_bits(dtype):
+    a, b, offs, out = operands()
+    offs, seen = torch.tensor([3, 3, 20], dtype=dtype), []
+    plan = grouped_cute.Plan(torch.device("cuda", 0), lambda *tensors: seen.append(tensors))
+    plan.run((a, b, offs, out, None, None, None))
+    ((*_, ends, scale_a, scale_b),) = seen
+    assert torch.equal(ends, torch.tensor([3, 3, 20], dtype=torch.int32))
+    assert (ends is offs) == (dtype == torch.int32), "copied only where it must be"
+    assert scale_a is scale_b is None
+
+
+def test_fuzzing_draws_what_is_taken():
+    forms = set()
+    for case in map(fuzz.for_cute, fuzz.cases(0, 300, 64, 8)):
+        made = build(case)
+        offs, (rows, columns) = made.arguments["offs"].contiguous(), (made.mat_a.shape[0], made.mat_b.shape[-1])
+        shape = (rows, columns) if case.mode == "m" else (offs.shape[0], rows, columns)
+        out = torch.empty(shape, dtype=case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype))
+        scales = {name: made.arguments[name] for name in ("scale_a", "scale_b") if case.scaled}
+        forms.add(grouped_cute.form_of(made.mat_a, made.mat_b, offs, out, **scales))
+    assert forms == {("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1)}
+
+
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
+def test_fuzzing_takes_every_configuration(form):
+    form, drawn = grouped_cute.Form(*form), set()
+    plain = {dataclasses.replace(config, halved=False) for config in configs_for(*form)}
+    for kind in range(2 * len(plain | set(configs_for(*form)))):
+        config = fuzz.choose_for(fuzz.case_of(kind * fuzz.ALIKE + 3))(form, 100, (300, 64), 136)
+        if kind % 2:
+            drawn.add(config)
+        else:
+            assert config == grouped_cute.choose(form, 100, (300, 64), 136)
+    assert drawn == plain | set(configs_for(*form))
+
+
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
+def test_choices_can_be_built(form):
+    for rows in (0.1, 1, 100, 2048, 2**30):
+        for columns in (8, 768, 1536, 2048, 14336):
+            for depth in (8, 2048):
+                config = grouped_cute.choose(grouped_cute.Form(*form), rows, (1536, columns), depth)
+                assert config.why_not(*form[2:]) is None
+                assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
+
+
+def test_tiles_are_cut_to_fit_where_groups_end_often():
+    def fits(rows, columns, depth=1024, b_major="k"):
+        return chosen(b_major, rows, columns, depth).flat > 0
+
+    def chosen(b_major, rows, columns, depth):
+        return grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns), depth)
+
+    assert fits(682, 2048)
+    assert not fits(682, 2048, b_major="n")
+    assert not fits(682, 2048, depth=512), "stores would not hide behind so few products"
+    assert fits(2048, 14336), "one column of tiles in 75 is narrow"
+    assert fits(4096, 6144), "none is"
+    assert not fits(4096, 6144, depth=512)
+    assert fits(8192, 7168)
+    assert not fits(8192, 6144), "long groups, and no column outside"
+    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)
+    assert chosen("k", 8192, 6144, 512).tile_n == 128
+    assert fits(4096, 7168), "two in 38"
+    assert not fits(2048, 4096), "two in 22"
+
+
+def test_a_gradient_of_weights_has_wide_tiles_where_all_clusters_take_as_many():
+    def columns_of_a_tile(shape, multiprocessors=132):
+        return grouped_cute.choose(grouped_cute.Form("k", "n"), 256, shape, 2048, multiprocessors).tile_n
+
+    # 12 rows and 11 columns of tiles: 66 pairs.
+    assert columns_of_a_tile((1536, 2048)) == 192
+    assert columns_of_a_tile((1536, 2048), multiprocessors=114) == 128
+    assert columns_of_a_tile((1408, 2304)) == 192, "5 pairs of rows and an odd row: 60 and 6"
+    assert columns_of_a_tile((1536, 1920 + 8)) == 128, "one column in 11 would lie outside"
+    assert columns_of_a_tile((2048, 768)) == 128
+
+
+def test_rows_of_a_group_are_counted_along_what_is_shared_out():
+    a, _, offs, _ = operands(total=21)
+    assert grouped_cute.rows_of_a_group(a, offs) == 7
+    a, _, offs, _ = along_k(total=21)
+    assert grouped_cute.rows_of_a_group(a, offs) == 7
+
+
+def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
+    large, _, offs, _ = operands(total=300)
+    few, *_ = operands(total=100)
+    assert not grouped_cute.preferred(large, offs)
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
+    assert grouped_cute.preferred(large, offs)
+    assert not grouped_cute.preferred(few, offs)
+    assert not grouped_cute.preferred(torch.zeros(3, 4, 5), offs)
+    assert grouped_cute.preferred(large.to(FP8), offs)
+    assert grouped_cute.preferred(few.to(FP8), offs), "of 8 bits it reads weights faster than Triton's kernel, too"
+
+
+def test_a_machine_without_the_gpu_is_told_so():
+    a, b, offs, _ = operands()
+    with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of compute capability 9.0 .* mat_a is on cpu"):
+        grouped_mm(a, b, offs=offs, backend="cute")
+
+
+def test_scaled_products_say_the_same():
+    made = scaled()
+    with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of compute capability 9.0 .* mat_a is on cpu"):
+        call_scaled(made["mat_a"], made["mat_b"], made["scale_a"], made["scale_b"], offs=made["offs"])
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
+    """Everything but the kernel: a stand-in takes its place, called as it would be."""
+    asked = []
+
+    def compiled(config, form, dtype, out_dtype, device):
+        asked.append((config, form, dtype, out_dtype))
+
+        def function(a, b, out, offs, scale_a, scale_b):
+            out.copy_((a.float() @ b[0].float()) * scale_a[:, None] * scale_b[0])
+
+        return function
+
+    monkeypatch.setattr(grouped_checks, "_known", {})
+    monkeypatch.setattr(grouped_cute, "check_available", lambda device: None)
+    monkeypatch.setattr(grouped_cute, "_compiled", compiled)
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    cute_alone(monkeypatch)
+    a, b = integers((20, 32), FP8, 1), integers((1, 40, 32), FP8, 2).mT
+    scale_a, scale_b = torch.arange(1.0, 21.0), torch.arange(1.0, 41.0)[None]
+    out = torch.zeros(20, 40) if given_out else None
+    offs = torch.tensor([20], dtype=torch.int32)
+    arguments = dict(offs=offs, out_dtype=torch.float32, out=out)
+    result = call_scaled(a, b, scale_a, scale_b, **arguments)
+    assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
+    assert (result is out) == given_out
+    form = grouped_cute.Form("m", "k", 1)
+    assert asked == [(grouped_cute.choose(form, 20, (20, 40), 32), form, FP8, torch.float32)]
+
+
+class AsOnGpu:
+    """A tensor of the CPU that passes for a GPU's where only its form is looked at."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **options):
+        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        capsule = self.tensor.__dlpack__()
+        ctypes.c_int.from_address(pointer_of(capsule, b"dltensor") + 8).value = 2
+        return capsule
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU would read the tensors, which are the CPU's")
+def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypatch, tmp_path):
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # One that comes from its file looks at its arguments before it looks for a GPU.
+    for _ in range(2):
+        function = cute_cache.compiled(
+            CONFIGS_8_BIT[-1], "float8_e4m3fn", "bfloat16",
+            offsets_along="m", b_major="k", scaled=True, multiprocessors=132,
+        )  # fmt: skip
+
+    def said(mat_a, mat_b, offs, out, scale_a, scale_b):
+        with pytest.raises(Exception) as caught:
+            function(*map(AsOnGpu, (mat_a, mat_b, out, offs, scale_a, scale_b)))
+        return str(caught.value)
+
+    one_row = dict(mat_a=lambda a: a[:1], out=lambda out: out[:1], scale_a=lambda scale: scale[:1])
+    one_group = {name: lambda value: value[:1] for name in ("mat_b", "offs", "scale_b")}
+    taken = dict(TAKEN_OF_8_BITS) | {"one row": scaled(**one_row), "one group": scaled(**one_group)}
+    for what, made in taken.items():
+        assert grouped_cute.form_of(**made) == ("m", "k", 1), what
+        if made["out"].dtype == torch.bfloat16:
+            assert "on argument" not in said(**made), what
+    for what in ("K no multiple of 8", "rows of A off 16 bytes", "A off 16 bytes", "scale_b off 16 bytes"):
+        assert "on argument" in said(**NOT_TAKEN_OF_8_BITS[what]), what
+
+
+@pytest.mark.skipif(runtime.mode() == "gpu", reason="run it under compute-sanitizer there")
+def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # it sets it, and no other test shall have it
+    sanitize = importlib.import_module("sanitize")
+
+    def multiply(mat_a, mat_b, offs, out, form, config, scale_a=None, scale_b=None):
+        assert config.why_not(form.operand_bytes) is None
+        out.copy_(reference.grouped_mm(mat_a, mat_b, offs, scale_a=scale_a, scale_b=scale_b))
+
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
+    monkeypatch.setattr(grouped_cute, "multiply", multiply)
+    cases = sanitize.cute_cases()
+    assert len(set(map(str, cases))) == len(cases)
+    for form in {case.form for case in cases}:
+        chosen = grouped_cute.choose(form, 1, (1, 264), 136)
+        assert {*configs_for(*form), chosen} <= {c.config for c in cases if c.form == form}
+    for case in cases:
+        assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
+    first = {(case.form, case.dtype, case.out_dtype): case for case in cases}
+    assert len(first) == 12
+    for case in first.values():
+        sanitize.run_cute(case)
+
+
+def grids(sanitize, case):
+    """Whether the rows and columns of tiles of each group with depth are odd in number, or one row alone; the others
+    make no entry, and there are some."""
+    found = set()
+    for problem in sanitize.cute_problems(case):
+        assert 0 in problem.sizes
+        heights = [size for size in problem.sizes if size] if problem.mode == "m" else [problem.M]
+        cols = -(-problem.N // case.config.tile_n)
+        for rows in (-(-height // case.config.tile_m) for height in heights):
+            found.add(("one" if rows == 1 else "odd" if rows % 2 else "even", "odd" if cols % 2 else "even"))
+    return found
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: False)
+    with pytest.raises(ImportError, match=r"\[cutlass\]"):
+        grouped_cute.check_available(torch.device("cpu"))
+
+
+# ---- on Hopper
+
+
+@hopper
+@pytest.mark.parametrize("values", ["integers", "normal"])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("extents", [(272, 208), (8, 8), (2056, 1032)], ids=str)
+def test_forward(device, monkeypatch, dtype, out_dtype, values, extents):
+    cute_alone(monkeypatch)
+    N, K = extents
+    case = GroupedCase(
+        "m", SIZES, N=N, K=K, dtype=dtype, out_dtype=out_dtype, layout_b="col", tail_size=61, values=values
+    )  # fmt: skip
+    check(case, call, device=device)
+
+
+@hopper
+@pytest.mark.parametrize("values", ["integers", "normal"])
+@pytest.mark.parametrize("layouts", [("m", "row", "row"), ("k", "col", "row")], ids="-".join)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_what_gradients_are_made_of(device, monkeypatch, dtype, layouts, values):
+    cute_alone(monkeypatch)
+    mode, layout_a, layout_b = layouts
+    extents = dict(M=208, N=272, K=144) if mode == "k" else dict(N=272, K=208)
+    case = GroupedCase(
+        mode, SIZES, **extents, dtype=dtype, layout_a=layout_a, layout_b=layout_b, tail_size=61, values=values
+    )  # fmt: skip
+    check(case, call, device=device)
+
+
+@hopper
+@pytest.mark.parametrize("values", ["integers", "normal"])
+@pytest.mark.parametrize("out_dtype", [None, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("extents", [(272, 208), (8, 16), (2056, 1040)], ids=str)
+@pytest.mark.parametrize("sizes", [SIZES, (3, 0, 40)], ids=["some rows", "few rows"])
+def test_scaled(device, monkeypatch, sizes, extents, out_dtype, values):
+    cute_alone(monkeypatch)
+    N, K = extents
+    case = GroupedCase(
+        "m", sizes, N=N, K=K, dtype=FP8, out_dtype=out_dtype, layout_b="col", tail_size=61, values=values
+    )  # fmt: skip
+    check(case, call_scaled, device=device)
+
+
+@hopper
+@pytest.mark.parametrize("sizes", [(300, 300), (3, 40)], ids=["some rows", "few rows"])
+def test_scaled_by_default(device, monkeypatch, sizes):
+    cute_alone(monkeypatch)
+    case = GroupedCase("m", sizes, N=64, K=64, dtype=FP8, layout_b="col")
+    check(case, lambda a, b, scale_a, scale_b, offs: scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, offs=offs),
+          device=device)  # fmt: skip
+
+
+@hopper
+@pytest.mark.parametrize("first", range(0, 1000, 100))
+def test_random_cases(device, first):
+    record = fuzz.fuzz(60, first, workers=1, backend="cute")
+    assert (record["count"], record["mismatches"]) == (60, 0)
+
+
+@hopper
+@pytest.mark.parametrize("groups", [31, 32, 33, 64, 65, 1000])
+def test_many_groups(device, monkeypatch, groups):
+    cute_alone(monkeypatch)
+    sizes = [i % 7 * (i % 3) for i in range(groups)]
+    case = GroupedCase("m", tuple(sizes), N=264, K=72, dtype=torch.bfloat16, layout_b="col", tail_size=5)
+    check(case, call, device=device)
+
+
+@hopper
+def test_what_it_does_not_take_is_computed_all_the_same(device):
+    ends = torch.tensor([5, 5, 32], dtype=torch.int32, device=device)
+    a = integers((32, 41), torch.bfloat16, 1, device=device).requires_grad_()
+    b = integers((3, 41, 23), torch.bfloat16, 2, device=device).requires_grad_()
+    results = []
+    for backend in ("cute", "triton"):
+        out = grouped_mm(a, b, offs=ends, backend=backend)
+        results.append((out, *torch.autograd.grad(out, (a, b), torch.ones_like(out))))
+    assert all(torch.equal(x, y) for x, y in zip(*results))
+    assert_grouped_exact(results[0][0], a, b, ends)
+
+
+@hopper
+@pytest.mark.parametrize("backend", ["cute", "auto"])
+def test_a_layer_and_its_gradients(device, monkeypatch, backend):
+    ends = torch.tensor([140, 140, 400], dtype=torch.int32, device=device)
+    a = integers((440, 64), torch.bfloat16, 1, device=device).requires_grad_()
+    weight = integers((3, 96, 64), torch.bfloat16, 2, device=device).requires_grad_()
+    results = []
+    for each in ("triton", backend):
+        out = grouped_mm(a, weight.mT, offs=ends, backend=each)
+        results.append((out, *torch.autograd.grad(out, (a, weight), integers(out.shape, out.dtype, 3, device=device))))
+        cute_alone(monkeypatch)  # from the second on
+    assert all(torch.equal(x, y) for x, y in zip(*results))
+
+
+@hopper
+def test_graph_replays_with_other_ends_and_values(device, monkeypatch):
+    cute_alone(monkeypatch)
+    a, b, offs, out = operands(total=500, K=72, N=136, G=4, device=device)
+    call(a, b, offs=offs, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call(a, b, offs=offs, out=out)
+    for ends in ((0, 0, 0, 0), (500, 500, 500, 500), (1, 130, 300, 499), (0, 0, 0, 500)):
+        offs.copy_(torch.tensor(ends))
+        a.random_(-2, 3), b.random_(-2, 3)
+        out.fill_(float("nan"))
+        graph.replay()
+        assert_grouped_exact(out, a, b, offs)
+
+
+@hopper
+def test_graph_of_a_scaled_product_replays_with_other_scales(device, monkeypatch):
+    cute_alone(monkeypatch)
+    a, b = integers((500, 80), FP8, 1, device=device), integers((4, 136, 80), FP8, 2, device=device).mT
+    offs = torch.tensor([1, 130, 300, 499], dtype=torch.int32, device=device)
+    scales = torch.ones(500, device=device), torch.ones(4, 136, device=device)
+    out = torch.empty(500, 136, dtype=torch.float32, device=device)
+    call_scaled(a, b, *scales, offs=offs, out=out, out_dtype=out.dtype)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call_scaled(a, b, *scales, offs=offs, out=out, out_dtype=out.dtype)
+    for _ in range(3):
+        for scale in scales:
+            scale.random_(-3, 4).exp2_()
+        out.fill_(float("nan"))
+        graph.replay()
+        assert_grouped_exact(out, a, b, offs, scale_a=scales[0], scale_b=scales[1])
+
+
+@hopper
+def test_calls_on_a_side_stream_agree_bit_for_bit(device, monkeypatch):
+    cute_alone(monkeypatch)
+    a, b, offs, _ = operands(total=3000, K=520, N=392, G=5, device=device)
+    offs.copy_(torch.tensor([700, 701, 701, 2500, 2999]))
+    a.normal_(), b.normal_()
+    want = call(a, b, offs=offs)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        again = [call(a, b, offs=offs) for _ in range(5)]
+    stream.synchronize()
+    assert all(torch.equal(want, each) for each in again)
+
+
+@hopper
+def test_more_than_2_to_the_31_elements(device, monkeypatch):
+    cute_alone(monkeypatch)
+    rows, K, N = 2**25 + 300, 72, 72
+    a, b, offs, _ = operands(total=rows, K=K, N=N, G=2, device=device)
+    offs.copy_(torch.tensor([rows - 200, rows - 100]))
+    a.random_(-2, 3), b.random_(-2, 3)
+    assert a.numel() > 2**31
+    out = call(a, b, offs=offs)
+    for start in (0, rows // 2, rows - 500):
+        part = slice(start, min(start + 400, rows - 200))
+        assert torch.equal(out[part], (a[part].float() @ b[0].float()).bfloat16())
+    assert torch.equal(out[-200:-100], (a[-200:-100].float() @ b[1].float()).bfloat16())
+    assert not out[-100:].any()
+
+
+@hopper
+def test_compiled_and_in_the_known_way(device, monkeypatch):
+    a, b, offs, _ = operands(total=130, K=64, N=128, device=device)
+    offs.copy_(torch.tensor([10, 100, 130]))
+    a.random_(-2, 3), b.random_(-2, 3)
+    compiled = torch.compile(lambda a, b, offs: call(a, b, offs=offs), fullgraph=True, backend="aot_eager")
+    cute_alone(monkeypatch)
+    for function in (lambda: compiled(a, b, offs), *[lambda: call(a, b, offs=offs)] * 3):
+        assert_grouped_exact(function(), a, b, offs)

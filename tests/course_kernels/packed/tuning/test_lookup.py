@@ -1,0 +1,313 @@
+"""The lookup of configurations: buckets and their edges, tables and what stands in for them, and the reasons given."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import random
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig
+from course_kernels.codegen import TARGETS
+from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates, defaults
+from course_kernels.packed.tuning.lookup import OPS, get_config
+
+MARKED = GemmConfig(64, 64, 64, 4, 2, 7, 1, 1)  # strips of 7: in no default
+OTHER = GemmConfig(64, 64, 64, 4, 2, 5, 1, 1)
+# dtype and precision of every type.
+KINDS = [(torch.float16, "ieee"), (torch.bfloat16, "ieee"), (torch.float32, "ieee"), (torch.float32, "tf32"),
+         (torch.float8_e4m3fn, "ieee")]  # fmt: skip
+SHAPES = [(m, n, k, g) for m, n, k in itertools.product((1, 20, 64, 500, 8192), (16, 1536, 8192), (64, 768, 7168))
+          for g in (1, 12, 256)]  # fmt: skip
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """An empty folder of tables; what it is called with is written there as a table."""
+    monkeypatch.setattr(tuned, "TABLES", tmp_path)
+    tuned.forget_tables()
+
+    def write(arch, *entries):
+        rows = [
+            dict(op=op, dtype=dtype, bucket=list(bucket), config=list(dataclasses.astuple(config)), us=12.5)
+            for op, dtype, bucket, config in entries
+        ]
+        (tmp_path / f"{arch}.json").write_text(json.dumps({"provenance": {"gpu": "some GPU"}, "entries": rows}))
+        tuned.forget_tables()
+        return tmp_path / f"{arch}.json"
+
+    yield write
+    monkeypatch.undo()
+    tuned.forget_tables()
+
+
+# ---- buckets
+
+
+@pytest.mark.parametrize("extent", [16, 17, 22, 23, 45, 46, 90, 91, 1024, 1448, 1449, 5793, 6144, 7168, 14336])
+def test_extents_go_to_the_power_of_two_that_is_nearest_by_ratio(extent):
+    expected = 2 ** math.floor(math.log2(extent) + 0.5)  # no extent lies on an edge: √2 is irrational
+    assert Bucket.of("grouped_mm", 4096, extent, 4096, 4) == (1024, 4096, expected, 4)
+    assert Bucket.of("grouped_mm", 4096, 4096, extent, 4) == (1024, expected, 4096, 4)
+    assert Bucket.of("grouped_mm_k", extent, 4096, 4096, 4) == (expected, 4096, 1024, 4)
+    assert Bucket.of("grouped_mm_k", 4096, extent * 100, 4096, 100).K == expected
+    assert Bucket.of("grouped_mm", 4096, 4096, 4096, extent).G == min(expected, 4096)
+
+
+@pytest.mark.parametrize(
+    "rows, bucket",
+    [(0, 16), (0.1, 16), (4, 16), (16, 16), (16.01, 32), (20, 32), (32, 32), (33, 64), (64, 64), (64.01, 128),
+     (181, 128), (182, 256), (256, 256), (682.67, 512), (8125, 8192), (8500, 8192)],
+)  # fmt: skip
+def test_few_rows_are_rounded_up_to_what_holds_them(rows, bucket):
+    assert Bucket.of("grouped_mm", round(rows * 100), 64, 64, 100).M == bucket
+    assert Bucket.of("grouped_mm_batch", math.ceil(rows), 64, 64, 100).M == bucket
+
+
+def test_extents_are_clamped_so_that_buckets_are_few():
+    assert Bucket.of("grouped_mm", 0, 0, 0, 0) == (16, 16, 16, 1)
+    assert Bucket.of("grouped_mm", 2**60, 2**60, 2**60, 2**60) == (16, 2**20, 2**20, 4096)
+    assert Bucket.of("grouped_mm_k", 1, 1, 1, 1) == (16, 16, 16, 1)
+
+
+def test_totals_that_jitter_around_a_power_of_two_stay_in_one_bucket():
+    draw = random.Random(1)
+    totals = [round(32768 * draw.uniform(0.75, 1.3)) for _ in range(200)]
+    assert len({Bucket.of("grouped_mm", total, 4096, 4096, 8) for total in totals}) == 1
+
+
+# ---- lookup
+
+
+def random_shapes(count, seed):
+    draw = random.Random(seed)
+    return [tuple(round(2 ** draw.uniform(0, limit)) for limit in (18, 14, 14, 10)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_choice_is_the_same_for_all_shapes_of_a_bucket(op):
+    by_bucket = {}
+    for M, K, N, G in random_shapes(600, 2):
+        config = get_config(op, M, K, N, G, arch=90)
+        assert by_bucket.setdefault(Bucket.of(op, M, K, N, G), config) is config
+
+
+def test_a_changing_total_adds_nothing_to_the_cache():
+    get_config("grouped_mm", 32768, 4096, 4096, 8, arch=90)
+    before = tuned._choose.cache_info().currsize
+    for total in range(28000, 37000, 7):
+        get_config("grouped_mm", total, 4096, 4096, 8, arch=90)
+    assert tuned._choose.cache_info().currsize == before
+
+
+def test_what_is_returned_cannot_be_changed():
+    config = get_config("grouped_mm", 32768, 4096, 4096, 8, arch=90)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.block_m = 32
+    choice = get_config("grouped_mm", 32768, 4096, 4096, 8, arch=90, explain=True)
+    assert choice.config is config
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        choice.config = None
+
+
+ARCHS = [target for target in TARGETS if target != "gfx950"] + ["gfx", "sm_86", "sm_89", "sm_103", "sm_121"]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", OPS)
+def test_every_shape_and_type_has_a_valid_configuration_everywhere(op, arch):
+    limits = dict(capability=tuned.capability_of(arch), shared_limit=tuned.shared_limit(arch))
+    for (dtype, precision), shape, described in itertools.product(KINDS, SHAPES[::5], (None, False)):
+        m, n, k, g = shape
+        total = (m, k * g) if op == "grouped_mm_k" else (m * (1 if op == "grouped_mm_batch" else g), k)
+        config = get_config(op, *total, n, g, dtype=dtype, precision=precision, arch=arch, described=described)
+        there = tuned.has_descriptors(arch) if described is None else described
+        reason = config.valid_for(tuned.kernel_of(op), dtype.itemsize, described=there, **limits)
+        assert reason is None, (reason, shape, dtype)
+        assert config.num_stages > 1
+    target = TARGETS.get(arch)
+    assert target is None or tuned.shared_limit(arch) <= target.shared_limit
+
+
+def test_the_interpreter_takes_small_blocks():
+    choice = get_config("grouped_mm", 2**20, 8192, 8192, 8, explain=True)
+    assert choice.config.block == (32, 32, 32)
+    assert "interpreter" in str(choice)
+
+
+@pytest.mark.parametrize("arch", [(9, 0), 90, "sm_90", "sm_90a", "sm90", "90"])
+def test_forms_of_an_architecture(arch):
+    assert tuned.canonical_arch(arch) == "sm_90"
+    assert get_config("grouped_mm", 512, 512, 512, 2, arch=arch) is get_config("grouped_mm", 512, 512, 512, 2, arch=90)
+
+
+@pytest.mark.parametrize("arch", [9, "hopper", (9,), (9, 0, 0), (9, 12), 9.0, "sm_9", "", True, (9.0, 0)])
+def test_unknown_architectures(arch):
+    with pytest.raises(ValueError, match="arch must be"):
+        get_config("grouped_mm", 512, 512, 512, 2, arch=arch)
+
+
+def test_other_arguments_are_named():
+    with pytest.raises(ValueError, match=r"op must be one of .* got 'gemm'"):
+        get_config("gemm", 1, 1, 1, 1)
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        get_config("grouped_mm", 1, 1, 1, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="precision must be"):
+        get_config("grouped_mm", 1, 1, 1, 1, precision="tf19")
+    with pytest.raises(ValueError, match="G must not be negative, got -1"):
+        get_config("grouped_mm", 1, 1, 1, -1)
+    for value in (1.0, "1", None, True):
+        with pytest.raises(TypeError, match="K must be an integer"):
+            get_config("grouped_mm", 1, value, 1, 1)
+
+
+# ---- tables, and what stands in where they end
+
+SHAPE = (4096, 512, 1024, 8)  # M, K, N, G
+BUCKET = (512, 1024, 512, 8)  # M of a group, N, K, G
+
+
+def near(**changes):
+    return Bucket(*BUCKET)._replace(**changes)
+
+
+def test_a_measured_bucket_overrides_the_default(tables):
+    default = get_config("grouped_mm", *SHAPE, arch=90, explain=True)
+    assert default.entry is None
+    assert "nothing was measured" in str(default)
+    tables("sm_90", ("grouped_mm", "bfloat16", BUCKET, MARKED))
+    found = get_config("grouped_mm", *SHAPE, arch=90, explain=True)
+    assert (found.config, found.entry, found.distance, found.us) == (MARKED, BUCKET, 0, 12.5)
+    for part in ("some GPU", "12.5 µs", "this bucket", str(Bucket(*BUCKET)), "64×64×64, 4 warps, 2 stages"):
+        assert part in str(found)
+
+
+def test_the_nearest_entry_stands_in_and_ties_are_decided(tables):
+    tables(
+        "sm_90",
+        ("grouped_mm", "bfloat16", near(N=8192), OTHER),
+        ("grouped_mm", "bfloat16", near(K=1024, G=16), MARKED),
+    )
+    found = get_config("grouped_mm", *SHAPE, arch=90, explain=True)
+    assert (found.config, found.distance) == (MARKED, 2)
+    assert "2 octaves away" in str(found)
+    for order in (1, -1):  # two octaves away both: the smaller bucket, however they are listed
+        entries = [("grouped_mm", "bfloat16", near(N=4096), OTHER), ("grouped_mm", "bfloat16", near(N=256), MARKED)]
+        tables("sm_90", *entries[::order])
+        assert get_config("grouped_mm", *SHAPE, arch=90) == MARKED
+
+
+def test_an_entry_too_far_away_or_for_other_few_rows_does_not_serve(tables):
+    tables("sm_90", ("grouped_mm", "bfloat16", near(N=2 ** (10 + tuned.MAX_DISTANCE)), MARKED))
+    assert get_config("grouped_mm", *SHAPE, arch=90) == MARKED
+    tables("sm_90", ("grouped_mm", "bfloat16", near(N=2 ** (11 + tuned.MAX_DISTANCE)), MARKED))
+    found = get_config("grouped_mm", *SHAPE, arch=90, explain=True)
+    assert found.config != MARKED
+    assert "octaves: defaults" in str(found)
+    tables("sm_90", ("grouped_mm", "bfloat16", near(M=32), MARKED), ("grouped_mm_k", "bfloat16", near(M=32), MARKED))
+    assert get_config("grouped_mm", *SHAPE, arch=90) != MARKED
+    assert get_config("grouped_mm", 20 * 8, *SHAPE[1:], arch=90) == MARKED
+    assert get_config("grouped_mm", 10 * 8, *SHAPE[1:], arch=90) != MARKED
+    # Of a ragged depth, M is an extent like the others.
+    assert get_config("grouped_mm_k", 64, 4096, 1024, 8, arch=90) == MARKED
+
+
+def test_types_and_ops_that_serve_each_other(tables):
+    tables("sm_90", ("grouped_mm", "bfloat16", BUCKET, MARKED))
+    half = get_config("grouped_mm", *SHAPE, arch=90, dtype=torch.float16, explain=True)
+    assert half.config == MARKED
+    assert "float16 as bfloat16" in str(half)
+    batch = get_config("grouped_mm_batch", 512, *SHAPE[1:], arch=90, explain=True)
+    assert batch.config == MARKED
+    assert "grouped_mm_batch as grouped_mm" in str(batch)
+    assert get_config("grouped_mm_k", 512, 4096, 1024, 8, arch=90) != MARKED
+    for dtype, precision in KINDS[2:]:
+        assert get_config("grouped_mm", *SHAPE, arch=90, dtype=dtype, precision=precision) != MARKED
+    assert get_config("grouped_mm", *SHAPE, arch=90, described=False) != MARKED
+    tables("sm_90", ("grouped_mm", "float16", near(G=64), OTHER), ("grouped_mm", "bfloat16", BUCKET, MARKED),
+           ("grouped_mm", "tf32", BUCKET, GemmConfig(64, 64, 32)))  # fmt: skip
+    assert get_config("grouped_mm", *SHAPE, arch=90, dtype=torch.float16) == OTHER  # its own, though further away
+    tf32 = get_config("grouped_mm", *SHAPE, arch=90, dtype=torch.float32, precision="tf32")
+    assert tf32 == GemmConfig(64, 64, 32)
+
+
+def test_an_architecture_without_a_table_takes_the_nearest(tables):
+    tables("sm_90", ("grouped_mm", "bfloat16", BUCKET, MARKED))
+    found = get_config("grouped_mm", *SHAPE, arch=100, explain=True)
+    assert found.config == MARKED
+    assert "no table for sm_100: the nearest is that of sm_90" in str(found)
+    tables("sm_120", ("grouped_mm", "bfloat16", BUCKET, OTHER))
+    assert get_config("grouped_mm", *SHAPE, arch=103) == MARKED
+    assert get_config("grouped_mm", *SHAPE, arch=121) == OTHER
+    # Without descriptors another tile is right.
+    for arch in (80, 89, "gfx942"):
+        assert get_config("grouped_mm", *SHAPE, arch=arch) not in (MARKED, OTHER)
+
+
+def test_an_entry_that_does_not_fit_loses_stages_or_its_place(tables):
+    tables("sm_90", ("grouped_mm", "bfloat16", BUCKET, GemmConfig(64, 128, 64, 4, 4)))
+    fewer = get_config("grouped_mm", *SHAPE, arch=120, explain=True)
+    assert fewer.config == GemmConfig(64, 128, 64, 4, 3)
+    assert "3 of 4 stages" in str(fewer)
+    tables("sm_90", ("grouped_mm", "bfloat16", BUCKET, GemmConfig(128, 256, 64, 8, 4, 7)))
+    smaller = get_config("grouped_mm", *SHAPE, arch=120, explain=True)
+    assert smaller.config.block_n < 256
+    assert "does not fit" in str(smaller)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{", "no table"), ("[]", "no table"), ('{"entries": []}', "provenance"),
+        ('{"provenance": {"gpu": "x"}, "entries": [{}]}', "entry 0.*op"),
+        ('{"provenance": {"gpu": "x"}, "entries": [{"op": "grouped_mm", "dtype": "bfloat16", "bucket": [1, 2, 3, 4], '
+         '"config": [48], "us": 1}]}', "entry 0.*block_m"),
+        ('{"provenance": {"gpu": "x"}, "entries": [{"op": "gemm", "dtype": "bfloat16", "bucket": [1, 2, 3, 4], '
+         '"config": [64], "us": 1}]}', "entry 0.*gemm"),
+    ],
+)  # fmt: skip
+def test_a_damaged_table_says_where(tables, text, message):
+    path = tables("sm_90")
+    path.write_text(text)
+    tuned.forget_tables()
+    with pytest.raises(ValueError, match=f"(?s)sm_90.json.*{message}"):
+        get_config("grouped_mm", *SHAPE, arch=90)
+
+
+def test_the_tables_that_ship_are_valid_for_their_architecture():
+    for path in sorted(tuned.TABLES.glob("*.json")):
+        table = tuned.read_table(path)
+        limits = dict(capability=tuned.capability_of(table.arch), shared_limit=tuned.shared_limit(table.arch))
+        for entry in table.entries:
+            reason = entry.config.valid_for(tuned.kernel_of(entry.op), TYPES[entry.dtype], **limits)
+            assert reason is None, (path, entry, reason)
+        assert len({(entry.op, entry.dtype, entry.bucket) for entry in table.entries}) == len(table.entries)
+
+
+# ---- defaults and candidates
+
+
+def test_few_rows_get_a_tile_that_holds_them(tables):
+    for rows, block_m in ((1, 16), (16, 16), (20, 32), (50, 64), (300, 128)):
+        config = get_config("grouped_mm", rows * 32, 2048, 7168, 32, arch=90)
+        assert config.block_m == block_m
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_candidates_begin_with_the_default_and_are_valid_on_sm_90(op, dtype):
+    limits = dict(capability=(9, 0), shared_limit=232_448)
+    for m, n, k, g in SHAPES:
+        bucket = Bucket.of(op, m * (g if op == "grouped_mm" else 1), k * (g if op == "grouped_mm_k" else 1), n, g)
+        found = candidates(op, bucket, dtype)
+        assert found[0] == defaults(op, bucket, dtype, True)[0]
+        assert 2 <= len(found) == len(set(found)) <= 9
+        for config in found:
+            assert config.valid_for(tuned.kernel_of(op), TYPES[dtype], **limits) is None
+            need = config.shared_memory(tuned.kernel_of(op), TYPES[dtype], max(2, TYPES[dtype]), (9, 0)) + 1024
+            assert config.programs_per_sm * need <= 228 * 1024, config

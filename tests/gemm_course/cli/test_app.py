@@ -1,0 +1,182 @@
+"""The `course` command: its first screen, its table of subcommands, and exit codes that scripts can use."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gemm_course.cli import app as command
+from gemm_course.cli import lab
+from places import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@pytest.fixture
+def subcommand(monkeypatch):
+    """Adds a subcommand `probe` made of this test's functions."""
+
+    def add(run, add_arguments=lambda parser: None, **names):
+        module = SimpleNamespace(run=run, add_arguments=add_arguments, **names)
+        monkeypatch.setitem(sys.modules, "probe_module", module)
+        monkeypatch.setitem(command.SUBCOMMANDS, "probe", command.Subcommand("probe_module", "a probe"))
+
+    return add
+
+
+def test_pyproject_installs_it():
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["course"]
+    module, function = entry.split(":")
+    assert getattr(importlib.import_module(module), function) is command.main
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_first_screen_says_what_there_is_and_what_to_do(arguments, capsys):
+    assert command.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert shown.rstrip() == command.overview()
+    for name, each in command.SUBCOMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(each.help)}$", shown, re.MULTILINE)
+    for code in (command.OK, command.FAILED, command.USAGE, command.CANNOT, command.INTERRUPTED):
+        assert re.search(rf"\b{code} \w", shown.split("exit codes:")[1]), code
+    first, then = shown.split("start here:")[1].split("at an exercise:")
+    assert "course doctor" in first
+    assert "course check 03" in then
+    assert max(map(len, shown.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("name", command.SUBCOMMANDS)
+def test_every_subcommand_keeps_the_contract(name, capsys):
+    parser, module = command.parser_of(name)
+    assert callable(module.run)
+    assert parser.prog == f"course {name}"
+    assert command.main([name, "--help"]) == 0
+    direct = capsys.readouterr().out
+    assert f"usage: course {name}" in direct
+    assert getattr(module, "EXAMPLES", "") in direct
+    assert command.main(["help", name]) == 0
+    assert capsys.readouterr().out == direct
+    assert command.main([name, "03", "--no-such-option"]) == command.USAGE
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+def test_subcommands_are_loaded_when_asked_for():
+    script = (
+        "import sys; from gemm_course import command; command.main([]);"
+        "loaded = [each.module for each in command.SUBCOMMANDS.values() if each.module in sys.modules];"
+        "assert not loaded, loaded; assert 'triton' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"), [("benhc", "did you mean bench?"), ("docter", "did you mean doctor?"), ("zzz", "there are: ")]
+)
+def test_unknown_subcommand_names_the_nearest(wrong, hint, capsys):
+    assert command.main([wrong]) == command.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert repr(wrong) in printed.err
+    assert hint in printed.err
+
+
+def test_options_reach_the_subcommand_and_its_code_comes_back(subcommand, capsys):
+    subcommand(
+        lambda arguments: arguments.code,
+        lambda parser: parser.add_argument("--code", type=int),
+        EXAMPLES="examples:\n  course probe --code 5",
+    )
+    assert command.main(["probe", "--code", "5"]) == 5
+    assert command.main(["probe", "--help"]) == 0
+    assert "course probe --code 5" in capsys.readouterr().out
+    assert "a probe" in command.overview()
+
+
+def test_interrupted(subcommand, capsys):
+    def run(arguments):
+        raise KeyboardInterrupt
+
+    subcommand(run)
+    assert command.main(["probe"]) == command.INTERRUPTED == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_an_error_of_a_subcommand_is_not_swallowed(subcommand):
+    def run(arguments):
+        raise ZeroDivisionError
+
+    subcommand(run)
+    with pytest.raises(ZeroDivisionError):
+        command.main(["probe"])
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m gemm_course.cli.app | true; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version(capsys):
+    import course_kernels
+
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"course {course_kernels.__version__}\n"
+
+
+def test_doctor_is_the_doctor(monkeypatch, capsys):
+    from test_doctor import LAPTOP
+
+    from gemm_course.cli import doctor
+
+    monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
+    assert command.main(["doctor", "--quick"]) == 0
+    assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)
+
+
+# course lab
+
+
+def test_lab_becomes_the_courses_starter(monkeypatch):
+    started = []
+    monkeypatch.setattr(lab.os, "execv", lambda *call: started.append(call))
+    command.main(["lab", "--port", "9001"])
+    assert started == [(sys.executable, [sys.executable, str(ROOT / "tools" / "lab.py"), "9001"])]
+
+
+def test_lab_finds_the_checkout_around_the_working_directory(monkeypatch, tmp_path):
+    monkeypatch.setattr(lab.course_kernels, "__file__", str(tmp_path / "site" / "x" / "course_kernels" / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    assert lab.checkout() is None
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "lab.py").touch()
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert lab.checkout() == tmp_path
+
+
+def test_lab_says_why_it_cannot(monkeypatch, capsys):
+    monkeypatch.setattr(lab.os, "execv", lambda *call: pytest.fail("started"))
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda name: None)
+    assert command.main(["lab"]) == command.CANNOT
+    assert "JupyterLab is not installed" in capsys.readouterr().err
+    monkeypatch.setattr(lab, "checkout", lambda: None)
+    assert command.main(["lab"]) == command.CANNOT
+    assert "Clone the repository" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["80", "70000", "x", "-1"])
+def test_lab_wants_a_port(port):
+    with pytest.raises(argparse.ArgumentTypeError, match="from 1024 to 65535"):
+        lab._port(port)

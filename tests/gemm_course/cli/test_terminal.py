@@ -1,0 +1,91 @@
+"""What the command prints: colour on a terminal only, and nothing that an old terminal cannot show."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gemm_course.cli import terminal
+from gemm_course.judging.results import Property, Result
+
+RESULT = Result(
+    "03", "Masks", "failed",
+    [Property("a", "tiles", 2, "pass"), Property("b", "tail", 3, "fail", "row 3\n✗ is no mark here"),
+     Property("c", "store", 1, "skip")],
+    printed="hello", max_points=6,
+)  # fmt: skip
+
+
+class Tty(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def tty(monkeypatch):
+    stream = Tty()
+    monkeypatch.setattr(terminal, "sys", SimpleNamespace(stdout=stream, stderr=stream))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
+
+
+@pytest.mark.usefixtures("tty")
+def test_a_terminal_gets_colour():
+    assert terminal.paint("x", "bold", "green") == "\x1b[1;32mx\x1b[0m"
+    shown = terminal.result(RESULT.text())
+    assert "\x1b[1mExercise 02 · Masks\x1b[0m" in shown
+    assert "  \x1b[32m✓\x1b[0m tiles" in shown
+    assert "  \x1b[31m✗\x1b[0m tail" in shown
+    assert "      ✗ is no mark here" in shown
+    assert "\x1b[1;33mnot yet: 2 of 6 points\x1b[0m" in shown
+    shown = terminal.result(dataclasses.replace(RESULT, status="unchecked").text())
+    assert "\x1b[1;33mnot checked: 2 of 6 points so far\x1b[0m" in shown
+
+
+@pytest.mark.usefixtures("tty")
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "")])
+def test_a_terminal_that_wants_none_gets_none(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert terminal.result(RESULT.text()) == RESULT.text()
+
+
+@pytest.mark.usefixtures("tty")
+def test_an_empty_no_color_means_nothing(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "")
+    assert terminal.paint("x", "red") != "x"
+
+
+def test_a_pipe_gets_plain_text(capsys):
+    assert terminal.result(RESULT.text()) == RESULT.text()
+    with terminal.Status() as status:
+        status.show("checking")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_status_goes_when_the_wait_is_over(tty, monkeypatch):
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((10, 24)))
+    with terminal.Status() as status:
+        status.show("a line that is longer")
+    assert tty.getvalue() == "\r\x1b[Ka line th\r\x1b[K"
+
+
+@pytest.mark.parametrize(("done", "total", "shown"), [(0, 4, "░░░░"), (1, 2, "██░░"), (9, 4, "████"), (0, 0, "░░░░")])
+def test_bar(done, total, shown):
+    assert terminal.bar(done, total, 4) == shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_encoding_without_the_marks_gets_letters(encoding, tmp_path):
+    environment = dict(os.environ, PYTHONIOENCODING=encoding, XDG_STATE_HOME=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "gemm_course.cli.app", "progress"], capture_output=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"." * 40 + b"  0 of" in done.stdout

@@ -1,0 +1,91 @@
+"""Exercise 04a: what is drawn tells walks apart, and messages speak of what the learner wrote."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gemm_course.exercises import e04a_tile_walk as exercise
+from gemm_course.exercises import manifest
+from gemm_course.judging.judge import Judge
+
+ANSWER = """
+@triton.jit
+def walk_tiles(
+    sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
+):
+    tile = tl.program_id(0)
+    g, passed = 0, 0
+    while g < num_problems:
+        M, N = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1)
+        rows, tiles = tl.cdiv(M, BLOCK_M), tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        if tile < passed + tiles:
+            COMPUTE_TILE(tables, g, (tile - passed) % rows, (tile - passed) // rows)
+            tile += tl.num_programs(0)
+        else:
+            passed += tiles
+            g += 1
+"""
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge() as found:
+        yield found
+
+
+def checked(judge, old, new):
+    """The result of the answer above, with one thing wrong."""
+    assert ANSWER.count(old) == 1
+    (found,) = manifest.find("04a")
+    return judge.check(found, ANSWER.replace(old, new), seed=0, compiling=False)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_later_problem_begins_with_program_0(seed):
+    told = set()
+    for case in exercise.draw(random.Random(seed)):
+        tiles = [rows * cols for rows, cols in map(exercise.grid_of, case.inputs["problems"])]
+        begins = [sum(tiles[:g]) for g in range(1, len(tiles)) if tiles[g] and sum(tiles[:g])]
+        assert all(begin % case.inputs["programs"] for begin in begins), case.label
+        told |= set(case.checks) if begins else set()
+        assert begins or not any(tiles), case.label
+    assert told >= {"turn", "programs", "empty"}
+
+
+def test_a_few_programs_and_more_of_them_are_drawn():
+    drawn = [[case.inputs["programs"] for case in exercise.draw(random.Random(seed))] for seed in range(200)]
+    assert [set(programs) for programs in zip(*drawn)][:2] == [{3, 4, 5}, {6, 7, 8}]
+
+
+def test_what_only_more_programs_show_is_told(judge):
+    """Up to five programs this is right."""
+    result = checked(
+        judge, "            COMPUTE_TILE(tables, g, (tile - passed) % rows, (tile - passed) // rows)\n",
+        "            own = tile - passed\n"
+        "            if tl.num_programs(0) > 5:\n"
+        "                own = tiles - 1 - own\n"
+        "            COMPUTE_TILE(tables, g, own % rows, own // rows)\n",
+    )  # fmt: skip
+    assert result.status == "failed"
+    (wrong,) = [each for each in result.properties if each.status == "fail"]
+    assert wrong.name == "turn"
+    assert "when it is the turn of tile" in wrong.message
+
+
+def test_a_forgotten_argument_is_told_with_the_name_that_the_answer_calls(judge):
+    result = checked(judge, "COMPUTE_TILE(tables, g,", "COMPUTE_TILE(g,")
+    assert "TypeError: COMPUTE_TILE() missing 1 required positional argument" in result.message
+
+
+def test_a_function_that_is_not_called_is_told_to_be_one(judge):
+    result = checked(judge, "tl.num_programs(0)", "tl.num_programs")
+    assert "a function stands where its result is meant: call it" in result.message
+    assert "tile += tl.num_programs" in result.message
+
+
+def test_what_the_interpreter_warns_of_is_not_what_an_answer_printed(judge):
+    divides_by_zero = checked(judge, "        if tile <", "        own = tile // rows\n        if tile <")
+    assert divides_by_zero.status == "passed", divides_by_zero.text()
+    assert divides_by_zero.printed == ""

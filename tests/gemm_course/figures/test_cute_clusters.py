@@ -1,0 +1,270 @@
+"""The pictures of the Hopper kernel's clusters follow from a configuration, their tiles from the kernel's own walk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from gemm_course.figures import cute_clusters
+
+import plain_scheduler  # isort: skip
+
+WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
+LESS = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+CUT = CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+CUTS = {
+    "one shape": LESS, "narrow": replace(CUT, flat=0), "flat": replace(CUT, narrow=0), "both": CUT,
+    "64 narrow": replace(LESS, narrow=64),
+}  # fmt: skip
+
+
+def boxes(axes, gid):
+    return [
+        tuple(round(v, 6) for v in (*each.get_xy(), each.get_width(), each.get_height()))
+        for each in axes.patches
+        if each.get_gid() == gid
+    ]
+
+
+def texts(axes):
+    return [each.get_text() for each in axes.texts]
+
+
+def title(axes):
+    return axes.get_title(loc="left")
+
+
+@pytest.mark.parametrize(
+    ("config", "beside", "alone", "shared"),
+    [
+        (WIDE, False, 2 * (128 + 256), 2 * 128 + 256),
+        (WIDE, True, 2 * (128 + 256), 128 + 2 * 256),
+        (LESS, False, 2 * (128 + 192), 2 * 128 + 192),
+        (LESS, True, 2 * (128 + 192), 128 + 2 * 192),
+    ],
+    ids=["256, below", "256, beside", "192, below", "192, beside"],
+)
+def test_a_cluster_fetches_what_it_shares_once(config, beside, alone, shared):
+    assert cute_clusters.bytes_from_l2(config, 2, shared=False, beside=beside) == alone * 64 * 2
+    assert cute_clusters.bytes_from_l2(config, 2, beside=beside) == shared * 64 * 2
+    figure = cute_clusters.multicast(config, beside=beside)
+    for axes, lines in zip(figure.axes, (alone, shared)):
+        loads, receives = ([sum(box[2] for box in boxes(axes, f"{what} {cta}")) for cta in (0, 1)]
+                           for what in ("loads", "receives"))  # fmt: skip
+        assert loads == [lines / 2] * 2
+        assert receives == [config.tile_m + config.tile_n] * 2
+        assert f"{lines * 128 / 1024:g} KiB" in title(axes)
+        words = [text for text in texts(axes) if text.startswith("CTA 1")]
+        assert words == [f"CTA 1 asks for {lines / 16:g} KiB, receives {(config.tile_m + config.tile_n) / 8:g} KiB"]
+
+
+def test_each_part_is_named_by_its_lines_and_a_shared_one_reaches_both():
+    alone, shared = cute_clusters.multicast(WIDE).axes
+    parts = [text.replace("\n", " ") for text in texts(shared) if "of" in text]
+    both = ["columns 0–127 of B", "columns 128–255 of B"]
+    assert parts == ["rows 0–127 of A", *both, "rows 128–255 of A", *both]
+    arrows = [[patch for patch in axes.patches if patch.get_gid() == "arrow"] for axes in (alone, shared)]
+    assert [len(each) for each in arrows] == [4, 6]
+    assert texts(alone).count("columns\n0–255\nof B") == 2, "the same columns, asked for twice"
+    # From its own block in L2, straight up to one CTA and across to the other.
+    owned = {box[0] + box[2] / 2 for cta in (0, 1) for box in boxes(shared, f"loads {cta}")}
+    assert {patch._posA_posB[0][0] for patch in arrows[1]} == owned
+    ends = {box[0] + box[2] / 2 for cta in (0, 1) for box in boxes(shared, f"receives {cta}")}
+    assert {patch._posA_posB[1][0] for patch in arrows[1]} == ends
+
+
+def test_side_by_side_it_is_the_rows_of_a_that_both_use():
+    alone, shared = cute_clusters.multicast(LESS, beside=True).axes
+    parts = [text.replace("\n", " ") for text in texts(shared) if "of" in text]
+    both = ["rows 0–63 of A", "rows 64–127 of A"]
+    assert parts == [*both, "columns 0–191 of B", *both, "columns 192–383 of B"]
+    assert texts(alone).count("rows\n0–127\nof A") == 2
+
+
+def kernels_walk(config, rows, columns):
+    """Tiles that the kernel's own scheduler finds for the CTAs of each cluster, with one group and one lane."""
+    arch = SimpleNamespace(shuffle_sync=lambda value, lane: value)
+    scheduler = plain_scheduler.load(arch)
+    scheduler.find_group = lambda config, along, problem, window, number: (window, 0, number, -1)
+    start = 1000
+    # Others come before: their 7 cluster tiles have been handed out.
+    count = scheduler.cluster_tiles(config, rows, columns)
+    window = scheduler.Window(0, start, start + rows, count, 7 + count)
+    problem = SimpleNamespace(N=columns, K=512)
+    found = []
+    for number in range(7, 7 + count):
+        both = []
+        for rank in range(2):
+            arch.block_in_cluster_idx = lambda rank=rank: (rank, 0, 0)
+            _, tile = scheduler.find_tile(config, "m", problem, window, number)
+            assert tile.found
+            shape = config.shapes[tile.shape]
+            both.append((tile.row - start, tile.col, shape.tile_m, shape.tile_n))
+        assert tile.beside == (both[0][0] == both[1][0]), "what tells the loads which operand is shared"
+        found.append(tuple(both))
+    return found
+
+
+def times_covered(config, found, rows, columns):
+    """How often tiles cover each element of C, of a row and a column behind it, and how many tiles lie outside."""
+    covered, outside = np.zeros((rows + 1, columns + 1), int), 0
+    for row, col, height, width in (tile for both in found for tile in both):
+        covered[row : row + height, col : col + width] += 1
+        outside += row >= rows or col >= columns
+    return covered, outside
+
+
+@pytest.mark.parametrize("strip", [1, 2, 8])
+@pytest.mark.parametrize("tiles_m", [1, 2, 3, 4, 5, 16, 17, 33, 35])
+@pytest.mark.parametrize("tiles_n", [1, 2, 3, 8])
+def test_pairs_are_the_kernels_and_cover_every_tile_once(tiles_m, tiles_n, strip):
+    config = replace(WIDE, strip=strip)
+    rows, columns = tiles_m * 128 - 5, tiles_n * 256 - 8
+    found = cute_clusters.pairs(config, rows, columns)
+    tiles = [tile for both in found for tile in both]
+    wanted = {(row * 128, col * 256, 128, 256) for row in range(tiles_m) for col in range(tiles_n)}
+    outside = {((tiles_m - 1) * 128, tiles_n * 256, 128, 256)} if tiles_m % 2 and tiles_n % 2 else set()
+    assert set(tiles) == wanted | outside
+    assert len(tiles) == len(set(tiles))
+    assert {(second.row - first.row, second.col - first.col) for first, second in found} <= {(128, 0), (0, 256)}
+    assert {first.row for first, second in found if first.row == second.row} <= {(tiles_m - 1) * 128}, "the last alone"
+    assert found == kernels_walk(config, rows, columns)
+
+
+@pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("rows", [128 * full + left for full in (0, 1, 2, 5) for left in (0, 1, 64, 65, 127)][1:])
+@pytest.mark.parametrize(("columns", "narrow"), [(1920, 0), (2048, 1), (1984, 2), (192, 0), (120, 1)])
+def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns, narrow):
+    full, left = divmod(rows, 128)
+    found = cute_clusters.pairs(config, rows, columns)
+    assert found == kernels_walk(config, rows, columns)
+    covered, outside = times_covered(config, found, rows, columns)
+    assert (covered[:rows, :columns] == 1).all()
+    tiles = [tile for both in found for tile in both]
+    high, flat = ([tile for tile in tiles if tile.height == height] for height in (128, 64))
+    assert len(high) + len(flat) == len(tiles)
+    assert bool(flat) == bool(config.flat and 0 < left <= 64)
+    assert tiles[len(high) :] == flat, "flat ones come last"
+    assert {(tile.row, tile.width) for tile in flat} <= {(128 * full, 256)}
+    assert all(second.col == first.col + 256 for first, second in found if first.height == 64)
+    widths = [tile.width for tile in sorted(high, key=lambda tile: tile.col) if tile.row == 0 and tile.col < columns]
+    assert widths == sorted(widths, reverse=True), "the last are narrow"
+    if config.narrow == 128 and high:
+        assert widths.count(128) == narrow
+    odd_corner = (full + (left > 0) - bool(flat)) % 2 and len(widths) % 2
+    assert outside == bool(odd_corner) + bool(flat and -(-columns // 256) % 2), "one at most for each row side by side"
+
+
+def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
+    below, kernels = cute_clusters.odd_row(WIDE, 300, 1024).axes  # 3 rows of 4 tiles
+    assert boxes(below, "for nothing") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
+    assert boxes(below, "cluster 1") == [(0, 256, 256, 128)], "what is below it is not there"
+    assert title(below) == "always one below the other: 8 clusters, tiles for nothing: 4"
+    assert boxes(kernels, "for nothing") == []
+    assert boxes(kernels, "cluster 0") == [(0, 0, 256, 128), (0, 128, 256, 128)]
+    assert boxes(kernels, "cluster 2") == [(0, 256, 256, 128), (256, 256, 256, 128)]
+    assert title(kernels) == "the odd row side by side: 6 clusters, tiles for nothing: 0"
+    for axes, count in ((below, 8), (kernels, 6)):
+        assert texts(axes) == [str(number) for number in range(count)]
+        assert boxes(axes, "group") == [(0, 0, 1024, 300)]
+    assert below.axis() == kernels.axis(), "one scale"
+
+
+def test_an_odd_row_of_odd_columns_leaves_one_tile_for_nothing_and_an_even_one_none():
+    _, kernels = cute_clusters.odd_row(WIDE, 300, 700).axes  # 3 columns
+    assert boxes(kernels, "for nothing") == [(768, 256, 256, 128)]
+    assert kernels.get_xlim()[1] > 1024, "and it is in the picture"
+    below, kernels = cute_clusters.odd_row(WIDE, 512, 1024).axes
+    assert title(below).endswith("8 clusters, tiles for nothing: 0")
+    assert title(kernels).endswith("8 clusters, tiles for nothing: 0")
+
+
+def test_an_odd_row_has_tiles_of_one_shape():
+    for plain, cut in zip(cute_clusters.odd_row(LESS, 300, 1024).axes, cute_clusters.odd_row(CUT, 300, 1024).axes):
+        assert title(plain) == title(cut)
+        assert boxes(plain, "cluster 0") == boxes(cut, "cluster 0") == [(0, 0, 192, 128), (0, 128, 192, 128)]
+
+
+def area(axes, gid):
+    return sum(width * height for _, _, width, height in boxes(axes, gid))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(682, 2048), (600, 1984), (257, 1920), (40, 700), (127, 120)])
+@pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
+def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, rows, columns):
+    figure = cute_clusters.cut_to_fit(config, rows, columns)
+    for axes, each in zip(figure.axes, (config.shapes[0], config)):
+        found = cute_clusters.pairs(each, rows, columns)
+        assert texts(axes) == [str(number) for number in range(len(found))]
+        assert sum(area(axes, f"cluster {number}") for number in range(len(found))) == rows * columns
+        for number, both in enumerate(found):
+            inside = sum(max(0, min(col + width, columns) - col) * (min(row + height, rows) - row)
+                         for row, col, height, width in both)  # fmt: skip
+            assert area(axes, f"cluster {number}") == inside
+        multiplied = sum(tile.height * tile.width for both in found for tile in both)
+        assert area(axes, "for nothing") == multiplied - rows * columns
+        assert f": {1 - rows * columns / multiplied:.1%} multiplied for nothing; " in title(axes)
+        assert boxes(axes, "group") == [(0, 0, columns, rows)]
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        for x, y, width, height in boxes(axes, "for nothing"):
+            assert left <= x < x + width <= right
+            assert top <= y < y + height <= bottom
+    assert figure.axes[0].axis() == figure.axes[1].axis(), "one scale"
+
+
+def test_cut_to_fit_says_which_tiles_there_are():
+    one, cut = cute_clusters.cut_to_fit(CUT, 682, 2048).axes
+    assert title(one) == "one shape: 13.9% multiplied for nothing; 6 × 128 rows of 11 × 192 columns"
+    rows = "5 × 128 rows of 10 × 192 + 1 × 128 columns, 64 rows of 8 × 256 columns"
+    assert title(cut) == f"cut to fit: 4.2% multiplied for nothing; {rows}"
+    assert boxes(cut, "for nothing")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
+    assert boxes(cut, "for nothing")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
+    assert boxes(cut, "cluster 28") == [(0, 640, 256, 42), (256, 640, 256, 42)]
+    flat_alone = cute_clusters.cut_to_fit(CUT, 40, 700).axes[1]
+    assert title(flat_alone).endswith("for nothing; 64 rows of 3 × 256 columns")
+    assert title(cute_clusters.cut_to_fit(CUT, 640, 1920).axes[1]).endswith("0.0% multiplied for nothing; 5 × 128 rows "
+                                                                            "of 10 × 192 columns")  # fmt: skip
+
+
+@pytest.mark.parametrize("picture", [
+    cute_clusters.multicast, lambda config: cute_clusters.odd_row(config, 300, 1024),
+    lambda config: cute_clusters.pairs(config, 300, 1024), lambda config: cute_clusters.cut_to_fit(config, 300, 1024),
+], ids=["multicast", "odd_row", "pairs", "cut_to_fit"])  # fmt: skip
+def test_a_cta_alone_shares_nothing(picture):
+    with pytest.raises(ValueError, match="config must have a cluster of 2 CTAs, got 1"):
+        picture(replace(WIDE, cluster=1))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "clusters", "times"), [(288, 66, (5, 4.5)), (66, 66, (1, 1)), (7, 66, (1, 0.5)), (9, 6, (2, 1.5))]
+)
+def test_the_last_wave_takes_half_the_time_in_halves(tiles, clusters, times):
+    figure = cute_clusters.last_wave(tiles, clusters)
+    for axes, time, part in zip(figure.axes, times, (1, 0.5)):
+        parts = {gid: [patch for patch in axes.patches if patch.get_gid() == gid] for gid in ("at work", "idle")}
+        areas = {gid: sum(patch.get_width() * patch.get_height() for patch in each) for gid, each in parts.items()}
+        assert areas == {"at work": tiles, "idle": time * clusters - tiles}
+        assert max(patch.get_x() + patch.get_width() for patch in parts["at work"]) == time
+        assert title(axes).endswith(f"done after {time:g}")
+        words = [f"{clusters} tiles"] * (tiles // clusters)
+        left = tiles % clusters
+        assert texts(axes) == words + [f"{left} tiles" if part == 1 else f"{2 * left} halves"] * bool(left)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "clusters", "message"),
+    [(0, 66, "at least 1, got 0 and 66"), (5, 0, "got 5 and 0")],
+)
+def test_a_last_wave_that_cannot_be_drawn(tiles, clusters, message):
+    with pytest.raises(ValueError, match=message):
+        cute_clusters.last_wave(tiles, clusters)
+
+
+def test_a_last_wave_of_more_than_half_the_clusters_stays_whole():
+    (axes,) = cute_clusters.last_wave(384, 66).axes
+    assert title(axes) == "the last wave's tiles stay whole, 108 halves would take two turns: done after 6"
+    assert texts(axes)[-1] == "54 tiles"

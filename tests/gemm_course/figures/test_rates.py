@@ -1,0 +1,128 @@
+"""Figures that read a record further: factors, calls and explanations are computed from its numbers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from course_kernels.bench.rows import by_name
+from gemm_course.figures import rates
+from gemm_course.figures.style import FAINT, ORANGE, SKY
+
+ROWS = by_name()
+PASSES = ("forward", "called", "dA", "dB")
+TIMES = {  # µs in a graph; calls take 10 µs more
+    "equal12": {"mine": 70.0, "torch": 84.0, "dense": 50.0},
+    "decode32": {"mine": 240.0, "torch": 300.0},
+}
+
+
+def results():
+    rows = {}
+    for name, times in TIMES.items():
+        row = ROWS[name]
+        us = {of: {p: {"median_us": t + 10.0 * (of == "called")} for p, t in times.items()} for of in PASSES}
+        us["dA"]["mine"]["median_us"] *= 2
+        rows[name] = {
+            "title": row.title, "kind": row.kind, "unit": row.unit, "flops": row.flops, "sizes": list(row.sizes),
+            "N": row.N, "K": row.K, "bytes": {of: row.bytes_moved(of) for of in PASSES}, "us": us,
+            "rate": {of: {p: row.rate(us[of][p]["median_us"], of) for p in times} for of in PASSES},
+            "host_us": {"mine": 35.0, "torch": 168.0},
+        }  # fmt: skip
+    providers = {
+        "mine": {"label": "grouped_mm", "role": "ours"},
+        "torch": {"label": "torch", "role": "peer"},
+        "dense": {"label": "dense", "role": "ceiling"},
+    }
+    return {"copy_tb_s": 4.0, "providers": providers, "rows": rows}
+
+
+def dots(axes):
+    found = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 1]
+    return [(float(line.get_xdata()[0]), int(line.get_ydata()[0])) for line in found]
+
+
+def test_a_dot_is_the_peers_time_over_ours():
+    figure = rates.ahead(results(), "mine", ["forward", "dA"])
+    forward, gradient = figure.axes
+    assert dots(forward) == [(pytest.approx(1.2), 0), (pytest.approx(1.25), 1)]
+    assert dots(gradient) == [(pytest.approx(0.6), 0), (pytest.approx(0.625), 1)]
+    assert forward.get_xlim()[0] < 0.6, "slower is seen as well"
+    assert [label.get_text() for label in forward.get_yticklabels()] == [ROWS[name].title for name in TIMES]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["torch"]
+
+
+def test_calls_are_multiples_of_the_graphs_time_and_so_is_the_host():
+    figure = rates.as_called(results(), ["mine", "torch"])
+    mine, torch = figure.axes
+    assert dots(mine) == [(pytest.approx(80 / 70), 0), (pytest.approx(250 / 240), 1)]
+    ticks = [
+        line.get_xdata()[0] for line in torch.lines if len(set(line.get_xdata())) == 1 == len(line.get_xdata()) - 1
+    ]
+    assert ticks == pytest.approx([168 / 84, 168 / 300])
+    shade = torch.patches[0]
+    assert shade.get_x() == 1.0, "where the host is the limit"
+
+
+def test_time_is_explained_by_the_roof_the_tiles_and_the_last_wave():
+    found = rates.shares(results(), "mine", (128, 256), 132)["equal12"]
+    assert found.bound == "arithmetic"
+    # At the dense rate 50 of 70 µs. The twelve groups fill 6 row tiles each but for 85 or 86 rows; 8 columns.
+    row = ROWS["equal12"]
+    tiles = sum(-(-size // 128) for size in row.sizes) * 8
+    hanging = tiles * 128 * 256 / (row.total_m * row.N)
+    parts = list(found.parts.values())
+    assert parts[0] == pytest.approx(50 / 70)
+    assert parts[1] == pytest.approx(50 / 70 * (hanging - 1))
+    wave = 50 / 70 * hanging * (-(-tiles // 132) * 132 / tiles - 1)
+    assert parts[2] == pytest.approx(min(wave, 1 - parts[0] - parts[1]))
+    assert sum(parts) == pytest.approx(1)
+
+
+def test_a_memory_bound_row_is_explained_by_its_bytes_alone():
+    found = rates.shares(results(), "mine", (128, 256), 132)["decode32"]
+    assert found.bound == "memory"
+    share = ROWS["decode32"].bytes_moved() / 4.0 / 1e6 / 240.0
+    assert list(found.parts.values()) == pytest.approx([share, 0, 0, 1 - share])
+
+
+def test_a_row_above_the_roof_is_cut_at_all_of_its_time():
+    fast = results()
+    fast["rows"]["decode32"]["us"]["forward"]["mine"]["median_us"] = 1.0
+    assert list(rates.shares(fast, "mine", (128, 256), 132)["decode32"].parts.values()) == [1.0, 0, 0, 0]
+
+
+def test_bars_are_the_shares():
+    record = results()
+    explained = rates.shares(record, "mine", (128, 256), 132)
+    figure = rates.where_time_goes(record, explained)
+    axes = figure.axes[0]
+    bars = [patch for patch in axes.patches if patch.get_y() == pytest.approx(1 - 0.36)]
+    assert [bar.get_width() for bar in bars] == pytest.approx(list(explained["decode32"].parts.values()))
+    assert to_rgb(bars[0].get_facecolor()) == to_rgb(SKY)
+    assert [to_rgb(bars[i].get_facecolor()) for i in (1, 3)] == [to_rgb(ORANGE), to_rgb(FAINT)]
+    assert len(figure.legends[0].get_texts()) == 5
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: rates.ahead(r, "nobody"), "'forward' has none"),
+        (lambda r: rates.as_called(r, ["mine", "nobody"]), "'nobody' is not"),
+        (lambda r: rates.as_called(r, ["dense"]), "'dense' is not"),
+        (lambda r: rates.shares(r, "nobody", (128, 256), 132), "'nobody' was not"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    record = results()
+    with pytest.raises(ValueError, match=message):
+        call(record)
+
+
+def test_without_a_dense_product_there_is_no_explanation():
+    record = copy.deepcopy(results())
+    del record["rows"]["equal12"]["rate"]["forward"]["dense"]
+    with pytest.raises(ValueError, match="dense"):
+        rates.shares(record, "mine", (128, 256), 132)

@@ -1,0 +1,177 @@
+"""The timeline figures draw the bars they were given: lengths, rows, colours, idle time and the stated numbers."""
+
+import matplotlib as mpl
+import pytest
+from matplotlib.figure import Figure
+
+from course_kernels import schedule
+from gemm_course.figures import timeline as tl
+from gemm_course.figures.style import color_of
+
+PROBLEMS = [(1024, 1024, 1024), (512, 512, 512), (256, 256, 256), (128, 128, 128)]
+BLOCK = (128, 128, 64)
+BARS = [(0, 0.0, 4.0, 0), (1, 0.0, 1.0, 1), (1, 2.0, 3.0, 2)]
+
+
+def collection(ax, label):
+    return [c for c in ax.collections if c.get_label() == label]
+
+
+def extents(drawn):
+    """(left, right, low, high) of each polygon."""
+    return [(p.vertices[:, 0].min(), p.vertices[:, 0].max(), p.vertices[:, 1].min(), p.vertices[:, 1].max())
+            for p in drawn.get_paths()]  # fmt: skip
+
+
+def drawn_axes(figure):
+    figure.canvas.draw()
+    return [ax for ax in figure.axes if ax.get_visible()]
+
+
+def test_simulated_bars_hold_every_tile_at_its_time():
+    simulated = schedule.simulate(PROBLEMS, "round_robin", 4, BLOCK)
+    bars = tl.simulated_bars(simulated)
+    assert len(bars) == simulated.tile_count
+    assert max(bar.end for bar in bars) == simulated.makespan
+    assert [bar.problem for bar in bars if bar.row == 0] == [span.tile.problem for span in simulated.programs[0]]
+
+
+def test_measure_agrees_with_the_simulator():
+    for order in schedule.ORDERS:
+        simulated = schedule.simulate(PROBLEMS, order, 5, BLOCK)
+        usage = tl.measure(tl.simulated_bars(simulated), 5)
+        assert usage.makespan == simulated.makespan
+        assert usage.utilisation == pytest.approx(simulated.utilisation)
+
+
+def test_measure_counts_time_shared_by_two_tiles_once():
+    assert tl.measure([(0, 0, 3, 0), (0, 1, 2, 1), (0, 2, 4, 2)], 2) == tl.Usage(4, 0.5)
+
+
+def test_measure_of_nothing():
+    assert tl.measure([], 3) == tl.Usage(0.0, 1.0)
+
+
+def test_recorded_bars_start_at_zero_in_microseconds():
+    record = {"tiles": [[0, 0, 0, 0, 7, 31, 5_000, 9_000], [1, 2, 0, 1, 8, 30, 6_500, 7_000]]}
+    assert tl.recorded_bars(record) == [(31, 0.0, 4.0, 0), (30, 1.5, 2.0, 2)]
+    assert [bar.row for bar in tl.recorded_bars(record, by="program")] == [7, 8]
+    with pytest.raises(ValueError, match="by is 'cta'; want 'sm' or 'program'"):
+        tl.recorded_bars(record, by="cta")
+
+
+def test_launch_bars_start_at_zero_in_microseconds():
+    assert tl.launch_bars({"tiles": [[3, 0, 12, 1_000, 2_500], [4, 1, 13, 2_000, 3_000]]}) == [
+        (12, 0.0, 1.5, 3), (13, 1.0, 2.0, 4)]  # fmt: skip
+    assert tl.launch_bars({"tiles": []}) == []
+
+
+def test_problem_spans_are_first_start_to_last_end():
+    bars = [(0, 5, 6, 1), (1, 4, 9, 1), (0, 0, 3, 0)]
+    assert tl.problem_spans(bars) == [(0, 3, 0), (4, 9, 1)]
+
+
+def test_a_bar_is_drawn_where_and_as_long_as_its_tile():
+    (ax,) = drawn_axes(tl.timeline(BARS, rows=3, title="three rows"))
+    (drawn,) = collection(ax, "tiles")
+    assert [(left, right) for left, right, _, _ in extents(drawn)] == [(0, 4), (0, 1), (2, 3)]
+    for (row, *_), (_, _, low, high) in zip(BARS, extents(drawn), strict=True):
+        assert row - 0.5 <= low < row < high <= row + 0.5
+    wanted = [mpl.colors.to_rgba(color_of(problem)) for *_, problem in BARS]
+    assert [tuple(color) for color in drawn.get_facecolors()] == wanted
+
+
+def test_idle_rows_are_visible_up_to_the_makespan():
+    (ax,) = drawn_axes(tl.timeline(BARS, rows=3))
+    (idle,) = collection(ax, "idle")
+    assert [(left, right) for left, right, _, _ in extents(idle)] == [(0, 4)] * 3
+    assert sorted(ax.get_ylim()) == [-0.5, 2.5]
+
+
+def test_makespan_utilisation_and_bound_are_written():
+    (ax,) = drawn_axes(tl.timeline(BARS, rows=3, title="three rows", bound=2.0))
+    assert ax.get_title("left") == "three rows: 4 µs, 50% busy (dashed: no schedule ends before 2 µs)"
+    assert any(list(line.get_xdata()) == [2.0, 2.0] for line in ax.get_lines())
+
+
+def test_tiles_at_the_same_time_on_one_row_do_not_hide_each_other():
+    (ax,) = drawn_axes(tl.timeline([(0, 0, 3, 0), (0, 1, 2, 1), (0, 3, 4, 2)]))
+    first, second, third = extents(collection(ax, "tiles")[0])
+    assert first[3] <= second[2] or second[3] <= first[2]
+    assert third[2:] == first[2:]  # the lane is free again
+
+
+def test_many_rows_stay_one_collection_with_a_tick_at_each_end():
+    simulated = schedule.simulate([(2048, 1536, 1024)] * 3, "round_robin", 132)
+    (ax,) = drawn_axes(tl.timeline(tl.simulated_bars(simulated), rows=132))
+    (drawn,) = collection(ax, "tiles")
+    assert len(drawn.get_paths()) == simulated.tile_count
+    ticks = [c for c in ax.collections if isinstance(c, mpl.collections.LineCollection)]
+    assert len(ticks[0].get_segments()) == simulated.tile_count
+    assert len(ax.get_yticks()) == 2
+
+
+def test_compare_shares_the_time_axis_and_names_the_problems():
+    short, long = [(0, 0, 2, 0)], [(0, 0, 8, 1), (1, 0, 1, 5)]
+    figure = tl.compare({"short": short, "long": long}, rows={"short": 1, "long": 2}, columns=2)
+    left, right = drawn_axes(figure)
+    assert left.get_xlim() == right.get_xlim()
+    assert left.get_xlim()[1] >= 8
+    assert [len(collection(ax, "idle")[0].get_paths()) for ax in (left, right)] == [1, 2]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["problem 0", "1", "5", "idle"]
+
+
+def test_compare_says_when_colours_repeat():
+    figure = tl.compare({"many": [(0, i, i + 1, i) for i in range(9)]})
+    assert not figure.legends
+    assert "repeat every 8" in drawn_axes(figure)[0].get_xlabel()
+
+
+def test_compare_leaves_no_empty_axes_in_the_last_row():
+    assert len(drawn_axes(tl.compare({str(i): BARS for i in range(3)}, columns=2))) == 3
+
+
+def test_bars_on_rows_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match="rows 0 to 1; want 0 to 0"):
+        tl.timeline(BARS, rows=1)
+    with pytest.raises(ValueError, match="rows -1 to"):
+        tl.measure([(-1, 0, 1, 0)])
+    with pytest.raises(ValueError, match="want an end after the start"):
+        tl.measure([(0, 2, 1, 0)])
+    with pytest.raises(ValueError, match="panels is empty"):
+        tl.compare({})
+
+
+def test_kernels_draws_bars_and_the_gaps_between_them():
+    looped = schedule.one_launch_per_problem(PROBLEMS, 4, BLOCK)
+    figure = tl.kernels({"loop": looped.kernels, "grouped": [(0, 50.0, 0)]}, title="launches")
+    assert isinstance(figure, Figure)
+    (ax,) = drawn_axes(figure)
+    bars, alone = collection(ax, "kernels")
+    drawn = [edge for left, right, _, _ in extents(bars) for edge in (left, right)]
+    assert drawn == pytest.approx([edge for kernel in looped.kernels for edge in kernel])
+    assert [(left, right) for left, right, _, _ in extents(alone)] == [(0, 50)]
+    gaps, none = collection(ax, "gaps")
+    assert len(gaps.get_paths()) == len(PROBLEMS) - 1
+    assert not none.get_paths()
+    assert sum(right - left for left, right, _, _ in extents(gaps)) == pytest.approx(3 * looped.cost.launch_us)
+    texts = [text.get_text() for text in ax.texts]
+    assert f"loop: 4 kernels, {looped.makespan:.0f} µs, of them 12 µs between kernels" in texts
+    assert "grouped: 1 kernel, 50 µs, of them 0 µs between kernels" in texts
+
+
+def test_overlapping_kernels_have_no_gap():
+    (ax,) = drawn_axes(tl.kernels({"streams": [(0, 3), (1, 4), (4, 5)]}))
+    assert not collection(ax, "gaps")[0].get_paths()
+
+
+def test_kernels_refuses_an_empty_line():
+    with pytest.raises(ValueError, match="line without kernels"):
+        tl.kernels({"none": []})
+
+
+def test_figures_are_small_enough_for_a_notebook(tmp_path):
+    problems = [(2048, 1536, 8192 >> i) for i in range(8)]
+    panels = {order: tl.simulated_bars(schedule.simulate(problems, order)) for order in schedule.STATIC_ORDERS}
+    tl.compare(panels, rows=132).savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size < 120_000

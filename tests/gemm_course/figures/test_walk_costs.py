@@ -1,0 +1,54 @@
+"""The figures of what the walk costs carry the recorded and the simulated times."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemm_course.figures.style import color_of
+from gemm_course.figures.walk_costs import ProgramTimes, program_counts, time_ratios
+
+
+def line(ax, label):
+    return next(line for line in ax.lines if line.get_label() == label)
+
+
+def test_each_panel_has_its_stairs_and_its_labelled_points():
+    one = ProgramTimes({2: 10.0, 1: 20.0, 3: 7.0}, {1: 21.0, 3: 9.0})
+    two = ProgramTimes({1: 5.0}, {1: 6.0})
+    left, right = program_counts({"first": one, "second": two}).axes
+    assert left.get_title(loc="left") == "first"
+    assert list(line(left, "simulated").get_xdata()) == [1, 2, 3]
+    assert list(line(left, "simulated").get_ydata()) == [20.0, 10.0, 7.0]
+    assert line(left, "simulated").get_drawstyle() == "steps-post"
+    assert list(line(left, "recorded on an H200").get_ydata()) == [21.0, 9.0]
+    assert [text.get_text() for text in left.texts] == ["1", "3"]
+    assert list(line(right, "recorded on an H200").get_ydata()) == [6.0]
+    assert left.get_ylim()[0] == 0, "times are compared by height"
+
+
+def test_labels_of_close_points_lean_apart():
+    (ax,) = program_counts({"t": ProgramTimes({33: 1.0}, {33: 9.0, 128: 2.0, 132: 2.0})}).axes
+    assert [text.get_horizontalalignment() for text in ax.texts] == ["center", "right", "left"]
+
+
+ROWS = {"small": {"loop": 16.0, "ours": 8.0, "peer": 32.0}, "large": {"loop": 100.0, "ours": 110.0}}
+
+
+def test_points_are_times_over_those_of_the_base():
+    (ax,) = time_ratios(ROWS, {"loop": "the loop", "ours": "ours", "peer": "peer"}, base="loop").axes
+    points = [(p.get_xdata()[0], round(p.get_ydata()[0]), p.get_color()) for p in ax.lines if p.get_marker() == "o"]
+    assert points == [
+        (0.5, 0, color_of(1)),
+        (2.0, 0, color_of(2)),
+        (pytest.approx(1.1), 1, color_of(1)),
+    ]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["small   (16 µs)", "large   (100 µs)"]
+    assert {text.get_text(): text.get_color() for text in ax.texts} == {"● ours": color_of(1), "● peer": color_of(2)}
+    low, high = ax.get_xlim()
+    assert low < 0.5
+    assert high > 2.0
+
+
+def test_every_row_needs_the_base():
+    with pytest.raises(ValueError, match="row 'large'"):
+        time_ratios({"large": {"ours": 1.0}}, {"ours": "ours"}, base="loop")

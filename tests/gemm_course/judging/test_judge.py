@@ -1,0 +1,132 @@
+"""The judge: what an answer may do to its process costs its points, takes seconds, and yields one message."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from gemm_course.exercises import manifest
+from gemm_course.isolation import static_check as screen
+from gemm_course.judging.judge import Judge
+from gemm_course.runner import probes
+
+(OFFSETS,) = manifest.find("01")
+HEAD = "def describe_groups(sizes, total_m):\n    "
+RIGHT = """
+def describe_groups(sizes, total_m):
+    ends = torch.cumsum(sizes, 0)
+    rows = torch.arange(total_m, device=sizes.device)
+    group = torch.searchsorted(ends, rows, right=True)
+    return ends, torch.where(group < len(sizes), group, -1)
+"""
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge() as found:
+        found.check(OFFSETS, RIGHT)
+        yield found
+
+
+@pytest.fixture
+def unscreened(monkeypatch):
+    """What an answer could do if reading it beforehand had found nothing."""
+    monkeypatch.setattr(screen, "complain", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (HEAD + "while True:\n        pass", "still running after 6 s, so it was stopped: the loop in line 2 makes"),
+        (HEAD + "return [torch.empty(1 << 20) for _ in range(10000)]", "wants more memory than an answer gets"),
+        (HEAD + "while True: print('x' * 1000)", "printed more than 256 kB"),
+        (HEAD + "input()", "waits for typed input"),
+        (HEAD + "raise SystemExit(0)", "ends the program"),
+        (HEAD + "return (", "line 2: this is not Python yet"),
+        (HEAD + "return describe_groups(sizes, total_m)", "RecursionError"),
+        ("def other(): pass", "must define the function describe_groups; it defines other"),
+        ("import os\n" + HEAD + "os._exit(0)", "cannot import os"),
+        (HEAD + "return torch.os._exit(3)", "has no need of"),
+        ("from course_kernels.layout.group_layout import GroupLayout\n" + HEAD, "the finished library"),
+        ("torch.equal = lambda a, b: True\n" + HEAD + "return sizes", "changes nothing"),
+    ],
+)
+def test_one_clear_message_in_time(judge, source, says):
+    source += "pass" if source.endswith("    ") else ""
+    started = time.monotonic()
+    result = judge.check(OFFSETS, source)
+    assert says in result.message, result.text()
+    assert (result.status, result.points) == ("failed", 0)
+    assert time.monotonic() - started < 10
+    assert judge.check(OFFSETS, RIGHT).passed, "the next try is none the worse"
+
+
+@pytest.mark.usefixtures("unscreened")
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import os\n" + HEAD + "os._exit(0)", "ended its own process (exit code 0)"),
+        ("import os\n" + HEAD + "os.abort()", "abort"),
+        ("import ctypes\n" + HEAD + "ctypes.string_at(0)", "segmentation fault"),
+        ("import signal\n" + HEAD + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass", "deaf"),
+        ("import os\n" + HEAD + "[os.fork() for _ in range(4)]\n    while True: pass", "no process to start"),
+        ("import os\n" + HEAD + "os.closerange(3, 100)\n    while True: pass", "before a result came back"),
+    ],
+)
+def test_a_process_that_ends_itself_says_so(judge, source, says):
+    started = time.monotonic()
+    result = judge.check(OFFSETS, source)
+    assert says in result.message, result.text()
+    assert result.points == 0
+    assert time.monotonic() - started < 10
+    assert judge.check(OFFSETS, RIGHT).passed
+
+
+@pytest.mark.usefixtures("unscreened")
+def test_an_answer_cannot_write_files_or_signal_the_judge(judge, tmp_path):
+    if not _landlock():
+        pytest.skip("this kernel has no Landlock")
+    target = tmp_path / "checker.py"
+    target.write_text("kept")
+    for step in (
+        f"open({str(target)!r}, 'a').write('x')",
+        f"__import__('os').unlink({str(target)!r})",
+        f"__import__('os').truncate({str(target)!r}, 0)",
+        f"open({str(tmp_path / 'new')!r}, 'w')",
+    ):
+        result = judge.check(OFFSETS, HEAD + step)
+        assert "no file to open" in result.message, result.text()
+    assert target.read_text() == "kept"
+    assert os.listdir(tmp_path) == ["checker.py"]
+
+
+def _landlock():
+    import ctypes
+
+    return ctypes.CDLL(None).syscall(444, None, 0, 1) >= 1
+
+
+def test_the_same_seed_gives_the_same_result(judge):
+    wrong = RIGHT.replace("right=True", "right=False")
+    assert judge.check(OFFSETS, wrong, 7) == judge.check(OFFSETS, wrong, 7)
+    assert judge.check(OFFSETS, wrong, 7).text() != judge.check(OFFSETS, wrong, 8).text()
+
+
+def test_the_hooks_that_the_probes_use_are_still_there():
+    """The interpreter's masked load and store are private; when Triton renames them, the probes must follow."""
+    import inspect
+
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    assert list(inspect.signature(InterpreterBuilder.create_masked_load).parameters)[:4] == [
+        "self", "ptrs", "mask", "other",
+    ]  # fmt: skip
+    assert list(inspect.signature(InterpreterBuilder.create_masked_store).parameters)[:4] == [
+        "self", "ptrs", "value", "mask",
+    ]  # fmt: skip
+    before = InterpreterBuilder.create_masked_load
+    with probes.Watch():
+        assert InterpreterBuilder.create_masked_load is not before
+    assert InterpreterBuilder.create_masked_load is before

@@ -1,0 +1,569 @@
+"""Submissions that try to pass without computing: none earns more than it computed, and each is told why.
+
+What the screen refuses is tried twice where it matters: as a learner could submit it, and as if the screen had found
+nothing, for then the process that it runs in has to hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import json
+import os
+import random
+import re
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from gemm_course.exercises import manifest
+from gemm_course.isolation import seccomp as syscalls
+from gemm_course.isolation import static_check as screen
+from gemm_course.judging import judge as judging
+from gemm_course.judging import untrusted as distrust
+from gemm_course.judging.judge import Judge
+from gemm_course.judging.results import Result
+from gemm_course.notebook_files import cells as submission
+from places import MUTANTS, ROOT
+
+(OFFSETS,) = manifest.find("01")
+(MASKS,) = manifest.find("03")
+HEAD = "def describe_groups(sizes, total_m):\n    "
+RIGHT = """
+def describe_groups(sizes, total_m):
+    ends = torch.cumsum(sizes, 0)
+    rows = torch.arange(total_m, device=sizes.device)
+    group = torch.searchsorted(ends, rows, right=True)
+    return ends, torch.where(group < len(sizes), group, -1)
+"""
+TILE = """
+def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
+    """
+SECONDS = 10
+HASTY = dataclasses.replace(OFFSETS, seconds=1.0)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge() as found:
+        found.check(OFFSETS, RIGHT)
+        yield found
+
+
+@pytest.fixture
+def unscreened(monkeypatch):
+    """What an answer could do if reading it beforehand had found nothing."""
+    monkeypatch.setattr(screen, "complain", lambda *_: None)
+
+
+def landlock():
+    return ctypes.CDLL(None).syscall(444, None, 0, 1) >= 1
+
+
+def attack(judge, source, exercise=OFFSETS, **options) -> Result:
+    """Check it in time, with one clear message, and the next check none the worse."""
+    started = time.monotonic()
+    result = judge.check(exercise, source, **options)
+    assert time.monotonic() - started < SECONDS
+    assert result.status == "failed", result.text()
+    assert result.points == 0, result.text()
+    assert result.message
+    assert len(result.text()) < 20_000
+    assert judge.check(OFFSETS, RIGHT).passed, "the next try is none the worse"
+    return result
+
+
+# ---- what the screen reads
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("torch.equal = lambda a, b: True", "line 1: this replaces torch.equal, which changes nothing"),
+        ("torch.Tensor.__eq__ = lambda a, b: True", "has no need of .__eq__"),
+        ("torch.Tensor.equal = lambda a, b: True", "replaces torch.Tensor.equal"),
+        ("import torch as t\nt.allclose = lambda a, b: True", "line 2: this replaces t.allclose"),
+        ("for torch.equal in [print]: pass", "replaces torch.equal"),
+        ("with open('x') as torch.equal: pass", "replaces torch.equal"),
+        ("del tl.dot", "replaces tl.dot"),
+        ("t = torch", "torch is a module"),
+        ("modules = [torch]", "torch is a module"),
+        ("def f(x=torch): pass", "torch is a module"),
+        ("(t := torch).equal", "torch is a module"),
+        ("import gemm_course.judging.judge", "the finished library"),
+        ("from course_kernels import grouped_mm", "the finished library"),
+        ("from torch import *", "import what is needed from torch by its name"),
+        ("from torch import os", "cannot import os"),
+        ("from torch.utils import collect_env", "cannot import torch.utils"),
+        ("import torch.utils.benchmark", "cannot import torch.utils.benchmark"),
+        ("from torch import utils", "cannot import torch.utils"),
+        ("torch.os", "has no need of .os"),
+        ("torch.ｏｓ", "has no need of .os"),
+        ("ｅval('1')", "has no need of eval"),
+        ("torch.utils.collect_env.run('id')", "has no need of torch.utils"),
+        ("torch.fx.node.operator.attrgetter('os')(torch)", "no need of torch.fx|torch is a module|no need of operator"),
+        ("torch.nn.functional.torch.load", "has no need of .load"),
+        ("torch.load('solutions/01_offsets.ipynb')", "has no need of .load"),
+        ("from torch import load", "cannot import load"),
+        ("torch.UntypedStorage.from_file('x')", "has no need of .from_file"),
+        ("torch.ops.load_library('x')", "has no need of torch.ops"),
+        ("getattr(torch, 'o' + 's')", "has no need of getattr"),
+        ("[].__class__.__base__.__subclasses__()", "has no need of .__subclasses__"),
+        ("__builtins__['open']", "has no need of __builtins__"),
+        ("(x for x in ()).gi_frame.f_builtins", "has no need of .(gi_frame|f_builtins)"),
+        ("class C:\n    def __exit__(self, a, b, tb):\n        tb.tb_frame", "line 3: .* no need of .tb_frame"),
+        ("match 1:\n    case object(__class__=c): pass", "patterns that look into classes"),
+        *((f"{binds}\nmatch 1:\n    case int(x): pass", "patterns that look into classes")
+          for binds in ("int = type('P', (), {})", "for int in []: pass", "class int: pass", "def f(int): pass",
+                        "from torch import Tensor as int", "match 1:\n    case {**int}: pass")),
+        ("class P:\n    __match_args__ = ('gi_frame',)", "has no need of __match_args__"),
+        ("class M(type):\n    def __instancecheck__(c, o): return True", "has no need of __instancecheck__"),
+        ("triton.JITFunction(print).get_capture_scope()", "has no need of"),
+        ("import os", "cannot import os; it computes with what is in torch, triton, math, bisect, collections, c"),
+        ("import collections.abc\ncollections.abc.sys.path", "no need of .sys"),
+        ("import collections.abc\ncollections.abc.ABCMeta.x", "no need of collections.abc.ABCMeta; of .* use Call"),
+        ("import collections as c\nc._sys", "no need of"),
+        ("from collections import abc\nabc.GenericAlias", "no need of collections.abc.Gen"),
+        ("from collections.abc import sys", "no need of collections.abc.sys"),
+        ("import functools\nfunctools.update_wrapper(1, 2, ('f_globals',), ())", "no need of functools.update_wrapper"),
+        ("from functools import wraps", "no need of functools.wraps"),
+        ("from functools import GenericAlias as g", "no need of functools.GenericAlias"),
+        ("import operator\noperator.attrgetter('os')", "no need of operator.attrgetter"),
+        ("from operator import methodcaller as m", "no need of operator.methodcaller"),
+        ("from typing import get_type_hints", "no need of typing.get_type_hints"),
+        ("import typing as t\nt.types", "no need of typing.types"),
+        ("from typing import sys", "no need of typing.sys"),
+        ("import copy\ncopy.types.FunctionType", "no need of copy.types"),
+        ("import itertools, copy\nx = [copy]", "line 2: copy is a module"),
+        ("import bisect\nbisect.insort = print", "replaces bisect.insort"),
+        ("from dataclasses import dataclass", "cannot import dataclasses"),
+        ("from __future__ import barry_as_FLUFL", "no need of __future__.barry"),
+        ("x = 1\nx.handle.data", "line 2: an answer has no need of .handle"),
+        ("x = '\\\n" + "(" * 300, "not Python yet"),
+        ("x = " + "-" * 50_000 + "1", "cannot be read as Python"),
+        ("# " + "x" * 200_000, "characters; an answer takes a few lines"),
+        ("\0", "not Python yet|cannot be read"),
+        ("\ud800", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_the_screen_says_what_an_answer_has_no_need_of(source, says):
+    assert screen.complain(RIGHT, "describe_groups") is None
+    complaint = screen.complain(f"{source}\n{RIGHT}" if "case" not in source else source + RIGHT, "describe_groups")
+    assert complaint is not None
+    assert re.search(says, complaint), complaint
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import math\nfrom math import log2\nimport torch.nn.functional as F\nF.pad(torch.ones(2), (0, math.floor(1)))",
+        "import triton.language as tl\ndesc = tl.make_tensor_descriptor\nx = desc.load([0, 0]) if False else tl.load",
+        "def f(x: torch.Tensor, y=torch.float32) -> torch.Tensor:\n    return torch.nn.functional.relu(x).copy()",
+        "import heapq\nfrom heapq import heappush\nheapq.heapify([])",
+        "from __future__ import annotations\nimport collections.abc, itertools as it\nfrom typing import Any\n"
+        "def f(x: collections.abc.Sequence, y: Any = it.chain([1])): collections.deque(x, maxlen=3)",
+        "import copy, functools, operator\nfrom collections import Counter, defaultdict\nfrom bisect import bisect\n"
+        "functools.reduce(operator.add, copy.deepcopy([1, 2])), bisect([1], 1), defaultdict(list), Counter('a').update",
+        "match 3:\n    case int(x): pass\n    case [a, b]: pass\n",
+        "class Free:\n    def __init__(self): self.load = 3\n    def __lt__(self, other): return True",
+        "tl.math.exp2, torch.linalg.norm, torch.cuda.synchronize, tl.extra.libdevice",
+    ],
+)
+def test_the_screen_lets_honest_answers_through(source):
+    assert screen.complain(source + "\n" + RIGHT, "describe_groups", ["heapq"]) is None
+
+
+def test_what_an_answer_may_import_is_there_when_it_runs(judge):
+    used = [f"from {module} import {name}" for module, names in screen.STANDARD.items() for name in sorted(names)]
+    used.remove("from itertools import batched")  # since Python 3.12
+    result = judge.check(OFFSETS, "\n".join([*used, *(f"import {each}" for each in ("copy as c", "heapq")), RIGHT]))
+    assert "cannot import heapq" in result.message, "of this exercise"
+    result = judge.check(OFFSETS, "\n".join([*used, RIGHT]))
+    assert result.passed, result.text()
+
+
+@pytest.mark.parametrize("module", screen.STANDARD)
+def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
+    found = importlib.import_module(module)
+    modules = {name for name in screen.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
+    assert modules == ({"abc"} if module == "collections" else set())
+    assert found.__name__ == module, "by which it is looked up"
+
+
+# ---- what an answer returns
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("class Yes:\n        def __eq__(self, o): return True\n        def __len__(self): return 2\n"
+         "        def __getitem__(self, i): return self\n    return Yes()", "returned a Yes, not two tensors"),
+        ("class T(torch.Tensor):\n        @classmethod\n        def __torch_function__(c, f, t, a=(), k=None):"
+         " return True\n    return sizes.as_subclass(T), sizes.as_subclass(T)", "must return two tensors"),
+        ("class L(list):\n        def __eq__(self, o): return True\n    return L([sizes, sizes])", "returned a L"),
+        ("return torch.empty(4, device='meta'), torch.empty(9, device='meta')", "must return two tensors"),
+        ("return [sizes] * 1000", "must return two tensors"),
+        ("x = [sizes]\n    for _ in range(5000): x = [x]\n    return x", "RecursionError"),
+        ("return sizes.to(torch.complex64), sizes", "two tensors"),
+        ("print = int = len = lambda *a: True\n    return True", "returned a bool"),
+    ],
+)  # fmt: skip
+def test_what_is_returned_is_judged_as_bytes(judge, body, says):
+    result = attack(judge, HEAD + body)
+    assert re.search(says, result.message), result.text()
+
+
+@pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
+def test_what_holds_for_anything_earns_nothing(judge, exercise):
+    """A property that no answer can break, such as that it writes nothing outside, is worth nothing by itself."""
+    numbers = "torch.zeros(4, dtype=torch.int64)"
+    for value in ("None", "0", "'x'", "[]", "[[]] * 4", "(0, 0)", numbers, f"{numbers}, {numbers}"):
+        source = f"def {exercise.function}(*arguments, **options):\n    return {value}"
+        for seed in range(1 if exercise.compiles else 3):
+            result = judge.check(exercise, source, seed, compiling=False)
+            assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.arange(sizes.sum())",
+        "torch.zeros(sizes[0])",
+        "torch.tensor([size for size in sizes])",
+        "rows[: sizes[0]]",
+        "rows.narrow(0, 0, sizes[0])",
+        "sizes.repeat(sizes[0])",
+        "torch.repeat_interleave(sizes)",
+        "torch.repeat_interleave(sizes, sizes)",
+        "torch.where(sizes > 0)",
+        "torch.nn.functional.one_hot(sizes.long())",
+        "list(sizes.untyped_storage())",
+        "[0].extend([]) or sizes.apply_(lambda size: size)",
+        "f'{sizes[0]:d}'",
+        "sizes.to('cpu')",
+        "torch.argwhere(sizes)",
+    ],
+)
+def test_no_way_to_the_host_goes_unseen(judge, line):
+    result = judge.check(OFFSETS, RIGHT.replace("    group =", f"    {line}\n    group ="))
+    (device,) = (each for each in result.properties if each.name == "device")
+    assert device.message.startswith("line 5: "), result.text()
+    assert result.points == OFFSETS.points - device.points
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sizes.to(torch.int64).to(sizes.device)",
+        "torch.full((total_m,), -1, device=sizes.device).view(-1, 1)",
+        "rows[ends.clamp(max=0) * 0] if total_m else None",
+        "torch.repeat_interleave(rows, rows * 0 + 1, output_size=total_m)",
+        "torch.where(sizes > 0, sizes, 0)",
+        "torch.cat([sizes, torch.zeros(1, dtype=sizes.dtype)]).expand(2, -1)",
+    ],
+)
+def test_what_stays_on_the_device_is_no_host_sync(judge, line):
+    result = judge.check(OFFSETS, RIGHT.replace("    group =", f"    {line}\n    group ="))
+    assert result.passed, result.text()
+
+
+# ---- what the process can do that runs it
+
+WRITES = (  # to every descriptor that could be the one for results
+    "import os, struct\nfrom gemm_course import wire\n"
+    "def everywhere(data):\n    for fd in range(3, 30):\n"
+    "        try: os.write(fd, data)\n        except OSError: pass\n"
+)
+
+
+@pytest.mark.usefixtures("unscreened")
+@pytest.mark.parametrize(
+    ("before", "body", "says"),
+    [
+        ("import os", "os._exit(0)", "ended its own process \\(exit code 0\\)"),
+        ("import atexit, os\natexit.register(os._exit, 0)", "return 1", "returned a int"),
+        ("import torch\ntorch.equal = torch.allclose = lambda *a, **k: True", "return sizes", "returned a Tensor"),
+        ("from gemm_course import diagnose, judge, results\nfrom gemm_course.exercises import "
+         "e01_offsets\ne01_offsets.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
+         "results.PASSED = 'failed'", "return sizes", "returned a Tensor"),
+        ("import gemm_course.exercises.e01_offsets as e\ne._mistake = lambda *a: None\n"
+         "e.run = lambda *a: [1, 2]", "return sizes", "must return two tensors"),
+        ("import builtins\nbuiltins.len = lambda x: 0\nbuiltins.isinstance = lambda *a: True", "pass", "."),
+        (WRITES, "everywhere(wire.pack({'done': True})); os._exit(0)", "says that it is done, and sent no result"),
+        (WRITES, "everywhere(wire.pack({'status': 'passed', 'points': 10, 'properties': []})); os._exit(0)",
+         "makes no sense"),
+        (WRITES, "everywhere(wire.pack([1])); everywhere(wire.pack('x')); os._exit(0)", "is no result"),
+        (WRITES, "everywhere(wire.pack({'case': -1, 'value': 1, 'watched': {}})); os._exit(0)", "no sense"),
+        (WRITES, "everywhere(wire.pack({'error': 3})); os._exit(0)", "is no result"),
+        (WRITES, "everywhere(b'x' * 64); os._exit(0)", "is no result"),
+        (WRITES, "everywhere(struct.pack('<QQ', 8, 0) + b'[[[[[[[['); os._exit(0)", "is no result"),
+        (WRITES, "everywhere(wire.pack({'case': 0, 'value': None, 'watched': {'outputs': [{'name': 'C', 'shape': "
+         "[10**6, 10**6], 'strides': [0, 0], 'offset': 0, 'buffer': torch.zeros(1), 'counts': torch.zeros(1), "
+         "'writers': torch.zeros(1)}]}})); os._exit(0)", "no sense"),
+        (WRITES, "everywhere(wire.pack({'case': 0, 'value': None, 'watched': {'events': [{'kind': 'sync', 'line': 0, "
+         "'what': 'x' * 3000000}]}})); os._exit(0)", "."),
+        ("import os\nclass P:\n    def __reduce__(self): return (os._exit, (0,))", "return P()", "returned a P"),
+        ("", "raise type('\\x1b[2J', (Exception,), {})('\\x1b]0;mine\\x07' * 500)", "Exception|2J"),
+        ("", "raise SystemExit(0)", "ends the program"),
+        ("import sys\nsys.exit = sys.settrace", "raise KeyboardInterrupt", "ends the program"),
+        ("import gc", "return [o for o in gc.get_objects() if type(o).__name__ == 'Case'][0].expected",
+         "IndexError"),
+        ("import sys", "f = sys._getframe()\n    while f.f_back: f = f.f_back\n"
+         "    return [v for v in f.f_locals.values() if 'expected' in str(v)][0]", "IndexError"),
+    ],
+)  # fmt: skip
+def test_what_an_answer_sends_or_replaces_earns_nothing(judge, before, body, says):
+    result = attack(judge, f"{before}\n{HEAD}{body}")
+    assert re.search(says, result.message), result.text()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.text()), "nothing that moves a terminal's cursor"
+
+
+@pytest.mark.usefixtures("unscreened")
+@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.parametrize(
+    ("before", "body"),
+    [
+        ("import os", "while True: os.fork()"),
+        ("import os", "os.execv('/bin/true', ['true'])"),
+        ("import subprocess", "subprocess.run(['true'])"),
+        ("import os", "os.posix_spawn('/bin/true', ['true'], {})"),
+        ("import os", "os.kill(os.getppid(), 9)"),
+        ("import os, signal", "os.kill(-1, signal.SIGKILL)"),
+        ("import os, resource", "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))"),
+        ("import socket", "socket.create_connection(('127.0.0.1', 1))"),
+        ("import os", "os.memfd_create('room')"),
+    ],
+)
+def test_no_other_process_and_no_network(judge, before, body):
+    result = attack(judge, f"{before}\n{HEAD}{body}")
+    assert "no process to start and no network" in result.message
+
+
+@pytest.mark.usefixtures("unscreened")
+@pytest.mark.parametrize(
+    "read",
+    [
+        "open({!r}).read()",
+        "__import__('pathlib').Path({!r}).read_text()",
+        "__import__('numpy').fromfile({!r}, dtype='uint8')",
+        "torch.load({!r})",
+        "torch.from_file({!r}, size=10)",
+        "__import__('os').open({!r}, 0)",
+        "__import__('mmap').mmap(__import__('os').open({!r}, 0), 0)",
+    ],
+)
+def test_the_solutions_cannot_be_read(judge, read):
+    if not landlock():
+        pytest.skip("this kernel has no Landlock")
+    path = ROOT / "solutions" / "01_offsets.ipynb"
+    assert path.is_file()
+    result = attack(judge, HEAD + "return " + read.format(str(path)))
+    assert re.search("no file to open|Permission denied", result.message), result.text()
+
+
+@pytest.mark.usefixtures("unscreened")
+def test_nothing_of_the_user_or_the_judge_can_be_read(judge, tmp_path, monkeypatch):
+    if not landlock():
+        pytest.skip("this kernel has no Landlock")
+    (tmp_path / "other.ipynb").write_text("another student's")
+    for path in (tmp_path / "other.ipynb", "/etc/passwd", f"/proc/{os.getpid()}/mem", f"/proc/{os.getpid()}/environ"):
+        assert "no file to open" in attack(judge, HEAD + f"open({str(path)!r}, 'rb').read(1)").message
+    for path in (tmp_path, ROOT, Path.home()):
+        assert "no file to open" in attack(judge, f"import os\n{HEAD}os.listdir({str(path)!r})").message
+
+
+def test_an_answer_does_not_see_the_environment(monkeypatch):
+    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setenv("GRADING_TOKEN", "a secret")
+    look = "print('PATH' in os.environ, 'GRADING_TOKEN' in os.environ, 'secret' in open('/proc/self/environ').read())"
+    with Judge() as judge:
+        assert attack(judge, f"import os\n{HEAD}{look}").printed.startswith("True False False")
+
+
+@pytest.mark.usefixtures("unscreened")
+def test_a_forged_pass_needs_the_right_numbers(judge):
+    """Whoever finds the pipe can send messages; what they say is compared like any other result."""
+    forged = (
+        WRITES + HEAD + "for case in range(20):\n"
+        "        value = [torch.zeros(3, dtype=torch.int64), torch.zeros(9, dtype=torch.int64)]\n"
+        "        everywhere(wire.pack({'case': case, 'value': value, 'watched': {'events': [], 'outputs': []}}))\n"
+        "    everywhere(wire.pack({'done': True})); os._exit(0)"
+    )
+    for seed in range(5):
+        result = judge.check(OFFSETS, forged, seed)
+        assert not result.passed
+        failed = {each.name for each in result.properties if each.status == "fail"}
+        assert {"ends", "rows", "empty", "tail"} <= failed or result.points == 0, result.text()
+
+
+class Forger:
+    """Makes messages of the right form with anything in them, as a child would that knows the judge's source."""
+
+    ODD = (
+        *(None, True, -1, 10**30, 0.5, float("inf"), float("nan")),
+        *("", "x\x1b[2J", [], [[]], {}, {"not": 3}, [None] * 7),
+    )
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+
+    def anything(self, depth=0):
+        kind = self.rng.randrange(8 if depth < 3 else 4)
+        if kind < 3:
+            return self.rng.choice(self.ODD)
+        if kind == 3:
+            dtype = self.rng.choice([torch.int64, torch.float32, torch.bool, torch.float16])
+            return torch.ones(self.rng.choice([(), (0,), (3,), (2, 3)]), dtype=dtype)
+        if kind < 6:
+            return [self.anything(depth + 1) for _ in range(self.rng.randrange(7))]
+        return {name: self.anything(depth + 1) for name in self.rng.sample(["first", "key", "hashes", "line"], 2)}
+
+    def altered(self, value):
+        """A value with some of its parts replaced."""
+        if self.rng.random() < 0.06:
+            return self.anything()
+        if isinstance(value, dict):
+            return {key: self.altered(each) for key, each in value.items()}
+        return [self.altered(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # a tensor where an examiner looks up a name
+@pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
+def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch):
+    solution = submission.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+    wrong = sorted((MUTANTS / exercise.name).glob("*.py"))[0].read_text(encoding="utf-8")
+    asked, sent, forger = judge._ask, [], Forger(exercise.name)
+    monkeypatch.setattr(judge, "_ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
+    for source in (solution, wrong):
+        judge.check(exercise, source, 1, compiling=False)
+
+    def forge(*_):
+        messages = [forger.altered(message) for message in forger.rng.choice(sent).messages]
+        return judging.Outcome([distrust.message(m) for m in messages if isinstance(m, dict) and "error" not in m])
+
+    monkeypatch.setattr(judge, "_ask", forge)
+    for _ in range(60):
+        result = judge.check(exercise, solution, 1, compiling=False)
+        assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
+
+
+# ---- kernels
+
+
+@pytest.mark.usefixtures("unscreened")
+def test_a_result_that_no_kernel_stored_is_told_apart(judge):
+    """The right numbers, computed by numpy and moved to C's address: each exercise asks for a kernel that stores."""
+    source = "import ctypes, numpy as np\n" + TILE + (
+        "def read(p, rows, cols, ld):\n"
+        "        base, size = int(p.handle.data.flat[0]), 4 * ld * rows\n"
+        "        flat = np.frombuffer((ctypes.c_char * size).from_address(base), np.float32)\n"
+        "        return np.stack([flat[i * ld : i * ld + cols] for i in range(rows)])\n"
+        "    M, N, K, lda, ldb, ldc = (int(x.handle.data.item()) for x in (M, N, K, lda, ldb, ldc))\n"
+        "    c = np.ascontiguousarray(read(a_ptr, K, M, lda).T @ read(b_ptr, K, N, ldb))\n"
+        "    base = int(c_ptr.handle.data.flat[0])\n"
+        "    for i in range(M): ctypes.memmove(base + 4 * ldc * i, c[i].ctypes.data, 4 * N)\n"
+    )  # fmt: skip
+    result = attack(judge, source, MASKS, compiling=False)
+    assert "C changed, and no kernel's tl.store did it" in result.message, result.text()
+
+
+def test_a_product_computed_without_the_kernel_earns_nothing(judge):
+    """As a learner could hand it in: torch computes, and the tables let the library's kernel do nothing."""
+    (tables,) = manifest.find("04b")
+    source = submission.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    empty = source.replace("(sizes, dtype=torch.int32", "([[0, 0, 0] for _ in sizes], dtype=torch.int32")
+    copied = "    for x, w, y in zip(inputs, weights, outputs): y.copy_(x @ w.T)\n    problems ="
+    assert empty != source
+    result = attack(judge, empty.replace("    problems =", copied), tables)
+    assert "no kernel's tl.store did it" in result.message
+
+
+def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
+    store = "tl.store(c_ptr + row * ldc + col + tl.arange(0, BLOCK)[:, None] * ldc + tl.arange(0, BLOCK)[None, :], "
+    for body in ("pass", store + "tl.zeros((BLOCK, BLOCK), tl.float32))", store + "float('nan'))", "return 1"):
+        result = judge.check(MASKS, "@triton.jit" + TILE + body)
+        assert (result.status, result.points) == ("failed", 0), result.text()
+
+
+# ---- time, memory and disk
+
+
+@pytest.mark.usefixtures("unscreened")
+@pytest.mark.parametrize(
+    ("before", "body", "says"),
+    [
+        ("while True: pass", "return 1", r"still running after 1 s.* in line 1\b"),
+        ("import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, "
+         "ValueError): pass", "while True: print('.', end='')", "deaf to a signal|printed more than 256 kB"),
+        ("import signal, time, sys\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)",
+         "while True: print('.', flush=True); time.sleep(0.002)", "deaf to a signal"),
+        (WRITES + "import time, signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)",
+         "everywhere(struct.pack('<QQ', 1000000, 0))\n    while True: everywhere(b' '); time.sleep(0.002)",
+         "deaf to a signal"),
+        ("import os, signal", "os.kill(os.getpid(), signal.SIGSTOP)", "deaf to a signal"),
+        ("import time", "time.sleep(100)", "still running after 1 s"),
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()", "return 1", "a int"),
+        ("", "return bytearray(2 << 30)", "wants more memory than an answer gets"),
+        ("import mmap", "return mmap.mmap(-1, 2 << 30)", "wants more memory than an answer gets"),
+        ("", "return torch.empty(2 << 30, dtype=torch.uint8)", "wants more memory than an answer gets"),
+        (WRITES, "everywhere(struct.pack('<QQ', 1 << 40, 0)); os._exit(0)", "is no result"),
+        (WRITES, "header = b'{\"case\": 0, \"value\": [' + b'0,' * (4 << 20) + b'0], \"watched\": {}}'\n"
+         "    everywhere(struct.pack('<QQ', len(header), 0) + header); os._exit(0)", "is no result"),
+        ("import tempfile", "tempfile.NamedTemporaryFile().write(b'x' * (1 << 30))", "no file to open|No usable"),
+    ],
+)  # fmt: skip
+def test_runaways_are_stopped_in_time(judge, before, body, says):
+    result = attack(judge, f"{before}\n{HEAD}{body}", HASTY)
+    assert re.search(says, result.message), result.text()
+
+
+@pytest.mark.usefixtures("unscreened")
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("while True: pass", "not compiled within 3 s"),
+        (
+            "[open(__import__('os').environ['TMPDIR'] + f'/{i}', 'wb').write(bytes(60 << 20)) for i in range(999)]",
+            "more than 256 MB of files were written",
+        ),
+        (
+            "while True: __import__('subprocess').Popen(['/bin/sleep', '1000'], start_new_session=True)",
+            "not compiled within 3 s|compiler",
+        ),
+    ],
+    ids=["endless", "disk", "programs"],
+)
+def test_the_process_that_compiles_is_limited_too(judge, line, says, monkeypatch):
+    """Only there does the attack begin; the kernel is right."""
+    monkeypatch.setattr(judging, "COMPILE_S", 3.0)
+    source = f"if triton.knobs.runtime.interpret is False or not hasattr(tl.cdiv, 'rewriter'):\n    {line}\n"
+    source += submission.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
+    started = time.monotonic()
+    result = judge.check(MASKS, source)
+    assert time.monotonic() - started < SECONDS
+    (failed,) = (each for each in result.properties if each.status == "fail")
+    assert failed.name == "compiles"
+    assert re.search(says, failed.message), result.text()
+    assert judge.check(OFFSETS, RIGHT).passed
+
+
+def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):
+    monkeypatch.setattr(judging, "COMPILE_S", 60.0)
+    source = "while True: pass\n" + submission.of_notebook(ROOT / "solutions" / f"{MASKS.name}.ipynb", MASKS.function)
+    result = attack(judge, source, dataclasses.replace(MASKS, seconds=1.0))
+    assert "still running after 1 s" in result.message
+
+
+@pytest.mark.parametrize(
+    "change", [{"shape": [10**5, 10**5], "strides": [0, 0]}, {"counts": torch.zeros(1)}, {"shape": [-1]}]
+)
+def test_an_output_is_no_larger_than_its_memory(change):
+    data = {"name": "C", "shape": [2, 3], "strides": [3, 1], "offset": 0, "buffer": torch.zeros(6)}
+    data.update(counts=torch.zeros(6, dtype=torch.int32), writers=torch.zeros(6, dtype=torch.int32))
+    assert distrust.outputs({"outputs": [data]})["C"].values.shape == (2, 3)
+    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere"):
+        distrust.outputs({"outputs": [{**data, **change}]})

@@ -1,0 +1,275 @@
+"""With a GPU the same checks run on it, too: the interpreter has the first word, then what only the GPU shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_kernels import runtime
+from gemm_course.exercises import manifest
+from gemm_course.grading import grades as grading
+from gemm_course.judging import isolation_report as sandbox_report
+from gemm_course.judging import judge as judging
+from gemm_course.judging.judge import Judge
+from gemm_course.notebook_files import cells as submission
+from places import MUTANTS, ROOT
+
+ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
+every_exercise = pytest.mark.parametrize("exercise", ON_GPU, ids=[e.name for e in ON_GPU])
+(MASKS,) = manifest.find("03")
+
+
+def source_of(folder, exercise):
+    return submission.of_notebook(ROOT / folder / f"{exercise.name}.ipynb", exercise.function)
+
+
+def mutant(name):
+    return (MUTANTS / MASKS.name / f"{name}.py").read_text(encoding="utf-8")
+
+
+class Played(Judge):
+    """A judge whose GPU is played by the interpreter; `alter` has its way with what answers, `tried` with trials."""
+
+    def __init__(self, lender):
+        super().__init__()
+        self.lender = lender
+
+    def playing(self, alter=None, tried=None):
+        self.alter, self.tried, self.modes, self._gpu_works = alter, tried, [], False
+        return self
+
+    def _ask(self, mode, request, seconds, hopeless=None):
+        if mode != "gpu":
+            self.modes.append(mode)
+            return super()._ask(mode, request, seconds, hopeless)
+        outcome = self.lender._ask("run", request, seconds, hopeless)
+        self.modes.append(mode if "exercise" in request else "trial")
+        alter = self.alter if "exercise" in request else self.tried
+        return alter(outcome) if alter else outcome
+
+
+@pytest.fixture(scope="module")
+def stage():
+    """A judge whose GPU is played; a zygote has one child at a time, so another judge lends its own."""
+    if runtime.mode() == "gpu":
+        pytest.skip("there is a GPU: it plays itself")
+    with Judge() as lender, Played(lender) as judge:
+        yield judge
+
+
+@pytest.fixture
+def played(stage, monkeypatch):
+    monkeypatch.setattr(judging, "_has_gpu", lambda: True)
+    return stage.playing
+
+
+def test_the_same_inputs_go_to_both(played):
+    judge = played()
+    result = judge.check(MASKS, source_of("solutions", MASKS))
+    assert result.passed, result.text()
+    assert sorted(judge.modes) == ["compile", "gpu", "run"]
+
+
+def test_what_only_the_gpu_gets_wrong_is_told(played):
+    def alter(outcome):
+        (message,) = (m for m in outcome.messages if m.get("case") == 1)
+        for each in message["watched"]["outputs"]:
+            each["buffer"] = each["buffer"] + 1
+        return outcome
+
+    result = played(alter).check(MASKS, source_of("solutions", MASKS), compiling=False)
+    assert result.status == "failed"
+    (tiles,) = (each for each in result.properties if each.name == "tiles")
+    assert tiles.message.startswith("right in the interpreter, but on the GPU: ")
+    assert "tile (0, 0)" in tiles.message
+    assert result.panels
+
+
+@pytest.mark.parametrize(
+    ("alter", "says"),
+    [
+        (lambda o: judging.Outcome(o.messages[:1], status=-11, ready=True), "segmentation fault"),
+        (lambda o: judging.Outcome(o.messages[:1], late=True, ready=True), "still running after 26 s"),
+        (
+            lambda o: judging.Outcome([*o.messages[:1], {"case": 99, "value": 1, "watched": {}}], ready=True),
+            "makes no sense",
+        ),
+        (
+            lambda o: judging.Outcome([*o.messages[:1], {"unfit": "no GPU today"}, {"done": True}], ready=True),
+            "makes no sense",
+        ),
+    ],
+    ids=["crash", "endless", "no question", "forged excuse"],
+)
+def test_a_gpu_on_which_the_answer_breaks_earns_nothing(played, alter, says):
+    judge = played(alter)
+    result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
+    assert result.status == "failed"
+    assert judge.modes[-1] == "trial", "whose fault it is was found out"
+    failed = [each.message for each in result.properties if each.status == "fail"]
+    assert failed
+    assert all(says in message and "on the GPU" in message for message in failed)
+    assert grading._by_the_clock(result.as_dict()) == says.startswith("still running")
+
+
+def broken(outcome):
+    return judging.Outcome(outcome.messages[:1], status=-11, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("alter", "tried", "says"),
+    [
+        (lambda o: judging.Outcome(died="nothing forks\nhere"), None, "nothing forks here"),
+        (lambda o: judging.Outcome(unfit="RuntimeError: CUDA error 304"), None, "RuntimeError: CUDA error 304"),
+        (lambda o: judging.Outcome(status=-9), None, "ended with status -9"),
+        (broken, lambda o: judging.Outcome(unfit="OSError: not here"), "OSError: not here"),
+        (broken, lambda o: judging.Outcome(ready=True, late=True), "it did not end"),
+    ],
+    ids=["no process", "CUDA does not start", "killed early", "trial does not start", "trial does not end"],
+)
+def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, says):
+    judge = played(alter, tried)
+    result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
+    assert result.passed, result.text()
+    assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
+    assert result.message.endswith(says)
+    assert grading._by_the_clock(result.as_dict()) == (says == "it did not end")
+    assert judge.modes.count("trial") == (tried is not None)
+
+
+def test_a_gpu_that_fails_once_is_tried_again_for_the_next_answer_and_one_that_works_is_not(played):
+    trials = [judging.Outcome(unfit="out of memory"), judging.Outcome([{"value": None}], ready=True)]
+    judge = played(broken, lambda _: trials.pop(0))
+    results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(3)]
+    assert results[0].passed
+    assert results[0].message == f"{judging.NOT_ON_GPU}: out of memory"
+    assert [each.status for each in results[1:]] == ["failed", "failed"], "what breaks there breaks by itself"
+    assert judge.modes.count("trial") == 2
+
+
+def test_a_gpu_is_not_tried_for_an_answer_that_the_interpreter_rejects(played):
+    judge = played(broken, lambda o: judging.Outcome(unfit="OSError: not here"))
+    wrong = judge.check(MASKS, mutant("no_other"), compiling=False)
+    assert (wrong.status, wrong.message) == ("failed", ""), wrong.text()
+    assert "trial" not in judge.modes
+
+
+def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
+    monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
+    judge = played(lambda o: judging.Outcome(unfit="no GPU today"))
+    result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
+    assert (result.status, result.points) == ("unchecked", 0)
+    assert result.message == "this cannot be checked here: old. And no answer runs on the GPU: no GPU today"
+
+
+def test_an_interpreter_that_does_not_work_is_told_where_nothing_stands_in(stage, monkeypatch):
+    text = "only 0-dimensional arrays can be converted to Python scalars"
+    error = {
+        "kind": "exception",
+        "type": "TypeError",
+        "text": text,
+        "line": 7,
+        "code": "",
+        "program": [0],
+        "loop": None,
+    }
+    monkeypatch.setattr(stage, "_ask", lambda *_: judging.Outcome([{"case": 0, "error": error}], ready=True))
+    for problem, status, says in (
+        ("install a newer one", "unchecked", "this cannot be checked here: install a newer one"),
+        (None, "failed", text),
+    ):
+        monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda problem=problem: problem)
+        result = stage.check(MASKS, source_of("solutions", MASKS), compiling=False)
+        assert (result.status, result.points) == (status, 0)
+        assert says in result.message
+
+
+def test_a_gpu_stands_in_for_an_interpreter_that_does_not_work(played, monkeypatch):
+    monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
+    judge = played()
+    assert judge.check(MASKS, source_of("solutions", MASKS)).passed
+    assert sorted(judge.modes) == ["compile", "gpu"]
+    result = judge.check(MASKS, mutant("no_other"))
+    assert result.status == "failed"
+
+
+def test_the_interpreter_has_the_first_word(played):
+    result = played().check(MASKS, mutant("no_other"), compiling=False)
+    assert result.status == "failed"
+    assert "on the GPU" not in result.text()
+
+
+def test_a_stub_says_todo_and_nothing_of_a_gpu(played):
+    result = played().check(MASKS, source_of("exercises", MASKS))
+    assert (result.status, result.properties) == ("todo", [])
+
+
+# ---- on a GPU
+
+# What runs there reads or does something that leaves no trace: only the interpreter's probes can tell.
+NO_TRACE = {
+    "columns_unmasked",  # reads what is then not stored
+    "reads_past_the_table",
+    "through_pointers",  # where descriptors were asked for
+    "and_for_ampersand",  # which the compiler takes for what was meant
+    "no_other",  # what a load leaves out is not defined without `other`, and on GPUs so far it is zero
+}
+
+
+def told(judge, *results):
+    """Everything that is known where a check on a GPU comes out otherwise than it should."""
+    problem = sandbox_report.try_gpu(judge._ask)
+    tried = f"{problem}; {sandbox_report.find_layer(judge._ask, problem)}" if problem else "a kernel runs, confined"
+    return "\n\n".join([*(f"seed {each.seed}: {each.text()}" for each in results), f"the GPU: {tried}"])
+
+
+@pytest.fixture
+def gpu_first(monkeypatch):
+    """Nobody asks the interpreter."""
+    monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "not asked")
+
+
+@pytest.mark.gpu
+@every_exercise
+def test_the_solution_passes_on_a_gpu(exercise):
+    with Judge() as judge:
+        results = [judge.check(exercise, source_of("solutions", exercise)) for _ in range(2)]
+        assert all(result.passed and not result.message for result in results), told(judge, *results)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu_first")
+@every_exercise
+def test_the_solution_passes_where_only_a_gpu_is_asked(exercise):
+    with Judge() as judge:
+        results = [judge.check(exercise, source_of("solutions", exercise), seed, compiling=False) for seed in range(3)]
+        assert all(result.passed and not result.message for result in results), told(judge, *results)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu_first")
+@every_exercise
+def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
+    with Judge() as judge:
+        right = judge.check(exercise, source_of("solutions", exercise), compiling=False)
+        assert right.passed, told(judge, right)
+        found = {}
+        for path in sorted((MUTANTS / exercise.name).glob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            if path.stem not in NO_TRACE:
+                # A kernel without an end is waited for as long as a GPU may take.
+                monkeypatch.setattr(judging, "GPU_S", 4.0 if "still running" in source else 20.0)
+                found[path.stem] = judge.check(exercise, source, compiling=False)
+        accepted = [name for name, result in found.items() if result.status != "failed"]
+        assert accepted == [], told(judge, *(found[name] for name in accepted))
+        again = judge.check(exercise, source_of("solutions", exercise), compiling=False)
+        assert again.passed, told(judge, again)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["endless", "store_unmasked"])
+def test_after_a_wrong_answer_a_right_one_passes_on_a_gpu(name):
+    with Judge() as judge:
+        wrong = judge.check(MASKS, mutant(name))
+        result = judge.check(MASKS, source_of("solutions", MASKS))
+        assert wrong.status == "failed", told(judge, wrong)
+        assert (result.passed, result.message) == (True, ""), told(judge, result)

@@ -1,0 +1,295 @@
+"""The processes behind a check: one that dies is replaced, and one that cannot start is told in a message."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from course_kernels import runtime
+from gemm_course.exercises import manifest
+from gemm_course.isolation import landlock as sandbox
+from gemm_course.isolation import seccomp as syscalls
+from gemm_course.judging import isolation_report as sandbox_report
+from gemm_course.judging import judge as judging
+from gemm_course.judging import notebook_check as notebook
+from gemm_course.judging.judge import Judge
+from gemm_course.notebook_files import cells as submission
+from gemm_course.runner import fork_server as zygote
+from places import ROOT
+
+(OFFSETS,) = manifest.find("01")
+(MASKS,) = manifest.find("03")
+RIGHT = """
+def describe_groups(sizes, total_m):
+    ends = torch.cumsum(sizes, 0)
+    rows = torch.arange(total_m, device=sizes.device)
+    group = torch.searchsorted(ends, rows, right=True)
+    return ends, torch.where(group < len(sizes), group, -1)
+"""
+
+
+@pytest.fixture(scope="module")
+def judge():
+    with Judge() as found:
+        found.check(OFFSETS, RIGHT)
+        yield found
+
+
+def children_of(pid):
+    """Process ids of a process's children."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state(pid):
+    """Letter of a process's state, and its parent; of a process that is gone, like of a dead one, Z."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return ["Z", "0"]
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+    wait_until_dead(pid)
+
+
+def wait_until_dead(pid):
+    stop = time.monotonic() + 5
+    while state(pid)[0] != "Z":
+        assert time.monotonic() < stop, f"{pid} still runs"
+        time.sleep(0.01)
+
+
+def test_a_dead_zygote_is_replaced(judge):
+    for pid in children_of(judge._nursery._process.pid):
+        kill(pid)
+    assert judge.check(OFFSETS, RIGHT).passed
+
+
+def test_a_dead_nursery_is_replaced(judge):
+    nursery = judge._nursery._process.pid
+    for pid in (nursery, *children_of(nursery)):
+        kill(pid)
+    assert judge.check(OFFSETS, RIGHT).passed
+
+
+def test_a_zygote_that_dies_during_a_check_is_replaced(judge, monkeypatch):
+    forked = []
+
+    def fork(self, fds, original=zygote.Zygote.fork):
+        pid = original(self, fds)
+        if not forked:
+            kill(int(state(pid)[1]))
+        forked.append(pid)
+        return pid
+
+    monkeypatch.setattr(zygote.Zygote, "fork", fork)
+    assert judge.check(OFFSETS, RIGHT).passed
+    assert len(forked) == 2
+
+
+def altered(folder, *changes):
+    """Path of a copy of the module that zygotes run, with (before, after) replaced."""
+    text = Path(zygote.__file__).read_text(encoding="utf-8")
+    place = "Path(__file__).resolve().parents[2]"
+    for before, after in (*changes, (place, repr(str(Path(zygote.__file__).parents[2])))):
+        assert before in text
+        text = text.replace(before, after)
+    copy = folder / "zygote.py"
+    copy.write_text(text, encoding="utf-8")
+    return str(copy)
+
+
+@pytest.mark.parametrize("mode", ["run", "compile"])
+def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
+    """Of either kind, with the last line of what it said; nothing of it reaches the learner's terminal."""
+    imports = "    from gemm_course import sandbox, worker\n"
+    replaced = f"    if mode == {mode!r}: raise ImportError('no numpy here')\n{imports}"
+    monkeypatch.setattr(zygote, "__file__", altered(tmp_path, (imports, replaced)))
+    path = ROOT / "solutions" / "03_tail_masks.ipynb"
+    with Judge() as found:
+        result = found.check(MASKS, submission.of_notebook(path, MASKS.function))
+    assert result.status == "unchecked"
+    assert "ImportError: no numpy here" in result.message, result.text()
+    assert "course doctor" in result.message
+    skipped = [each.name for each in result.properties if each.status == "skip"]
+    assert skipped == [each.name for each in MASKS.checks if mode == "run" or each.name == judging.COMPILES]
+    assert capfd.readouterr() == ("", "")
+    assert (result.points == 0) == (mode == "run")
+
+
+def test_what_cannot_be_started_is_a_message(monkeypatch):
+    monkeypatch.setattr(zygote.sys, "executable", "/nowhere/python")
+    with Judge() as found:
+        result = found.check(OFFSETS, RIGHT)
+    assert (result.status, result.points) == ("unchecked", 0)
+    assert "No such file" in result.message
+
+
+def test_a_judge_that_is_closed_leaves_no_process():
+    found = Judge()
+    found.check(OFFSETS, RIGHT)
+    pid = found._nursery._process.pid
+    children = children_of(pid)
+    assert len(children) == 2 + (runtime.mode() == "gpu")
+    found.close()
+    for each in (pid, *children):
+        wait_until_dead(each)
+
+
+def test_a_notebook_whose_judge_dies_shows_a_message(monkeypatch, capsys):
+    monkeypatch.setattr(notebook, "__file__", "/nowhere/notebook.py")
+    notebook.stop()
+    monkeypatch.setattr(notebook.submission, "of_function", lambda function, name: RIGHT)
+    assert notebook.check(type(OFFSETS.function, (), {})) is None
+    assert "`course doctor` says" in capsys.readouterr().out
+
+
+def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
+    """Not the thread that waits for the compiler, not its process, no message of theirs."""
+    asked, ended = [], []
+
+    def ask(self, mode, *rest, original=Judge._ask):
+        asked.append(mode)
+        if mode == "run":
+            while "compile" not in asked:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        outcome = original(self, mode, *rest)
+        ended.append(outcome)
+        return outcome
+
+    monkeypatch.setattr(Judge, "_ask", ask)
+    before = children_of(os.getpid())
+    found = Judge()
+    pid = found._nursery._process.pid
+    path = ROOT / "solutions" / "03_tail_masks.ipynb"
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        found.check(MASKS, submission.of_notebook(path, MASKS.function))
+    assert "closed" in ended[0].died
+    assert time.monotonic() - started < 10
+    wait_until_dead(pid)
+    assert children_of(os.getpid()) == before
+    assert capfd.readouterr() == ("", "")
+
+
+# ---- the zygote whose children use a GPU, where there is none
+
+TORCH = '    importlib.import_module("torch")  # and'
+NO_CUDA = """    torch = importlib.import_module("torch")
+    for each in ("is_available", "device_count", "init", "_lazy_init", "current_device"):
+        setattr(torch.cuda, each, lambda *_, name=each: os.write(2, f"{name} starts CUDA".encode()) and os._exit(1))
+    # and"""
+SERVED = "    worker.preload(mode)\n"
+ON_CPU = f"""{SERVED}
+    if mode == "gpu":
+        import torch
+        from course_kernels import runtime
+        assert runtime.mode() == "gpu"
+        runtime.device = lambda: torch.device("cpu")
+        from gemm_course.runner import gpu as on_gpu
+        on_gpu.try_kernel = lambda: exec(open(os.environ["TMPDIR"] + "/../answer.py").read())
+"""
+
+
+@pytest.fixture(scope="module")
+def altered_judge(tmp_path_factory):
+    """A judge whose answers on a GPU find tensors on the CPU; the process that forks them must not start CUDA."""
+    if runtime.mode() == "gpu":
+        pytest.skip("there is a GPU: tests on it use that")
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("altered")
+        patch.setattr(zygote, "__file__", altered(folder, (TORCH, NO_CUDA), (SERVED, ON_CPU)))
+        found = Judge()
+    with found:
+        yield found
+
+
+@pytest.fixture
+def gpu_judge(altered_judge, monkeypatch):
+    monkeypatch.setattr(judging, "_has_gpu", lambda: True)
+    monkeypatch.setattr(judging.screen, "complain", lambda *_: None)
+    monkeypatch.setattr(altered_judge, "_gpu_works", True)
+    return altered_judge
+
+
+def test_an_answer_runs_where_it_would_use_a_gpu(gpu_judge, monkeypatch):
+    asked, sent = gpu_judge._ask, {}
+
+    def ask(mode, *rest):
+        sent[mode] = asked(mode, *rest)
+        return sent[mode]
+
+    monkeypatch.setattr(gpu_judge, "_ask", ask)
+    result = gpu_judge.check(OFFSETS, RIGHT)
+    assert (result.passed, result.message) == (True, ""), result.text()
+    assert sent["gpu"].ready
+    assert len(sent["gpu"].messages) == len(sent["run"].messages)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("torch.zeros(1) + 'x'", "on the GPU: line 5: TypeError"),
+        ("__import__('os').fork()", "no process to start"),
+        ("__import__('os').kill(__import__('os').getppid(), 9)", "no process to start"),
+        (f"open({str(Path(__file__))!r}).read()", "no file to open"),
+        ("__import__('os')._exit(0)", "ended its own process"),
+        ("bytearray(9 << 30)", "wants more memory"),
+    ],
+    ids=["exception", "fork", "kill", "file", "exit", "memory"],
+)
+def test_what_an_answer_does_on_a_gpu_alone_is_told(gpu_judge, line, says):
+    there = "__import__('course_kernels').runtime.mode() == 'gpu'"
+    result = gpu_judge.check(OFFSETS, RIGHT.replace("    group =", f"    {there} and {line}\n    group ="))
+    assert (result.status, result.points) == ("failed", 0), result.text()
+    assert all(says in each.message for each in result.properties), result.text()
+    assert gpu_judge.check(OFFSETS, RIGHT).passed
+
+
+def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
+    """All of it as it is, on a machine without: CUDA does not start."""
+    if runtime.mode() == "gpu":
+        pytest.skip("there is a GPU")
+    monkeypatch.setattr(judging, "_has_gpu", lambda: True)
+    with Judge() as found:
+        result = found.check(OFFSETS, RIGHT)
+        assert result.passed
+        assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
+        problem = sandbox_report.try_gpu(found._ask)
+        assert result.message.endswith(problem)
+        assert "CUDA" in problem
+        assert sandbox_report.find_layer(found._ask, problem) == "it does not run without its confinement either"
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("pass", ""),
+        (f"open({str(Path(__file__))!r})", "it runs without Landlock's rules about files"),
+        ("import os; os.fork() or os._exit(0)", "it runs without the filter of system calls"),
+        ("import os; os.truncate(os.memfd_create('x'), 65 << 20)", "it runs without the limits on memory"),
+        (f"import os; open({str(Path(__file__))!r}); os.fork()", "it runs without all of its confinement, not"),
+        ("1 / 0", "it does not run without its confinement either"),
+    ],
+    ids=["nothing", "files", "calls", "limits", "two", "itself"],
+)
+def test_what_is_in_a_gpus_way_is_named(gpu_judge, step, says):
+    """In the place of the kernel that is tried: a step that one part of the confinement, or none, refuses."""
+    if not (sandbox.landlock_version() and syscalls.supported()):
+        pytest.skip("this kernel lacks Landlock or filters of system calls")
+
+    def ask(mode, request, seconds):
+        Path(request["path"]).write_text(step, encoding="utf-8")
+        return gpu_judge._ask(mode, request, seconds)
+
+    problem = sandbox_report.try_gpu(ask)
+    assert bool(problem) == bool(says)
+    assert "\n" not in problem
+    if says:
+        assert sandbox_report.find_layer(ask, problem).startswith(says)

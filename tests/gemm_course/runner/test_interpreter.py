@@ -1,0 +1,64 @@
+"""The interpreter prepares the language once a launch, computes the same, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import runtime
+from gemm_course.runner import interpreter
+
+if runtime.mode() != "interpreter" or runtime.interpreter_problem():
+    pytest.skip("this is about Triton's interpreter", allow_module_level=True)
+
+import triton
+import triton.language as tl
+from triton.runtime import interpreter as tritons
+
+
+@triton.jit
+def twice(x):
+    return x + x
+
+
+@triton.jit
+def add_kernel(x_ptr, FAILS: tl.constexpr):
+    places = x_ptr + tl.arange(0, 8)
+    x = twice(twice(tl.load(places)))
+    tl.static_assert(not FAILS)
+    tl.store(places, twice(x))
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """How often the language is gone through."""
+    count = []
+    genuine = getattr(tritons._patch_lang, "genuine", tritons._patch_lang)
+    monkeypatch.setattr(tritons, "_patch_lang", lambda fn: count.append(fn) or genuine(fn))
+    interpreter.prepare_once()
+    interpreter.prepare_once()  # a second time changes nothing
+    return count
+
+
+def test_once_a_launch(prepared):
+    x = torch.arange(8.0)
+    for _ in range(2):
+        add_kernel[(3,)](x, False)
+    assert torch.equal(x, torch.arange(8.0) * 8.0**6)
+    assert len(prepared) == 2
+
+
+def test_a_kernel_that_fails_leaves_the_language_as_it_was(prepared):
+    load = tl.load
+    with pytest.raises(tritons.InterpreterError):
+        add_kernel[(1,)](torch.zeros(8), True)
+    assert tl.load is load
+    add_kernel[(1,)](torch.zeros(8), False)
+    assert len(prepared) == 2
+
+
+def test_an_interpreter_of_another_make_is_left_alone(monkeypatch):
+    monkeypatch.delattr(tritons, "_LangPatchScope")
+    monkeypatch.setattr(tritons, "_patch_lang", print)
+    interpreter.prepare_once()
+    assert tritons._patch_lang is print

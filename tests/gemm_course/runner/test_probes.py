@@ -1,0 +1,98 @@
+"""What the probes see of descriptors' accesses, and of matrices with room between their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from course_kernels import runtime, testing
+from gemm_course.exercises.case import Written
+from gemm_course.runner import probes
+
+BLOCK = 8
+pytestmark = pytest.mark.skipif(runtime.mode() != "interpreter", reason="probes look into Triton's interpreter")
+
+
+@triton.jit
+def copy_by_descriptor(source, target, rows, cols, source_stride, target_stride, BLOCK: tl.constexpr):
+    """One tile a program, from descriptor to descriptor; both believe in an extent of (rows, cols)."""
+    tiles = tl.cdiv(cols, BLOCK)
+    row, col = tl.program_id(0) // tiles * BLOCK, tl.program_id(0) % tiles * BLOCK
+    get = tl.make_tensor_descriptor(source, [rows, cols], [source_stride, 1], [BLOCK, BLOCK])
+    put = tl.make_tensor_descriptor(target, [rows, cols], [target_stride, 1], [BLOCK, BLOCK])
+    put.store([row, col], get.load([row, col]))
+
+
+@triton.jit
+def copy_by_pointer(source, target, rows, cols, source_stride, target_stride, BLOCK: tl.constexpr):
+    """The same, to the target through pointers."""
+    get = tl.make_tensor_descriptor(source, [rows, cols], [source_stride, 1], [BLOCK, BLOCK])
+    down, across = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    tl.store(target + down * target_stride + across, get.load([0, 0]), mask=(down < rows) & (across < cols))
+
+
+def launch(kernel, extents, *, matrix=(12, 16), programs=1, rooms=(0, 0), through=()):
+    watch = probes.Watch(__file__)
+    source = watch.matrix("A", testing.integers(matrix, generator=1, low=1), room=rooms[0])
+    target = watch.output("C", matrix, torch.float16, room=rooms[1])
+    watch.through_descriptors(*through)
+    with watch:
+        kernel[(programs,)](source, target, *extents, source.stride(0), target.stride(0), BLOCK)
+    report = watch.report()
+    (output,) = report["outputs"]
+    return source, Written(output), report["events"]
+
+
+def test_a_descriptors_stores_are_counted_with_their_program():
+    source, written, events = launch(copy_by_descriptor, (12, 16), programs=4)
+    assert torch.equal(written.values, source)
+    assert events == []
+    assert (written.counts == 1).all()
+    assert written.writers[::8, ::8].tolist() == [[0, 1], [2, 3]]
+    assert written.outside == 0
+
+
+@pytest.mark.parametrize(
+    ("extents", "side", "place"), [((12, 24), "columns", [0, 16]), ((20, 16), "rows", [12, 0])], ids=["wide", "high"]
+)
+def test_a_descriptor_that_ends_behind_its_matrix_is_seen_and_stopped(extents, side, place):
+    source, written, events = launch(copy_by_descriptor, extents, programs=6)
+    assert [(event["kind"], event["matrix"], event["side"]) for event in events] == [
+        ("load", "A", side), ("store", "C", side),
+    ]  # fmt: skip
+    text = Path(__file__).read_text(encoding="utf-8")
+    line = 1 + text.splitlines().index("    put.store([row, col], get.load([row, col]))")
+    assert {event["line"] for event in events} == {line}
+    assert [event["place"] for event in events] == [place] * 2
+    assert written.outside == 0, "not carried out"
+    inside = slice(*(0, 8) if side == "columns" else (0, 12))
+    assert torch.equal(written.values[inside, :16], source[inside, :16])
+
+
+def test_room_makes_leading_dimensions_differ():
+    source, written, events = launch(copy_by_descriptor, (12, 16), programs=4, rooms=(16, 8))
+    assert (source.shape, source.stride()) == ((12, 16), (16 + 2 * probes.MARGIN + 16, 1))
+    assert written.values.stride() == (16 + 2 * probes.MARGIN + 8, 1)
+    assert torch.equal(written.values, source)
+    assert events == []
+
+
+def test_a_pointer_is_told_from_a_descriptor_where_that_is_asked_for():
+    _, _, events = launch(copy_by_pointer, (8, 8), through=("A", "C"))
+    assert [(event["kind"], event["matrix"], event["side"]) for event in events] == [("pointer", "C", None)]
+    assert launch(copy_by_descriptor, (8, 8), through=("A", "C"))[2] == []
+    assert launch(copy_by_pointer, (8, 8), through=("A",))[2] == []
+
+
+def test_a_part_of_an_output_has_its_own_name_and_elements():
+    source, written, _ = launch(copy_by_descriptor, (8, 16), programs=2)
+    part = written.part(slice(6, 10), slice(8, 16), "rows 6 to 9")
+    assert (part.name, written.name) == ("rows 6 to 9", "C")
+    assert torch.equal(part.values[:2], source[6:8, 8:])
+    assert part.missing.tolist() == [[False] * 8] * 2 + [[True] * 8] * 2
+    assert part.counts.tolist() == [[1] * 8] * 2 + [[0] * 8] * 2
+    assert set(part.writers[:2].flatten().tolist()) == {1}

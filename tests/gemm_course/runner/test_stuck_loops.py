@@ -1,0 +1,161 @@
+"""Which loop is named of an answer that does not end."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gemm_course.judging.failures import said
+from gemm_course.judging.untrusted import message
+from gemm_course.runner import stuck_loops as loops
+
+STEPS = 500
+CASES = {
+    "nothing changes": ("while n > 0:\n    tick()", (2, ("n",))),
+    "its variable stands still": ("g = seen = 0\nwhile g < n:\n    seen += 1\n    tick()", (3, ("g",))),
+    "an inner loop stands still": (
+        "g = i = 0\nwhile g < n:\n    while i < n:\n        tick()\n    g += 1", (4, ("i",)),
+    ),
+    "the inner loop gets on, the outer does not": (
+        "g = 0\nwhile g < n:\n    i = 0\n    while i < n:\n        i += 1\n        tick()", (3, ("g",)),
+    ),
+    "an inner loop that is never entered": (
+        "g = i = 0\nwhile g < n:\n    while i > 0:\n        i -= 1\n    tick()", (3, ("g",)),
+    ),
+    "in a function of its own": ("def part(g):\n    while g < n:\n        tick()\npart(0)", (3, ("g", "n"))),
+    "called in a loop": ("def part():\n    tick()\ng = 0\nwhile g < n:\n    part()", (5, ("g",))),
+    "a fixed condition": ("while True:\n    tick()", (2, ())),
+    "a table that stays the same": (
+        "left, g = [0] * 300, 0\nwhile left[g] < n:\n    tick()", (3, ("left", "g")),
+    ),
+    "a tensor that stays the same": ("while len(rows) > 0:\n    tick()", (2, ("rows",))),
+    "on one line": ("while n: tick()", (2, ("n",))),
+    "what several names decide": ("a = b = 0\nwhile a + min(b, n) < 9:\n    tick()", (3, ("a", "b"))),
+    "around one that ends": ("g = 0\nwhile g < n:\n    for _ in [0] * 20:\n        tick()", (3, ("g",))),
+    "around a call that ends": (
+        "def part(_):\n    for _ in [0] * 20:\n        tick()\ng = 0\nwhile g < n:\n    part(0)", (6, ("g",)),
+    ),
+    "a for, which may end": ("for _ in [0] * 10**6:\n    tick()", None),
+    "a for without an end": ("for _ in iter(int, 1):\n    tick()", None),
+    "asks for an attribute": ("while box.i < 10**9:\n    box.i += 1\n    tick()", None),
+    "asks an object": ("while box:\n    tick()", None),
+    "asks for an object's entry": ("while box[0] < 10**9:\n    box.i += 1\n    tick()", None),
+    "asks a method": ("while box.max() < 10**9:\n    box.i += 1\n    tick()", None),
+    "asks for what is not its own": (
+        "global tile\ntile = 0\nwhile tile < n:\n    tile -= 1\n    tick()", None,
+    ),
+    "changes what is not its own": (
+        "global tile\ntile = 0\nwhile True:\n    tile += 1\n    tick()", None,
+    ),
+    "changes an object": ("while True:\n    box.i += 1\n    tick()", None),
+    "a call can end it": ("while True:\n    tick()\n    if not peek(n):\n        break", None),
+    "an exception can end it": ("while n:\n    tick()\n    if not peek(n):\n        raise ValueError", None),
+    "the end of a long list changes": (
+        "left = [0] * 300\nwhile left[-1] < 10**9:\n    left[-1] += 1\n    tick()", None,
+    ),
+    "the middle of a long tensor changes": (
+        "while max(rows) < 10**9:\n    rows[600] += 1\n    tick()", None,
+    ),
+    "runs away": ("g = 0\nwhile g >= 0:\n    g += 1\n    tick()", None),
+    "a for that gets on": ("for g in range(10**9):\n    tick()", None),
+    "runs away under a fixed condition": ("g = 0\nwhile True:\n    g += 1\n    tick()", None),
+    "a break can end it": ("g = 0\nwhile n:\n    g += 1\n    tick()\n    if g > 10**9:\n        break", None),
+    "broken out of each time": ("for g in range(10**9):\n    while n:\n        tick()\n        break", None),
+    "returned from each time": (
+        "def part():\n    while n:\n        tick()\n        return\nfor g in range(10**9):\n    part()", None,
+    ),
+    "behind one that took its turns and ended": (
+        "for _ in [0] * 40:\n    tick()\ng = 0\nwhile g >= 0:\n    g += 1\n    tick()", None,
+    ),
+    "asks for what a call gives": ("g = 0\nwhile peek(n):\n    g += 1\n    tick()", None),
+    "there and back": ("g = 0\nwhile g < n:\n    g = 1 - g\n    tick()", None),
+}  # fmt: skip
+
+
+class Late(Exception):
+    pass
+
+
+class Box:
+    """Changes, and looks the same."""
+
+    i = 0
+
+    def __getitem__(self, _):
+        return self.i
+
+    def max(self):
+        return self.i
+
+
+@pytest.mark.parametrize(("body", "expected"), CASES.values(), ids=CASES)
+def test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, expected):
+    path = tmp_path / "answer.py"
+    path.write_text("def answer(n, tick, peek, box, rows):\n    " + body.replace("\n", "\n    ") + "\n")
+    made: dict = {}
+    exec(compile(path.read_text(), str(path), "exec"), made)
+    follower, found, count = loops.Follower(str(path)), [], 0
+
+    def tick():
+        nonlocal count
+        count += 1
+        frames = follower.frames(sys._getframe(1))
+        if count == 5:  # as the clock does: while it runs
+            follower.follow(frames)
+        if count == STEPS:
+            found.append(follower.stuck(frames))
+            raise Late
+
+    before = sys.gettrace()
+    try:
+        with pytest.raises(Late):
+            made["answer"](3, tick, lambda n: True, Box(), torch.zeros(1200, dtype=torch.bfloat16))
+    finally:
+        sys.settrace(before)
+    (loop,) = found
+    assert (loop and (loop.line, loop.names)) == expected
+
+
+def test_a_few_turns_prove_nothing(tmp_path, monkeypatch):
+    """A right walk stays at a group for as long as the group has tiles: with 3 programs and 4 × 8 tiles, 11 turns."""
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 18)
+    body, _ = CASES["its variable stands still"]
+    test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, None)
+
+
+ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()", "program": [0]}
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["g"], "as g in its condition never changes"),
+        (["g", "n"], "as g and n in its condition never change"),
+        (["a", "b", "c"], "as a, b and c in its condition never change"),
+        ([], "as nothing changes from one turn to the next"),
+    ],
+)
+def test_the_loop_comes_first_and_then_where_it_was_stopped(names, says):
+    error = message({"error": {**ENDLESS, "loop": {"line": 4, "code": "while g < n:", "names": names}}})["error"]
+    assert said(error, SimpleNamespace(seconds=6.0)) == (
+        "still running after 6 s (in program 0), so it was stopped: the loop in line 4 makes no progress, "
+        f"{says}\n    while g < n:\nIt was in line 9: tick()"
+    )
+
+
+def test_without_a_loop_to_name_the_line_is_said():
+    error = message({"error": ENDLESS})["error"]
+    told = said(error, SimpleNamespace(seconds=6.0))
+    assert told == "still running after 6 s (in program 0), so it was stopped in line 9: tick()"
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [3, {}, {"line": "4", "code": "", "names": []}, {"line": 4, "code": "", "names": [3]}, {"line": 4, "code": 1}],
+)
+def test_a_loop_of_another_form_is_no_message(loop):
+    with pytest.raises(ValueError, match="a loop that is none"):
+        message({"error": {**ENDLESS, "loop": loop}})

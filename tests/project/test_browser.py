@@ -1,0 +1,81 @@
+"""A notebook, top to bottom, in a real browser: JupyterLab on loopback, Chromium over DevTools."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from browser import IS_IDLE, RUN_S, jupyterlab, wait_for
+from places import ROOT
+
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
+
+NOTEBOOK = ROOT / "notebooks" / "00_start_here.ipynb"
+
+
+RUN_ALL = """(async () => {
+    await window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs');
+    const left = document.querySelectorAll('.jp-OutputArea-output').length;
+    await window.jupyterapp.commands.execute('notebook:run-all-cells');
+    return left;
+})()"""
+# The model says what was executed (an error looks like stderr in the page), the page which pictures are seen.
+RESULT = """(() => {
+    const cells = window.jupyterapp.shell.currentWidget.content.widgets.filter(
+        cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim() !== '');
+    return cells.map(cell => ({
+        source: cell.model.sharedModel.getSource(),
+        count: cell.model.executionCount,
+        outputs: cell.model.outputs.toJSON().map(output => output.output_type),
+        pictures: [...cell.node.querySelectorAll('.jp-OutputArea-output img')]
+            .filter(image => image.complete && image.naturalWidth > 0 && image.width > 0).length,
+    }));
+})()"""
+
+
+@pytest.fixture
+def jupyter(tmp_path):
+    """The address that opens NOTEBOOK in a JupyterLab over the repository."""
+    with jupyterlab(ROOT, tmp_path) as address:
+        yield address(NOTEBOOK.relative_to(ROOT))
+
+
+def stored_cells():
+    """What each code cell of the stored notebook shows: source, whether an error is expected, pictures."""
+    notebook = nbformat.read(NOTEBOOK, as_version=nbformat.NO_CONVERT)
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.source.strip():
+            pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
+            yield cell.source, "raises-exception" in cell.metadata.get("tags", []), pictures
+
+
+def test_first_lesson_runs_in_a_browser(page, jupyter):
+    before = NOTEBOOK.read_bytes()
+    try:
+        page.open(jupyter)
+        assert page.evaluate(RUN_ALL) == 0, "outputs were left from before the run"
+        expected = list(stored_cells())
+
+        def settled():
+            # "Run all" can come back while cells are still queued: it does not wait past one that may fail.
+            shown = page.evaluate(RESULT)
+            done = all(c["count"] is not None for c in shown)
+            return shown if done and sum(c["pictures"] for c in shown) >= sum(p for _, _, p in expected) else None
+
+        wait_for("run of every cell, with its figures", settled, RUN_S)
+        wait_for("idle kernel at the end", lambda: page.evaluate(IS_IDLE), RUN_S)
+        shown = page.evaluate(RESULT)
+        assert [cell["source"] for cell in shown] == [source for source, _, _ in expected]
+        assert [cell["count"] for cell in shown] == list(range(1, len(shown) + 1)), "cells not run, or not in order"
+        for cell, (source, may_fail, pictures) in zip(shown, expected, strict=True):
+            assert ("error" in cell["outputs"]) == may_fail, source
+            assert cell["pictures"] == pictures, source
+        assert sum(pictures for _, _, pictures in expected) > 0, "the lesson has no figure to see"
+    except BaseException:
+        path = Path(tempfile.gettempdir()) / "grouped-gemm-course-browser.png"
+        page.screenshot(path)
+        print(f"The page as it was: {path}")
+        raise
+    assert NOTEBOOK.read_bytes() == before, "the run must not change the stored notebook"

@@ -1,0 +1,136 @@
+"""An exercise in a real browser, as a learner meets it: unsolved, two wrong answers, the right one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from places import MUTANTS, ROOT
+
+pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
+
+from browser import RUN_S, jupyterlab, wait_for
+from gemm_course.exercises import manifest
+from gemm_course.notebook_files import cells as submission
+
+(EXERCISE,) = manifest.find("03")
+NOTEBOOK = f"exercises/{EXERCISE.name}.ipynb"
+MUTANTS = MUTANTS / EXERCISE.name
+ENDLESS_S = 15  # a check of its own takes less than 10 s; here browser and server share the cores with it
+
+FIND = """
+    const panel = window.jupyterapp.shell.currentWidget;
+    const notebook = panel.content;
+    const find = text => notebook.widgets.findIndex(
+        cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().includes(text));
+    const frames = count => new Promise(
+        done => count ? requestAnimationFrame(() => frames(count - 1).then(done)) : done());
+"""
+# The hole's cell gets the keyboard, and all of its text is selected, so that what is typed takes its place.
+FOCUS = f"""(async () => {{{FIND}
+    notebook.deselectAll();
+    notebook.activeCellIndex = find('def {EXERCISE.function}(');
+    notebook.mode = 'edit';
+    const editor = notebook.activeCell.editor, last = editor.lineCount - 1;
+    editor.focus();
+    editor.setSelection({{start: {{line: 0, column: 0}}, end: {{line: last, column: editor.getLine(last).length}}}});
+    return editor.hasFocus();
+}})()"""
+# The hole's cell and the one that checks it are run; what stands below the latter.
+RUN = f"""(async () => {{{FIND}
+    let source, cell;
+    for (const text of ['def {EXERCISE.function}(', 'check({EXERCISE.function})']) {{
+        notebook.activeCellIndex = find(text);
+        cell = notebook.activeCell;
+        source = source ?? cell.model.sharedModel.getSource();
+        await window.jupyterapp.commands.execute('notebook:run-cell');
+    }}
+    cell.outputArea.node.scrollIntoView({{block: 'end'}});
+    await frames(10);
+    const kernel = panel.sessionContext.session.kernel;
+    const outputs = cell.model.outputs.toJSON();
+    return {{
+        source, kernel: kernel.id, status: kernel.status,
+        text: [...cell.node.querySelectorAll('.jp-OutputArea-output')].map(output => output.innerText).join('\\n'),
+        red: cell.node.querySelectorAll('.ansi-red-fg').length,
+        bold: [...cell.node.querySelectorAll('.ansi-bold')].map(span => span.innerText),
+        errors: outputs.filter(output => output.output_type === 'error').length,
+        pictures: [...cell.node.querySelectorAll('.jp-OutputArea-output img')]
+            .filter(image => image.complete && image.naturalWidth > 0 && image.width > 300).length,
+    }};
+}})()"""
+
+
+def mutant(name):
+    """A wrong answer, without the comments that are for another test."""
+    lines = (MUTANTS / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("#"))
+
+
+def answer(page, source=None):
+    """Type an answer into the hole's cell, run it and its check; what the page then shows, and after how long."""
+    if source is not None:
+        assert page.evaluate(FOCUS), "the cell has no keyboard"
+        page.command("Input.insertText", text=source)
+    started = time.monotonic()
+    shown = page.evaluate(RUN)
+    shown["seconds"] = time.monotonic() - started
+    if source is not None:
+        assert shown["source"] == source, "what was typed is not in the cell"
+    assert shown["errors"] == 0, shown["text"]
+    assert shown["status"] == "idle"
+    return shown
+
+
+@pytest.fixture
+def learner(tmp_path):
+    """A learner's folder and state: the exercises without the checkout around them, and nothing done so far."""
+    shutil.copytree(ROOT / "exercises", tmp_path / "course" / "exercises")
+    return tmp_path / "course", tmp_path / "state"
+
+
+def test_an_exercise_is_solved_in_a_browser(page, learner, tmp_path):
+    folder, state = learner
+    kept = state / "grouped-gemm-course" / "progress.json"
+    with jupyterlab(folder, tmp_path, XDG_STATE_HOME=str(state)) as address:
+        try:
+            page.open(address(NOTEBOOK))
+            page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+            wait_for("TODO of the unsolved exercise", lambda: "TODO" in page.evaluate(RUN)["text"], RUN_S)
+
+            unsolved = answer(page)
+            assert unsolved["text"].strip().endswith(f"TODO {EXERCISE.id}: {EXERCISE.todo}")
+            assert not kept.exists(), "nothing was tried, so nothing is kept"
+
+            wrong = answer(page, mutant("m_and_n_swapped"))
+            assert "writes row" in wrong["text"] or "writes column" in wrong["text"], wrong["text"]
+            assert "are M and N in their places?" in wrong["text"]
+            assert wrong["bold"] == ["every tile of C is right", "nothing is written outside of C"]
+            assert wrong["red"] == 2, "a mark for each"
+            assert wrong["pictures"] == 1, "the picture of the tiles"
+            assert 0 < json.loads(kept.read_text())["exercises"][EXERCISE.id]["points"] < EXERCISE.points
+
+            endless = answer(page, mutant("endless"))
+            assert "still running after 6 s" in endless["text"]
+            assert "makes no progress" in endless["text"]
+            assert endless["pictures"] == 0
+            assert endless["seconds"] < ENDLESS_S
+
+            solution = submission.of_notebook(ROOT / "solutions" / f"{EXERCISE.name}.ipynb", EXERCISE.function)
+            right = answer(page, solution)
+            assert f"pass: {EXERCISE.points} of {EXERCISE.points} points" in right["text"]
+            assert (right["bold"], right["pictures"]) == ([], 0)
+            assert json.loads(kept.read_text())["exercises"][EXERCISE.id]["passed"] is True
+            assert {each["kernel"] for each in (unsolved, wrong, endless, right)} == {right["kernel"]}, (
+                "it was restarted"
+            )
+        except BaseException:
+            path = Path(tempfile.gettempdir()) / "grouped-gemm-course-exercise.png"
+            page.screenshot(path)
+            print(f"The page as it was: {path}")
+            raise

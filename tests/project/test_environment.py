@@ -1,0 +1,246 @@
+"""The project around the code: its environment files agree, its commands exist, its README is true."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from places import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+
+CONDA_NAMES = {"matplotlib-base": "matplotlib"}  # without it, conda brings a Qt
+
+
+def tool(name):
+    """A module of tools/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+bootstrap, lab, run_tests = tool("bootstrap"), tool("lab"), tool("run_tests")
+
+
+def bounds(requirements):
+    """Name → version bounds, without the environment markers."""
+    parsed = map(Requirement, requirements)
+    return {CONDA_NAMES.get(each.name, each.name): str(each.specifier) for each in parsed}
+
+
+# pyproject.toml, environment.yml, dev container
+
+
+def test_conda_and_pip_install_the_same():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    plain = bounds(each for each in conda["dependencies"] if isinstance(each, str))
+    through_pip = next(each["pip"] for each in conda["dependencies"] if isinstance(each, dict))
+    assert "--editable ." in through_pip, "the library itself"
+    extras = PROJECT["optional-dependencies"]
+    expected = bounds(extras["course"] + extras["cutlass"] + extras["dev"])
+    expected["python"], expected["pip"] = PROJECT["requires-python"], ""
+    assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
+
+
+def test_library_asks_for_torch_and_triton_only_and_the_course_pins_versions_that_it_admits():
+    library = bounds(PROJECT["dependencies"])
+    assert set(library) == {"torch", "triton"}
+    pins = bounds(PROJECT["optional-dependencies"]["course"])
+    for name, admitted in library.items():
+        assert pins[name].startswith("=="), f"{name} is not pinned"
+        assert pins[name].removeprefix("==") in SpecifierSet(admitted)
+        assert bootstrap.pinned(name) == name + pins[name]
+
+
+def test_library_imports_nothing_else():
+    """`viz` draws, `bench` measures other libraries, `course` runs exercises; what is written in CuTe DSL has an extra;
+    the rest needs torch and Triton alone."""
+    package = ROOT / "src" / "course_kernels"
+    for path in package.rglob("*.py"):
+        if path.relative_to(package).parts[0] in {"viz", "viz.py", "bench", "course"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            others = {name.split(".")[0] for name in names} - sys.stdlib_module_names
+            # NumPy is the interpreter's own requirement: runtime checks that the two fit together.
+            admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path.name == "runtime.py" else set())
+            admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90", "cute_cache.py"} & set(path.parts) else set()
+            assert others <= admitted, f"{path.name} imports {others - admitted}"
+
+
+def test_package_version_is_written_once_more_and_the_same():
+    import course_kernels
+
+    assert course_kernels.__version__ == PROJECT["version"]
+
+
+def test_dev_container_opens_the_same_course():
+    lines = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8").splitlines()
+    settings = json.loads("\n".join(line for line in lines if not line.lstrip().startswith("//")))
+    assert "tools/bootstrap.py" in settings["postCreateCommand"]
+    assert settings["postAttachCommand"] == "make lab"
+    assert f"PORT ?= {settings['forwardPorts'][0]}\n" in MAKEFILE
+    assert settings["customizations"]["codespaces"]["openFiles"] == [lab.FIRST]
+    dockerfile = (ROOT / ".devcontainer" / settings["build"]["dockerfile"]).read_text(encoding="utf-8")
+    assert re.search(r"python:([\d.]+)", dockerfile)[1] in SpecifierSet(PROJECT["requires-python"])
+    assert "chromium" in dockerfile
+
+
+# Makefile and README
+
+
+def test_make_help_names_every_target():
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make (\w+) +\S", shown, re.MULTILINE) == TARGETS
+    assert subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout == shown
+
+
+def test_readme_names_every_target_and_no_other():
+    commands = re.findall(r"^make (\w+)|`make (\w+)", README, re.MULTILINE)
+    assert {first or second for first, second in commands} == set(TARGETS)
+
+
+def test_readme_links_lead_somewhere():
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_readme_maps_every_notebook():
+    listed = re.findall(r"\(notebooks/(\w+)\.ipynb\)", README)
+    assert listed == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_readme_code_runs():
+    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    if importlib.util.find_spec("cutlass") is None:
+        blocks = [block for block in blocks if "cutlass_ops" not in block]
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# tools/bootstrap.py
+
+
+def test_bootstrap_can_be_read_by_a_python_that_it_turns_away():
+    source = (ROOT / "tools" / "bootstrap.py").read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 7))
+    kinds = [type(node) for node in tree.body]
+    first_statement = kinds.index(ast.If)
+    assert set(kinds[:first_statement]) <= {ast.Expr, ast.Import}, "nothing runs before the version is checked"
+    assert "sys.version_info < (3, 10)" in ast.unparse(tree.body[first_statement])
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_are_pointed_to_the_dev_container(monkeypatch, system):
+    monkeypatch.setattr(sys, "platform", system)
+    with pytest.raises(bootstrap.Failed, match=r"\.devcontainer") as raised:
+        bootstrap.check_platform()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("requires", "is_cuda"),
+    [
+        (["filelock", "sympy>=1.13"], False),
+        (["filelock", "nvidia-cublas==13.1; platform_system == 'Linux'"], True),
+        (["cuda-toolkit[cublas]==13.0.2"], True),
+    ],
+)
+def test_a_torch_that_brings_cuda_is_recognised(requires, is_cuda):
+    assert bootstrap.is_cuda_build({"install": [{"metadata": {"requires_dist": requires}}]}) is is_cuda
+
+
+def broken_packages(folder):
+    command = [sys.executable, "-S", "-c", bootstrap.FIND_BROKEN]
+    done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
+    return [Path(line).name for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut short", "no list of files", "no metadata"])
+def test_a_package_that_an_interrupted_install_left_incomplete_is_found(tmp_path, damage):
+    info = tmp_path / "thing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+    (info / "RECORD").write_text("thing.py,sha256=x,6\nthing-1.0.dist-info/METADATA,,\nthing-1.0.dist-info/RECORD,,\n")
+    (tmp_path / "thing.py").write_text("a = 1\n")
+    assert broken_packages(tmp_path) == []
+    if damage == "missing":
+        (tmp_path / "thing.py").unlink()
+    elif damage == "cut short":
+        (tmp_path / "thing.py").write_text("a =")
+    elif damage == "no list of files":
+        (info / "RECORD").unlink()
+    else:
+        (info / "METADATA").unlink()
+    assert broken_packages(tmp_path) == ["thing-1.0.dist-info"]
+
+
+def test_environment_is_ready_only_after_success_and_for_these_dependencies(tmp_path, monkeypatch):
+    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "installed.json")
+    monkeypatch.setattr(bootstrap, "PYTHON", Path(sys.executable))
+    assert not bootstrap.is_ready(["course"])
+    stamp = {"key": bootstrap.wanted_key(), "extras": ["course"], "python": sys.version}
+    bootstrap.STAMP.write_text(json.dumps(stamp))
+    assert bootstrap.is_ready(["course"])
+    assert not bootstrap.is_ready(["course", "dev"])
+    bootstrap.STAMP.write_text(json.dumps({**stamp, "key": "of other dependencies"}))
+    assert not bootstrap.is_ready(["course"])
+    bootstrap.STAMP.write_text(json.dumps(stamp)[:20])
+    assert not bootstrap.is_ready(["course"])
+
+
+# tools/lab.py and tools/run_tests.py
+
+
+def test_lab_takes_the_next_port_when_one_is_taken():
+    with socket.socket() as taken:
+        taken.bind((lab.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert lab.free_port(port) > port
+
+
+@pytest.mark.parametrize("port", ["abc", "80", "70000", "-1"])
+def test_lab_refuses_a_bad_port(port):
+    with pytest.raises(SystemExit, match=re.escape(repr(port))):
+        lab.port_from(port)
+
+
+def test_summary_ends_with_the_sum(tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        "<testsuites><testsuite><testcase/><testcase><skipped/></testcase><testcase><failure/></testcase>"
+        "<testcase><error/></testcase></testsuite></testsuites>"
+    )
+    assert run_tests.counts(report) == (1, 2, 1)
+    outcomes = [run_tests.Outcome("a", 1, 2, 1, 0.5), run_tests.Outcome("b", 10, 0, 3, 1.0)]
+    assert run_tests.summary(outcomes).splitlines()[-1] == "11 passed, 2 failed, 4 skipped"
+
+
+def test_a_part_that_collects_nothing_is_a_failure(tmp_path, capfd):
+    assert run_tests.pytest("nothing", str(tmp_path)).failed == 1
+    assert "no tests ran" in capfd.readouterr().out

@@ -1,0 +1,63 @@
+"""What the README shows is what the tool makes of the code and the records."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+
+import pytest
+
+from places import ROOT
+
+pytest.importorskip("matplotlib", reason="needs matplotlib: pip install '.[course]'")
+np = pytest.importorskip("numpy", reason="needs numpy: pip install '.[course]'")
+Image = pytest.importorskip("PIL.Image", reason="needs matplotlib: pip install '.[course]'")
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("make_pictures", ROOT / "tools" / "make_pictures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_stored_picture_is_what_the_tool_draws(tool):
+    data = tool.TARGET.read_bytes()
+    assert len(data) < 200_000
+    stored = Image.open(io.BytesIO(data)).convert("RGB")
+    drawn = Image.open(io.BytesIO(tool.png(tool.hero()))).convert("RGB")
+    assert stored.size == drawn.size
+    assert stored.width == tool.PIXELS_WIDE
+    # Another version of matplotlib may set an edge of a letter otherwise.
+    difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
+    assert difference.mean() < 2
+
+
+def test_readme_tables_are_the_records(tool):
+    readme = tool.README.read_text()
+    assert tool.with_tables(readme) == readme
+    for right, wrong in (("| 4 × 1024³ |", "| 4 × 1025³ |"), ("| 4 each over 256,", "| 5 each over 256,")):
+        assert right in readme
+        assert tool.with_tables(readme.replace(right, wrong)) == readme
+
+
+def test_a_row_shows_the_kernel_that_it_would_run_on(tool, monkeypatch):
+    measured = tool.record.load("grouped_mm")
+    measured["providers"]["cute"] = {"label": "of the second backend", "role": "ours"}
+    for entry in measured["rows"].values():
+        for rates in entry["rate"].values():
+            rates["triton"], rates["cute"] = 3 * rates["torch"], 2 * rates["torch"]
+    monkeypatch.setattr(tool.record, "load", lambda name: measured)
+
+    def times() -> dict[str, str]:
+        head, _, *rows = tool.packed_table().split("\n\n")[0].splitlines()
+        assert all(len(row.split("|")) == len(head.split("|")) for row in rows)
+        return {name: row.rsplit("| ", 2)[1] for name, row in zip(measured["rows"], rows)}
+
+    few_rows = {"decode256", "decode32", "single256"}
+    assert times() == {name: "3.00 × " if name in few_rows else "2.00 × " for name in measured["rows"]}
+    measured["dtype"] = "float8_e4m3fn"
+    assert set(times().values()) == {"2.00 × "}
+    measured["providers"]["cute"]["absent"] = "not here"
+    assert set(times().values()) == {"3.00 × "}

@@ -1,0 +1,226 @@
+"""The stored notebooks: in step with their sources, executed, free of the machine that rendered them."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+import struct
+
+import pytest
+
+from places import ROOT
+
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
+pytest.importorskip("jupytext", reason="needs nbformat and jupytext: pip install '.[course,dev]'")
+
+import render  # noqa: E402
+
+SOURCES = sorted(render.SOURCES.glob("*.py"))
+NOTEBOOKS = sorted(render.NOTEBOOKS.glob("*.ipynb"))
+LESSONS = 13  # 00 to 12; until all are there, the README names those to come
+MAX_CODE_LINES = 25
+MAX_BYTES = 1_500_000
+MAX_FIGURE_BYTES = 200_000
+MAX_FIGURE_WIDTH = 1600  # pixels; JupyterLab's column is about 900 wide
+
+
+def names(paths):
+    return [path.stem for path in paths]
+
+
+def code_cells(path):
+    notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def figures(cell):
+    outputs = [output.get("data", {}) for output in cell.outputs]
+    return [base64.b64decode(data["image/png"]) for data in outputs if "image/png" in data]
+
+
+def dropped(source, drawing):
+    """Calls of functions of the modules ``drawing`` whose value is lost: not the last expression of a cell."""
+    body = ast.parse(source).body
+    alone = (statement for outer in body for statement in ast.walk(outer) if isinstance(statement, ast.Expr))
+    return [
+        ast.unparse(each)
+        for each in alone
+        if each is not body[-1]
+        and isinstance(each.value, ast.Call)
+        and isinstance(each.value.func, ast.Attribute)
+        and isinstance(each.value.func.value, ast.Name)
+        and each.value.func.value.id in drawing
+    ]
+
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=names(NOTEBOOKS))
+
+
+@every_notebook
+def test_no_figure_is_drawn_and_not_shown(path):
+    cells = [cell.source for cell in code_cells(path) if not re.search(r"^\s*[%!]", cell.source, re.MULTILINE)]
+    imported = [
+        alias.asname or alias.name
+        for source in cells
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module == "gemm_course.figures"
+        for alias in node.names
+    ]
+    assert [lost for source in cells for lost in dropped(source, imported)] == []
+
+
+def test_a_figure_that_is_not_shown_is_found():
+    assert dropped("if x:\n    draw.all()\nelse:\n    print(1)", ["draw"]) == ["draw.all()"]
+    assert dropped("draw.one()\ndraw.two()", ["draw"]) == ["draw.one()"]
+    assert dropped("print(draw.one())\nother.two()\n0", ["draw"]) == []
+
+
+def test_there_are_lessons_and_each_has_its_notebook():
+    assert SOURCES
+    assert names(SOURCES) == names(NOTEBOOKS)
+
+
+def test_lessons_are_in_order_and_each_number_is_one_lesson():
+    numbers = [int(re.fullmatch(r"(\d\d)_[a-z0-9_]+", name)[1]) for name in names(SOURCES)]
+    assert numbers == sorted(set(numbers))
+    assert set(numbers) <= set(range(LESSONS))
+    assert names(SOURCES)[0] == "00_start_here"
+
+
+def test_readme_has_every_lesson_once_those_to_come_included():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d_\w+)\]\(notebooks/(\d\d_\w+)\.ipynb\) \|", readme, re.MULTILINE)
+    assert [name for name, _ in rows] == [target for _, target in rows] == names(NOTEBOOKS)
+    paragraph = re.search(r"^To come: (.*?)(?=\n\n)", readme, re.MULTILINE | re.DOTALL)
+    to_come = re.findall(r"\b(\d\d) \w", paragraph[1]) if paragraph else []
+    missing = sorted({f"{number:02d}" for number in range(LESSONS)} - {name[:2] for name, _ in rows})
+    assert to_come == missing, "the table has the lessons that are there, the line below it the others"
+
+
+def test_the_map_has_every_lesson_in_order():
+    rows = re.findall(r"^# \| \[(\d\d) [^]]+\]\((\w+)\.ipynb\)", SOURCES[0].read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for _, name in rows] == names(SOURCES)[1:]
+    assert all(name.startswith(f"{number}_") for number, name in rows)
+
+
+def test_every_lesson_ends_with_the_way_to_the_next():
+    ends = ["".join(path.read_text(encoding="utf-8").rstrip().splitlines()[-2:]) for path in SOURCES]
+    found = [re.search(r"(Next|Back to the map): \[[^]]+\]\((\w+)\.ipynb\)", end)[2] for end in ends]
+    assert found == [*names(SOURCES)[1:], names(SOURCES)[0]]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+def test_notebook_is_in_step_with_its_source(path):
+    assert render.differences(path) == []
+
+
+@every_notebook
+def test_every_code_cell_was_executed_in_order(path):
+    assert [cell.execution_count for cell in code_cells(path)] == list(range(1, len(code_cells(path)) + 1))
+
+
+@every_notebook
+def test_no_code_cell_is_long(path):
+    long = [cell.source.splitlines()[0] for cell in code_cells(path) if cell.source.count("\n") >= MAX_CODE_LINES]
+    assert long == [], f"cells of more than {MAX_CODE_LINES} lines"
+
+
+@every_notebook
+def test_errors_are_stored_only_where_they_are_the_lesson(path):
+    for cell in code_cells(path):
+        has_error = any(output.output_type == "error" for output in cell.outputs)
+        expects_error = "raises-exception" in cell.metadata.get("tags", [])
+        assert has_error == expects_error, cell.source.splitlines()[0]
+
+
+@every_notebook
+def test_outputs_do_not_depend_on_the_machine(path):
+    assert render.suspicious(nbformat.read(path, as_version=nbformat.NO_CONVERT)) == []
+
+
+@every_notebook
+def test_figures_are_shown_and_of_a_readable_size(path):
+    """A cell that makes a Figure shows it: its text form never stands without its picture."""
+    for cell in code_cells(path):
+        texts = "".join(str(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
+        pictures = figures(cell)
+        first_line = cell.source.splitlines()[0]
+        assert len(re.findall(r"<Figure size", texts)) == len(pictures), first_line
+        for picture in pictures:
+            width, height = struct.unpack(">II", picture[16:24])
+            assert 200 <= width <= MAX_FIGURE_WIDTH, f"{first_line}: {width} x {height} pixels"
+            assert len(picture) <= MAX_FIGURE_BYTES, f"{first_line}: {len(picture)} bytes"
+
+
+@every_notebook
+def test_every_lesson_shows_a_figure(path):
+    assert any(figures(cell) for cell in code_cells(path))
+
+
+@every_notebook
+def test_notebook_is_small(path):
+    assert path.stat().st_size <= MAX_BYTES
+
+
+# The renderer itself.
+
+
+def png(*chunks):
+    parts = [struct.pack(">I", len(data)) + kind + data + b"\0\0\0\0" for kind, data in chunks]
+    return render.PNG_SIGNATURE + b"".join(parts)
+
+
+def test_png_loses_its_metadata_and_nothing_else():
+    noisy = png((b"IHDR", b"h" * 13), (b"tEXt", b"Software\0x"), (b"IDAT", b"data"), (b"tIME", b"0"), (b"IEND", b""))
+    assert render.strip_png(noisy) == png((b"IHDR", b"h" * 13), (b"IDAT", b"data"), (b"IEND", b""))
+
+
+@pytest.fixture
+def lesson(tmp_path, monkeypatch):
+    """A function that writes the text of a lesson and returns its source's path."""
+    monkeypatch.setattr(render, "SOURCES", tmp_path / "source")
+    render.SOURCES.mkdir()
+
+    def write(text):
+        path = render.SOURCES / "90_tiny.py"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_inserting_a_cell_keeps_the_other_ids(lesson):
+    before = [cell["id"] for cell in render.build(lesson("# %%\na = 1\n\n# %%\na\n\n# %%\na\n")).cells]
+    after = [cell["id"] for cell in render.build(lesson("# %%\nnew = 0\n\n# %%\na = 1\n\n# %%\na\n\n# %%\na\n")).cells]
+    assert after[1:] == before
+    assert len(set(before)) == 3, "equal cells have ids of their own"
+
+
+def test_rendering_twice_leaves_no_diff_and_a_change_is_noticed(lesson):
+    import asyncio
+
+    text = '# %%\nprint("one")\n\n# %% tags=["nbval-raises-exception"]\n1 / 0\n'
+    path = lesson(text)
+    assert render.differences(path) == ["90_tiny.ipynb does not exist"]
+    stored = []
+    for _ in range(2):
+        assert asyncio.run(render.render_all([path]))
+        stored.append(render.notebook_of(path).read_bytes())
+    assert stored[0] == stored[1]
+    assert b"ZeroDivisionError" in stored[0]
+    assert render.differences(path) == []
+    assert "cell 0" in render.differences(lesson(text.replace("one", "two")))[0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [("1 / 0", "ZeroDivisionError"), ("object()", "0x"), ("print('/tmp/x')", "/tmp/x"), ("1;", "semicolon")],
+)
+def test_a_bad_cell_fails_the_render_and_is_named(lesson, capsys, cell, message):
+    import asyncio
+
+    path = lesson(f"# %%\n{cell}\n")
+    assert not asyncio.run(render.render_all([path]))
+    assert message in capsys.readouterr().err
+    assert not render.notebook_of(path).exists()

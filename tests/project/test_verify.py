@@ -1,0 +1,56 @@
+"""Sanitizers' cases are shared by processes, and every one of them has to have run. Stand-ins run the commands."""
+
+from __future__ import annotations
+
+import pytest
+
+import verify  # isort: skip
+
+CASES = [f"case-{i}" for i in range(11)]
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """Commands that were run; each prints what compute-sanitizer and the cases print, for as many as ``lost`` less."""
+    run = []
+
+    def stand_in(command):
+        if "--list" in command:
+            return "\n".join(CASES) + "\nwarning: something has spaces\n"
+        names = command[command.index("--kernels") + 2 :]
+        run.append((command[2], names))
+        return f"{len(names) - stand_in.lost} cases ran in mode gpu\n{stand_in.said[command[2]]}\n"
+
+    stand_in.lost, stand_in.commands = 0, run
+    stand_in.said = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
+    monkeypatch.setattr(verify, "run", stand_in)
+    return stand_in
+
+
+def test_every_case_runs_once_under_each_tool(commands):
+    assert verify.sanitizers("triton") == {tool: {"cases": 11, "errors": 0} for tool in ("racecheck", "memcheck")}
+    for tool in ("racecheck", "memcheck"):
+        shares = [names for ran, names in commands.commands if ran == tool]
+        assert len(shares) == verify.SHARES
+        assert sorted(name for names in shares for name in names) == sorted(CASES)
+
+
+def test_a_case_that_did_not_run_is_an_error(commands):
+    commands.lost = 1
+    with pytest.raises(RuntimeError, match="not every case ran"):
+        verify.sanitizers("triton")
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"), [("memcheck", "ERROR SUMMARY: 2 errors"), ("racecheck", "RACECHECK SUMMARY: 1 hazard displayed")]
+)
+def test_what_a_tool_finds_is_an_error(commands, tool, said):
+    commands.said[tool] = said
+    with pytest.raises(RuntimeError, match=f"{tool} is not clean"):
+        verify.sanitizers("triton")
+
+
+def test_no_case_at_all_is_an_error(commands, monkeypatch):
+    monkeypatch.setattr(verify, "run", lambda command: "warning: nothing else\n")
+    with pytest.raises(RuntimeError, match="no cases of triton to run"):
+        verify.sanitizers("triton")

@@ -1,0 +1,186 @@
+"""A real browser for tests: JupyterLab on loopback, Chromium over DevTools."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+
+import lab
+
+# A page that nobody looks at has no focus, and then JupyterLab has no current widget: activate the notebook.
+IS_IDLE = """(() => {
+    const panels = [...(window.jupyterapp?.shell.widgets('main') ?? [])];
+    const panel = panels.find(widget => widget.context?.path.endsWith('.ipynb'));
+    if (panel) window.jupyterapp.shell.activateById(panel.id);
+    return panel === window.jupyterapp?.shell.currentWidget &&
+        panel?.sessionContext?.session?.kernel?.status === 'idle' && panel.content.widgets.length > 0;
+})()"""
+
+
+START_S, RUN_S = 60, 180
+
+
+TOKEN = "a-token-for-this-test"
+
+
+# Debian's `chromium` is a shell script around the first one; either will do.
+BROWSERS = (
+    "/usr/lib/chromium/chromium",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
+
+
+# No virtual scrolling, so that every output is in the page; no saving, so that the notebook stays as it is.
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "docmanager-extension/plugin": {"autosave": False},
+}
+
+
+def find_browser():
+    found = [path for path in map(shutil.which, BROWSERS) if path]
+    return found[0] if found else None
+
+
+def wait_for(what, condition, seconds, alive=lambda: True):
+    """The first true value of `condition()`; fails with `what` when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not alive():
+            pytest.fail(f"it stopped while waiting for {what}")
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.2)
+    pytest.fail(f"no {what} after {seconds} s")
+
+
+class Page:
+    """One page of a headless Chromium, driven over the DevTools protocol."""
+
+    def __init__(self, browser, profile):
+        self.process = subprocess.Popen(
+            [
+                browser, "--headless=new", "--remote-debugging-port=0", f"--user-data-dir={profile}",
+                "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-default-browser-check",
+                "--no-proxy-server", "--window-size=1400,1000", "about:blank",
+                # Chromium's own sandbox refuses to start for root, as in a container.
+                *(["--no-sandbox"] if os.geteuid() == 0 else []),
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        self.socket, self.ids = None, itertools.count(1)
+        try:
+            self._connect(Path(profile) / "DevToolsActivePort")
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, port_file):
+        import websocket
+
+        def port():
+            return port_file.exists() and port_file.read_text().split("\n")[0]
+
+        number = wait_for("DevTools port", port, START_S, lambda: self.process.poll() is None)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{number}/json/list", timeout=10) as answer:
+            pages = [target for target in json.load(answer) if target["type"] == "page"]
+        self.socket = websocket.create_connection(pages[0]["webSocketDebuggerUrl"], suppress_origin=True, timeout=RUN_S)
+
+    def command(self, method, **parameters):
+        number = next(self.ids)
+        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while True:  # events come in between
+            answer = json.loads(self.socket.recv())
+            if answer.get("id") == number:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return answer["result"]
+
+    def evaluate(self, expression):
+        """The JSON value of a JavaScript expression, awaited; a page in the middle of loading gives None."""
+        answer = self.command("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise AssertionError(f"in the page: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def open(self, address):
+        """Open a notebook and wait for its kernel."""
+        self.command("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.command("Page.navigate", url=address)
+        wait_for("idle kernel in JupyterLab", lambda: self.evaluate(IS_IDLE), START_S)
+
+    def screenshot(self, path):
+        path.write_bytes(b64decode(self.command("Page.captureScreenshot", format="png")["data"]))
+
+    def close(self):
+        if self.socket is not None:
+            self.socket.close()
+        stop(self.process)
+
+
+def stop(process):
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def jupyterlab(folder, own, **environment):
+    """A real JupyterLab over a folder; yields a function from a notebook in it to the address that opens it.
+
+    Args:
+        folder: its root.
+        own: an empty folder for its settings, workspaces and running servers.
+        environment: variables for it and its kernels.
+    """
+    for name, values in SETTINGS.items():
+        file = own / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    # The user's settings, workspaces and running servers stay out of it, and it out of them.
+    environment.update(
+        JUPYTERLAB_SETTINGS_DIR=str(own / "settings"),
+        JUPYTERLAB_WORKSPACES_DIR=str(own / "workspaces"),
+        JUPYTER_RUNTIME_DIR=str(own / "runtime"),
+        JUPYTER_TOKEN=TOKEN,
+    )
+    port = lab.free_port(18888)
+    command = [*lab.command(port, folder), "--expose-app-in-browser"]
+    server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
+    try:
+        lab.wait_until_up(server, port, TOKEN)
+        yield lambda notebook: f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={TOKEN}"
+    finally:
+        stop(server)
+
+
+@pytest.fixture
+def page():
+    browser = find_browser()
+    if browser is None:
+        pytest.skip("no Chromium or Chrome found: install Debian's `chromium` (apt-get install chromium)")
+    # Not pytest's folder: a path that deep may be too long for the sockets that Chromium puts there.
+    with tempfile.TemporaryDirectory(prefix="lab-", ignore_cleanup_errors=True) as profile:
+        opened = Page(browser, profile)
+        try:
+            yield opened
+        finally:
+            opened.close()

@@ -1,0 +1,29 @@
+"""Calls of grouped_mm that only the kernel in CuTe DSL may answer, for tests on a GPU."""
+
+from __future__ import annotations
+
+from torch.nn.functional import ScalingType
+
+from course_kernels import grouped_mm, scaled_grouped_mm
+from course_kernels.packed import torch_ops as grouped_ops
+from course_kernels.packed.backends import triton_launch as grouped_launch
+
+ROW = ScalingType.RowWise
+
+
+def cute_alone(monkeypatch):
+    """From here on an error where the Triton kernels are asked."""
+
+    def refuse(*args, **options):
+        raise AssertionError("the kernel in CuTe DSL was not used")
+
+    monkeypatch.setattr(grouped_ops, "_known", {})
+    monkeypatch.setattr(grouped_launch, "multiply", refuse)
+
+
+def call(a, b, **arguments):
+    return grouped_mm(a, b, backend="cute", **arguments)
+
+
+def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
+    return scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, output_dtype=out_dtype, backend="cute", **arguments)
