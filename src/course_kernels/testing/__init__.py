@@ -1,6 +1,7 @@
 """What tests need of a grouped product: inputs, canaries, the float64 oracle, tolerances, cases."""
 
 from course_kernels.testing.data import (
+    CANARY,
     ROUTERS,
     STRIDES,
     TOLERANCES,
@@ -24,6 +25,7 @@ from course_kernels.testing.data import (
 )
 
 __all__ = [
+    "CANARY",
     "ROUTERS",
     "STRIDES",
     "TOLERANCES",

@@ -236,7 +236,7 @@ def make_operands(
 
 # A NaN that arithmetic does not produce: hardware's own have other low bits, so "still the canary" can be
 # told from "a NaN was computed". The 8-bit floats have one or two NaNs only.
-_CANARY = {
+CANARY = {
     torch.float16: (torch.int16, 0x7E5A),
     torch.bfloat16: (torch.int16, 0x7FDA),
     torch.float32: (torch.int32, 0x7FC05A5A),
@@ -252,9 +252,9 @@ _CANARY = {
 
 
 def _canaries(count: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    if dtype not in _CANARY:
-        raise ValueError(f"dtype must be one of {', '.join(map(str, _CANARY))}, got {dtype}")
-    bits, pattern = _CANARY[dtype]
+    if dtype not in CANARY:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, CANARY))}, got {dtype}")
+    bits, pattern = CANARY[dtype]
     return torch.full((count,), pattern, dtype=bits, device=device).view(dtype)
 
 
@@ -299,7 +299,7 @@ def poisoned(
     buffer = _canaries(numel, dtype, device).view(outer)
     inside = (..., *(slice(margin, margin + n) for n in inner))
     view = buffer[inside]
-    bits, pattern = _CANARY[dtype]
+    bits, pattern = CANARY[dtype]
 
     def verify(all_written: bool = False) -> None:
         changed = buffer.view(bits) != pattern

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.testing.data import (
-    _CANARY,
+    CANARY,
     STRIDES,
     _canaries,
     assert_grouped_close,
@@ -165,7 +165,7 @@ def guarded(view: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The view's twin in a new buffer, equally aligned, and that buffer as integers of the element's size.
     """
-    bits, _ = _CANARY[view.dtype]
+    bits, _ = CANARY[view.dtype]
     memory = torch.empty(0, dtype=view.dtype, device=view.device).set_(view.untyped_storage())
     edge = _canaries(_MARGIN, view.dtype, view.device).view(bits)
     buffer = torch.cat([edge, memory.view(bits), edge])
@@ -229,7 +229,7 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
         dtype = case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype)
         blank = _canaries(torch.Size(shape_out).numel(), dtype, device).view(shape_out)
         out, buffer = guarded(laid_out(blank, case.layout_out))
-        canary = _CANARY[dtype][1]
+        canary = CANARY[dtype][1]
         arguments["out"] = out
         if case.tail == "keep":
             out[case.tails[2]] = _KEPT

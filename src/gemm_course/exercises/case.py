@@ -79,7 +79,7 @@ class Written:
         def view(flat):
             return torch.as_strided(flat, shape, strides, offset)
 
-        bits, pattern = testing._CANARY[buffer.dtype]
+        bits, pattern = testing.CANARY[buffer.dtype]
         untouched = buffer.view(bits) == pattern
         self.values = view(buffer)
         self.missing = view(untouched).clone()
