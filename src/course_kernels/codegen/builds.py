@@ -11,6 +11,7 @@ from course_kernels import runtime
 from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, TRITON_TYPES, Build, find_dtype
 from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig
+from course_kernels.kernels.codes import Record
 from course_kernels.lists.api import IN_DTYPES, _Settings
 from course_kernels.lists.cost_model import candidates
 
@@ -46,7 +47,6 @@ def build(
         Compile-time values come from ``launch.compile_time_arguments``, which the launch itself uses. As for
         run-time arguments, Triton specialises further by their values: a count of exactly one problem, say.
     """
-    from course_kernels.kernels import record as levels
     from course_kernels.lists import launch
 
     if kernel not in KERNELS:
@@ -77,7 +77,7 @@ def build(
         layouts=tuple(LAYOUTS[layout] for layout in layouts),
         aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
         precision=precision,
-        record_level=(levels.RECORD_TIME if record else levels.RECORD_OFF).value,
+        record_level=int(Record.TIME if record else Record.OFF),
     )
     if kernel == "naive":
         signature, divisible = _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from course_kernels.kernels.codes import Layout
 from course_kernels.lists.api import IN_DTYPES
 
 LIST_KERNELS = ("naive", "round_robin", "tma")
@@ -26,7 +27,7 @@ TRITON_TYPES = {
 }
 
 
-LAYOUTS = {"any": 0, "row": 1, "col": 2}  # the kernels' ANY, ROW_MAJOR, COL_MAJOR
+LAYOUTS = {"any": int(Layout.ANY), "row": int(Layout.ROW_MAJOR), "col": int(Layout.COL_MAJOR)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
