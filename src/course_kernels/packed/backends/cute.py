@@ -213,7 +213,7 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiproc
     if form.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
     halved = form.offsets_along == "m"
-    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=halved)
+    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=halved)
     outside = -columns % wide.tile_n  # of C, if all tiles are wide
     if form == Form("m", "k"):
         # Less is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles read
@@ -222,13 +222,13 @@ def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiproc
         if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
             if rows > 4096 and not outside:
                 return wide  # nothing to fit: level among others, a percent faster by itself
-            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
     elif form == Form("m", "n"):
         if rows <= 512 and 64 * outside <= columns:
             return wide
     elif 16 * outside <= columns and _shared_out_evenly(wide, size, multiprocessors // wide.cluster):
         return wide
-    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, halved=halved)
+    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=halved)
 
 
 def _shared_out_evenly(config: CuteConfig, size: tuple[int, int], clusters: int) -> bool:
