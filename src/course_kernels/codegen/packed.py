@@ -7,10 +7,10 @@ import itertools
 
 import torch
 
-from course_kernels.codegen.spec import TRITON_TYPES, Build, find_dtype
+from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
-from course_kernels.lists.api import IN_DTYPES, OUT_DTYPES
+from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, find_dtype
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import TYPES
 from course_kernels.runtime import Device

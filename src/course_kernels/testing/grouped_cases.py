@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from course_kernels.dtypes import IN_DTYPES, MODE_OF_RANKS, MODES, OUT_DTYPES, default_out_dtype
 from course_kernels.testing.data import (
     CANARY,
     STRIDES,
@@ -24,7 +25,6 @@ from course_kernels.testing.data import (
 
 __all__ = ["MODES", "GroupedCase", "Operands", "build", "check", "guarded", "laid_out", "layouts", "random_case"]
 
-MODES = ("m", "n", "k", "batch")
 _MARGIN = 64  # elements: a multiple of 16 bytes for every dtype, so that a guard leaves the alignment as it is
 _KEPT = 77.0  # what a tail holds that is to be kept: a number, since a NaN may be copied with other low bits
 _BATCH_ONLY = ("shared", "permuted")
@@ -226,7 +226,7 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
 
     untouched = None
     if case.layout_out is not None:
-        dtype = case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype)
+        dtype = case.out_dtype or default_out_dtype(case.dtype)
         blank = _canaries(torch.Size(shape_out).numel(), dtype, device).view(shape_out)
         out, buffer = guarded(laid_out(blank, case.layout_out))
         canary = CANARY[dtype][1]
@@ -283,7 +283,7 @@ def _judge(case: GroupedCase, operands: Operands, result: Tensor, accumulation: 
     out = operands.arguments.get("out")
     if out is not None and result is not out:
         raise AssertionError("the result is not the given out")
-    dtype = case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype)
+    dtype = case.out_dtype or default_out_dtype(case.dtype)
     if result.dtype != dtype:
         raise AssertionError(f"the result is {result.dtype}, wants {dtype}")
     if out is None and not result.is_contiguous():
@@ -299,7 +299,6 @@ def _judge(case: GroupedCase, operands: Operands, result: Tensor, accumulation: 
 
 # ---- random cases
 
-_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _OUT_LAYOUTS = tuple(how for how in layouts(2) if how != "expanded")
 
 
@@ -329,12 +328,12 @@ def random_case(seed: int, largest: int = 256, most_groups: int = 64, *, scaled:
         sizes.append(0 if draw.random() < 0.2 else min(left, extent()))
         left -= sizes[-1]
     draw.shuffle(sizes)
-    dtype = draw.choice((*_TYPES, torch.float8_e4m3fn) if scaled else _TYPES)
+    dtype = draw.choice(IN_DTYPES if scaled else OUT_DTYPES)
     is_scaled = dtype.itemsize == 1
-    out_dtype = draw.choice([None, None, *_TYPES])
+    out_dtype = draw.choice([None, None, *OUT_DTYPES])
     out = None if draw.random() < 0.6 else draw.choice(_OUT_LAYOUTS)
     packed = mode in ("m", "n")
-    ndim_a, ndim_b = {"m": (2, 3), "n": (3, 2), "k": (2, 2), "batch": (3, 3)}[mode]
+    ndim_a, ndim_b = next(ranks for ranks, name in MODE_OF_RANKS.items() if name == mode)
     with_bias = mode != "n" and not is_scaled and draw.random() < 0.3
     return GroupedCase(
         mode,
