@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.packed import problem as grouped_checks
-from course_kernels.testing.data import integers, poisoned
+from course_kernels.testing import integers, poisoned
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

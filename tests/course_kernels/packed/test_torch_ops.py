@@ -16,8 +16,7 @@ from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.packed import problem as grouped_checks
 from course_kernels.packed import torch_ops as grouped_ops
 from course_kernels.packed.backends import triton_launch as grouped_launch
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_exact, integers
+from course_kernels.testing import assert_exact, integers, reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

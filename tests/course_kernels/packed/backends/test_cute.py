@@ -16,8 +16,7 @@ from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, PINGPONG, Cut
 from course_kernels.packed import problem as grouped_checks
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_grouped_exact, integers
+from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone
 
