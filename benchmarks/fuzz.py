@@ -127,7 +127,10 @@ def choose_for(case: GroupedCase):
 
     def choose(form, *extents):
         configs = configs_for(*form)
-        configs = [*configs, *(dataclasses.replace(config, halved=False) for config in configs if config.halved)]
+        configs = [
+            *configs,
+            *(dataclasses.replace(config, split_last_wave=False) for config in configs if config.split_last_wave),
+        ]
         return configs[kind // 2 % len(configs)] if kind % 2 else as_users(form, *extents)
 
     return choose

@@ -209,7 +209,7 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
     )  # fmt: skip
     heights = (120, 200, 328) if along == "k" else (case.M,)
     found = [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
-    if cute.config.halved:
+    if cute.config.split_last_wave:
         # With 17 columns of tiles 70 cluster tiles: a wave of 66 clusters and a few more, in one window of groups.
         found.append(replace(case, N=16 * cute.config.tile_n + 8))
     return found

@@ -21,13 +21,13 @@ __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 # which may suit large groups; and the tiles that read least, whose stores nothing hides.
 SWEPT = (
     *CONFIGS,
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG),
-    *(replace(config, halved=False) for config in CONFIGS if config.halved),
+    *(replace(config, split_last_wave=False) for config in CONFIGS if config.split_last_wave),
     *(replace(config, window=False) for config in CONFIGS if config.window),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
-    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, strip=4),
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, swizzle_size=4),
 )
 SWEPT_8_BIT = (
     *CONFIGS_8_BIT,
@@ -51,7 +51,7 @@ class Configured(Ours):
         too little with others where they do not form a cluster, and have no place along "k"."""
         tall = self.config.tile_m >= 128
         if along == "k":
-            return tall and not self.config.flat and not self.config.halved
+            return tall and not self.config.tail_tile_n and not self.config.split_last_wave
         return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:

@@ -7,14 +7,13 @@ import itertools
 
 import torch
 
-from course_kernels.codegen.spec import TRITON_TYPES, Build, find_dtype
+from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
-from course_kernels.lists.api import IN_DTYPES, OUT_DTYPES
+from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, TYPE_BYTES, dtype_name, find_dtype, type_name
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES
 from course_kernels.runtime import Device
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
@@ -83,7 +82,7 @@ def build_packed(
     problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, described))
     signature, constexprs, divisible = _specialised(kernel, prepared.arguments)
-    name = str(dtype).removeprefix("torch.") + ("" if precision == "ieee" else f" {precision}")
+    name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
@@ -147,7 +146,7 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
     """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
     configuration that ``get_config`` can return there."""
     assert dtype in IN_DTYPES
-    name = "tf32" if precision == "tf32" else str(dtype).removeprefix("torch.")
+    name = type_name(dtype, precision)
     arch = tuned.canonical_arch(target.name)
     there = tuned.has_descriptors(arch)
     builds = []
@@ -160,7 +159,7 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
                 limits = dict(
                     capability=target.capability, shared_limit=target.shared_limit, described=described
                 )  # fmt: skip
-                fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPES[name], **limits)
+                fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPE_BYTES[name], **limits)
                 if fitted is not None:
                     builds.append(build_packed(kernel, config=fitted, **options))
     return list(dict.fromkeys(builds))

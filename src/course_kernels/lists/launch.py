@@ -220,8 +220,8 @@ def compile_time_arguments(
     if kernel == "naive":
         return arguments
     arguments.update(
-        A_DTYPE=tl.dtype(TRITON_TYPES[dtype]), C_DTYPE=tl.dtype(TRITON_TYPES[out_dtype]), A_LAYOUT=layouts[0], B_LAYOUT=layouts[1],
-        C_LAYOUT=layouts[2], SCHEDULE=int(Schedule[config.schedule.upper()]),
+        A_DTYPE=tl.dtype(TRITON_TYPES[dtype]), C_DTYPE=tl.dtype(TRITON_TYPES[out_dtype]),
+        A_LAYOUT=layouts[0], B_LAYOUT=layouts[1], C_LAYOUT=layouts[2], SCHEDULE=int(Schedule[config.schedule.upper()]),
     )  # fmt: skip
     if kernel == "tma":
         arguments.update(DESCRIBE_C=aligned, STORE_PARTS=config.store_parts)

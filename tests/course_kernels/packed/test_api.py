@@ -18,8 +18,7 @@ import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.packed import execute
-from course_kernels.testing import reference
-from course_kernels.testing.data import STRIDES, integers
+from course_kernels.testing import STRIDES, integers, reference
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, build, check, layouts
 
 # Where there is a GPU all of this runs on it, so `-m gpu` takes it too.

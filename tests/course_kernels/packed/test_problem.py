@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.memory import share_memory
 from course_kernels.packed import execute
-from course_kernels.testing.data import integers, poisoned
+from course_kernels.testing import integers, poisoned
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

@@ -17,8 +17,7 @@ from course_kernels.packed import execute
 from course_kernels.packed import torch_ops as grouped_ops
 from course_kernels.packed.backends import triton
 from course_kernels.packed.problem import Operands, Options, Problem
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_exact, integers
+from course_kernels.testing import assert_exact, integers, reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from course_kernels import grouped_mm, runtime
-from course_kernels.testing import reference
-from course_kernels.testing.data import integers, strided_like
+from course_kernels.testing import integers, reference, strided_like
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

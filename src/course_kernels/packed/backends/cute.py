@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
 
 CAPABILITY = (9, 0)
-OUT_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
-DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3fn"}
+DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 _PACKAGES = ("cutlass", "tvm_ffi")
 # Up to here reading the weights, or writing their gradient, takes the time: for 16-bit operands the Triton kernels are
 # as fast or faster.
@@ -176,8 +176,8 @@ def _processors(device: torch.device) -> int:
 def _compiled(config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device):
     return cute_cache.compiled(
         config,
-        DTYPES[dtype],
-        OUT_DTYPES[out_dtype],
+        dtype_name(dtype),
+        dtype_name(out_dtype),
         offsets_along=variant.offsets_along,
         b_major=variant.b_major,
         scaled=variant.operand_bytes == 1,
@@ -206,7 +206,7 @@ def choose(
     if variant.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
     halved = variant.offsets_along == "m"
-    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=halved)
+    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=halved)
     outside = -columns % wide.tile_n  # of C, if all tiles are wide
     if variant == KernelVariant("m", "k"):
         # Less is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles read
@@ -215,13 +215,13 @@ def choose(
         if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
             if rows > 4096 and not outside:
                 return wide  # nothing to fit: level among others, a percent faster by itself
-            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
     elif variant == KernelVariant("m", "n"):
         if rows <= 512 and 64 * outside <= columns:
             return wide
     elif 16 * outside <= columns and _shared_out_evenly(wide, size, multiprocessors // wide.cluster):
         return wide
-    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, halved=halved)
+    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=halved)
 
 
 def _shared_out_evenly(config: CuteConfig, size: tuple[int, int], clusters: int) -> bool:

@@ -27,9 +27,9 @@ TILE_M = 128  # of every configuration with clusters of two
 ALONG_M = (KernelVariant("m", "k"), KernelVariant("m", "n"), KernelVariant("m", "k", 1))
 ALONG_K = KernelVariant("k", "n")
 SQUARE = next(config for config in CONFIGS if config.cluster == 2 and config.tile_n == config.tile_m)
-WHOLE = replace(SQUARE, halved=False)
-FITTED = next(config for config in CONFIGS if config.flat)
-NARROW = replace(FITTED, stages=4, flat=0)
+WHOLE = replace(SQUARE, split_last_wave=False)
+FITTED = next(config for config in CONFIGS if config.tail_tile_n)
+NARROW = replace(FITTED, stages=4, tail_tile_n=0)
 # 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
 SIZES = (0, 128, 129, 0, 0, 384, 385, 589, 0, 2049, 0, 4224, 4353, 0)
 # The last row of tiles of one row, of half a tile and around it; some groups have no other.
@@ -115,7 +115,9 @@ def test_rows_and_columns_of_tiles_along_m(device, form, config):
 
 @pytest.mark.parametrize("more", [-1, 0, 1], ids=["one short", "whole", "one more"])
 @pytest.mark.parametrize("form", ALONG_M[:2], ids=id_of)
-@pytest.mark.parametrize("config", [config for config in CONFIGS if config.halved], ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    "config", [config for config in CONFIGS if config.split_last_wave], ids=lambda config: config.name
+)
 def test_the_last_wave(device, config, form, more):
     """One pair of tiles less than two waves, none and one more, with the group's last rows in any part of a tile."""
     pairs = 2 * torch.cuda.get_device_properties(device).multi_processor_count // config.cluster + more

@@ -18,8 +18,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.backends.cute import KernelVariant
 from course_kernels.packed.problem import Operands, Options, Problem
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_grouped_exact, integers
+from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, variant_of
 
@@ -212,7 +211,7 @@ def test_fuzzing_draws_what_is_taken():
 @pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
 def test_fuzzing_takes_every_configuration(form):
     form, drawn = KernelVariant(*form), set()
-    plain = {dataclasses.replace(config, halved=False) for config in configs_for(*form)}
+    plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(*form)}
     for kind in range(2 * len(plain | set(configs_for(*form)))):
         config = fuzz.choose_for(fuzz.case_of(kind * fuzz.ALIKE + 3))(form, 100, (300, 64), 136)
         if kind % 2:
@@ -234,7 +233,7 @@ def test_choices_can_be_built(form):
 
 def test_tiles_are_cut_to_fit_where_groups_end_often():
     def fits(rows, columns, depth=1024, b_major="k"):
-        return chosen(b_major, rows, columns, depth).flat > 0
+        return chosen(b_major, rows, columns, depth).tail_tile_n > 0
 
     def chosen(b_major, rows, columns, depth):
         return grouped_cute.choose(KernelVariant("m", b_major), rows, (8 * rows, columns), depth)
@@ -247,7 +246,7 @@ def test_tiles_are_cut_to_fit_where_groups_end_often():
     assert not fits(4096, 6144, depth=512)
     assert fits(8192, 7168)
     assert not fits(8192, 6144), "long groups, and no column outside"
-    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)
+    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
     assert chosen("k", 8192, 6144, 512).tile_n == 128
     assert fits(4096, 7168), "two in 38"
     assert not fits(2048, 4096), "two in 22"

@@ -476,7 +476,7 @@ import sys
 import torch
 
 from course_kernels import grouped_mm
-from course_kernels.testing.data import assert_grouped_exact, integers
+from course_kernels.testing import assert_grouped_exact, integers
 
 if sys.argv[1:] == ["loads"]:
     from cutlass import cute
