@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Array", "Event", "SimulatedGpu", "Span"]
-
 PEAK_TFLOPS, MEMORY_TB_S, L2_TB_S = 800.0, 4.0, 12.0
 L2_BYTES = 60 * 10**6
 LAUNCH_US = 3.0  # of the host, to enqueue one kernel or one graph

@@ -161,10 +161,10 @@ def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns
 
 def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
     below, kernels = cute_clusters.odd_row(WIDE, 300, 1024).axes  # 3 rows of 4 tiles
-    assert boxes(below, "for nothing") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
+    assert boxes(below, "wasted") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
     assert boxes(below, "cluster 1") == [(0, 256, 256, 128)], "what is below it is not there"
     assert title(below) == "always one below the other: 8 clusters, tiles for nothing: 4"
-    assert boxes(kernels, "for nothing") == []
+    assert boxes(kernels, "wasted") == []
     assert boxes(kernels, "cluster 0") == [(0, 0, 256, 128), (0, 128, 256, 128)]
     assert boxes(kernels, "cluster 2") == [(0, 256, 256, 128), (256, 256, 256, 128)]
     assert title(kernels) == "the odd row side by side: 6 clusters, tiles for nothing: 0"
@@ -176,7 +176,7 @@ def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
 
 def test_an_odd_row_of_odd_columns_leaves_one_tile_for_nothing_and_an_even_one_none():
     _, kernels = cute_clusters.odd_row(WIDE, 300, 700).axes  # 3 columns
-    assert boxes(kernels, "for nothing") == [(768, 256, 256, 128)]
+    assert boxes(kernels, "wasted") == [(768, 256, 256, 128)]
     assert kernels.get_xlim()[1] > 1024, "and it is in the picture"
     below, kernels = cute_clusters.odd_row(WIDE, 512, 1024).axes
     assert title(below).endswith("8 clusters, tiles for nothing: 0")
@@ -206,11 +206,11 @@ def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, row
                          for row, col, height, width in both)  # fmt: skip
             assert area(axes, f"cluster {number}") == inside
         multiplied = sum(tile.height * tile.width for both in found for tile in both)
-        assert area(axes, "for nothing") == multiplied - rows * columns
+        assert area(axes, "wasted") == multiplied - rows * columns
         assert f": {1 - rows * columns / multiplied:.1%} multiplied for nothing; " in title(axes)
         assert boxes(axes, "group") == [(0, 0, columns, rows)]
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-        for x, y, width, height in boxes(axes, "for nothing"):
+        for x, y, width, height in boxes(axes, "wasted"):
             assert left <= x < x + width <= right
             assert top <= y < y + height <= bottom
     assert figure.axes[0].axis() == figure.axes[1].axis(), "one scale"
@@ -221,8 +221,8 @@ def test_cut_to_fit_says_which_tiles_there_are():
     assert title(one) == "one shape: 13.9% multiplied for nothing; 6 × 128 rows of 11 × 192 columns"
     rows = "5 × 128 rows of 10 × 192 + 1 × 128 columns, 64 rows of 8 × 256 columns"
     assert title(cut) == f"cut to fit: 4.2% multiplied for nothing; {rows}"
-    assert boxes(cut, "for nothing")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
-    assert boxes(cut, "for nothing")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
+    assert boxes(cut, "wasted")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
+    assert boxes(cut, "wasted")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
     assert boxes(cut, "cluster 28") == [(0, 640, 256, 42), (256, 640, 256, 42)]
     flat_alone = cute_clusters.cut_to_fit(CUT, 40, 700).axes[1]
     assert title(flat_alone).endswith("for nothing; 64 rows of 3 × 256 columns")
