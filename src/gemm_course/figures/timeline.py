@@ -1,4 +1,4 @@
-"""Timelines: one line per program or multiprocessor, one bar per tile, coloured by problem; idle time stays grey.
+"""Timelines: one row per program or SM, one bar per tile, coloured by problem; idle time is grey.
 
 Simulated and recorded timelines are both lists of `Bar`; `simulated_bars`, `recorded_bars` and `launch_bars` make
 them from the simulator's timelines and from the two kinds of record.
@@ -287,31 +287,23 @@ def kernels(panels: Mapping[str, Sequence[Sequence]], *, title: str = "") -> Fig
         line = sorted(line)
         running = measure([(0, kernel[0], kernel[1], 0) for kernel in line])
         gaps = running.makespan * (1 - running.utilisation)
-        corners, colors = [], []
-        for position, kernel in enumerate(line):
-            start, end = kernel[0], kernel[1]
+        corners, colors, idle, reached = [], [], [], line[0][1]
+        for position, (start, end, *problem) in enumerate(line):
+            number = problem[0] if problem else position
             corners.append(_box(start, end, row - 0.3, row + 0.1))
-            colors.append(color_of(kernel[2] if len(kernel) > 2 else position))
+            colors.append(color_of(number))
             if len(line) <= _NAMED and end - start > longest / 20:
-                centred(ax, (start + end) / 2, row - 0.1, str(kernel[2] if len(kernel) > 2 else position), fontsize=8,
-                        color=ink_on(colors[-1]))  # fmt: skip
-        reached = line[0][1]
-        idle = []
-        for kernel in line[1:]:
-            if kernel[0] > reached:
-                idle.append(_box(reached, kernel[0], row - 0.12, row - 0.08))
-            reached = max(reached, kernel[1])
+                centred(ax, (start + end) / 2, row - 0.1, str(number), fontsize=8, color=ink_on(colors[-1]))
+            if start > reached:
+                idle.append(_box(reached, start, row - 0.12, row - 0.08))
+            reached = max(reached, end)
         ax.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none", label="kernels"))
         ax.add_collection(PolyCollection(idle, facecolors=RED, edgecolors="none", label="gaps"))
-        noun = "kernel" if len(line) == 1 else "kernels"
-        ax.text(0, row - 0.36,
-                f"{name}: {len(line)} {noun}, {running.makespan:.0f} µs, of them " f"{gaps:.0f} µs between kernels",
-                fontsize=9, va="bottom", color=BLACK)  # fmt: skip
-    ax.set_xlim(0, longest * 1.01)
-    ax.set_ylim(len(panels) - 0.7, -0.75)
-    ax.set_yticks([])
+        text = f"{name}: {len(line)} kernel{'s' * (len(line) != 1)}, {running.makespan:.0f} µs, "
+        text += f"of them {gaps:.0f} µs between kernels"
+        ax.text(0, row - 0.36, text, fontsize=9, va="bottom", color=BLACK)
+    ax.set(xlim=(0, longest * 1.01), ylim=(len(panels) - 0.7, -0.75), yticks=[], xlabel="µs (red: no kernel runs)")
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel("µs (red: no kernel runs)")
     if title:
         ax.set_title(title)
     return figure
