@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from gemm_course.exercises import e09_pick_operator as exercise
 from gemm_course.exercises import operators_09 as operators
 
