@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from matplotlib.patches import Rectangle
 
 from course_kernels import GemmConfig
+from drawn import rectangles
 from gemm_course.figures import budget
 from gemm_course.figures.budget import Use, limits, rejection_reason, short_name, sm_budget, tile_step
 from gemm_course.figures.shapes import spread_apart
@@ -19,10 +19,6 @@ SPILLS = Use(GemmConfig(128, 256, 64, 4, 3), 255, 640, 213016)
 TOO_MUCH = Use(GemmConfig(128, 256, 64, 8, 4), 159, 0, 262176)
 TWO = Use(GemmConfig(128, 128, 64, 4, 3, programs_per_sm=2, store_parts=2), 162, 0, 114712)
 NOT_TWO = Use(GemmConfig(128, 128, 64, 4, 4, programs_per_sm=2, store_parts=2), 166, 0, 147488)
-
-
-def rectangles(ax, gid):
-    return [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_gid() == gid]
 
 
 def test_causes_of_death():

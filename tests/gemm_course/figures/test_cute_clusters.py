@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from drawn import boxes, texts, title
 from gemm_course.figures import cute_clusters
 
 import plain_scheduler  # isort: skip
@@ -20,22 +22,6 @@ CUTS = {
     "one shape": LESS, "narrow": replace(CUT, flat=0), "flat": replace(CUT, narrow=0), "both": CUT,
     "64 narrow": replace(LESS, narrow=64),
 }  # fmt: skip
-
-
-def boxes(axes, gid):
-    return [
-        tuple(round(v, 6) for v in (*each.get_xy(), each.get_width(), each.get_height()))
-        for each in axes.patches
-        if each.get_gid() == gid
-    ]
-
-
-def texts(axes):
-    return [each.get_text() for each in axes.texts]
-
-
-def title(axes):
-    return axes.get_title(loc="left")
 
 
 @pytest.mark.parametrize(
@@ -189,10 +175,6 @@ def test_an_odd_row_has_tiles_of_one_shape():
         assert boxes(plain, "cluster 0") == boxes(cut, "cluster 0") == [(0, 0, 192, 128), (0, 128, 192, 128)]
 
 
-def area(axes, gid):
-    return sum(width * height for _, _, width, height in boxes(axes, gid))
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(682, 2048), (600, 1984), (257, 1920), (40, 700), (127, 120)])
 @pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
 def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, rows, columns):
@@ -200,13 +182,16 @@ def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, row
     for axes, each in zip(figure.axes, (config.shapes[0], config)):
         found = cute_clusters.pairs(each, rows, columns)
         assert texts(axes) == [str(number) for number in range(len(found))]
-        assert sum(area(axes, f"cluster {number}") for number in range(len(found))) == rows * columns
+        areas = Counter()
+        for patch in axes.patches:
+            areas[patch.get_gid()] += patch.get_width() * patch.get_height()
+        assert sum(areas[f"cluster {number}"] for number in range(len(found))) == rows * columns
         for number, both in enumerate(found):
             inside = sum(max(0, min(col + width, columns) - col) * (min(row + height, rows) - row)
                          for row, col, height, width in both)  # fmt: skip
-            assert area(axes, f"cluster {number}") == inside
+            assert areas[f"cluster {number}"] == inside
         multiplied = sum(tile.height * tile.width for both in found for tile in both)
-        assert area(axes, "wasted") == multiplied - rows * columns
+        assert areas["wasted"] == multiplied - rows * columns
         assert f": {1 - rows * columns / multiplied:.1%} multiplied for nothing; " in title(axes)
         assert boxes(axes, "group") == [(0, 0, columns, rows)]
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()

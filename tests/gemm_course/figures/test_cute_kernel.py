@@ -8,27 +8,12 @@ from dataclasses import replace
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from drawn import boxes, texts, title
 from gemm_course.figures import cute_kernel
 
 SHARED = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 EACH = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 schedules = pytest.mark.parametrize("config", [SHARED, EACH], ids=["cooperative", "ping-pong"])
-
-
-def boxes(axes, gid):
-    return [
-        tuple(round(v, 6) for v in (*each.get_xy(), each.get_width(), each.get_height()))
-        for each in axes.patches
-        if each.get_gid() == gid
-    ]
-
-
-def texts(axes):
-    return [each.get_text() for each in axes.texts]
-
-
-def title(axes):
-    return axes.get_title(loc="left")
 
 
 def test_columns_are_registers_and_sums_of_a_thread():

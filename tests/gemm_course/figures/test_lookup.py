@@ -6,16 +6,12 @@ import itertools
 
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
+from drawn import rectangles
 from gemm_course.figures.lookup import choices, regrets, slowdowns, stale_key, stalls
 from gemm_course.figures.style import BLUE, FAINT, GREEN, RED
 
 US = {"small": {"loop": 16.0, "own": 8.0, "key": 8.0}, "large": {"loop": 30.0, "own": 27.0, "key": 99.0}}
-
-
-def rectangles(ax, gid):
-    return [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_gid() == gid]
 
 
 def test_both_lines_are_over_the_base_and_each_point_of_the_key_says_how_much():

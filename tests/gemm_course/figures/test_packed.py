@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from drawn import boxes
 from gemm_course.figures import packed
 
 SIZES, TAIL = [10, 6, 0, 13], 5
-
-
-def boxes(axes, gid):
-    """(x, y, width, height) of the rectangles with a name."""
-    return [
-        (*patch.get_xy(), patch.get_width(), patch.get_height()) for patch in axes.patches if patch.get_gid() == gid
-    ]
 
 
 def words(axes):

@@ -3,6 +3,7 @@
 import pytest
 
 from course_kernels.schedule import tiles
+from drawn import texts
 from gemm_course.figures import schedules as viz
 
 PROBLEM, BLOCK = (1024, 2048, 8192), (128, 256, 64)  # 8 x 8 tiles
@@ -16,10 +17,6 @@ def axes_of(figure):
 def labelled(ax, label):
     (found,) = [artist for artist in [*ax.collections, *ax.lines] if artist.get_label() == label]
     return found
-
-
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
 
 
 def test_waves_fall_after_each_full_wave():
