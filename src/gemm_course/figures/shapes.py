@@ -1,4 +1,4 @@
-"""What the figures are made of: canvases, rectangles, centred words, arrows, bare axes, named rows, chosen ticks."""
+"""Parts of the figures: canvases, rectangles, centred words, arrows, bare axes, named rows, chosen ticks."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from gemm_course.figures.style import BLACK, WIDTH
 
 
 def canvas(height: float) -> tuple[Figure, Axes]:
-    """A figure of a notebook's width and a height in inches, with one axes."""
+    """Make a figure as wide as a notebook, ``height`` inches high, with one axes."""
     figure = Figure(figsize=(WIDTH, height))
     return figure, figure.subplots()
 
 
 def canvas_grid(height: float, rows: int, columns: int, **options) -> tuple[Figure, np.ndarray]:
-    """A figure of a notebook's width and a height in inches, with a grid of axes, listed row by row."""
+    """Make a figure as wide as a notebook, ``height`` inches high, with a grid of axes, listed row by row."""
     figure = Figure(figsize=(WIDTH, height))
     return figure, figure.subplots(rows, columns, squeeze=False, **options).ravel()
 
 
 def rectangle(axes: Axes, x: float, y: float, width: float, height: float, **look) -> None:
-    """A rectangle with one corner at (x, y)."""
+    """Draw a rectangle with one corner at (x, y)."""
     axes.add_patch(Rectangle((x, y), width, height, **look))
 
 
 def centred(axes: Axes, x: float, y: float, text: str, **look) -> None:
-    """Words with their middle at (x, y)."""
+    """Write words with their middle at (x, y)."""
     axes.text(x, y, text, **{"ha": "center", "va": "center", **look})
 
 
 def arrow(axes: Axes, start: Sequence[float], end: Sequence[float], color: str = BLACK, **look) -> None:
-    """An arrow from one point to another, its head filled."""
+    """Draw an arrow with a filled head from one point to another."""
     look = {"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 0, "shrinkB": 0, "color": color, **look}
     axes.add_patch(FancyArrowPatch(start, end, **look))
 
 
 def bare(axes: Axes, x: tuple[float, float], y: tuple[float, float], *, equal: bool = False) -> None:
-    """Limits of an axes of which nothing is seen; ``equal``: one unit is as long in both directions."""
+    """Hide an axes and set its limits; ``equal``: one unit is as long in both directions."""
     axes.set(xlim=x, ylim=y)
     axes.set_axis_off()
     if equal:
@@ -51,7 +51,7 @@ def bare(axes: Axes, x: tuple[float, float], y: tuple[float, float], *, equal: b
 
 
 def name_rows(axes: Axes, names: Sequence[str], **look) -> None:
-    """Row 0 at the top, a name beside each row, no spine and no ticks."""
+    """Write a name beside each row, row 0 at the top, without spine and ticks."""
     axes.set_yticks(range(len(names)), list(names), **{"color": BLACK, **look})
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -59,14 +59,14 @@ def name_rows(axes: Axes, names: Sequence[str], **look) -> None:
 
 
 def ticks_at(axis: Axis, values: Iterable[float], low: float, high: float, form: str = "{:g}") -> None:
-    """Ticks at those of the values that are between low and high, and nowhere else."""
+    """Put ticks at the values from low to high, and nowhere else."""
     axis.set_major_locator(FixedLocator([value for value in values if low <= value <= high]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: form.format(value))
 
 
 def percent(axis: Axis) -> None:
-    """Tick labels in per cent."""
+    """Write tick labels in per cent."""
     axis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
