@@ -142,7 +142,7 @@ def _rest(a: int, b: int) -> int:
     return int(math.fmod(a, b))
 
 
-# Mistake ("": none) → (row, column) from a tile's number in its problem, its number of all, and the grid of the problem.
+# Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
 _PLACES: dict[str, Callable] = {
     "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
     "this counts row by row; column by column, the row changes from tile to tile": (
