@@ -492,7 +492,7 @@ def on_a_gpu(monkeypatch):
         monkeypatch.setattr(bench_rows, "by_name", lambda: table)
         monkeypatch.setattr(known, "providers", lambda: providers)
         monkeypatch.setattr(grouped, "measure", here)
-        monkeypatch.setattr(record, "provenance", lambda commit_id: {"gpu": "NVIDIA H200"})
+        monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"gpu": "NVIDIA H200"})
 
     return prepare
 

@@ -13,6 +13,7 @@ from course_kernels.bench import rows, tune, tune_gpu
 from course_kernels.bench.tune import Case, Measured, regret
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates
+from course_kernels.provenance import digest
 from gemm_course.cli import app as command
 from gemm_course.cli import tune as tune_command
 
@@ -55,7 +56,8 @@ def test_the_fastest_by_median_is_written_with_its_runner_up_and_where_it_comes_
     outcome = run(tmp_path, Fake(place=2))
     assert dataclasses.astuple(outcome) == (3, 0, 0, 0, ())
     table = content(tmp_path)
-    assert table["provenance"] == PROVENANCE
+    depends = {"depends_on": list(tune.DEPENDS_ON), "depends_digest": digest(tune.DEPENDS_ON)}
+    assert table["provenance"] == content(tmp_path, "all.json")["provenance"] == PROVENANCE | depends
     assert table["config_fields"] == [field.name for field in dataclasses.fields(GemmConfig)]
     assert len(table["entries"]) == 3
     by_case = {entry["case"]: entry for entry in table["entries"]}
@@ -67,7 +69,7 @@ def test_the_fastest_by_median_is_written_with_its_runner_up_and_where_it_comes_
         assert GemmConfig(*entry["runner_up"]["config"]) in (configs[1], configs[3])
         assert (entry["op"], Bucket(*entry["bucket"])) == (case.op, case.bucket)
         assert entry["shape"] == list(case.extents)
-        assert (entry["source"], entry["date"]) == (tune.kernel_digest(), "2026-01-01")
+        assert (entry["source"], entry["date"]) == (digest(tune.DEPENDS_ON), "2026-01-01")
 
 
 def test_what_is_written_is_what_get_config_reads(tmp_path, monkeypatch):
@@ -102,12 +104,15 @@ def test_a_run_goes_on_where_the_last_one_ended(tmp_path, monkeypatch):
     assert third.measured == []
     assert run(tmp_path, third, again=True).measured == 3
     # Other kernels: what was measured with the old ones is stale, and stays until it is replaced.
-    monkeypatch.setattr(tune, "kernel_digest", lambda: "another")
+    monkeypatch.setattr(tune, "digest", lambda patterns: "another")
     fourth = Fake()
     assert run(tmp_path, fourth, CASES[:1]).measured == 1
     assert fourth.measured == ["rows-a"]
     assert [entry["source"] == "another" for entry in content(tmp_path)["entries"]].count(True) == 1
     assert len(content(tmp_path)["entries"]) == 3
+    assert content(tmp_path)["provenance"]["depends_digest"] is None, "a table with an old entry is stale"
+    assert run(tmp_path, Fake()).measured == 2
+    assert content(tmp_path)["provenance"]["depends_digest"] == "another"
 
 
 def test_a_record_that_lacks_a_bucket_has_it_measured(tmp_path):
