@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -94,8 +93,7 @@ class Case:
 
 def _jittered(groups: int, mean: int, seed: int) -> tuple[int, ...]:
     """Sizes within ±30 % of a mean whose total is groups × mean."""
-    draw = random.Random(seed)
-    sizes = [round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups)]
+    sizes = list(bench_rows.jittered(groups, mean, seed))
     for i in range(abs(excess := sum(sizes) - groups * mean)):
         sizes[i % groups] -= 1 if excess > 0 else -1
     return tuple(sizes)
@@ -171,15 +169,8 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Counts of buckets, and failures as lines.
-
-    Attributes:
-        measured: buckets that are in the table now.
-        kept: buckets that the table had already, from the present code.
-        empty: buckets in which no configuration ran.
-        left: buckets for another run, because the time was up.
-        failures: one line for each configuration that failed or was wrong.
-    """
+    """Counts of buckets: measured; kept from an earlier run of the same code; empty, because no configuration ran; left
+    for another run, because time was up. And a line for each configuration that failed or was wrong."""
 
     measured: int
     kept: int
