@@ -25,10 +25,11 @@ def cute(monkeypatch):
     """The kernel as if it could run here; what it was asked for."""
     asked = []
 
-    def multiply(mat_a, mat_b, offs, out, form, config, scale_a=None, scale_b=None):
-        assert form == grouped_cute.form_of(mat_a, mat_b, offs, out, scale_a=scale_a, scale_b=scale_b)
-        asked.append((config, form))
-        out.copy_(product(mat_a, mat_b, offs, scale_a, scale_b))
+    def multiply(operands, out, variant, config):
+        assert variant == grouped_cute.match_variant(operands, out)
+        asked.append((config, variant))
+        mat_a, mat_b, offs, _, *scales = operands
+        out.copy_(product(mat_a, mat_b, offs, *scales))
 
     monkeypatch.setattr(grouped_cute, "check_available", lambda device: None)
     monkeypatch.setattr(grouped_cute, "multiply", multiply)

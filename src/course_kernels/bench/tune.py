@@ -18,8 +18,9 @@ import torch
 
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
+from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates
+from course_kernels.packed.tuning.defaults import Bucket, candidates
 from course_kernels.provenance import digest
 
 __all__ = ["DEPENDS_ON", "Case", "Measured", "Outcome", "Regret", "grid", "missing", "regret", "select", "tune"]
@@ -28,9 +29,10 @@ OPS = ("grouped_mm", "grouped_mm_k")
 # The files that decide which configurations are tried and how fast each is. An entry says which state of them it has.
 DEPENDS_ON = (
     *(f"course_kernels/kernels/{name}.py" for name in ("codes", "common", "contiguous", "round_robin", "transposed")),
-    "course_kernels/packed/backends/triton*.py", "course_kernels/packed/tuning/defaults.py", "course_kernels/config.py",
-    "course_kernels/bench/timing.py", "course_kernels/bench/tune_gpu.py",
-)  # fmt: skip
+    *(f"course_kernels/packed/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "triton")),
+    *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "packed/tuning/defaults")),
+    *(f"course_kernels/bench/{name}.py" for name in ("timing", "tune_gpu")),
+)
 _MOST_FLOPS, _MOST_BYTES = 5e12, 40e9  # of a product of the grid: 8 ms of arithmetic, 10 ms of traffic on an H200
 
 
@@ -41,7 +43,7 @@ class Case:
     Attributes:
         name: a row of the benchmark and its pass, or the extents.
         op: "grouped_mm" or "grouped_mm_k".
-        dtype: a name in ``defaults.TYPES``.
+        dtype: a name in ``dtypes.TYPE_BYTES``.
         sizes: rows of each group, or its depth for "grouped_mm_k".
         M: rows of the result for "grouped_mm_k", else 0.
         N: columns of the result.
@@ -80,14 +82,14 @@ class Case:
     def bytes_moved(self) -> int:
         """Bytes of operands and result, each counted once."""
         M, K, N, G = self.extents
-        size = TYPES[self.dtype]
+        size = TYPE_BYTES[self.dtype]
         a, b, c = (M * K, K * N, G * M * N) if self.op == "grouped_mm_k" else (M * K, G * K * N, M * N)
         return size * (a + b) + max(2, size) * c
 
     @property
     def seconds(self) -> float:
         """A rough time of one call, to estimate the time left."""
-        rate = {1: 1e15, 2: 6e14}.get(TYPES[self.dtype], 3e14 if self.dtype == "tf32" else 3e13)
+        rate = {1: 1e15, 2: 6e14}.get(TYPE_BYTES[self.dtype], 3e14 if self.dtype == "tf32" else 3e13)
         return max(self.flops / rate, self.bytes_moved / 4e12) + 5e-6
 
 
@@ -125,14 +127,14 @@ def grid(dtypes: Sequence[str] = ("bfloat16",), ops: Sequence[str] = OPS, quick:
     """The cases to measure: the benchmark's rows with their gradients, then a grid of sizes. A bucket has one case.
 
     Args:
-        dtypes: names in ``defaults.TYPES``.
+        dtypes: names in ``dtypes.TYPE_BYTES``.
         ops: of ``OPS``. Batched products use the entries of "grouped_mm".
         quick: leave out the benchmark's rows, and take one layer and one number of groups.
 
     Raises:
         ValueError: an unknown dtype or op.
     """
-    for name, given, allowed in (("dtypes", dtypes, tuple(TYPES)), ("ops", ops, OPS)):
+    for name, given, allowed in (("dtypes", dtypes, tuple(TYPE_BYTES)), ("ops", ops, OPS)):
         if unknown := [value for value in given if value not in allowed]:
             raise ValueError(f"{name} must be of {', '.join(allowed)}, got {', '.join(map(repr, unknown))}")
     cases: dict[tuple, Case] = {}

@@ -11,7 +11,7 @@ import torch
 
 from course_kernels import GroupGemmPlan
 from course_kernels.bench import timing
-from course_kernels.testing.data import assert_exact, make_operands
+from course_kernels.testing import assert_exact, make_operands
 
 
 def test_summary_gives_median_and_quartiles():

@@ -8,7 +8,12 @@ import torch
 from course_kernels import GemmConfig, runtime
 from course_kernels.bench import tune, tune_gpu
 from course_kernels.bench.tune import Case
-from course_kernels.packed.tuning.defaults import TYPES, candidates
+from course_kernels.codegen.packed import specialized
+from course_kernels.dtypes import TYPE_BYTES
+from course_kernels.packed.backends.launch_arguments import prepare
+from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.packed.tuning.defaults import candidates
+from course_kernels.runtime import Device
 
 SMALL = [
     Case("m", "grouped_mm", "float16", (20, 0, 12), 0, 32, 48),
@@ -35,13 +40,9 @@ def test_operands_are_multiplied_and_a_wrong_element_is_seen(case):
     assert tune_gpu.wrong_elements(case, tensors) == tune_gpu.wrong_elements(case, tensors, reference) == 1
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", TYPE_BYTES)
 def test_tiny_operands_are_compiled_for_as_the_real_ones_are(dtype):
     """Same types, layouts, number of groups and multiples of 16: nothing else of them is known at compile time."""
-    from course_kernels.codegen.packed import _specialised
-    from course_kernels.packed.backends.triton_launch import prepare
-    from course_kernels.runtime import Device
-
     device = Device((9, 0), (9, 0), 132, None, True)
     real = [case for case in tune.grid([dtype]) if case.bytes_moved < 5e7]
     for case in real[:: max(1, len(real) // 6)]:
@@ -49,9 +50,9 @@ def test_tiny_operands_are_compiled_for_as_the_real_ones_are(dtype):
         builds = []
         for tiny in (False, True):
             a, b, offs, out, *scales = tune_gpu.operands(case, "cpu", tiny=tiny)
-            prepared = prepare(
-                (a, b, offs, out, None, *scales), keep_tail=False, config=config,
-                precision="tf32" if dtype == "tf32" else "ieee", device=device,
-            )  # fmt: skip
-            builds.append((prepared.kernel, prepared.options, *_specialised(prepared.kernel, prepared.arguments)))
+            operands = Operands(a, b, offs, None, *scales)
+            problem = Problem.of(operands, Options(out.dtype, config=config))
+            problem = problem._replace(precision="tf32" if dtype == "tf32" else "ieee")
+            prepared = prepare(problem, operands, out, device)
+            builds.append((prepared.kernel, prepared.options, *specialized(prepared.kernel, prepared.arguments)))
         assert builds[0] == builds[1], case

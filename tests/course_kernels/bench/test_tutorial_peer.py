@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_kernels.bench.tutorial_peer import TutorialPlan
-from course_kernels.testing.data import assert_exact, make_operands
+from course_kernels.testing import assert_exact, make_operands
 
 
 @pytest.mark.gpu
