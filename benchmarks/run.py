@@ -38,11 +38,12 @@ _COMMON = ("course_kernels/*.py", *(f"{_KERNELS}/{name}.py" for name in ("codes"
 _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "tma")), "course_kernels/lists/*.py")
 _PACKED = (
     *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
-    f"{_PACKAGE}/**/*.py", f"{_PACKAGE}/tuning/tables/*.json",
+    *(f"{_PACKAGE}/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "torch", "triton")),
+    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/tables/*.json")),
 )  # fmt: skip
-_CUTE = f"{_KERNELS}/cute_sm90/*.py"
+_CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
-_ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows")))
+_ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
 _SWEPT = f"{_BENCH}/configurations.py"
 _CHECKS = "course_kernels/testing/*.py"
 
@@ -63,17 +64,15 @@ RECORDS = {
     "sm_timelines": Part(timelines.schedules, (*_LISTS, _TIMING)),
     "switch": Part(timelines.switch, _LISTS),
     "traffic": Part(traffic.swizzle, _LISTS),
-    "grouped_mm": Part(grouped_api.rows, (*_PACKED, _CUTE, *_ROWS, _TUTORIAL)),
-    "sustained": Part(grouped_api.sustained, (*_PACKED, _CUTE, *_ROWS, _SWEPT)),
-    "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, _CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
-    "sweep_cute": Part(
-        sweep_cute.rows, ("course_kernels/*.py", _CUTE, f"{_PACKAGE}/backends/cute*.py", *_ROWS, _SWEPT)
-    ),
+    "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
+    "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
+    "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
+    "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
     "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
-    "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, _CUTE, _CHECKS)),
+    "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
     "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, _CHECKS)),
-    "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, _CUTE, _CHECKS)),
+    "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
 # `course tune --record` writes this one, together with the table that `grouped_mm` reads.

@@ -31,7 +31,7 @@ DEPENDS_ON = (
     *(f"course_kernels/kernels/{name}.py" for name in ("codes", "common", "contiguous", "round_robin", "transposed")),
     *(f"course_kernels/packed/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "triton")),
     *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "packed/tuning/defaults")),
-    *(f"course_kernels/bench/{name}.py" for name in ("timing", "tune_gpu")),
+    *(f"course_kernels/bench/{name}.py" for name in ("timing", "tune_gpu", "verification")),
 )
 _MOST_FLOPS, _MOST_BYTES = 5e12, 40e9  # of a product of the grid: 8 ms of arithmetic, 10 ms of traffic on an H200
 
