@@ -13,6 +13,7 @@ import pytest
 
 from gemm_course.cli import app as command
 from gemm_course.cli import lab
+from gemm_course.notebook_files import locations
 from places import ROOT
 
 if sys.version_info >= (3, 11):
@@ -71,7 +72,7 @@ def test_every_subcommand_keeps_the_contract(name, capsys):
 
 def test_subcommands_are_loaded_when_asked_for():
     script = (
-        "import sys; from gemm_course import command; command.main([]);"
+        "import sys; from gemm_course.cli import app as command; command.main([]);"
         "loaded = [each.module for each in command.SUBCOMMANDS.values() if each.module in sys.modules];"
         "assert not loaded, loaded; assert 'triton' not in sys.modules"
     )
@@ -135,16 +136,6 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"course {course_kernels.__version__}\n"
 
 
-def test_doctor_is_the_doctor(monkeypatch, capsys):
-    from test_doctor import LAPTOP
-
-    from gemm_course.cli import doctor
-
-    monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
-    assert command.main(["doctor", "--quick"]) == 0
-    assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)
-
-
 # course lab
 
 
@@ -156,7 +147,7 @@ def test_lab_becomes_the_courses_starter(monkeypatch):
 
 
 def test_lab_finds_the_checkout_around_the_working_directory(monkeypatch, tmp_path):
-    monkeypatch.setattr(lab.course_kernels, "__file__", str(tmp_path / "site" / "x" / "course_kernels" / "__init__.py"))
+    monkeypatch.setattr(locations, "__file__", str(tmp_path / "site" / "gemm_course" / "notebook_files" / "x.py"))
     monkeypatch.chdir(tmp_path)
     assert lab.checkout() is None
     (tmp_path / "tools").mkdir()

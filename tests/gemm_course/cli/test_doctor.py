@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Gpu, Machine, Trial
 
@@ -213,8 +214,8 @@ def test_the_page_is_narrow_and_colour_adds_marks_only():
 
 
 def ask(*arguments, **environment):
-    command = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    line = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
+    return subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True)
 
 
 def test_command_in_a_pipe_is_plain_and_succeeds():
@@ -238,7 +239,13 @@ def test_command_fails_with_a_remedy_where_no_kernel_can_run():
 def test_a_reader_that_leaves_early_sees_no_traceback(arguments):
     ours, theirs = os.pipe()
     os.close(ours)
-    command = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
-    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    line = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
+    done = subprocess.run(line, stdout=theirs, stderr=subprocess.PIPE, text=True)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_doctor_is_the_doctor(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
+    assert command.main(["doctor", "--quick"]) == 0
+    assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)

@@ -40,7 +40,7 @@ def tty(monkeypatch):
 def test_a_terminal_gets_colour():
     assert terminal.paint("x", "bold", "green") == "\x1b[1;32mx\x1b[0m"
     shown = terminal.result(RESULT.text())
-    assert "\x1b[1mExercise 02 · Masks\x1b[0m" in shown
+    assert "\x1b[1mExercise 03 · Masks\x1b[0m" in shown
     assert "  \x1b[32m✓\x1b[0m tiles" in shown
     assert "  \x1b[31m✗\x1b[0m tail" in shown
     assert "      ✗ is no mark here" in shown

@@ -429,7 +429,7 @@ def test_the_doctor_says_what_confines_answers_here(monkeypatch):
 
 @pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])
 def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says):
-    monkeypatch.setattr(sandbox_report.runtime, "MODE", "gpu")
+    monkeypatch.setattr(sandbox_report.runtime, "mode", lambda: "gpu")
     monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: problem)
     monkeypatch.setattr(sandbox_report, "find_layer", lambda ask, problem: "without Landlock")
     assert [name for name, _ in sandbox_report.rows(trial=False)] == ["answers"]
