@@ -306,7 +306,8 @@ def test_watch_that_saw_nothing_says_so(tmp_path, capsys):
 def test_watch_for_real(course):
     """In another process: a stub, then a solution saved over it, then Ctrl-C."""
     script = (
-        "import sys; from gemm_course.cli import app as command; from gemm_course.notebook_files import locations as places; places.checkout = lambda: None;"
+        "import sys; from gemm_course.cli import app as command;"
+        "from gemm_course.notebook_files import locations; locations.checkout = lambda: None;"
         "sys.exit(command.main(['check', '01', '--watch']))"
     )
     running = subprocess.Popen(

@@ -185,10 +185,10 @@ def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
     assert told.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
     blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
     assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
-    assert dict(doctor._facts(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
+    assert dict(doctor.fact_rows(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
     for name in CUTLASS.values():
         lacking = without(LAPTOP, name)
-        assert "missing" in dict(doctor._facts(lacking))["CUTLASS"]
+        assert "missing" in dict(doctor.fact_rows(lacking))["CUTLASS"]
         assert 'pip install ".[cutlass]"' in dict(doctor.plan(lacking))["CUTLASS"]
         installed = dataclasses.replace(lacking, records=None)
         assert 'pip install "grouped-gemm-course[cutlass]"' in dict(doctor.plan(installed))["CUTLASS"]
