@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from course_kernels.bench.rows import PASSES, Row
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import misplaced
+from gemm_course.cli.options import File, Names, misplaced
 
 EXAMPLES = """\
 examples:
@@ -30,24 +30,14 @@ _COLUMN = 10
 
 
 def run(
-    rows: Annotated[
-        list[str] | None, typer.Option(metavar="ROW...", help="names, or beginnings of names (default: all)")
-    ] = None,
-    providers: Annotated[
-        list[str] | None, typer.Option(metavar="NAME...", help="providers to measure (default: all)")
-    ] = None,
-    passes: Annotated[
-        list[str] | None, typer.Option(metavar="PASS...", help=f"of {', '.join(PASSES)} (default: all)")
-    ] = None,
-    repeats: Annotated[int | None, typer.Option(metavar="N", help="timed calls of each (default: 40)")] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write the record, with machine and versions")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw every provider against the ceiling")] = None,
-    roofline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="draw every row under this GPU's roofline")
-    ] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="show rows and providers and measure nothing")] = False,
+    rows: Annotated[Names, Option(metavar="ROW...", help="names, or beginnings of names (default: all)")] = None,
+    providers: Annotated[Names, Option(metavar="NAME...", help="providers to measure (default: all)")] = None,
+    passes: Annotated[Names, Option(metavar="PASS...", help=f"of {', '.join(PASSES)} (default: all)")] = None,
+    repeats: Annotated[int | None, Option(metavar="N", help="timed calls of each (default: 40)")] = None,
+    json: Annotated[File, Option(metavar="FILE", help="write the record, with machine and versions")] = None,
+    plot: Annotated[File, Option(metavar="FILE", help="draw every provider against the ceiling")] = None,
+    roofline: Annotated[File, Option(metavar="FILE", help="draw every row under this GPU's roofline")] = None,
+    only_list: Annotated[bool, Option("--list", help="show rows and providers and measure nothing")] = False,
 ) -> int:
     """Time grouped_mm against its peers on this machine's GPU; results are verified first."""
     import torch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find
@@ -40,12 +40,10 @@ _DOCTOR = "course doctor   says what this machine lacks"
 
 
 def run(
-    exercise: Annotated[
-        str | None, typer.Argument(metavar="NN", help="number, name or notebook of an exercise")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="every exercise, a line for each")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="check again each time that a notebook is saved")] = False,
-    seed: Annotated[int | None, typer.Option(help="draw the same inputs again", metavar="N")] = None,
+    exercise: Annotated[str | None, Argument(metavar="NN", help="number, name or notebook of an exercise")] = None,
+    every: Annotated[bool, Option("--all", help="every exercise, a line for each")] = False,
+    watch: Annotated[bool, Option("--watch", help="check again each time that a notebook is saved")] = False,
+    seed: Annotated[int | None, Option(help="draw the same inputs again", metavar="N")] = None,
     as_json: Json = False,
 ) -> int:
     """Check the answers in the exercises' notebooks, as they were last saved."""

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from course_kernels import runtime
 from gemm_course.cli import app, machine, terminal
@@ -32,8 +32,8 @@ _WIDTH = 100
 
 
 def run(
-    as_json: Annotated[bool, typer.Option("--json", help="facts, plan and problems as JSON")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="run and compile nothing")] = False,
+    as_json: Annotated[bool, Option("--json", help="facts, plan and problems as JSON")] = False,
+    quick: Annotated[bool, Option("--quick", help="run and compile nothing")] = False,
 ) -> int:
     """What this machine has, and what of the course runs how."""
     facts = examine(trials=not quick)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gemm_course.cli import exit_codes, terminal
 from gemm_course.cli.exercise_argument import find
 from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, USAGE, Stop
-from gemm_course.cli.options import integer
+from gemm_course.cli.options import File, Names, integer
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import grades, gradescope, submissions
@@ -50,18 +50,16 @@ OK, REFUSED = exit_codes.OK, exit_codes.FAILED
 
 
 def run(
-    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="holds what was handed in")] = None,
-    out: Annotated[Path, typer.Option(metavar="CSV", help="the table of grades")] = Path("grades.csv"),
-    jobs: Annotated[int, typer.Option(metavar="N", parser=integer(1, 256), help="answers checked at a time")] = 2,
+    folder: Annotated[File, Argument(metavar="DIR", help="holds what was handed in")] = None,
+    out: Annotated[Path, Option(metavar="CSV", help="the table of grades")] = Path("grades.csv"),
+    jobs: Annotated[int, Option(metavar="N", parser=integer(1, 256), help="answers checked at a time")] = 2,
     gradescope_in: Annotated[
-        Path | None, typer.Option("--gradescope", metavar="DIR", help="also write DIR/STUDENT/results.json")
+        File, Option("--gradescope", metavar="DIR", help="also write DIR/STUDENT/results.json")
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NN", help="grade this exercise alone; may be repeated")
-    ] = None,
+    only: Annotated[Names, Option(metavar="NN", help="grade this exercise alone; may be repeated")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", parser=integer(0, 2**32 - 1), help="inputs to draw (default: those of the last run)"),
+        Option(metavar="N", parser=integer(0, 2**32 - 1), help="inputs to draw (default: those of the last run)"),
     ] = None,
 ) -> int:
     """Grade a folder of submissions: one row for each student and exercise, and a total."""

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from gemm_course.cli.exit_codes import CANNOT, Stop
 from gemm_course.cli.options import integer
@@ -23,7 +23,7 @@ exit codes: JupyterLab's own; 2 wrong usage; 3 no checkout of the course here, o
 
 
 def run(
-    port: Annotated[int, typer.Option(parser=integer(1024, 65535), metavar="N", help="first port to try")] = 8888,
+    port: Annotated[int, Option(parser=integer(1024, 65535), metavar="N", help="first port to try")] = 8888,
 ) -> int:
     """Open the notebooks in JupyterLab."""
     root = checkout()

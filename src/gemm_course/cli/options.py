@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+Names = list[str] | None
+File = Path | None
 ExerciseName = Annotated[str | None, typer.Argument(metavar="NN", help="number or name of an exercise")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 

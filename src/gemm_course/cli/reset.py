@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find_one
@@ -35,7 +35,7 @@ exit codes: 0 done, or there was nothing to do; 1 you said no; 2 wrong usage, or
 
 def run(
     exercise: ExerciseName = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, Option("--yes", help="do not ask")] = False,
 ) -> int:
     """Put an exercise's notebook back as it was handed out. Yours is kept beside it."""
     found, why = find_one(exercise, "reset")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find_one
@@ -28,7 +28,7 @@ _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 def run(
     exercise: ExerciseName = None,
-    give_up: Annotated[bool, typer.Option("--give-up", help="show it before a pass, too")] = False,
+    give_up: Annotated[bool, Option("--give-up", help="show it before a pass, too")] = False,
 ) -> int:
     """Show the cell that solves an exercise, after a pass.
 

@@ -1,13 +1,14 @@
 """What the command's output looks like: styles and a line of progress on a terminal, plain text anywhere else.
 
 Rich renders. By hand is what Rich does not do: characters that an encoding lacks are spelled in ASCII, a NO_COLOR that
-is set takes bold away, too, and a line of output is never wrapped in a pipe.
+is set takes bold away, too.
 """
 
 from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
@@ -21,9 +22,13 @@ from rich.text import Text
 
 SOLVED, WRONG, OPEN = "✓", "✗", "·"
 _MARKS = {SOLVED: "green", WRONG: "red", OPEN: "dim", "–": "dim"}
+_RESULT_STYLES = {
+    r"\A.*": "bold", r"^pass:.*": "bold green", r"^(not yet:|not checked:|TODO ).*": "bold yellow",
+    r"^  \| .*": "dim", **{f"(?<=^  ){sign}": style for sign, style in _MARKS.items()},
+}  # fmt: skip
 # For terminals whose encoding lacks the marks.
 _ASCII = {SOLVED: "+", WRONG: "x", OPEN: ".", "–": "-", "−": "-", "×": "x", "█": "#", "░": ".", "…": "...", "→": "->"}
-_PIPE_WIDTH = 1000
+_WIDEST = 1000  # of a line that is never wrapped
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
@@ -52,12 +57,11 @@ def has_styles(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def console(stream: TextIO) -> Console:
-    """Rich's console for stdout or stderr, as wide as the terminal; a pipe is as wide as any line."""
-    shown = is_terminal(stream)
+def console(stream: TextIO, width: int | None = None) -> Console:
+    """Rich's console for stdout or stderr, as wide as its terminal if no width is given."""
     return Console(
-        file=stream, force_terminal=shown, color_system="standard" if has_styles(stream) else None,
-        width=None if shown else _PIPE_WIDTH, highlight=False, markup=False, emoji=False,
+        file=stream, force_terminal=is_terminal(stream), color_system="standard" if has_styles(stream) else None,
+        width=width, highlight=False, markup=False, emoji=False,
     )  # fmt: skip
 
 
@@ -83,19 +87,9 @@ def verdict(status: str) -> str:
 
 def result(text: str) -> str:
     """The text of a check's result, `Result.text()`, in colour where there is any."""
-    first, *lines = text.splitlines()
-    painted = [paint(first, "bold")]
-    for line in lines:
-        if line[:2] == "  " and line[2:3] in _MARKS:
-            line = f"  {mark(line[2])}{line[3:]}"
-        elif line.startswith("pass:"):
-            line = paint(line, "bold green")
-        elif line.startswith(("not yet:", "not checked:", "TODO ")):
-            line = paint(line, "bold yellow")
-        elif line.startswith("  | "):
-            line = paint(line, "dim")
-        painted.append(line)
-    return "\n".join(painted)
+    for pattern, style in _RESULT_STYLES.items():
+        text = re.sub(pattern, lambda found, style=style: paint(found[0], style), text, flags=re.MULTILINE)
+    return text
 
 
 def bar(done: int, total: int, width: int = 24) -> str:
@@ -105,21 +99,14 @@ def bar(done: int, total: int, width: int = 24) -> str:
 
 
 def columns(rows: Iterable[Sequence[str]], indent: int = 0, right: Sequence[int] = ()) -> str:
-    """Rows as aligned columns, for stdout. On a narrow terminal the last column is wrapped.
-
-    Args:
-        rows: at least one, equally long; cells may be painted.
-        indent: spaces before the first column.
-        right: indices of the columns that are aligned right.
-    """
-    rows = list(rows)
-    last = len(rows[0]) - 1
+    """Rows of cells, which may be painted, as aligned columns; those whose index is in `right` are aligned right."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for index in range(last + 1):
-        table.add_column(justify="right" if index in right else "left", no_wrap=index < last)
+    rows = list(rows)
+    for index in range(len(rows[0])):
+        table.add_column(justify="right" if index in right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text.from_ansi, row))
-    out = console(sys.stdout)
+    out = console(sys.stdout, width=_WIDEST)
     with out.capture() as captured:
         out.print(Padding(table, (0, 0, 0, indent)))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

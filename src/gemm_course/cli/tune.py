@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import misplaced
+from gemm_course.cli.options import File, Names, misplaced
 
 EXAMPLES = """\
 examples:
@@ -28,24 +28,20 @@ _DTYPES = "bfloat16, float16, float8_e4m3fn, float32, tf32"
 
 def run(
     rows: Annotated[
-        list[str] | None, typer.Option(metavar="NAME...", help="beginnings of names that --list shows (default: all)")
+        Names, Option(metavar="NAME...", help="beginnings of names that --list shows (default: all)")
     ] = None,
-    ops: Annotated[
-        list[str] | None, typer.Option(metavar="OP...", help="grouped_mm, grouped_mm_k (default: both)")
-    ] = None,
-    dtypes: Annotated[list[str] | None, typer.Option(metavar="TYPE...", help=f"{_DTYPES} (default: bfloat16)")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="few buckets, to see that it works")] = False,
-    limit_seconds: Annotated[float | None, typer.Option(metavar="S", help="begin no bucket after this time")] = None,
-    repeats: Annotated[int | None, typer.Option(metavar="N", help="timed calls of each candidate (default: 9)")] = None,
-    again: Annotated[bool, typer.Option("--again", help="measure what the table has already, too")] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="the table (default: the library's, for this GPU)")
-    ] = None,
-    record: Annotated[Path | None, typer.Option(metavar="FILE", help="keep the times of all candidates here")] = None,
+    ops: Annotated[Names, Option(metavar="OP...", help="grouped_mm, grouped_mm_k (default: both)")] = None,
+    dtypes: Annotated[Names, Option(metavar="TYPE...", help=f"{_DTYPES} (default: bfloat16)")] = None,
+    quick: Annotated[bool, Option("--quick", help="few buckets, to see that it works")] = False,
+    limit_seconds: Annotated[float | None, Option(metavar="S", help="begin no bucket after this time")] = None,
+    repeats: Annotated[int | None, Option(metavar="N", help="timed calls of each candidate (default: 9)")] = None,
+    again: Annotated[bool, Option("--again", help="measure what the table has already, too")] = False,
+    out: Annotated[File, Option(metavar="FILE", help="the table (default: the library's, for this GPU)")] = None,
+    record: Annotated[File, Option(metavar="FILE", help="keep the times of all candidates here")] = None,
     commit: Annotated[
-        str | None, typer.Option(metavar="ID", help="commit of the code, where it cannot be asked of git")
+        str | None, Option(metavar="ID", help="commit of the code, where it cannot be asked of git")
     ] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="show the buckets and measure nothing")] = False,
+    only_list: Annotated[bool, Option("--list", help="show the buckets and measure nothing")] = False,
 ) -> int:
     """Measure which configuration of the packed kernels is fastest on this machine's GPU.
 
