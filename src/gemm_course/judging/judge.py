@@ -90,7 +90,7 @@ class Judge:
                 zygote = self._zygotes[mode] = Zygote(self._nursery, mode)
             return zygote
 
-    def ask(self, mode: str, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
+    def _ask(self, mode: str, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
         """Have a forked process answer a request. Where what forks has died, another is started, once."""
         why = ""
         for _ in range(2):
@@ -170,7 +170,7 @@ class Judge:
         mode = _mode(exercise)
         exercise = _limited(exercise, mode)
         request = _request(exercise, path, cases)
-        outcome = self.ask(mode, request, request["seconds"])
+        outcome = self._ask(mode, request, request["seconds"])
         result.printed = outcome.printed
         errors = [message["error"] for message in outcome.messages if message.get("error")]
         if todo := [error["text"] for error in errors if error["kind"] == "todo"]:
@@ -210,14 +210,14 @@ class Judge:
         """
         if not outcome.ready:
             return one_line(outcome)
-        problem = "" if self._gpu_works else sandbox_report.try_gpu(self.ask)
+        problem = "" if self._gpu_works else sandbox_report.try_gpu(self._ask)
         self._gpu_works = not problem
         return problem
 
     def _beside(self, mode: str, exercise: Exercise, path: Path, cases, hopeless: threading.Event, outcomes: dict):
         """What runs while the interpreter does: compiling, or the same inputs on a GPU."""
         request = _request(_limited(exercise, mode), path, () if mode == "compile" else cases)
-        outcomes[mode] = self.ask(mode, request, request["seconds"], hopeless)
+        outcomes[mode] = self._ask(mode, request, request["seconds"], hopeless)
 
 
 def _mode(exercise: Exercise) -> str:

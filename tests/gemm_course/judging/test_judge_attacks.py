@@ -436,8 +436,8 @@ class Forger:
 def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch):
     solution = submission.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
     wrong = sorted((MUTANTS / exercise.name).glob("*.py"))[0].read_text(encoding="utf-8")
-    asked, sent, forger = judge.ask, [], Forger(exercise.name)
-    monkeypatch.setattr(judge, "ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
+    asked, sent, forger = judge._ask, [], Forger(exercise.name)
+    monkeypatch.setattr(judge, "_ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
     for source in (solution, wrong):
         judge.check(exercise, source, 1, compiling=False)
 
@@ -445,7 +445,7 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
         messages = [forger.altered(message) for message in forger.rng.choice(sent).messages]
         return judging.Outcome([distrust.message(m) for m in messages if isinstance(m, dict) and "error" not in m])
 
-    monkeypatch.setattr(judge, "ask", forge)
+    monkeypatch.setattr(judge, "_ask", forge)
     for _ in range(60):
         result = judge.check(exercise, solution, 1, compiling=False)
         assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()

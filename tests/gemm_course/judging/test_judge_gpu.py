@@ -37,11 +37,11 @@ class Played(Judge):
         self.alter, self.tried, self.modes, self._gpu_works = alter, tried, [], False
         return self
 
-    def ask(self, mode, request, seconds, hopeless=None):
+    def _ask(self, mode, request, seconds, hopeless=None):
         if mode != "gpu":
             self.modes.append(mode)
-            return super().ask(mode, request, seconds, hopeless)
-        outcome = self.lender.ask("run", request, seconds, hopeless)
+            return super()._ask(mode, request, seconds, hopeless)
+        outcome = self.lender._ask("run", request, seconds, hopeless)
         self.modes.append(mode if "exercise" in request else "trial")
         alter = self.alter if "exercise" in request else self.tried
         return alter(outcome) if alter else outcome
@@ -172,7 +172,7 @@ def test_an_interpreter_that_does_not_work_is_told_where_nothing_stands_in(stage
         "program": [0],
         "loop": None,
     }
-    monkeypatch.setattr(stage, "ask", lambda *_: judging.Outcome([{"case": 0, "error": error}], ready=True))
+    monkeypatch.setattr(stage, "_ask", lambda *_: judging.Outcome([{"case": 0, "error": error}], ready=True))
     for problem, status, says in (
         ("install a newer one", "unchecked", "this cannot be checked here: install a newer one"),
         (None, "failed", text),
@@ -217,8 +217,8 @@ NO_TRACE = {
 
 def told(judge, *results):
     """Everything that is known where a check on a GPU comes out otherwise than it should."""
-    problem = sandbox_report.try_gpu(judge.ask)
-    tried = f"{problem}; {sandbox_report.find_layer(judge.ask, problem)}" if problem else "a kernel runs, confined"
+    problem = sandbox_report.try_gpu(judge._ask)
+    tried = f"{problem}; {sandbox_report.find_layer(judge._ask, problem)}" if problem else "a kernel runs, confined"
     return "\n\n".join([*(f"seed {each.seed}: {each.text()}" for each in results), f"the GPU: {tried}"])
 
 

@@ -153,7 +153,7 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
     """Not the thread that waits for the compiler, not its process, no message of theirs."""
     asked, ended = [], []
 
-    def ask(self, mode, *rest, original=Judge.ask):
+    def ask(self, mode, *rest, original=Judge._ask):
         asked.append(mode)
         if mode == "run":
             while "compile" not in asked:
@@ -163,7 +163,7 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
         ended.append(outcome)
         return outcome
 
-    monkeypatch.setattr(Judge, "ask", ask)
+    monkeypatch.setattr(Judge, "_ask", ask)
     before = children_of(os.getpid())
     found = Judge()
     pid = found._nursery._process.pid
@@ -219,13 +219,13 @@ def gpu_judge(altered_judge, monkeypatch):
 
 
 def test_an_answer_runs_where_it_would_use_a_gpu(gpu_judge, monkeypatch):
-    asked, sent = gpu_judge.ask, {}
+    asked, sent = gpu_judge._ask, {}
 
     def ask(mode, *rest):
         sent[mode] = asked(mode, *rest)
         return sent[mode]
 
-    monkeypatch.setattr(gpu_judge, "ask", ask)
+    monkeypatch.setattr(gpu_judge, "_ask", ask)
     result = gpu_judge.check(OFFSETS, RIGHT)
     assert (result.passed, result.message) == (True, ""), result.text()
     assert sent["gpu"].ready
@@ -261,10 +261,10 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
         result = found.check(OFFSETS, RIGHT)
         assert result.passed
         assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
-        problem = sandbox_report.try_gpu(found.ask)
+        problem = sandbox_report.try_gpu(found._ask)
         assert result.message.endswith(problem)
         assert "CUDA" in problem
-        assert sandbox_report.find_layer(found.ask, problem) == "it does not run without its confinement either"
+        assert sandbox_report.find_layer(found._ask, problem) == "it does not run without its confinement either"
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_what_is_in_a_gpus_way_is_named(gpu_judge, step, says):
 
     def ask(mode, request, seconds):
         Path(request["path"]).write_text(step, encoding="utf-8")
-        return gpu_judge.ask(mode, request, seconds)
+        return gpu_judge._ask(mode, request, seconds)
 
     problem = sandbox_report.try_gpu(ask)
     assert bool(problem) == bool(says)
