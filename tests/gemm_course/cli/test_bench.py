@@ -33,7 +33,7 @@ def test_list_names_rows_and_providers(capsys):
         (["--providers", "nothing"], "got 'nothing'"),
         (["--repeats", "1"], "at least 2"),
         (["--json", "/no/such/folder/x.json"], "folder that exists"),
-        (["--passes", "dC"], "invalid choice: 'dC'"),
+        (["--passes", "dC"], "--passes must be among forward, called, dA, dB, got 'dC'"),
     ],
 )
 def test_wrong_usage_is_seen_before_measuring(options, message, capsys):
