@@ -79,15 +79,12 @@ RECORDS = {
 DEPENDS_ON = {name: part.depends_on for name, part in RECORDS.items()} | {"tuning": tune.DEPENDS_ON}
 
 
-def stale() -> dict[str, str]:
-    """Name of each stale record → its commit, and the files that have changed since, if git can say."""
-    found = {}
-    for name in record.stale():
-        measured = record.load(name)
-        changed = record.changed_files(measured, DEPENDS_ON[name])
-        files = "files unknown: git does not have the commit" if changed is None else ", ".join(changed)
-        found[name] = f"measured at {measured['provenance']['commit'][:12]}; changed since: {files or 'nothing'}"
-    return found
+def why_stale(name: str) -> str:
+    """Commit of a stale record, and the files that have changed since, if git can say."""
+    measured = record.load(name)
+    changed = record.changed_files(measured, DEPENDS_ON[name])
+    files = "files unknown: git does not have the commit" if changed is None else ", ".join(changed)
+    return f"measured at {measured['provenance']['commit'][:12]}; changed since: {files or 'nothing'}"
 
 
 def main() -> None:
@@ -99,7 +96,7 @@ def main() -> None:
     parser.add_argument("--stale", action="store_true", help="list records that are older than their code, and stop")
     arguments = parser.parse_args()
     if arguments.stale:
-        print(*(f"{name}: {why}" for name, why in stale().items()), sep="\n")
+        print(*(f"{name}: {why_stale(name)}" for name in record.stale()), sep="\n")
         return
     if unknown := [name for name in arguments.names if name not in RECORDS]:
         parser.error(f"no record {', '.join(unknown)}; there are: {', '.join(RECORDS)}")

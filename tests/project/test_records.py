@@ -32,9 +32,11 @@ def test_a_record_has_machine_versions_date_and_commit(name):
 
 
 def test_a_record_is_not_older_than_its_code(name):
-    about = record.load(name)["provenance"]
-    assert name not in record.stale(), f"measure {name} again: {run.stale()[name]}"
-    assert about["depends_on"] == list(run.DEPENDS_ON[name]), f"measure {name} again: it depends on other files now"
+    measured = record.load(name)
+    assert not record.is_stale(measured), f"measure {name} again: {run.why_stale(name)}"
+    assert measured["provenance"]["depends_on"] == list(run.DEPENDS_ON[name]), (
+        f"measure {name} again: it depends on other files now"
+    )
 
 
 def imported(path):
@@ -98,7 +100,7 @@ def test_stale_records_are_listed_with_commit_and_changed_files(monkeypatch, tmp
     listed = "traffic: measured at 111111111111; changed since: course_kernels/kernels/tma.py\n"
     assert capsys.readouterr().out == listed
     monkeypatch.setattr(record, "changed_files", lambda measured, patterns: None)
-    assert run.stale()["traffic"].endswith("changed since: files unknown: git does not have the commit")
+    assert run.why_stale("traffic").endswith("changed since: files unknown: git does not have the commit")
 
 
 @pytest.mark.parametrize(
