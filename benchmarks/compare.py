@@ -41,7 +41,8 @@ print(json.dumps([dataclasses.asdict(row) for row in select(sys.argv[1:] or None
 
 def environment(src: Path) -> dict[str, str]:
     """The environment in which Python imports the package of a folder `src`."""
-    return {**os.environ, "PYTHONPATH": str(src.resolve())}
+    path = os.pathsep.join(filter(None, [str(src.resolve()), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 class Version:
@@ -153,6 +154,9 @@ def main() -> None:
     )  # fmt: skip
     rows = json.loads(listed.stdout.splitlines()[-1])
     old, new = versions = [Version(src, arguments.backend) for src in (arguments.old, arguments.new)]
+    for version in versions:
+        if not Path(version.ask("imported_from")).is_relative_to(version.src.resolve()):
+            raise RuntimeError(f"{version.name} is not what its worker imports: {version.ask('imported_from')}")
     machine = new.ask("machine")
     print(f"{machine['gpu'] or 'No GPU: these times mean nothing'}, torch {machine['torch']}", flush=True)
     about = {
@@ -186,6 +190,10 @@ class Worker:
         self.function: Callable[[], object] | None = None
         self.kept: tuple | None = None
         self.calls: dict[str, Callable[[], object]] = {}
+
+    def imported_from(self) -> str:
+        """The file of the library that this process imports."""
+        return str(Path(self.kernels.__file__).resolve())
 
     def machine(self) -> dict:
         """Machine and versions."""
