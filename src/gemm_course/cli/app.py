@@ -1,38 +1,37 @@
 """The `course` command: one table of subcommands, each loaded when it is asked for.
 
-A subcommand is a module that offers `add_arguments(parser)`, which adds its options and may set the parser's
-description, and `run(arguments) -> int`, which returns the exit code; with `EXAMPLES`, a text, its help ends in them.
-To add one, add its line to `SUBCOMMANDS`.
+A subcommand is a module with a function `run`. Typer reads the options from its signature; its docstring is the
+description; it returns the exit code. The text `EXAMPLES` ends the help; options named in `MANY` take several values,
+as in `--rows a b`. To add a subcommand, add its line to `SUBCOMMANDS`.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
+import functools
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import typer
+from typer.core import TyperCommand
+
 from gemm_course.cli import terminal
+from gemm_course.cli.exit_codes import CANNOT, FAILED, INTERRUPTED, OK, USAGE, Stop
 
-# What scripts can rely on, whatever the subcommand; each says in its own help what FAILED means for it.
-OK, FAILED, USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
-
+__all__ = ["CANNOT", "FAILED", "INTERRUPTED", "OK", "SUBCOMMANDS", "USAGE", "main"]
 
 LEARN, TEACH, MEASURE = "to learn", "to teach", "to measure"
 
 
 class Subcommand(NamedTuple):
-    """One line of the table."""
+    """One line of the overview: a module, what it does, and the heading that it is under."""
 
     module: str
-    """Loaded when the subcommand is asked for."""
     help: str
-    """One line for the overview."""
     purpose: str = LEARN
-    """Heading in the overview."""
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
@@ -65,82 +64,19 @@ exit codes: 0 done; 1 the answer is no (the subcommand's help says what that mea
 """
 
 
-def overview() -> str:
-    """The command's help.
-
-    Returns:
-        Usage, every subcommand with its line, examples, exit codes.
-    """
-    width = max(map(len, SUBCOMMANDS)) + 3
-    lines = [
-        "usage: course SUBCOMMAND [options]",
-        "",
-        "Learn how grouped GEMM kernels work, and use the ones built here.",
-    ]
-    for purpose in (LEARN, TEACH, MEASURE):
-        rows = {name: each.help for name, each in SUBCOMMANDS.items() if each.purpose == purpose}
-        lines += ["", f"{purpose}:", *(f"  {name:<{width}}{text}" for name, text in rows.items())]
-    return "\n".join([*lines, "", EXAMPLES.rstrip()])
-
-
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, SUBCOMMANDS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
-    return f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does."
-
-
-def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
-    """The parser of a subcommand, and its module.
-
-    Args:
-        name: in `SUBCOMMANDS`.
-
-    Returns:
-        An argparse parser that calls itself `course NAME`, and the module that it was filled by.
-    """
-    module = importlib.import_module(SUBCOMMANDS[name].module)
-    parser = argparse.ArgumentParser(
-        prog=f"course {name}",
-        description=SUBCOMMANDS[name].help,
-        epilog=getattr(module, "EXAMPLES", None),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.add_arguments(parser)
-    return parser, module
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand.
 
     Args:
-        arguments: of the command line; None takes the process's own.
+        argv: arguments of the command line; None takes the process's own.
 
     Returns:
         The exit code, one of those that `course --help` lists.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if argv is None else argv)
     terminal.prepare()
-    if len(arguments) > 1 and arguments[0] == "help":
-        arguments = [arguments[1], "--help"]
     try:
-        if not arguments or arguments[0] in ("-h", "--help", "help"):
-            print(overview(), flush=True)
-            return OK
-        if arguments[0] == "--version":
-            import course_kernels
-
-            print(f"course {course_kernels.__version__}", flush=True)
-            return OK
-        name, *rest = arguments
-        if name not in SUBCOMMANDS:
-            print(_unknown(name), file=sys.stderr)
-            return USAGE
-        parser, module = parser_of(name)
-        try:
-            options = parser.parse_args(rest)
-        except SystemExit as leave:  # argparse has said what is wrong, or shown the help
-            return OK if leave.code is None else int(leave.code)
-        code = module.run(options)
+        code = _dispatch(argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader (head, less) has seen enough
@@ -150,6 +86,90 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ncourse: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _dispatch(argv: list[str]) -> int:
+    if len(argv) > 1 and argv[0] == "help":
+        argv = [argv[1], "--help"]
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview())
+        return OK
+    name, *arguments = argv
+    if name == "--version":
+        import course_kernels
+
+        print(f"course {course_kernels.__version__}")
+        return OK
+    if name not in SUBCOMMANDS:
+        near = difflib.get_close_matches(name, SUBCOMMANDS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(SUBCOMMANDS)}"
+        print(f"course: no subcommand {name!r}; {hint}\ncourse --help shows what each does.", file=sys.stderr)
+        return USAGE
+    try:
+        parsed = _parse(name, arguments)
+        return parsed() if callable(parsed) else parsed
+    except typer.TyperException as error:
+        print(f"course {name}: {error.format_message()}\ncourse {name} --help shows the options.", file=sys.stderr)
+        return error.exit_code
+    except Stop as stop:
+        print(f"course {name}: {stop}", file=sys.stderr)
+        return stop.code
+
+
+def overview() -> str:
+    """The command's help: usage, every subcommand with its line, examples, exit codes."""
+    width = max(map(len, SUBCOMMANDS)) + 3
+    lines = [
+        "Usage: course SUBCOMMAND [OPTIONS]",
+        "",
+        "Learn how grouped GEMM kernels work, and use the ones built here.",
+    ]
+    for purpose in (LEARN, TEACH, MEASURE):
+        rows = {name: each.help for name, each in SUBCOMMANDS.items() if each.purpose == purpose}
+        lines += ["", terminal.paint(f"{purpose}:", "bold")]
+        lines += [f"  {terminal.paint(f'{name:<{width}}', 'cyan')}{text}" for name, text in rows.items()]
+    return "\n".join([*lines, "", EXAMPLES.rstrip()])
+
+
+class _Command(TyperCommand):
+    """A command whose plain help keeps the lines of its examples as they are written."""
+
+    def format_epilog(self, ctx, formatter) -> None:
+        if self.epilog:
+            formatter.write(f"\n{self.epilog}")
+
+
+def _parse(name: str, arguments: list[str]) -> Callable[[], int] | int:
+    """The call that a command line means; or an exit code, where Typer has shown the help.
+
+    The call is made after Typer has returned: Typer would handle a closed pipe and Ctrl-C in its own way.
+    """
+    module = importlib.import_module(SUBCOMMANDS[name].module)
+
+    @functools.wraps(module.run)
+    def bind(**options) -> Callable[[], int]:
+        return functools.partial(module.run, **options)
+
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich" if terminal.has_styles(sys.stdout) else None)
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    app.command(cls=_Command, epilog=getattr(module, "EXAMPLES", None), context_settings=settings)(bind)
+    try:
+        command = typer.main.get_command(app)
+        return command(_spread(arguments, getattr(module, "MANY", ())), f"course {name}", standalone_mode=False)
+    except SystemExit:  # Typer's answer to a closed pipe
+        raise BrokenPipeError from None
+
+
+def _spread(arguments: list[str], many: Sequence[str]) -> list[str]:
+    """`--rows a b` in the form that Typer takes, `--rows a --rows b`, for options that take several values."""
+    spread, option = [], ""
+    for before, each in zip(["", *arguments], arguments):
+        if each.startswith("-"):
+            option = each if each in many else ""
+        elif option and before != option:
+            spread.append(option)
+        spread.append(each)
+    return spread
 
 
 if __name__ == "__main__":

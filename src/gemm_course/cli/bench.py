@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from course_kernels.bench.rows import PASSES, Row
+from gemm_course.cli import terminal
+from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
+from gemm_course.cli.options import File, Names, misplaced
 
 EXAMPLES = """\
 examples:
@@ -19,46 +24,85 @@ examples:
 
 exit codes: 0 measured; 1 a result of grouped_mm was wrong or failed; 2 wrong usage; 3 no GPU to measure on
 """
-
-OK, FAILED, USAGE, CANNOT = 0, 1, 2, 3
+MANY = ("--rows", "--providers", "--passes")
 _TITLES = {"forward": "forward", "called": "as called", "dA": "dA", "dB": "dB"}
 _COLUMN = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = "Time grouped_mm against its peers on this machine's GPU; results are verified first."
-    parser.add_argument("--rows", nargs="+", metavar="ROW", help="names, or beginnings of names (default: all)")
-    parser.add_argument("--providers", nargs="+", metavar="NAME", help="who is measured (default: all)")
-    parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES), metavar="PASS",
-                        help=f"of {', '.join(PASSES)} (default: all)")  # fmt: skip
-    parser.add_argument("--repeats", type=int, default=None, metavar="N", help="timed calls of each (default: 40)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record, with machine and versions")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw every provider against the ceiling")
-    parser.add_argument("--roofline", type=Path, metavar="FILE", help="draw every row under this GPU's roofline")
-    parser.add_argument("--list", action="store_true", help="show rows and providers and measure nothing")
+def run(
+    rows: Annotated[Names, Option(metavar="ROW...", help="names, or beginnings of names (default: all)")] = None,
+    providers: Annotated[Names, Option(metavar="NAME...", help="providers to measure (default: all)")] = None,
+    passes: Annotated[Names, Option(metavar="PASS...", help=f"of {', '.join(PASSES)} (default: all)")] = None,
+    repeats: Annotated[int | None, Option(metavar="N", help="timed calls of each (default: 40)")] = None,
+    json: Annotated[File, Option(metavar="FILE", help="write the record, with machine and versions")] = None,
+    plot: Annotated[File, Option(metavar="FILE", help="draw every provider against the ceiling")] = None,
+    roofline: Annotated[File, Option(metavar="FILE", help="draw every row under this GPU's roofline")] = None,
+    only_list: Annotated[bool, Option("--list", help="show rows and providers and measure nothing")] = False,
+) -> int:
+    """Time grouped_mm against its peers on this machine's GPU; results are verified first."""
+    import torch
+
+    from course_kernels.bench import grouped, record
+    from course_kernels.bench import providers as known_providers
+    from course_kernels.bench import rows as known_rows
+
+    try:
+        chosen_rows, chosen = known_rows.select(rows), known_providers.select(providers)
+    except ValueError as error:
+        raise Stop(USAGE, error) from None
+    if only_list:
+        print(listing(chosen_rows, chosen))
+        if not torch.cuda.is_available():
+            print("\nThere is no GPU that torch can use, so nothing can be measured here.")
+        return OK
+    if (plot or roofline) and importlib.util.find_spec("matplotlib") is None:
+        what = "--plot and --roofline draw with matplotlib, which is not installed: pip install matplotlib"
+        raise Stop(USAGE, what)
+    if problem := misplaced(json=json, plot=plot, roofline=roofline):
+        raise Stop(USAGE, problem)
+    if wrong := next((each for each in passes or () if each not in PASSES), None):
+        raise Stop(USAGE, f"--passes must be among {', '.join(PASSES)}, got {wrong!r}")
+    if repeats is not None and repeats < 2:
+        raise Stop(USAGE, f"--repeats must be at least 2, got {repeats}")
+    if not torch.cuda.is_available():
+        raise Stop(CANNOT, "times are measured on an NVIDIA GPU, and torch sees none here.\ncourse bench --list shows "
+                   "what would be measured; benchmarks/results/ holds what was, on an H200.")  # fmt: skip
+    reasons = {provider.name: provider.unavailable() for provider in chosen}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"{name} is left out: {reason}")
+    present = [name for name, reason in reasons.items() if reason is None]
+    if not present:
+        raise Stop(CANNOT, "none of these providers is installed here")
+    many = "s" * (len(chosen_rows) != 1)
+    print(f"measuring {len(chosen_rows)} row{many} by {', '.join(present)}; kernels are compiled first", flush=True)
+    roles = {provider.name: provider.role for provider in chosen}
+    results = grouped.measure(
+        chosen_rows, chosen, passes=passes or PASSES, repeats=repeats or grouped.REPEATS,
+        tell=lambda row, entry: print("\n" + table(row, entry, roles), flush=True),
+    )  # fmt: skip
+    print("\n" + closing(results))
+    if json:
+        record.write(json, results)
+        print(f"wrote {json}")
+    _write_figures(results, plot, roofline)
+    if wrong := failures_of_ours(results):
+        raise Stop(FAILED, "\n  ".join(["not measured, because wrong or failed:", *wrong]))
+    return OK
 
 
 def listing(rows: Sequence[Row], providers: Sequence) -> str:
-    """Rows and providers as text.
-
-    Args:
-        rows: to show.
-        providers: to show, each with what keeps it from running here.
-
-    Returns:
-        Lines of text.
-    """
-    lines = ["Rows (B is (G, N, K) transposed, bfloat16)"]
-    for row in rows:
-        work = f"{row.flops / 1e9:7.0f} GFLOP  {row.bytes_moved() / 1e9:6.2f} GB  {row.kind}-bound"
-        lines.append(f"  {row.name:<16}{row.title:<44}{work}")
-    lines += ["", "Providers"]
-    for provider in providers:
-        reason = provider.unavailable()
-        about = f"{provider.role:<9}" + (f"left out: {reason}" if reason else "installed")
-        lines.append(f"  {provider.name:<12}{provider.label:<36}{about}")
-    return "\n".join(lines)
+    """Rows, and providers with what keeps each from running here, as lines of text."""
+    work = [
+        (row.name, row.title, f"{row.flops / 1e9:.0f} GFLOP", f"{row.bytes_moved() / 1e9:.2f} GB", f"{row.kind}-bound")
+        for row in rows
+    ]
+    about = [
+        (each.name, each.label, each.role, f"left out: {reason}" if (reason := each.unavailable()) else "installed")
+        for each in providers
+    ]
+    lines = ["Rows (B is (G, N, K) transposed, bfloat16)", terminal.columns(work, indent=2, right=(2, 3))]
+    return "\n".join([*lines, "", "Providers", terminal.columns(about, indent=2)])
 
 
 def table(row: Row, entry: Mapping, roles: Mapping[str, str]) -> str:
@@ -68,9 +112,6 @@ def table(row: Row, entry: Mapping, roles: Mapping[str, str]) -> str:
         row: that was measured.
         entry: of `grouped.measure`.
         roles: name of a provider → its role, in the order of the columns. A ceiling does other work and is not marked.
-
-    Returns:
-        Lines of text.
     """
     shown = [name for name in roles if any(name in rate for rate in entry["rate"].values())]
     lines = [f"{row.name}: {row.title} ({row.unit}; * the fastest)"]
@@ -90,14 +131,7 @@ def table(row: Row, entry: Mapping, roles: Mapping[str, str]) -> str:
 
 
 def closing(results: Mapping) -> str:
-    """The geometric means as text.
-
-    Args:
-        results: of `grouped.measure`.
-
-    Returns:
-        Lines of text.
-    """
+    """The copy bandwidth and the geometric means of the results of `grouped.measure`, as text."""
     lines = [f"A copy within the device's memory moves {results['copy_tb_s']:.2f} TB/s."]
     for mine, by_pass in results["speedups"].items():
         lines.append(f"{mine}, times faster (geometric mean over rows; in brackets the worst row):")
@@ -108,14 +142,7 @@ def closing(results: Mapping) -> str:
 
 
 def failures_of_ours(results: Mapping) -> list[str]:
-    """What of ours is wrong or did not run.
-
-    Args:
-        results: of `grouped.measure`.
-
-    Returns:
-        A line for each failure; none is the good case.
-    """
+    """A line for each result of `grouped.measure` in which a backend of ours was wrong or did not run."""
     ours = [name for name, each in results["providers"].items() if each["role"] == "ours"]
     return [
         f"{row}, {name}, {step}: {reason}"
@@ -128,88 +155,9 @@ def failures_of_ours(results: Mapping) -> list[str]:
 def _write_figures(results: Mapping, plot: Path | None, roofline: Path | None) -> None:
     if plot is None and roofline is None:
         return
-    from gemm_course.figures import roofline as rates
+    from gemm_course.figures import roofline as rates  # matplotlib is optional
 
     for path, draw in ((plot, rates.against_peers), (roofline, rates.roofline)):
         if path is not None:
             draw(results).savefig(path, dpi=150)
             print(f"wrote {path}")
-
-
-def _problem(arguments: argparse.Namespace) -> str | None:
-    """What would only be noticed after minutes of measuring."""
-    if arguments.plot or arguments.roofline:
-        import importlib.util
-
-        if importlib.util.find_spec("matplotlib") is None:
-            return "--plot and --roofline draw with matplotlib, which is not installed: pip install matplotlib"
-    for option in ("json", "plot", "roofline"):
-        path = getattr(arguments, option)
-        if path is not None and not path.absolute().parent.is_dir():
-            return f"--{option} must name a file in a folder that exists, got {path}"
-    if arguments.repeats is not None and arguments.repeats < 2:
-        return f"--repeats must be at least 2, got {arguments.repeats}"
-    return None
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, or list.
-
-    Args:
-        arguments: of `add_arguments`.
-
-    Returns:
-        The exit code.
-    """
-    import torch
-
-    from course_kernels.bench import providers as known
-    from course_kernels.bench import rows as table_of_rows
-
-    try:
-        rows = table_of_rows.select(arguments.rows)
-        providers = known.select(arguments.providers)
-    except ValueError as error:
-        print(f"course bench: {error}", file=sys.stderr)
-        return USAGE
-    if arguments.list:
-        print(listing(rows, providers))
-        if not torch.cuda.is_available():
-            print("\nThere is no GPU that torch can use, so nothing can be measured here.")
-        return OK
-    if problem := _problem(arguments):
-        print(f"course bench: {problem}", file=sys.stderr)
-        return USAGE
-    if not torch.cuda.is_available():
-        print(
-            "course bench: times are measured on an NVIDIA GPU, and torch sees none here.\n"
-            "course bench --list shows what would be measured; benchmarks/results/ holds what was, on an H200.",
-            file=sys.stderr,
-        )
-        return CANNOT
-    from course_kernels.bench import grouped, record
-
-    reasons = {provider.name: provider.unavailable() for provider in providers}
-    for name, reason in reasons.items():
-        if reason:
-            print(f"{name} is left out: {reason}")
-    present = [name for name, reason in reasons.items() if reason is None]
-    if not present:
-        print("course bench: none of these providers is installed here", file=sys.stderr)
-        return CANNOT
-    print(f"measuring {len(rows)} row{'s' * (len(rows) != 1)} by {', '.join(present)}; kernels are compiled first",
-          flush=True)  # fmt: skip
-    roles = {provider.name: provider.role for provider in providers}
-    results = grouped.measure(
-        rows, providers, passes=arguments.passes, repeats=arguments.repeats or grouped.REPEATS,
-        tell=lambda row, entry: print("\n" + table(row, entry, roles), flush=True),
-    )  # fmt: skip
-    print("\n" + closing(results))
-    if arguments.json:
-        record.write(arguments.json, results)
-        print(f"wrote {arguments.json}")
-    _write_figures(results, arguments.plot, arguments.roofline)
-    if wrong := failures_of_ours(results):
-        print("course bench: not measured, because wrong or failed:", *wrong, sep="\n  ", file=sys.stderr)
-        return FAILED
-    return OK

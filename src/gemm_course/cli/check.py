@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
 
 from gemm_course.cli import terminal
+from gemm_course.cli.exercise_argument import find
+from gemm_course.cli.exit_codes import CANNOT, USAGE, Stop
+from gemm_course.cli.options import Json
+from gemm_course.cli.watch import watch as watch_notebooks
 from gemm_course.exercises import manifest, progress
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.judging.results import FAILED, TODO, UNCHECKED, Result, exit_code
-from gemm_course.notebook_files import cells as submission
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook_files import cells, locations
+
+if TYPE_CHECKING:
+    from gemm_course.judging.judge import Judge
 
 EXAMPLES = """\
 examples:
@@ -31,94 +39,83 @@ MISSING = "missing"  # no answer: no notebook, or none that can be read
 _DOCTOR = "course doctor   says what this machine lacks"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = "Check the answers in the exercises' notebooks, as they were last saved."
-    parser.add_argument("exercise", metavar="NN", nargs="?", help="number, name or notebook of an exercise")
-    parser.add_argument("--all", action="store_true", help="every exercise, a line for each")
-    parser.add_argument("--watch", action="store_true", help="check again each time that a notebook is saved")
-    parser.add_argument("--seed", type=int, help="draw the same inputs again")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Check, print, and keep what was reached."""
-    if wrong := _misused(arguments):
-        print(f"course check: {wrong}", file=sys.stderr)
-        return 2
-    named = arguments.exercise or ""
-    try:
-        found = manifest.find(named) if named else manifest.exercises()
-    except ValueError as error:
-        print(f"course: {error}", file=sys.stderr)
-        return 2
-    if places.folder() is None and not Path(named).is_file():
-        print(f"course check: {places.missing(found[0])}", file=sys.stderr)
-        return 3
-    notebooks = [(exercise, places.notebook(exercise, named)) for exercise in found]
-    from gemm_course.judging.judge import Judge
+def run(
+    exercise: Annotated[str | None, Argument(metavar="NN", help="number, name or notebook of an exercise")] = None,
+    every: Annotated[bool, Option("--all", help="every exercise, a line for each")] = False,
+    watch: Annotated[bool, Option("--watch", help="check again each time that a notebook is saved")] = False,
+    seed: Annotated[int | None, Option(help="draw the same inputs again", metavar="N")] = None,
+    as_json: Json = False,
+) -> int:
+    """Check the answers in the exercises' notebooks, as they were last saved."""
+    named = exercise or ""
+    if wrong := _misuse(named, every, watch, as_json):
+        raise Stop(USAGE, wrong)
+    found = find(named) if named else manifest.exercises()
+    if locations.folder() is None and not Path(named).is_file():
+        raise Stop(CANNOT, locations.missing(found[0]))
+    notebooks = [(each, locations.notebook(each, named)) for each in found]
+    from gemm_course.judging.judge import Judge  # slow: wrong usage is answered before
 
     with Judge() as judge, terminal.Status() as status:
-        checker = _Checker(judge, status, arguments)
-        if arguments.watch:
-            from gemm_course.cli.watch import watch
-
-            return watch(notebooks, checker.told, now=bool(named))
-        rows = checker.lines(notebooks) if arguments.all else [checker.told(*each) for each in notebooks]
-    if arguments.json:
+        checker = _Checker(judge, status, seed, watch, quiet=as_json)
+        if watch:
+            return watch_notebooks(notebooks, checker.check_verbose, now=bool(named))
+        results = checker.check_all(notebooks) if every else [checker.check_verbose(*each) for each in notebooks]
+    if as_json:
         print(json.dumps(checker.rows, indent=1))
-    return exit_code(rows)
+    return exit_code(results)
 
 
-def _misused(arguments: argparse.Namespace) -> str:
+def _misuse(named: str, every: bool, watch: bool, as_json: bool) -> str:
     """What is wrong with a combination of options."""
-    if arguments.watch and (arguments.all or arguments.json):
+    if watch and (every or as_json):
         return "--watch goes with one exercise or with none, not with --all or --json"
-    if arguments.exercise and arguments.all:
+    if named and every:
         return "name one exercise, or say --all"
-    if not (arguments.exercise or arguments.all or arguments.watch):
+    if not (named or every or watch):
         left = progress.unsolved(manifest.exercises(), progress.load())
         return "name an exercise, or say --all" + (f"; the first unsolved is {left[0].id}" if left else "")
     return ""
 
 
+@dataclass
 class _Checker:
-    """Checks notebooks and tells what it found."""
+    """Checks notebooks and prints what it finds, unless it is quiet; `rows` collects the same for a script."""
 
-    def __init__(self, judge, status: terminal.Status, arguments: argparse.Namespace):
-        self.judge, self.status, self.arguments = judge, status, arguments
-        self.rows: list[dict] = []
+    judge: Judge
+    status: terminal.Status
+    seed: int | None
+    watching: bool
+    quiet: bool
+    rows: list[dict] = field(default_factory=list)
 
-    def told(self, exercise: Exercise, path: Path) -> Result | None:
-        """Check a notebook, print all of it and what to do next."""
+    def check_verbose(self, exercise: Exercise, path: Path) -> Result | None:
+        """Check a notebook, print all of the result and what to do next."""
         self.status.show(f"checking {exercise.id} · {exercise.title} …")
         result, problem = self._check(exercise, path)
-        if self.arguments.json:
-            return result
-        if result is None:
+        if not self.quiet and result is None:
             print(f"{terminal.paint(f'Exercise {exercise.id} · {exercise.title}', 'bold')}\n{problem}", flush=True)
-        else:
-            print(f"{terminal.result(result.text())}\n\n{self._next(exercise, path, result)}", flush=True)
+        elif not self.quiet:
+            print(f"{terminal.result(result.text())}\n\n{self._next_step(exercise, path, result)}", flush=True)
         return result
 
-    def lines(self, notebooks: list[tuple[Exercise, Path]]) -> list[Result | None]:
+    def check_all(self, notebooks: list[tuple[Exercise, Path]]) -> list[Result | None]:
         """Check notebooks, print a line for each and a total."""
-        results, total = [], sum(exercise.points for exercise, _ in notebooks)
+        results = []
         for number, (exercise, path) in enumerate(notebooks):
             bar = terminal.bar(number, len(notebooks))
             self.status.show(f"{bar} {number + 1} of {len(notebooks)}: {exercise.id} · {exercise.title}")
             result, problem = self._check(exercise, path)
             results.append(result)
-            if not self.arguments.json:
+            if not self.quiet:
                 print(_line(exercise, result, problem), flush=True)
-        if not self.arguments.json:
-            solved = sum(result is not None and result.passed for result in results)
-            points = sum(result.points for result in results if result is not None)
-            print(f"\n{solved} of {len(notebooks)} pass, {points} of {total} points", flush=True)
-            wrong = [result.exercise for result in results if result is not None and result.status == FAILED]
-            if wrong:
+        if not self.quiet:
+            checked = [result for result in results if result is not None]
+            points, total = sum(each.points for each in checked), sum(exercise.points for exercise, _ in notebooks)
+            print(f"\n{sum(each.passed for each in checked)} of {len(notebooks)} pass, {points} of {total} points")
+            if wrong := [each.exercise for each in checked if each.status == FAILED]:
                 print(f"course check {wrong[0]}   says what is wrong and where")
-            if any(result is not None and result.status == UNCHECKED for result in results):
+            if any(each.status == UNCHECKED for each in checked):
                 print(_DOCTOR)
         return results
 
@@ -126,43 +123,43 @@ class _Checker:
         """The result; None where there is no answer to check, and why."""
         try:
             if not path.exists():
-                raise ValueError(places.missing(exercise))
-            result = self.judge.check(exercise, submission.of_notebook(path, exercise.function), self.arguments.seed)
+                raise ValueError(locations.missing(exercise))
+            result = self.judge.check(exercise, cells.of_notebook(path, exercise.function), self.seed)
         except ValueError as error:
-            self.status.clear()
             nothing = Result(exercise.id, exercise.title, MISSING, message=str(error), max_points=exercise.points)
             self.rows.append(_row(nothing, path))
             return None, str(error)
-        self.status.clear()
+        finally:
+            self.status.clear()
         if result.status not in (TODO, UNCHECKED):
             progress.note_result(exercise.id, result.points, result.passed)
         self.rows.append(_row(result, path))
         return result, ""
 
-    def _next(self, exercise: Exercise, path: Path, result: Result) -> str:
+    def _next_step(self, exercise: Exercise, path: Path, result: Result) -> str:
         kept = progress.load()
         if result.passed:
             left = progress.unsolved(manifest.exercises(), kept)
             if not left:
                 return "all exercises are solved"
-            there = places.notebook(left[0])
-            where = places.shown(there) if there.exists() else f"`course reset {left[0].id}` puts its notebook here"
-            return f"next: {left[0].id} · {left[0].title}: {where}"
+            there = locations.notebook(left[0])
+            shown = locations.shown(there) if there.exists() else f"`course reset {left[0].id}` puts its notebook here"
+            return f"next: {left[0].id} · {left[0].title}: {shown}"
         if result.status == UNCHECKED:
             return f"next: have this machine repaired, and check again\n  {_DOCTOR}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
         verb = "write" if result.status == TODO else "repair"
-        said = f"next: {verb} {exercise.function} in {places.shown(path)}, save it (Ctrl-S), and check again"
+        first = f"next: {verb} {exercise.function} in {locations.shown(path)}, save it (Ctrl-S), and check again"
         left = f"{count - given} of {count} hints left" if given < count else "the last hint again"
         rows = [(f"course hint {exercise.id}", left)]
-        if not self.arguments.watch:
+        if not self.watching:
             rows.append((f"course check {exercise.id} --watch", "checks at each save"))
         if result.status != TODO:
             rows.append((f"course check {exercise.id} --seed {result.seed}", "the same inputs again"))
         if result.panels:
             rows.append(("the check at the notebook's end", "draws what is wrong"))
         width = max(len(what) for what, _ in rows)
-        return "\n".join([said, *(f"  {what:<{width}}   {why}" for what, why in rows)])
+        return "\n".join([first, *(f"  {what:<{width}}   {why}" for what, why in rows)])
 
 
 def _row(result: Result, path: Path) -> dict:
@@ -177,11 +174,11 @@ def _row(result: Result, path: Path) -> dict:
 def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
     """One line on an exercise, and one on what is wrong first."""
     if result is None or result.status == TODO:
-        said = problem or "not begun"
-        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {said}"
+        reason = problem or "not begun"
+        return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"
     sign = terminal.verdict(result.status)
     line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"
     if result.passed:
         return line
-    said = result.message or next(each.message for each in result.properties if each.message)
-    return f"{line}\n        {said.splitlines()[0]}"
+    reason = result.message or next(each.message for each in result.properties if each.message)
+    return f"{line}\n        {reason.splitlines()[0]}"

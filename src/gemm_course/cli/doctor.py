@@ -1,185 +1,196 @@
-"""Says what this machine has, and what of the course runs on it and how: ``python -m gemm_course.cli.doctor``.
+"""`course doctor`: what this machine has, and what of the course runs on it and how.
 
-``machine.examine`` collects the facts, ``problems`` judges them, ``report`` tells them: so any machine can be judged on
-any other. ``--json`` prints everything for a program, ``--quick`` leaves out the two trials (a kernel run, a kernel
-compiled). In a checkout of the course the exit code is 0 where the course can run, else 1; where the library alone is
-installed, the library decides.
+`examine` collects the facts, `problems` judges them, `report` writes the page. So any machine can be judged anywhere.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import os
 import sys
 import textwrap
+from typing import Annotated
+
+from typer import Option
 
 from course_kernels import runtime
-from gemm_course.cli.machine import CUTLASS, FOR_TESTS, NEEDED, Gpu, Machine, Trial, examine
+from gemm_course.cli import app, machine, terminal
+from gemm_course.cli.exit_codes import FAILED, OK
+from gemm_course.cli.machine import CUTLASS, FOR_TESTS, NEEDED, Machine, Trial
+from gemm_course.judging import isolation_report
 
+EXAMPLES = """\
+examples:
+  course doctor            the page; a kernel is run, and one compiled, to prove it
+  course doctor --quick    runs and compiles nothing
+  course doctor --json     everything, for a program
+
+exit codes: 0 the course can run (where the library alone is installed: the library); 1 it cannot; 2 wrong usage
+"""
 OLDEST_PYTHON = (3, 10)
 _WIDTH = 100
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Something to know about a machine.
+def run(
+    as_json: Annotated[bool, Option("--json", help="facts, plan and problems as JSON")] = False,
+    quick: Annotated[bool, Option("--quick", help="run and compile nothing")] = False,
+) -> int:
+    """What this machine has, and what of the course runs how."""
+    facts = examine(trials=not quick)
+    found = problems(facts)
+    stopped = any(problem.stops for problem in found)
+    if as_json:
+        library = all(problem.notebooks_only for problem in found if problem.stops)
+        result = {"ok": not stopped, "library": library, "machine": dataclasses.asdict(facts)}
+        result |= {"plan": dict(plan(facts)), "problems": [dataclasses.asdict(problem) for problem in found]}
+        print(json.dumps(result, indent=1))
+    else:
+        print(report(facts, color=terminal.has_styles(sys.stdout)))
+    return FAILED if stopped else OK
 
-    Attributes:
-        stops: whether the course, or the library installed alone, cannot run until it is repaired.
-        what: what is the case.
-        remedy: what to do.
-        notebooks_only: whether the library runs all the same.
-    """
 
-    stops: bool
-    what: str
-    remedy: str
-    notebooks_only: bool = False
-
-
-def problems(machine: Machine) -> list[Problem]:
-    """What stands in the way of the course on a machine, and what is worth knowing.
+def examine(trials: bool = True) -> Machine:
+    """The facts about this machine, and how answers to exercises run on it.
 
     Args:
-        machine: the facts.
-
-    Returns:
-        Problems, those that stop the course first.
+        trials: also run a kernel, compile one, and run one where answers run on a GPU; some seconds together.
     """
-    found = [*_missing(machine), *_kernels_do_not_run(machine), *_gpu_not_used(machine)]
-    wanted, have = machine.triton_wanted, machine.packages["triton"]
+    facts = machine.examine(trials)
+    if facts.system[0] != "Linux" or facts.packages["triton"] is None:
+        return facts
+    # Where no kernel runs at all, there is nothing to say of one that runs confined.
+    if not (facts.mode == "gpu" and facts.kernel and facts.kernel.error is None):
+        return dataclasses.replace(facts, answers=tuple(isolation_report.rows()))
+    from gemm_course.judging.judge import Judge  # slow
+
+    with Judge() as judge:
+        return dataclasses.replace(facts, answers=tuple(isolation_report.rows(judge.ask)))
+
+
+# ---- problems
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Something to know about a machine, and what to do about it."""
+
+    stops: bool  # whether the course, or the library installed alone, cannot run until it is repaired
+    what: str
+    remedy: str
+    notebooks_only: bool = False  # whether the library runs all the same
+
+
+def problems(facts: Machine) -> list[Problem]:
+    """What keeps the course from running on a machine, and what is worth knowing; problems that stop it come first."""
+    found = [*_missing(facts), *_kernels_do_not_run(facts), *_gpu_not_used(facts)]
+    wanted, have = facts.triton_wanted, facts.packages["triton"]
     if wanted and have and have.split("+")[0] != wanted:
         found.append(Problem(False, f"this torch belongs to Triton {wanted}, and Triton {have} is installed",
                              f"pip install 'triton=={wanted}', unless the other version is on purpose"))  # fmt: skip
     return sorted(found, key=lambda problem: not problem.stops)
 
 
-def _missing(machine: Machine) -> list[Problem]:
-    found = []
-    if machine.python < OLDEST_PYTHON:
-        have = ".".join(map(str, machine.python))
+def _missing(facts: Machine) -> list[Problem]:
+    found, here = [], facts.in_checkout
+    if facts.python < OLDEST_PYTHON:
         remedy = "install into a virtual environment of Python 3.10 or newer"
-        if _is_checkout(machine):
-            remedy = "make lab PYTHON=python3.12, or any from 3.10"
-        found.append(Problem(True, f"Python {have} is older than 3.10", remedy))
-    if machine.packages["triton"] is None:
-        what, remedy = (
-            "Triton is not installed",
-            "make lab installs it" if _is_checkout(machine) else _pip_triton(machine),
-        )
-        if machine.system[0] != "Linux":
-            what = f"Triton has no build for {machine.system[0]}"
-            remedy = "work in a container of Linux"
-            if _is_checkout(machine):
-                remedy = "open the folder in its dev container (.devcontainer/)"
-        found.append(Problem(True, what, remedy))
-    # The interpreter's want of NumPy is told with the kernels that do not run.
-    needed = [name for name in NEEDED if not (name == "numpy" and _interpreter_lacks_numpy(machine))]
-    missing = [name for name in needed if machine.packages[name] is None]
-    if missing:
-        what = f"{', '.join(missing)} missing, needed to run the notebooks"
-        remedy = "make lab installs it"
-        if not _is_checkout(machine):
-            remedy = "for the notebooks, clone the course's repository: it installs what they need"
-        found.append(Problem(_is_checkout(machine), what, remedy, notebooks_only=True))
-    missing = [name for name in FOR_TESTS if machine.packages[name] is None]
-    if missing and _is_checkout(machine):
+        found.append(Problem(True, f"Python {'.'.join(map(str, facts.python))} is older than 3.10",
+                             "make lab PYTHON=python3.12, or any from 3.10" if here else remedy))  # fmt: skip
+    if facts.packages["triton"] is None and facts.system[0] != "Linux":
+        remedy = "open the folder in its dev container (.devcontainer/)" if here else "work in a container of Linux"
+        found.append(Problem(True, f"Triton has no build for {facts.system[0]}", remedy))
+    elif facts.packages["triton"] is None:
+        pinned = f"'triton=={facts.triton_wanted}'" if facts.triton_wanted else "triton"
+        remedy = "make lab installs it" if here else f"pip install {pinned}"
+        found.append(Problem(True, "Triton is not installed", remedy))
+    # That the interpreter needs NumPy is reported with the kernels that do not run.
+    needed = [name for name in NEEDED if not (name == "numpy" and _interpreter_lacks_numpy(facts))]
+    if missing := [name for name in needed if facts.packages[name] is None]:
+        remedy = "for the notebooks, clone the course's repository: it installs what they need"
+        found.append(Problem(here, f"{', '.join(missing)} missing, needed to run the notebooks",
+                             "make lab installs it" if here else remedy, notebooks_only=True))  # fmt: skip
+    missing = [name for name in FOR_TESTS if facts.packages[name] is None]
+    if missing and here:
         what = f"{', '.join(missing)} missing, needed to run the tests"
         found.append(Problem(False, what, "make test installs it", notebooks_only=True))
     return found
 
 
-def _is_checkout(machine: Machine) -> bool:
-    return machine.records is not None
+def _interpreter_lacks_numpy(facts: Machine) -> bool:
+    """Whether `import triton` fails: set up for its interpreter, it imports NumPy, also to compile only."""
+    return facts.mode == "interpreter" and facts.packages["triton"] is not None and not facts.packages["numpy"]
 
 
-def _pip_triton(machine: Machine) -> str:
-    return f"pip install 'triton=={machine.triton_wanted}'" if machine.triton_wanted else "pip install triton"
-
-
-def _interpreter_lacks_numpy(machine: Machine) -> bool:
-    """Whether ``import triton`` fails: set up for its interpreter, it imports NumPy, also to compile only."""
-    return machine.mode == "interpreter" and machine.packages["triton"] is not None and not machine.packages["numpy"]
-
-
-def _kernels_do_not_run(machine: Machine) -> list[Problem]:
-    if machine.packages["triton"] is None:
+def _kernels_do_not_run(facts: Machine) -> list[Problem]:
+    if facts.packages["triton"] is None:
         return []
-    if _interpreter_lacks_numpy(machine):
+    if _interpreter_lacks_numpy(facts):
         what = "no kernel can run, and none can be compiled: Triton's interpreter needs numpy, which is not installed"
         return [Problem(True, what, "pip install numpy")]
     found = []
-    if machine.cannot_launch:
+    if facts.cannot_launch:
         # The sentences of runtime: the reason, then what to do.
-        what, dot, remedy = machine.cannot_launch.partition(". ")
+        what, dot, remedy = facts.cannot_launch.partition(". ")
         if not dot:
-            what, _, remedy = machine.cannot_launch.rpartition(": ")
+            what, _, remedy = facts.cannot_launch.rpartition(": ")
         found.append(Problem(True, f"no kernel can run: {what or remedy}", remedy))
-    if machine.kernel and machine.kernel.error:
-        remedy = "pip install --force-reinstall a torch and a Triton that belong together"
-        if _is_checkout(machine):
-            remedy = "pip install --force-reinstall the torch and Triton that pyproject.toml pins"
-        if machine.mode == "gpu":
+    if facts.kernel and facts.kernel.error:
+        which = "the torch and Triton that pyproject.toml pins"
+        if not facts.in_checkout:
+            which = "a torch and a Triton that belong together"
+        remedy = f"pip install --force-reinstall {which}"
+        if facts.mode == "gpu":
             remedy = "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"
-        found.append(Problem(True, f"a small kernel does not run: {machine.kernel.error}", remedy))
-    if machine.compiler and machine.compiler.error:
-        readers = "lessons that read PTX need" if _is_checkout(machine) else "course_kernels.codegen needs"
-        found.append(Problem(True, f"a kernel does not compile: {machine.compiler.error}",
+        found.append(Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy))
+    if facts.compiler and facts.compiler.error:
+        readers = "lessons that read PTX need" if facts.in_checkout else "course_kernels.codegen needs"
+        found.append(Problem(True, f"a kernel does not compile: {facts.compiler.error}",
                              f"{readers} the compiler: reinstall Triton"))  # fmt: skip
     return found
 
 
-def _gpu_not_used(machine: Machine) -> list[Problem]:
-    if machine.gpus and machine.mode == "interpreter":
+def _gpu_not_used(facts: Machine) -> list[Problem]:
+    if facts.gpus and facts.mode == "interpreter":
         return [Problem(False, "there is a GPU, and TRITON_INTERPRET=1 keeps kernels off it",
                         "unset TRITON_INTERPRET to use the GPU")]  # fmt: skip
-    if machine.gpus or machine.driver is None:
+    if facts.gpus or facts.driver is None:
         return []
-    driver = "an NVIDIA driver" + ("" if machine.driver == "present" else f" ({machine.driver})")
-    if machine.torch_built_for == "CPU":
+    driver = "an NVIDIA driver" + ("" if facts.driver == "present" else f" ({facts.driver})")
+    if facts.torch_built_for == "CPU":
         remedy = "install a CUDA build of torch to use the GPU"
-        if _is_checkout(machine):
+        if facts.in_checkout:
             remedy = "delete .venv and run make lab, which picks the build for the GPU that it sees"
         return [Problem(False, f"there is {driver}, and torch is a CPU build that cannot use it", remedy)]
-    return [Problem(False, f"there is {driver}, and torch for {machine.torch_built_for} sees no GPU",
+    return [Problem(False, f"there is {driver}, and torch for {facts.torch_built_for} sees no GPU",
                     "nvidia-smi must list one; a driver older than that CUDA, and an empty CUDA_VISIBLE_DEVICES, "
                     "hide it")]  # fmt: skip
 
 
-def plan(machine: Machine) -> list[tuple[str, str]]:
-    """Each part of the course, and how it runs on a machine.
+# ---- plan
 
-    Args:
-        machine: the facts.
 
-    Returns:
-        Pairs of a part and a sentence.
-    """
-    lab = machine.packages["jupyterlab"]
+def plan(facts: Machine) -> list[tuple[str, str]]:
+    """Each part of the course, and how it runs on a machine, in a sentence."""
+    lab, on_gpu = facts.packages["jupyterlab"], facts.mode == "gpu"
     notebooks = f"in JupyterLab {lab}: make lab" if lab else "cannot be opened yet"
-    tests = all(machine.packages[name] for name in FOR_TESTS)
-    tests = "make test" if tests else "make test installs what they need"
-    on_gpu = machine.mode == "gpu"
+    tests = "make test" if all(map(facts.packages.get, FOR_TESTS)) else "make test installs what they need"
     gpu_tests = "run: python -m pytest -m gpu" if on_gpu else "skip themselves, and say why"
-    recorded = "the recorded ones are shown"
-    if _is_checkout(machine):
-        count = len(machine.records)
+    if facts.in_checkout:
+        count, recorded = len(facts.records), "the recorded ones are shown"
         records = f"{count} record{'' if count == 1 else 's'} of an H200, drawn in the lessons on any machine"
     else:
         notebooks = tests = gpu_tests = "not here: they are in the course's repository"
         records, recorded = "not found: this is no checkout of the course", "they need kernels on a GPU"
     timings = f"none here; {recorded}"
     if on_gpu:
-        timings = "none until kernels run" if _why_no_kernel(machine) else "of this GPU, beside the recorded ones"
+        timings = "none until kernels run" if _why_no_kernel(facts) else "of this GPU, beside the recorded ones"
     return [
         ("notebooks", notebooks),
-        ("kernels", _how_kernels_run(machine)),
-        *_features(machine),
-        ("compiling", _how_kernels_compile(machine)),
-        *machine.answers,
-        ("CUTLASS", _what_cutlass_gives(machine)),
+        ("kernels", _how_kernels_run(facts)),
+        *_hardware_features(facts),
+        ("compiling", _how_kernels_compile(facts)),
+        *facts.answers,
+        ("CUTLASS", _what_cutlass_gives(facts)),
         ("live timings", timings),
         ("tests", tests),
         ("GPU tests", gpu_tests),
@@ -187,66 +198,65 @@ def plan(machine: Machine) -> list[tuple[str, str]]:
     ]
 
 
-def _why_no_kernel(machine: Machine) -> str | None:
+def _why_no_kernel(facts: Machine) -> str | None:
     """Why kernels do not run, as far as is known, in a few words."""
-    if machine.packages["triton"] is None:
+    if facts.packages["triton"] is None:
         return "Triton is missing"
-    if _interpreter_lacks_numpy(machine):
+    if _interpreter_lacks_numpy(facts):
         return "Triton's interpreter needs numpy"
-    if machine.cannot_launch:
+    if facts.cannot_launch:
         return "see 'To repair'"
-    return machine.kernel.error if machine.kernel else None
+    return facts.kernel.error if facts.kernel else None
 
 
-def _how_kernels_run(machine: Machine) -> str:
-    if why := _why_no_kernel(machine):
+def _how_kernels_run(facts: Machine) -> str:
+    if why := _why_no_kernel(facts):
         return f"do not run: {why}"
     how = "in Triton's interpreter, on the CPU: slow, same answers"
-    if machine.mode == "gpu":
-        how = f"compiled, on the {machine.gpus[0].name}"
-    return how + _outcome(machine.kernel)
+    if facts.mode == "gpu":
+        how = f"compiled, on the {facts.gpus[0].name}"
+    return how + _tried(facts.kernel)
 
 
-def _how_kernels_compile(machine: Machine) -> str:
-    why = machine.compiler.error if machine.compiler else None
-    if machine.packages["triton"] is None or _interpreter_lacks_numpy(machine):
-        why = _why_no_kernel(machine)
+def _how_kernels_compile(facts: Machine) -> str:
+    why = facts.compiler.error if facts.compiler else None
+    if facts.packages["triton"] is None or _interpreter_lacks_numpy(facts):
+        why = _why_no_kernel(facts)
     if why:
         return f"does not run: {why}"
-    return "for Turing to Blackwell and AMD's CDNA, with no GPU" + _outcome(machine.compiler)
+    return "for Turing to Blackwell and AMD's CDNA, with no GPU" + _tried(facts.compiler)
 
 
-def _features(machine: Machine) -> list[tuple[str, str]]:
+def _hardware_features(facts: Machine) -> list[tuple[str, str]]:
     """The lessons that ask for newer hardware."""
-    if _why_no_kernel(machine):
+    if _why_no_kernel(facts):
         return [("TMA and fp8", "do not run, as no kernel does")]
-    if machine.mode != "gpu" or machine.gpus[0].capability is None:
-        return [("TMA and fp8", "in the interpreter")] if machine.mode == "interpreter" else []
-    capability = machine.gpus[0].capability
+    if facts.mode != "gpu" or facts.gpus[0].capability is None:
+        return [("TMA and fp8", "in the interpreter")] if facts.mode == "interpreter" else []
     rows = []
     for name, oldest, otherwise in (
         ("TMA", runtime.DESCRIPTOR_CAPABILITY, "the pointer kernel takes over"),
         ("fp8", runtime.FP8_CAPABILITY, "TRITON_INTERPRET=1 computes it"),
     ):
         needs = "needs capability {}.{}: ".format(*oldest) + otherwise
-        rows.append((name, "in hardware" if capability >= oldest else needs))
+        rows.append((name, "in hardware" if facts.gpus[0].capability >= oldest else needs))
     return rows
 
 
-def _what_cutlass_gives(machine: Machine) -> str:
-    readers = "lesson 09 and course_kernels.cutlass_ops" if _is_checkout(machine) else "course_kernels.cutlass_ops"
-    if not all(machine.packages[name] for name in CUTLASS.values()):
-        extra = ".[cutlass]" if _is_checkout(machine) else "grouped-gemm-course[cutlass]"
+def _what_cutlass_gives(facts: Machine) -> str:
+    readers = "lesson 09 and course_kernels.cutlass_ops" if facts.in_checkout else "course_kernels.cutlass_ops"
+    if not all(map(facts.packages.get, CUTLASS.values())):
+        extra = ".[cutlass]" if facts.in_checkout else "grouped-gemm-course[cutlass]"
         return f'not here, and optional: pip install "{extra}" brings what {readers} read'
-    capability = machine.gpus[0].capability if machine.mode == "gpu" else None
+    capability = facts.gpus[0].capability if facts.mode == "gpu" else None
     runs = {9: "they run here, as grouped_mm's kernel for Hopper does", 10: "NVIDIA's run here"}
     how = runs.get(capability[0] if capability else 0, "to run, they want Hopper or Blackwell")
-    if machine.kept:
-        how += f" ({len(machine.kept)} compiled so far, in {sum(machine.kept):.0f} s together, and kept)"
+    if facts.kept:
+        how += f" ({len(facts.kept)} compiled so far, in {sum(facts.kept):.0f} s together, and kept)"
     return f"{readers} find operators and compile them; {how}"
 
 
-def _outcome(trial: Trial | None) -> str:
+def _tried(trial: Trial | None) -> str:
     """Appended to a claim that a trial, where there was one, has proved."""
     return "" if trial is None else f" (tried: right, {trial.seconds:.1f} s)"
 
@@ -254,128 +264,73 @@ def _outcome(trial: Trial | None) -> str:
 # ---- report
 
 
-def report(machine: Machine, color: bool = False) -> str:
-    """The facts, the plan and the problems as a page of text.
+def report(facts: Machine, color: bool = False) -> str:
+    """The facts, the plan and the problems as a page of text, at most 100 characters wide.
 
     Args:
-        machine: the facts.
+        facts: about a machine.
         color: mark headings and problems for a terminal.
-
-    Returns:
-        Lines of at most 100 characters.
     """
 
-    def paint(code: str, text: str) -> str:
-        return f"\033[{code}m{text}\033[0m" if color else text
+    def paint(text: str, style: str) -> str:
+        return terminal.with_style(text, style) if color else text
 
     def rows(pairs: list[tuple[str, str]]) -> list[str]:
         indent = " " * 16
-        return [
-            textwrap.fill(value, _WIDTH, initial_indent=f"  {name:<14}", subsequent_indent=indent)
-            for name, value in pairs
-        ]
+        return [textwrap.fill(value, _WIDTH, initial_indent=f"  {name:<14}", subsequent_indent=indent)
+                for name, value in pairs]  # fmt: skip
 
-    found = problems(machine)
+    found = problems(facts)
     stopped = any(problem.stops for problem in found)
-    lines = [paint("1", "This machine"), *rows(_facts(machine)), "", paint("1", "What runs how"), *rows(plan(machine))]
+    lines = [paint("This machine", "bold"), *rows(fact_rows(facts)), "", paint("What runs how", "bold")]
+    lines += rows(plan(facts))
     if found:
-        lines += ["", paint("1", "To repair" if stopped else "Worth knowing")]
+        lines += ["", paint("To repair" if stopped else "Worth knowing", "bold")]
     for problem in found:
-        mark = paint("31", "✗") if problem.stops else paint("33", "!")
+        mark = paint("✗", "red") if problem.stops else paint("!", "yellow")
         lines.append(f"  {mark} " + textwrap.fill(problem.what, _WIDTH - 4, subsequent_indent="    "))
         lines.append(textwrap.fill(f"→ {problem.remedy}", _WIDTH, initial_indent="    ", subsequent_indent="      "))
-    return "\n".join([*lines, "", paint("1;31" if stopped else "1;32", _verdict(machine, found))])
+    return "\n".join([*lines, "", paint(_verdict(facts, found), "bold red" if stopped else "bold green")])
 
 
-def _verdict(machine: Machine, found: list[Problem]) -> str:
+def _verdict(facts: Machine, found: list[Problem]) -> str:
     stopping = [problem for problem in found if problem.stops]
+    library = "The library runs here: from course_kernels import group_gemm."
     library_runs = all(problem.notebooks_only for problem in stopping)
-    if not _is_checkout(machine):
+    if not facts.in_checkout:
         if not library_runs:
             return "The library does not run here yet: see 'To repair'."
-        needs = "" if machine.packages["jupyterlab"] else "JupyterLab and "
-        return (
-            "The library runs here: from course_kernels import group_gemm.\n"
-            f"The course's notebooks need {needs}a clone of its repository."
-        )
+        needs = "" if facts.packages["jupyterlab"] else "JupyterLab and "
+        return f"{library}\nThe course's notebooks need {needs}a clone of its repository."
     if not stopping:
         return "The course runs here. Start with notebooks/00_start_here.ipynb: make lab opens it."
-    verdict = "The course does not run here yet: see 'To repair'."
-    return f"{verdict}\nThe library runs here: from course_kernels import group_gemm." if library_runs else verdict
+    return "The course does not run here yet: see 'To repair'." + (f"\n{library}" if library_runs else "")
 
 
-def _facts(machine: Machine) -> list[tuple[str, str]]:
+def fact_rows(facts: Machine) -> list[tuple[str, str]]:
+    """The first part of the page: each fact's name and text."""
+
     def version(name: str) -> str:
-        return machine.packages[name] or "missing"
+        return facts.packages[name] or "missing"
 
     cutlass = ", ".join(f"{short} {version(name)}" for short, name in CUTLASS.items())
-    memory = "" if machine.memory_gib is None else f", {machine.memory_gib:.0f} GiB"
-    cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
-    gpus = [_describe(gpu) for gpu in machine.gpus] or ["none that torch can use"]
+    memory = "" if facts.memory_gib is None else f", {facts.memory_gib:.0f} GiB"
+    cores = f"{facts.cores} core{'s' if facts.cores != 1 else ''}"
+    gpus = ["none that torch can use"]
+    if facts.gpus:
+        names = ["" if g.capability is None else "capability {}.{}, ".format(*g.capability) for g in facts.gpus]
+        gpus = [f"{g.name}: {name}{g.sms} SMs, {g.memory_gib:.0f} GiB" for g, name in zip(facts.gpus, names)]
     return [
-        ("Python", ".".join(map(str, machine.python)) + f", {' '.join(machine.system)}, {cores}{memory}"),
-        ("torch", f"{version('torch')}, built for {machine.torch_built_for}"),
+        ("Python", ".".join(map(str, facts.python)) + f", {' '.join(facts.system)}, {cores}{memory}"),
+        ("torch", f"{version('torch')}, built for {facts.torch_built_for}"),
         ("Triton", version("triton")),
         ("NumPy", version("numpy")),
-        ("CUTLASS", cutlass if any(machine.packages[name] for name in CUTLASS.values()) else "not installed"),
+        ("CUTLASS", cutlass if any(map(facts.packages.get, CUTLASS.values())) else "not installed"),
         *[("GPU" if i == 0 else "", gpu) for i, gpu in enumerate(gpus)],
-        ("NVIDIA driver", machine.driver or "none"),
+        ("NVIDIA driver", facts.driver or "none"),
         *[(name, version(name)) for name in ("jupyterlab", "ipykernel", "matplotlib", *FOR_TESTS)],
     ]
 
 
-def _describe(gpu: Gpu) -> str:
-    capability = "" if gpu.capability is None else "capability {}.{}, ".format(*gpu.capability)
-    return f"{gpu.name}: {capability}{gpu.sms} SMs, {gpu.memory_gib:.0f} GiB"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options, here and as `course doctor`."""
-    parser.description = "What this machine has, and what of the course runs how."
-    parser.add_argument("--json", action="store_true", help="facts, plan and problems as JSON")
-    parser.add_argument("--quick", action="store_true", help="run and compile nothing")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the report, or the facts as JSON.
-
-    Args:
-        arguments: of the command line; None takes the process's own.
-
-    Returns:
-        0 where the course can run (outside a checkout: the library), else 1.
-    """
-    parser = argparse.ArgumentParser(prog="python -m gemm_course.cli.doctor")
-    add_arguments(parser)
-    return run(parser.parse_args(arguments))
-
-
-def run(options: argparse.Namespace) -> int:
-    """Print the report, or the facts as JSON.
-
-    Args:
-        options: of `add_arguments`.
-
-    Returns:
-        0 where the course can run (outside a checkout: the library), else 1.
-    """
-    machine = examine(trials=not options.quick)
-    found = problems(machine)
-    stopped = any(problem.stops for problem in found)
-    if options.json:
-        library = all(problem.notebooks_only for problem in found if problem.stops)
-        result = {"ok": not stopped, "library": library, "machine": dataclasses.asdict(machine)}
-        result |= {"plan": dict(plan(machine)), "problems": [dataclasses.asdict(problem) for problem in found]}
-        text = json.dumps(result, indent=1)
-    else:
-        text = report(machine, color=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        # Python flushes once more when it ends, and would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return int(stopped)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(app.main(["doctor", *sys.argv[1:]]))

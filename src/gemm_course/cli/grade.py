@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
 import sys
-import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
-from gemm_course.cli import terminal
+from typer import Argument, Option
+
+from gemm_course.cli import exit_codes, terminal
+from gemm_course.cli.exercise_argument import find
+from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, USAGE, Stop
+from gemm_course.cli.options import File, Names, integer
 from gemm_course.exercises import manifest
-from gemm_course.grading import grades as grading
-from gemm_course.grading import gradescope
-from gemm_course.grading import submissions as handed_in
+from gemm_course.exercises.manifest import Exercise
+from gemm_course.grading import grades, gradescope, submissions
+from gemm_course.grading.grades import Grade
 from gemm_course.grading.result_cache import Journal
 from gemm_course.judging.results import UNCHECKED
 
@@ -24,8 +30,8 @@ examples:
   course grade hand-ins --only 03 --only 04 --out w2.csv --jobs 4
   course grade hand-ins --gradescope scores              and scores/STUDENT/results.json
 
-What may lie in DIR, side by side: a folder for each student, holding notebooks, an exercises/ folder or the whole
-repository; zip files of the same, alice.zip; notebooks, alice.ipynb or alice_02_tail_masks.ipynb. Copies, as in
+What may be in DIR, side by side: a folder for each student, holding notebooks, an exercises/ folder or the whole
+repository; zip files of the same, alice.zip; notebooks, alice.ipynb or alice_03_tail_masks.ipynb. Copies, as in
 "03_tail_masks (1).ipynb", count as versions: each is checked, the best counts, and the message says which.
 Only the cell with the answer runs, in a process of its own; nothing is unpacked onto the disk, no link is followed.
 
@@ -40,140 +46,127 @@ exit codes: 0 graded; 1 graded, but something that was handed in cannot be (stat
             nothing to grade; 3 the results cannot be written, or answers not checked (status "unchecked"), here;
             130 interrupted
 """
-OK, REFUSED, USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
+OK, REFUSED = exit_codes.OK, exit_codes.FAILED
 
 
-def _number(text: str) -> int:
-    if not text.isdigit() or not 0 <= int(text) < 1 << 32:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to {(1 << 32) - 1}, got {text!r}")
-    return int(text)
-
-
-def _jobs(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to 256, got {text!r}")
-    return int(text)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = "Grade a folder of submissions: one row for each student and exercise, and a total."
-    parser.add_argument("folder", metavar="DIR", nargs="?", type=Path, help="holds what was handed in")
-    parser.add_argument("--out", metavar="CSV", type=Path, default=Path("grades.csv"), help="default: grades.csv")
-    parser.add_argument("--jobs", metavar="N", type=_jobs, default=2, help="answers checked at a time (default: 2)")
-    parser.add_argument("--gradescope", metavar="DIR", type=Path, help="also write DIR/STUDENT/results.json")
-    parser.add_argument("--only", metavar="NN", action="append", help="grade this exercise alone; may be repeated")
-    parser.add_argument("--seed", metavar="N", type=_number, help="inputs to draw (default: those of the last run)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Grade, write, summarise."""
-    folder, out = arguments.folder, arguments.out
+def run(
+    folder: Annotated[File, Argument(metavar="DIR", help="holds what was handed in")] = None,
+    out: Annotated[Path, Option(metavar="CSV", help="the table of grades")] = Path("grades.csv"),
+    jobs: Annotated[int, Option(metavar="N", parser=integer(1, 256), help="answers checked at a time")] = 2,
+    gradescope_in: Annotated[
+        File, Option("--gradescope", metavar="DIR", help="also write DIR/STUDENT/results.json")
+    ] = None,
+    only: Annotated[Names, Option(metavar="NN", help="grade this exercise alone; may be repeated")] = None,
+    seed: Annotated[
+        int | None,
+        Option(metavar="N", parser=integer(0, 2**32 - 1), help="inputs to draw (default: those of the last run)"),
+    ] = None,
+) -> int:
+    """Grade a folder of submissions: one row for each student and exercise, and a total."""
     if folder is None:
-        return _stop(USAGE, "name the folder that holds what was handed in")
+        raise _stop(USAGE, "name the folder that holds what was handed in")
     try:
-        wanted = {each for name in arguments.only or () for each in manifest.find(name)}
+        wanted = {each for name in only or () for each in find(name)}
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]
-        kept_in = out.with_name(f"{out.name}.journal")
-        ours = [path for path in (out, kept_in, arguments.gradescope) if path is not None]
+        journal_path = out.with_name(f"{out.name}.journal")
+        ours = [path for path in (out, journal_path, gradescope_in) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        found, strangers = handed_in.collect(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        found, unrecognized = submissions.collect(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
-        return _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}")
+        raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
-        return _stop(USAGE, str(error))
-    if strangers or earlier:  # what another run wrote is told, too: it might be a student's after all
-        names = sorted([*strangers, *(path.name for path in earlier)])
+        raise _stop(USAGE, str(error)) from None
+    if unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
+        names = sorted([*unrecognized, *(path.name for path in earlier)])
         print(f"course grade: not submissions, passed over: {_few(names)}", file=sys.stderr)
     if not found:
-        return _stop(USAGE, f"{folder} holds no submission: no folder, no notebook, no zip file")
+        raise _stop(USAGE, f"{folder} holds no submission: no folder, no notebook, no zip file")
     if out.exists() and not out.is_file():
-        return _stop(CANNOT, f"{out} cannot be written: it is there, and no file")
+        raise _stop(CANNOT, f"{out} cannot be written: it is there, and no file")
+    target = out
     try:
-        if arguments.gradescope is not None:
-            arguments.gradescope.mkdir(parents=True, exist_ok=True)
-        kept = Journal(kept_in)
-    except BlockingIOError:
-        return _stop(CANNOT, f"{kept_in} is in use: another `course grade` writes the same file")
-    except OSError as error:
-        return _stop(CANNOT, f"{error.filename} cannot be written: {error.strerror}")
-    with kept:
-        return _grade(arguments, exercises, found, kept)
-
-
-def _grade(arguments: argparse.Namespace, exercises: list, found: list, kept: Journal) -> int:
-    bar, target = _Bar(), arguments.out
-    try:
-        seed = arguments.seed
-        if seed is None:
-            seed = kept.seed if kept.seed is not None else int.from_bytes(os.urandom(4), "little")
-        kept.use_seed(seed)
-        grades = grading.grade(found, exercises, seed, kept, arguments.jobs, bar.show)
-        bar.clear()
-        grading.write_csv(arguments.out, grading.rows(grades, seed))
-        if arguments.gradescope is not None:
-            target = arguments.gradescope
-            gradescope.write(target, grades, seed)
+        if gradescope_in is not None:
+            gradescope_in.mkdir(parents=True, exist_ok=True)
+        with Journal(journal_path) as journal:
+            if seed is None:
+                seed = int.from_bytes(os.urandom(4), "little") if journal.seed is None else journal.seed
+            journal.use_seed(seed)
+            with _progress() as tell:
+                graded = grades.grade(found, exercises, seed, journal, jobs, tell)
+            grades.write_csv(out, grades.rows(graded, seed))
+            if gradescope_in is not None:
+                target = gradescope_in
+                gradescope.write(target, graded, seed)
     except KeyboardInterrupt:
-        bar.clear()
-        print(
-            f"course grade: interrupted. What was checked is kept in {kept.path}: the same command goes on from there.",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        text = f"interrupted. What was checked is kept in {journal_path}: the same command goes on from there."
+        raise _stop(INTERRUPTED, text) from None
+    except BlockingIOError:
+        raise _stop(CANNOT, f"{journal_path} is in use: another `course grade` writes the same file") from None
     except OSError as error:
-        bar.clear()
-        return _stop(CANNOT, f"{error.filename or target} cannot be written: {error.strerror}")
+        raise _stop(CANNOT, f"{error.filename or target} cannot be written: {error.strerror}") from None
     except RuntimeError as error:
-        bar.clear()
-        return _stop(CANNOT, str(error))
-    return _summary(arguments, found, exercises, grades, seed)
+        raise _stop(CANNOT, str(error)) from None
+    print(f"{_many(len(found), 'student')}, {_many(len(exercises), 'exercise')}, seed {seed}: {out}")
+    missing = _unanswered(bool(only), exercises, grades.unanswered(found, graded))
+    return _summary(out, graded, missing)
 
 
-def _summary(arguments: argparse.Namespace, found: list, exercises: list, grades: list, seed: int) -> int:
-    counts = Counter(each.status for each in grades).most_common()
-    print(f"{_many(len(found), 'student')}, {_many(len(exercises), 'exercise')}, seed {seed}: {arguments.out}")
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar, on a terminal; gives the function to call with checks done, of all, and whose was last."""
+    with terminal.progress("answers checked") as bar:
+
+        def tell(done: int, total: int, whose: str) -> None:
+            whose = f"({grades.printable(whose)})" if whose else ""
+            if not bar.task_ids:  # an interrupted run goes on: what it had checked says nothing of the speed
+                bar.add_task(whose, total=total, completed=done)
+            bar.update(bar.task_ids[0], total=total, completed=done, description=whose)
+
+        yield tell
+
+
+def _summary(out: Path, graded: list[Grade], missing: str) -> int:
+    counts = Counter(each.status for each in graded).most_common()
     print(", ".join(f"{number} {status}" for status, number in counts))
-    refused = [each for each in grades if each.status == grading.REFUSED]
-    said = dict.fromkeys((each.student, each.message) for each in refused)
-    for student, message in list(said)[:20]:
-        print(f"refused: {grading.printable(student)}: {message}")
-    if len(said) > 20:
-        print(f"refused: {len(said) - 20} more, see {arguments.out}")
-    if unsolved := _nobody(arguments, exercises, grading.unanswered(found, grades)):
-        print(unsolved)
-    unchecked = [each for each in grades if each.status == UNCHECKED]
-    for line in _again([*unchecked, *(each for each in grades if each.off_gpu)]):
+    refused = dict.fromkeys((each.student, each.message) for each in graded if each.status == grades.REFUSED)
+    for student, message in list(refused)[:20]:
+        print(f"refused: {grades.printable(student)}: {message}")
+    if len(refused) > 20:
+        print(f"refused: {len(refused) - 20} more, see {out}")
+    if missing:
+        print(missing)
+    unchecked = [each for each in graded if each.status == UNCHECKED]
+    for line in _checked_again([*unchecked, *(each for each in graded if each.off_gpu)]):
         print(line)
     if unchecked:
-        return _stop(CANNOT, f"not checked, as that cannot be done here: {_many(len(unchecked), 'answer')}")
+        raise _stop(CANNOT, f"not checked, as that cannot be done here: {_many(len(unchecked), 'answer')}")
     return REFUSED if refused else OK
 
 
-def _again(grades: list) -> list[str]:
+def _checked_again(graded: list[Grade]) -> list[str]:
     """What this machine kept from being checked, or from running on its GPU, and how to have that done."""
-    if not grades:
+    if not graded:
         return []
-    said = Counter(each.message for each in grades).most_common()
-    lines = [f"{_many(number, 'answer')}: {message}" for message, number in said[:5]]
-    lines += [f"{len(said) - 5} more messages, see the table"] if len(said) > 5 else []
+    messages = Counter(each.message for each in graded).most_common()
+    lines = [f"{_many(number, 'answer')}: {message}" for message, number in messages[:5]]
+    lines += [f"{len(messages) - 5} more messages, see the table"] if len(messages) > 5 else []
     return [*lines, "They are checked again each time: repair that (`course doctor` says more), and run this again."]
 
 
-def _nobody(arguments: argparse.Namespace, exercises: list, missing: list) -> str:
+def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise]) -> str:
     """That nobody answered some exercises, what that costs, and what to say where nobody was asked for them.
 
     They are counted: were they not, one late submission would change everybody's total.
     """
     if not missing:
         return ""
-    said = f"nobody handed in an answer to {', '.join(each.name for each in missing)}: "
-    said += f"0 of {sum(each.points for each in missing)} points for everybody"
+    text = f"nobody handed in an answer to {', '.join(each.name for each in missing)}: "
+    text += f"0 of {sum(each.points for each in missing)} points for everybody"
     asked = [f"--only {each.id}" for each in exercises if each not in missing]
-    if arguments.only or not asked:
-        return said
-    return f"{said}.\nIf they were not asked for it, grade again with {' '.join(asked)}: nothing is checked again."
+    if is_selection or not asked:
+        return text
+    return f"{text}.\nIf they were not asked for it, grade again with {' '.join(asked)}: nothing is checked again."
 
 
 def _many(number: int, word: str) -> str:
@@ -181,32 +174,9 @@ def _many(number: int, word: str) -> str:
 
 
 def _few(names: list[str]) -> str:
-    shown = [grading.printable(name) for name in names[:5]]
+    shown = [grades.printable(name) for name in names[:5]]
     return ", ".join(shown) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _stop(code: int, text: str) -> int:
-    print(f"course grade: {grading.printable(text)}", file=sys.stderr)
-    return code
-
-
-class _Bar:
-    """How far it is, on a terminal."""
-
-    def __init__(self):
-        self._status = terminal.Status()
-        self._started: float | None = None
-        self._first = 0
-        self.clear = self._status.clear
-
-    def show(self, done: int, total: int, whose: str) -> None:
-        """Draw it: checks done, of all, and whose was last."""
-        now = time.monotonic()
-        if self._started is None:
-            self._started, self._first = now, done
-        left = ""
-        if done - self._first >= 5 and done < total:
-            seconds = (now - self._started) * (total - done) / (done - self._first)
-            left = f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
-        whose = f"  ({grading.printable(whose)})" if whose else ""
-        self._status.show(f"{terminal.bar(done, total)} {done} of {total} answers checked{left}{whose}")
+def _stop(code: int, text: str) -> Stop:
+    return Stop(code, grades.printable(text))

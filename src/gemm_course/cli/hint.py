@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 import textwrap
 
-from gemm_course.cli import choice, terminal
+from gemm_course.cli import terminal
+from gemm_course.cli.exercise_argument import find_one
+from gemm_course.cli.exit_codes import OK
+from gemm_course.cli.options import ExerciseName
 from gemm_course.exercises import manifest, progress
 
 EXAMPLES = """\
@@ -19,32 +20,22 @@ exit codes: 0 done; 2 no such exercise, or several of which any may be meant
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = "Give the next hint of an exercise."
-    parser.add_argument("exercise", metavar="NN", nargs="?", help="number or name (default: the first unsolved)")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print the next hint."""
-    if arguments.exercise:
-        try:
-            exercise, why = choice.one(arguments.exercise, "hint")
-        except ValueError as error:
-            print(f"course: {error}", file=sys.stderr)
-            return 2
+def run(exercise: ExerciseName = None) -> int:
+    """Give the next hint of an exercise (default: the first unsolved)."""
+    if exercise:
+        found, why = find_one(exercise, "hint")
         if why:
             print(why)
     else:
         left = progress.unsolved(manifest.exercises(), progress.load())
         if not left:
             print("every exercise is solved; `course hint NN` gives the hints of one all the same")
-            return 0
-        exercise = left[0]
-    count = len(exercise.hints)
-    number = progress.next_hint(exercise.id, count)
-    print(terminal.paint(f"Exercise {exercise.id} · {exercise.title}, hint {number + 1} of {count}:", "bold"))
-    print("\n".join(textwrap.wrap(exercise.hints[number], 100, break_long_words=False, break_on_hyphens=False)))
+            return OK
+        found = left[0]
+    count = len(found.hints)
+    number = progress.next_hint(found.id, count)
+    print(terminal.paint(f"Exercise {found.id} · {found.title}, hint {number + 1} of {count}:", "bold"))
+    print(textwrap.fill(found.hints[number], 100, break_long_words=False, break_on_hyphens=False))
     if number + 1 == count:
-        print(f"\nThat was the last. `course solution {exercise.id} --give-up` shows the answer.")
-    return 0
+        print(f"\nThat was the last. `course solution {found.id} --give-up` shows the answer.")
+    return OK

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
 from gemm_course.cli import terminal
+from gemm_course.cli.exit_codes import OK
+from gemm_course.cli.options import Json
 from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook_files import locations
 
 EXAMPLES = """\
 examples:
@@ -20,14 +21,8 @@ exit codes: 0 done; 2 wrong usage
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = "The exercises in order: what each is about, and in which notebook."
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """List the exercises."""
+def run(as_json: Json = False) -> int:
+    """The exercises in order: what each is about, and in which notebook."""
     kept = progress.load()
     rows = [
         {
@@ -42,42 +37,37 @@ def run(arguments: argparse.Namespace) -> int:
         }
         for exercise in manifest.exercises()
     ]
-    if arguments.json:
+    if as_json:
         print(json.dumps(rows, indent=1))
-        return 0
-    width, of_name = (max(len(row[key]) for row in rows) for key in ("title", "notebook"))
-    for row in rows:
-        sign = terminal.mark(terminal.SOLVED if row["passed"] else terminal.OPEN)
-        where = terminal.paint(f"{row['notebook']:<{of_name}}", "dim")
-        print(f"{sign} {row['id']:<5}{row['title']:<{width}}  {where}  {row['of']:>2} points")
-    print(f"\n{following(kept)}")
-    return 0
+        return OK
+    table = [
+        (
+            f"{terminal.mark(terminal.SOLVED if row['passed'] else terminal.OPEN)} {row['id']}",
+            row["title"],
+            terminal.paint(row["notebook"], "dim"),
+            f"{row['of']:>2} points",
+        )
+        for row in rows
+    ]
+    print(f"{terminal.columns(table)}\n\n{what_next(kept)}")
+    return OK
 
 
-def following(kept: dict[str, dict]) -> str:
-    """What to do next.
-
-    Args:
-        kept: from `progress.load`.
-
-    Returns:
-        The first unsolved exercise, and the commands that help with it; or that all is solved.
-    """
+def what_next(kept: dict[str, dict]) -> str:
+    """The first unsolved exercise and the commands that help with it, or that all is solved; `kept` is the progress."""
     left = progress.unsolved(manifest.exercises(), kept)
     if not left:
-        return terminal.paint("all solved", "bold", "green")
+        return terminal.paint("all solved", "bold green")
     exercise = left[0]
-    found = places.notebook(exercise)
-    if not found.exists():
+    notebook = locations.notebook(exercise)
+    if not notebook.exists():
         return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   puts its notebook here"
+    given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
+    hints = f"a nudge; {given} of {count} hints used" if given else "a nudge, where it is stuck"
     return (
         f"next: {terminal.paint(f'{exercise.id} · {exercise.title}', 'bold')}\n"
-        f"  open {places.shown(found)} in JupyterLab (`course lab` starts it) and write {exercise.function}, then\n"
+        f"  open {locations.shown(notebook)} in JupyterLab (`course lab` starts it) and write "
+        f"{exercise.function}, then\n"
         f"  course check {exercise.id}   how far is it?\n"
-        f"  course hint {exercise.id}    {_hints(exercise, kept)}"
+        f"  course hint {exercise.id}    {hints}"
     )
-
-
-def _hints(exercise: manifest.Exercise, kept: dict[str, dict]) -> str:
-    given = progress.entry_of(kept, exercise.id)["hints"]
-    return f"a nudge; {given} of {len(exercise.hints)} hints used" if given else "a nudge, where it is stuck"

@@ -1,4 +1,4 @@
-"""The facts about a machine that decide how the course runs on it; ``doctor`` judges and tells them."""
+"""The facts about a machine that decide how the course runs on it; `doctor` judges them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,29 +26,17 @@ CUTLASS = {"operators": "nvidia-cutlass-operators", "DSL": "nvidia-cutlass-dsl",
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One GPU that torch sees.
-
-    Attributes:
-        name: as its driver calls it.
-        capability: compute capability, (major, minor); None for an AMD GPU.
-        sms: number of streaming multiprocessors.
-        memory_gib: memory in GiB.
-    """
+    """One GPU that torch sees."""
 
     name: str
-    capability: tuple[int, int] | None
+    capability: tuple[int, int] | None  # compute capability; None for an AMD GPU
     sms: int
     memory_gib: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One thing that was tried.
-
-    Attributes:
-        error: what went wrong, on one line; None where it worked.
-        seconds: how long it took.
-    """
+    """What an attempt to run something took, and what went wrong, on one line; None where it worked."""
 
     error: str | None
     seconds: float
@@ -55,52 +44,33 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What a machine has, as far as the course cares.
-
-    Attributes:
-        python: version of the running Python.
-        system: operating system and processor, such as ("Linux", "x86_64").
-        cores, memory_gib: processor cores that this process may use, and main memory in GiB (None: not known).
-        packages: version of each package by name; None where it is not installed.
-        torch_built_for: "CUDA 13.0", "ROCm 7.0" or "CPU".
-        triton_wanted: version of Triton that this build of torch asks for; None where it asks for none.
-        driver: version of the NVIDIA driver, "present" where only its tool is found; None without one.
-        gpus: the GPUs that torch sees.
-        mode: how kernels run, ``runtime.mode()``.
-        cannot_launch: why no kernel can run in this process; None where one can.
-        records: names of the recorded measurements found in the checkout; None outside a checkout.
-        kernel, compiler: a kernel run and compared, a kernel compiled for an H200; None where not tried.
-        answers: how the course's exercises run answers here, as `course.sandbox_report` says it.
-        kept: seconds that compiling took of each kernel in CuTe DSL that is kept for later processes.
-    """
+    """What a machine has, as far as the course cares."""
 
     python: tuple[int, int, int]
-    system: tuple[str, str]
-    cores: int
+    system: tuple[str, str]  # ("Linux", "x86_64")
+    cores: int  # that this process may use
     memory_gib: float | None
-    packages: dict[str, str | None]
-    torch_built_for: str
-    triton_wanted: str | None
-    driver: str | None
+    packages: dict[str, str | None]  # name → version; None where it is not installed
+    torch_built_for: str  # "CUDA 13.0", "ROCm 7.0" or "CPU"
+    triton_wanted: str | None  # by this build of torch
+    driver: str | None  # version of the NVIDIA driver; "present" where only its tool is found
     gpus: tuple[Gpu, ...]
-    mode: str
-    cannot_launch: str | None
-    records: tuple[str, ...] | None
-    kernel: Trial | None = None
-    compiler: Trial | None = None
-    answers: tuple[tuple[str, str], ...] = ()
-    kept: tuple[float, ...] = ()
+    mode: str  # of `runtime.mode()`
+    cannot_launch: str | None  # why no kernel can run in this process
+    records: tuple[str, ...] | None  # names of recorded measurements; None outside a checkout
+    kernel: Trial | None = None  # a kernel run and compared
+    compiler: Trial | None = None  # a kernel compiled for an H200
+    answers: tuple[tuple[str, str], ...] = ()  # how answers to exercises run here: `isolation_report.rows`
+    kept: tuple[float, ...] = ()  # seconds of compiling for each kernel in CuTe DSL that is kept for later processes
+
+    @property
+    def in_checkout(self) -> bool:
+        """Whether this is a checkout of the course, not the library installed alone."""
+        return self.records is not None
 
 
 def examine(trials: bool = True) -> Machine:
-    """Collect the facts about this machine and this process.
-
-    Args:
-        trials: also run one small kernel and compile one for an H200, about three seconds together.
-
-    Returns:
-        The facts.
-    """
+    """The facts about this machine and this process; with trials of a kernel and the compiler, about three seconds."""
     names = ("torch", "triton", *NEEDED, *FOR_TESTS, *CUTLASS.values())
     cannot_launch = _cannot_launch()
     machine = Machine(
@@ -118,13 +88,22 @@ def examine(trials: bool = True) -> Machine:
         records=_records(),
         kept=tuple(kernel.seconds for kernel in cute_cache.kept()),
     )
-    if machine.packages["triton"] is None:
+    if not trials or machine.packages["triton"] is None:
         return machine
-    if trials:
-        kernel = None if cannot_launch else _tried(selftest.run_a_kernel)
-        machine = dataclasses.replace(machine, kernel=kernel, compiler=_tried(selftest.compile_a_kernel))
-    # Where no kernel runs at all, there is nothing to say of one that runs confined.
-    return dataclasses.replace(machine, answers=_answers(trials and machine.kernel and machine.kernel.error is None))
+    kernel = None if cannot_launch else attempt(selftest.run_a_kernel)
+    return dataclasses.replace(machine, kernel=kernel, compiler=attempt(selftest.compile_a_kernel))
+
+
+def attempt(action: Callable[[], object]) -> Trial:
+    """Run something that may fail in any way, and time it."""
+    started = time.perf_counter()
+    error = None
+    try:
+        action()
+    except Exception as caught:  # whatever a broken installation raises is the finding
+        lines = str(caught).strip().splitlines() or [""]
+        error = f"{type(caught).__name__}: {lines[0]}"
+    return Trial(error, time.perf_counter() - started)
 
 
 def _version(name: str) -> str | None:
@@ -184,25 +163,3 @@ def _records() -> tuple[str, ...] | None:
     if not (root / "benchmarks").is_dir():
         return None
     return tuple(sorted(path.stem for path in (root / "benchmarks" / "results").glob("*.json")))
-
-
-def _answers(trial: bool) -> tuple[tuple[str, str], ...]:
-    if platform.system() != "Linux":
-        return ()
-    from gemm_course.judging import isolation_report as sandbox_report
-
-    return tuple(sandbox_report.rows(bool(trial)))
-
-
-# ---- trials
-
-
-def _tried(action) -> Trial:
-    started = time.perf_counter()
-    error = None
-    try:
-        action()
-    except Exception as caught:  # whatever a broken installation raises is the finding
-        lines = str(caught).strip().splitlines() or [""]
-        error = f"{type(caught).__name__}: {lines[0]}"
-    return Trial(error, time.perf_counter() - started)

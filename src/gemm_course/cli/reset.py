@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -10,11 +9,16 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
-from gemm_course.cli import choice, terminal
+from typer import Option
+
+from gemm_course.cli import terminal
+from gemm_course.cli.exercise_argument import find_one
+from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
+from gemm_course.cli.options import ExerciseName
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import locations as places
-from gemm_course.notebook_files import stubs as generate
+from gemm_course.notebook_files import locations, stubs
 
 EXAMPLES = """\
 examples:
@@ -29,62 +33,50 @@ exit codes: 0 done, or there was nothing to do; 1 you said no; 2 wrong usage, or
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = "Put an exercise's notebook back as it was handed out. Yours is kept beside it."
-    parser.add_argument("exercise", metavar="NN", nargs="?", help="number or name of an exercise")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Put the stub back."""
-    try:
-        exercise, why = choice.one(arguments.exercise, "reset")
-    except ValueError as error:
-        print(f"course: {error}", file=sys.stderr)
-        return 2
+def run(
+    exercise: ExerciseName = None,
+    yes: Annotated[bool, Option("--yes", help="do not ask")] = False,
+) -> int:
+    """Put an exercise's notebook back as it was handed out. Yours is kept beside it."""
+    found, why = find_one(exercise, "reset")
     if why:
         print(why)
-    path = places.notebook(exercise, arguments.exercise)
+    path = locations.notebook(found, exercise)
     try:
-        return _reset(exercise, path.resolve(), arguments.yes)
+        return _reset(found, path.resolve(), yes)
     except OSError as error:
-        print(f"course reset: {places.shown(path)} cannot be written: {error.strerror}", file=sys.stderr)
-        return 3
+        raise Stop(CANNOT, f"{locations.shown(path)} cannot be written: {error.strerror}") from None
 
 
 def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
-    stub = places.stub(exercise)
+    stub = locations.stub(exercise)
     if stub is None:
-        print(
-            "course reset: notebooks are made from the course's repository, which is not here, and this installation "
-            f"brought no copy. Take exercises/{path.name} from where you got it.",
-            file=sys.stderr,
-        )
-        return 3
-    name, kept = places.shown(path), None
+        raise Stop(CANNOT, "notebooks are made from the course's repository, which is not here, and this installation "
+                   f"brought no copy. Take exercises/{path.name} from where you got it.")  # fmt: skip
+    name, backup = locations.shown(path), None
     if path.exists():
         if _sources(path) == [(cell["cell_type"], "".join(cell["source"])) for cell in stub["cells"]]:
             print(f"{name} is as it was handed out: nothing to do")
-            return 0
-        kept = _free(path)
+            return OK
+        backup = _free_name(path)
     if not yes:
         if not sys.stdin.isatty():
-            print("course reset: there is nobody to ask; say --yes", file=sys.stderr)
-            return 2
-        print(f"Put the empty exercise {exercise.id} into {name}?", f"Yours is kept as {kept.name}." if kept else "")
+            raise Stop(USAGE, "there is nobody to ask; say --yes")
+        kept = f"Yours is kept as {backup.name}." if backup else ""
+        print(f"Put the empty exercise {exercise.id} into {name}?", kept)
         if not _agreed():
             print("left as it is")
-            return 1
+            return FAILED
     path.parent.mkdir(parents=True, exist_ok=True)
-    if kept:
-        _keep(path, kept)
-    _put(stub, path)
+    if backup:
+        with open(path, "rb") as old, open(backup, "xb") as copy:  # x: never over another backup
+            shutil.copyfileobj(old, copy)
+    _write(stub, path)
     print(f"{terminal.mark(terminal.SOLVED)} {name} is as it was handed out")
-    if kept:
-        print(f"  yours is kept: {places.shown(kept)}")
+    if backup:
+        print(f"  yours is kept: {locations.shown(backup)}")
         print("  If it is open in JupyterLab: File > Reload Notebook from Disk.")
-    return 0
+    return OK
 
 
 def _agreed() -> bool:
@@ -104,25 +96,20 @@ def _sources(path: Path) -> list[tuple[str, str]] | None:
         return None
 
 
-def _free(path: Path) -> Path:
+def _free_name(path: Path) -> Path:
     """A name beside a notebook that no file has."""
     number = 1
-    while (kept := path.with_name(f"{path.stem}.backup-{number}.ipynb")).exists():
+    while (backup := path.with_name(f"{path.stem}.backup-{number}.ipynb")).exists():
         number += 1
-    return kept
+    return backup
 
 
-def _keep(path: Path, kept: Path) -> None:
-    with open(path, "rb") as old, open(kept, "xb") as copy:  # x: never over another backup
-        shutil.copyfileobj(old, copy)
-
-
-def _put(notebook: dict, path: Path) -> None:
+def _write(notebook: dict, path: Path) -> None:
     """Write a notebook, whole or not at all."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}", suffix=".tmp")
     os.close(handle)
     try:
-        generate.write(notebook, Path(name))
+        stubs.write(notebook, Path(name))
         os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o644)
         os.replace(name, path)
     except BaseException:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from typing import Annotated
 
-from gemm_course.cli import choice, terminal
+from typer import Option
+
+from gemm_course.cli import terminal
+from gemm_course.cli.exercise_argument import find_one
+from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, Stop
+from gemm_course.cli.options import ExerciseName
 from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import cells as submission
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook_files import cells, locations
 
 EXAMPLES = """\
 examples:
@@ -22,50 +26,37 @@ exit codes: 0 shown; 1 not passed yet; 2 no such exercise, or several of which a
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = (
-        "Show the cell that solves an exercise, after a pass. With --give-up before one; `course progress` then says "
-        "so, and the points can still be earned."
-    )
-    parser.add_argument("exercise", metavar="NN", nargs="?", help="number or name of an exercise")
-    parser.add_argument("--give-up", action="store_true", help="show it before a pass, too")
+def run(
+    exercise: ExerciseName = None,
+    give_up: Annotated[bool, Option("--give-up", help="show it before a pass, too")] = False,
+) -> int:
+    """Show the cell that solves an exercise, after a pass.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print the solution, if it may be shown."""
-    try:
-        exercise, why = choice.one(arguments.exercise, "solution")
-    except ValueError as error:
-        print(f"course: {error}", file=sys.stderr)
-        return 2
-    entry = progress.entry_of(progress.load(), exercise.id)
-    path = places.solution(exercise)
-    if not entry["passed"] and not arguments.give_up:
-        print("\n".join(filter(None, [why, _not_yet(exercise, entry)])), file=sys.stderr)
-        return 1
+    With --give-up before one; `course progress` then says so, and the points can still be earned.
+    """
+    found, why = find_one(exercise, "solution")
+    entry = progress.entry_of(progress.load(), found.id)
+    if not entry["passed"] and not give_up:
+        print("\n".join(filter(None, [why, _not_yet(found, entry)])), file=sys.stderr)
+        return FAILED
+    path = locations.solution(found)
     if path is None:
-        print(
-            "course solution: the solutions lie in the course's repository, which is not here. Clone it, and ask "
-            f"there; `course hint {exercise.id}` works here.",
-            file=sys.stderr,
-        )
-        return 3
+        raise Stop(CANNOT, "the solutions are in the course's repository, which is not here. Clone it, and ask there; "
+                   f"`course hint {found.id}` works here.")  # fmt: skip
     try:
-        source = submission.of_notebook(path, exercise.function)
+        source = cells.of_notebook(path, found.function)
     except ValueError as error:
-        print(f"course solution: {error}", file=sys.stderr)
-        return 3
+        raise Stop(CANNOT, error) from None
     if not entry["passed"]:
-        progress.note_given_up(exercise.id)
+        progress.note_given_up(found.id)
     if why:
         print(f"# {why}")
-    print(f"# Exercise {exercise.id} · {exercise.title}\n{_painted(source)}")
-    return 0
+    print(f"# Exercise {found.id} · {found.title}\n{_without_markers(source)}")
+    return OK
 
 
-def _painted(source: str) -> str:
-    """The cell without the markers; on a terminal the lines between them stand out."""
+def _without_markers(source: str) -> str:
+    """The cell without the markers; on a terminal the lines between them are green."""
     lines, inside = [], False
     for line in source.splitlines():
         if line.strip() in (_BEGIN, _END):

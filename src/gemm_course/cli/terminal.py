@@ -1,18 +1,34 @@
-"""What the command's output looks like: colour and a line of progress on a terminal, plain text anywhere else."""
+"""What the command's output looks like: styles and a line of progress on a terminal, plain text anywhere else.
+
+Rich renders. By hand is what Rich does not do: characters that an encoding lacks are spelled in ASCII, a NO_COLOR that
+is set takes bold away, too.
+"""
 
 from __future__ import annotations
 
 import codecs
 import os
-import shutil
+import re
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
 SOLVED, WRONG, OPEN = "✓", "✗", "·"
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _MARKS = {SOLVED: "green", WRONG: "red", OPEN: "dim", "–": "dim"}
+_RESULT_STYLES = {
+    r"\A.*": "bold", r"^pass:.*": "bold green", r"^(not yet:|not checked:|TODO ).*": "bold yellow",
+    r"^  \| .*": "dim", **{f"(?<=^  ){sign}": style for sign, style in _MARKS.items()},
+}  # fmt: skip
 # For terminals whose encoding lacks the marks.
-_ASCII = {SOLVED: "+", WRONG: "x", OPEN: ".", "–": "-", "−": "-", "×": "x", "█": "#", "░": ".", "…": "..."}
+_ASCII = {SOLVED: "+", WRONG: "x", OPEN: ".", "–": "-", "−": "-", "×": "x", "█": "#", "░": ".", "…": "...", "→": "->"}
+_WIDEST = 1000  # of a line that is never wrapped
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
@@ -31,85 +47,84 @@ def prepare() -> None:
             stream.reconfigure(errors="course-spelled")
 
 
-def moves(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose cursor can be moved.
-
-    Args:
-        stream: stdout or stderr.
-    """
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose cursor can be moved."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def paint(text: str, *styles: str, stream: TextIO | None = None) -> str:
-    """Text in a style, for a terminal; elsewhere, and where NO_COLOR is set, the text as it is.
+def has_styles(stream: TextIO) -> bool:
+    """Whether a stream shows colours and bold, and its user wants them."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
-    Args:
-        text: one line.
-        styles: "bold", "dim", "red", "green" or "yellow".
-        stream: that it goes to. Default: stdout.
-    """
-    if not styles or not moves(stream or sys.stdout) or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
+
+def console(stream: TextIO, width: int | None = None) -> Console:
+    """Rich's console for stdout or stderr, as wide as its terminal if no width is given."""
+    return Console(
+        file=stream, force_terminal=is_terminal(stream), color_system="standard" if has_styles(stream) else None,
+        width=width, highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
+
+
+def paint(text: str, style: str, stream: TextIO | None = None) -> str:
+    """Text in a style of Rich's, for a terminal (default: stdout); for any other stream, the text as it is."""
+    return with_style(text, style) if has_styles(stream or sys.stdout) else text
+
+
+def with_style(text: str, style: str) -> str:
+    """Text in a style of Rich's, whatever it is printed to."""
+    return Style.parse(style).render(text)
 
 
 def mark(sign: str) -> str:
-    """A mark in its colour.
-
-    Args:
-        sign: `SOLVED`, `WRONG` or `OPEN`.
-    """
+    """`SOLVED`, `WRONG` or `OPEN` in its colour."""
     return paint(sign, _MARKS[sign])
 
 
 def verdict(status: str) -> str:
-    """The mark of a result.
-
-    Args:
-        status: of the result; neither "passed" nor "failed" is still open.
-    """
+    """The mark of a result's status; neither "passed" nor "failed" is still open."""
     return mark({"passed": SOLVED, "failed": WRONG}.get(status, OPEN))
 
 
 def result(text: str) -> str:
-    """The text of a check's result, in colour where there is any.
-
-    Args:
-        text: `Result.text()`.
-    """
-    first, *lines = text.splitlines()
-    painted = [paint(first, "bold")]
-    for line in lines:
-        if line[:2] == "  " and line[2:3] in _MARKS:
-            line = f"  {mark(line[2])}{line[3:]}"
-        elif line.startswith("pass:"):
-            line = paint(line, "bold", "green")
-        elif line.startswith(("not yet:", "not checked:", "TODO ")):
-            line = paint(line, "bold", "yellow")
-        elif line.startswith("  | "):
-            line = paint(line, "dim")
-        painted.append(line)
-    return "\n".join(painted)
+    """The text of a check's result, `Result.text()`, in colour where there is any."""
+    for pattern, style in _RESULT_STYLES.items():
+        text = re.sub(pattern, lambda found, style=style: paint(found[0], style), text, flags=re.MULTILINE)
+    return text
 
 
 def bar(done: int, total: int, width: int = 24) -> str:
-    """A bar of progress.
-
-    Args:
-        done: so many of `total`.
-        total: at least 0.
-        width: characters.
-    """
+    """A bar of progress: so many of `total`, in so many characters."""
     filled = width * min(max(done, 0), total) // total if total else 0
     return "█" * filled + "░" * (width - filled)
 
 
+def columns(rows: Iterable[Sequence[str]], indent: int = 0, right: Sequence[int] = ()) -> str:
+    """Rows of cells, which may be painted, as aligned columns; those whose index is in `right` are aligned right."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    rows = list(rows)
+    for index in range(len(rows[0])):
+        table.add_column(justify="right" if index in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text.from_ansi, row))
+    out = console(sys.stdout, width=_WIDEST)
+    with out.capture() as captured:
+        out.print(Padding(table, (0, 0, 0, indent)))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _on_stderr(*columns: ProgressColumn) -> Progress:
+    """A line on stderr that changes, and goes when the wait is over. Only on a terminal."""
+    return Progress(
+        *columns, TextColumn("{task.description}", markup=False), console=console(sys.stderr), transient=True,
+        redirect_stdout=False, redirect_stderr=False, disable=not is_terminal(sys.stderr),
+    )  # fmt: skip
+
+
 class Status:
-    """One line on stderr that says what is being waited for, and goes when the wait is over. Only on a terminal."""
+    """A line on stderr that says what is being waited for."""
 
     def __init__(self):
-        self._moves = moves(sys.stderr)
-        self._shown = False
+        self._line: Progress | None = None
 
     def __enter__(self) -> Status:
         return self
@@ -118,20 +133,25 @@ class Status:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Replace the line.
-
-        Args:
-            text: one line; cut off at the terminal's width.
-        """
-        if self._moves:
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[K{text[:width]}")
-            sys.stderr.flush()
-            self._shown = True
+        """Replace the line; it is cut off at the terminal's width."""
+        self.clear()
+        self._line = _on_stderr(SpinnerColumn("line"))
+        self._line.add_task(text, total=None)
+        self._line.start()
 
     def clear(self) -> None:
         """Take the line away, before anything else is printed."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._shown = False
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+
+
+class _BarColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(bar(int(task.completed), int(task.total or 0)))
+
+
+def progress(what: str) -> Progress:
+    """A bar on stderr: "3 of 5" of something, the time left, each task's description."""
+    count = TextColumn("{task.completed} of {task.total} " + what, markup=False)
+    return _on_stderr(_BarColumn(), count, TimeRemainingColumn())

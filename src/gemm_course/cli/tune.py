@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from gemm_course.cli import terminal
+from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
+from gemm_course.cli.options import File, Names, misplaced
 
 EXAMPLES = """\
 examples:
@@ -17,100 +22,84 @@ examples:
 exit codes: 0 measured; 1 a configuration failed or was wrong (the others are in the table); 2 wrong usage;
             3 no GPU to measure on, or one without descriptors
 """
-
-OK, FAILED, USAGE, CANNOT = 0, 1, 2, 3
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.description = (
-        "Measure which configuration of the packed kernels is fastest on this machine's GPU, for each bucket of "
-        "shapes, and write the table that grouped_mm looks up. What the table has from the same kernels is left out."
-    )
-    parser.add_argument(
-        "--rows", nargs="+", metavar="NAME", help="beginnings of names that --list shows (default: all)"
-    )
-    parser.add_argument("--ops", nargs="+", metavar="OP", help="grouped_mm, grouped_mm_k (default: both)")
-    parser.add_argument("--dtypes", nargs="+", metavar="TYPE", default=["bfloat16"],
-                        help="bfloat16, float16, float8_e4m3fn, float32, tf32 (default: bfloat16)")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="few buckets, to see that it works")
-    parser.add_argument("--limit-seconds", type=float, metavar="S", help="begin no bucket after this time")
-    parser.add_argument("--repeats", type=int, metavar="N", help="timed calls of each candidate (default: 9)")
-    parser.add_argument("--again", action="store_true", help="measure what the table has already, too")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the table (default: the library's, for this GPU)")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="keep the times of all candidates here")
-    parser.add_argument("--commit", metavar="ID", help="commit of the code, where it cannot be asked of git")
-    parser.add_argument("--list", action="store_true", help="show the buckets and measure nothing")
+MANY = ("--rows", "--ops", "--dtypes")
+_DTYPES = "bfloat16, float16, float8_e4m3fn, float32, tf32"
 
 
-def _problem(arguments: argparse.Namespace) -> str | None:
-    if arguments.repeats is not None and arguments.repeats < 2:
-        return f"--repeats must be at least 2, got {arguments.repeats}"
-    if arguments.limit_seconds is not None and not arguments.limit_seconds > 0:
-        return f"--limit-seconds must be positive, got {arguments.limit_seconds:g}"
-    for option in ("out", "record"):
-        path = getattr(arguments, option)
-        if path is not None and not path.absolute().parent.is_dir():
-            return f"--{option} must name a file in a folder that exists, got {path}"
-    return None
+def run(
+    rows: Annotated[
+        Names, Option(metavar="NAME...", help="beginnings of names that --list shows (default: all)")
+    ] = None,
+    ops: Annotated[Names, Option(metavar="OP...", help="grouped_mm, grouped_mm_k (default: both)")] = None,
+    dtypes: Annotated[Names, Option(metavar="TYPE...", help=f"{_DTYPES} (default: bfloat16)")] = None,
+    quick: Annotated[bool, Option("--quick", help="few buckets, to see that it works")] = False,
+    limit_seconds: Annotated[float | None, Option(metavar="S", help="begin no bucket after this time")] = None,
+    repeats: Annotated[int | None, Option(metavar="N", help="timed calls of each candidate (default: 9)")] = None,
+    again: Annotated[bool, Option("--again", help="measure what the table has already, too")] = False,
+    out: Annotated[File, Option(metavar="FILE", help="the table (default: the library's, for this GPU)")] = None,
+    record: Annotated[File, Option(metavar="FILE", help="keep the times of all candidates here")] = None,
+    commit: Annotated[
+        str | None, Option(metavar="ID", help="commit of the code, where it cannot be asked of git")
+    ] = None,
+    only_list: Annotated[bool, Option("--list", help="show the buckets and measure nothing")] = False,
+) -> int:
+    """Measure which configuration of the packed kernels is fastest on this machine's GPU.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, or list.
-
-    Args:
-        arguments: of `add_arguments`.
-
-    Returns:
-        The exit code.
+    That is done for each bucket of shapes, and written into the table that grouped_mm looks up. Buckets that the table
+    has from the same kernels are left out.
     """
     import torch
 
-    from course_kernels.bench import record, tune
-    from course_kernels.packed.tuning import lookup as tuned
+    from course_kernels.bench import record as records
+    from course_kernels.bench import tune
+    from course_kernels.packed.tuning import lookup
     from course_kernels.packed.tuning.defaults import candidates
 
-    def complain(problem: object, code: int) -> int:
-        print(f"course tune: {problem}", file=sys.stderr)
-        return code
-
-    if problem := _problem(arguments):
-        return complain(problem, USAGE)
+    if problem := _problem(repeats, limit_seconds, out, record):
+        raise Stop(USAGE, problem)
     try:
-        cases = tune.select(tune.grid(arguments.dtypes, arguments.ops or tune.OPS, arguments.quick), arguments.rows)
+        cases = tune.select(tune.grid(dtypes or ["bfloat16"], ops or tune.OPS, quick), rows)
     except ValueError as error:
-        return complain(error, USAGE)
-    if arguments.list:
-        print(f"tables: {tuned.TABLES}/sm_*.json")
-        for case in cases:
-            count = len(candidates(case.op, case.bucket, case.dtype))
-            print(f"  {case.name:<28}{case.op:<14}{case.dtype:<15}{case.bucket!s:<46}{count} candidates")
+        raise Stop(USAGE, error) from None
+    if only_list:
+        print(f"tables: {lookup.TABLES}/sm_*.json")
+        table = [
+            (each.name, each.op, each.dtype, str(each.bucket),
+             f"{len(candidates(each.op, each.bucket, each.dtype))} candidates")
+            for each in cases
+        ]  # fmt: skip
+        print(terminal.columns(table, indent=2))
         return OK
     if not torch.cuda.is_available():
-        return complain(
-            "configurations are measured on an NVIDIA GPU, and torch sees none here; course tune --list shows what "
-            "would be measured",
-            CANNOT,
-        )
+        raise Stop(CANNOT, "configurations are measured on an NVIDIA GPU, and torch sees none here; course tune --list "
+                   "shows what would be measured")  # fmt: skip
     from course_kernels.runtime import Device
 
     device = Device.of(torch.device("cuda", torch.cuda.current_device()))
     if not device.described:
-        return complain("tables are for GPUs with descriptors (sm_90 or newer); defaults serve this one", CANNOT)
+        raise Stop(CANNOT, "tables are for GPUs with descriptors (sm_90 or newer); defaults serve this one")
     from course_kernels.bench import tune_gpu
 
-    out = arguments.out or tuned.TABLES / f"{tuned.canonical_arch(device.arch)}.json"
-    repeats = arguments.repeats or tune_gpu.REPEATS
+    out = out or lookup.TABLES / f"{lookup.canonical_arch(device.arch)}.json"
+    repeats = repeats or tune_gpu.REPEATS
     try:
-        tune_gpu.compile_ahead(tune.missing(cases, out, arguments.record, arguments.again))
+        tune_gpu.compile_ahead(tune.missing(cases, out, record, again))
         outcome = tune.tune(
             cases, lambda case, configs: tune_gpu.measure(case, configs, repeats), out,
-            provenance=record.provenance(arguments.commit), record=arguments.record, again=arguments.again,
-            limit_s=arguments.limit_seconds, tell=lambda line: print(line, flush=True),
+            provenance=records.provenance(commit), record=record, again=again, limit_s=limit_seconds,
+            tell=lambda line: print(line, flush=True),
         )  # fmt: skip
     except ValueError as error:
-        return complain(error, USAGE)
+        raise Stop(USAGE, error) from None
     print(f"{outcome.measured} buckets measured, {outcome.kept} kept, {outcome.left} left: {out}")
     if outcome.failures:
-        print("course tune: not in the table, because wrong or failed:", *outcome.failures, sep="\n  ", file=sys.stderr)
-    return FAILED if outcome.failures or outcome.empty else OK
+        raise Stop(FAILED, "\n  ".join(["not in the table, because wrong or failed:", *outcome.failures]))
+    return FAILED if outcome.empty else OK
+
+
+def _problem(repeats: int | None, limit_seconds: float | None, out: Path | None, record: Path | None) -> str:
+    if repeats is not None and repeats < 2:
+        return f"--repeats must be at least 2, got {repeats}"
+    if limit_seconds is not None and not limit_seconds > 0:
+        return f"--limit-seconds must be positive, got {limit_seconds:g}"
+    return misplaced(out=out, record=record)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gemm_course.cli import terminal
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.judging.results import Result, exit_code
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook_files import locations
 
 POLL_S = 0.25
 
@@ -20,7 +20,7 @@ Check = Callable[[Exercise, Path], "Result | None"]
 def watch(
     targets: Sequence[tuple[Exercise, Path]], check: Check, now: bool, pause: Callable[[float], None] = time.sleep
 ) -> int:
-    """Check notebooks as they are saved, until Ctrl-C; then say what came of it.
+    """Check notebooks as they are saved, until Ctrl-C; then print a summary.
 
     Args:
         targets: exercises and their notebooks, at least one.
@@ -33,21 +33,20 @@ def watch(
     """
     seen = {path: _stamp(path) for _, path in targets}
     results: dict[str, list[Result]] = {}
+    names = locations.shown(targets[0][1]) if len(targets) == 1 else "the notebooks"
     try:
-        changed = list(targets) if now else []
         if not now:
             print(f"waiting for one of {len(targets)} notebooks to be saved; Ctrl-C ends", flush=True)
+        changed = list(targets) if now else _wait(targets, seen, pause)
         while True:
-            if changed:
-                _clear()
+            if terminal.is_terminal(sys.stdout):
+                terminal.console(sys.stdout).clear()
             for exercise, path in changed:
                 if (result := check(exercise, path)) is not None:
                     results.setdefault(exercise.id, []).append(result)
-            if changed:
-                names = places.shown(changed[-1][1]) if len(targets) == 1 else "the notebooks"
-                at = time.strftime("%H:%M:%S")
-                footer = f"checked at {at}; watching {names}: save to check again, Ctrl-C ends"
-                print(f"\n{terminal.paint(footer, 'dim')}", flush=True)
+            at = time.strftime("%H:%M:%S")
+            footer = f"checked at {at}; watching {names}: save to check again, Ctrl-C ends"
+            print(f"\n{terminal.paint(footer, 'dim')}", flush=True)
             changed = _wait(targets, seen, pause)
     except KeyboardInterrupt:
         return _summary(results)
@@ -73,11 +72,6 @@ def _stamp(path: Path) -> tuple | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _clear() -> None:
-    if terminal.moves(sys.stdout):
-        sys.stdout.write("\x1b[H\x1b[2J")
 
 
 def _summary(results: dict[str, list[Result]]) -> int:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from course_kernels import runtime
 from gemm_course.isolation import landlock as sandbox
 from gemm_course.isolation import seccomp as syscalls
 
@@ -82,11 +81,11 @@ def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
     return "it does not run without its confinement either" + (f": {left}" if left != problem else "")
 
 
-def rows(trial: bool = True) -> list[tuple[str, str]]:
+def rows(ask: Callable[..., Outcome] | None = None) -> list[tuple[str, str]]:
     """What confines answers on this machine, and whether they run on its GPU.
 
     Args:
-        trial: whether to try a kernel on the GPU, where there is one; some seconds.
+        ask: as for `try_gpu`, to try a kernel on the GPU, some seconds; None tries nothing.
 
     Returns:
         Pairs of a name and a sentence, as `doctor.plan` has them.
@@ -96,18 +95,15 @@ def rows(trial: bool = True) -> list[tuple[str, str]]:
     others = "closed (seccomp)" if syscalls.supported() else "open, as no calls of this kernel can be filtered"
     kept = f"your files are {files}, other processes and the network {others}"
     found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
-    if runtime.mode() == "gpu" and trial:
-        found.append(("on the GPU", _on_gpu()))
+    if ask is not None:
+        found.append(("on the GPU", _on_gpu(ask)))
     return found
 
 
-def _on_gpu() -> str:
-    from gemm_course.judging.judge import Judge
-
-    with Judge() as judge:
-        started = time.perf_counter()
-        problem = try_gpu(judge._ask)
-        if not problem:
-            return f"answers run, too (tried with a kernel: right, {time.perf_counter() - started:.1f} s)"
-        where = find_layer(judge._ask, problem)
+def _on_gpu(ask: Callable[..., Outcome]) -> str:
+    started = time.perf_counter()
+    problem = try_gpu(ask)
+    if not problem:
+        return f"answers run, too (tried with a kernel: right, {time.perf_counter() - started:.1f} s)"
+    where = find_layer(ask, problem)
     return f"answers do not run; the interpreter's word counts alone. A kernel confined like them: {problem}; {where}"

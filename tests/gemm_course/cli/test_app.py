@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
+import typer
 
 from gemm_course.cli import app as command
 from gemm_course.cli import lab
+from gemm_course.notebook_files import locations
 from places import ROOT
 
 if sys.version_info >= (3, 11):
@@ -25,8 +27,8 @@ else:
 def subcommand(monkeypatch):
     """Adds a subcommand `probe` made of this test's functions."""
 
-    def add(run, add_arguments=lambda parser: None, **names):
-        module = SimpleNamespace(run=run, add_arguments=add_arguments, **names)
+    def add(run, **names):
+        module = SimpleNamespace(run=run, **names)
         monkeypatch.setitem(sys.modules, "probe_module", module)
         monkeypatch.setitem(command.SUBCOMMANDS, "probe", command.Subcommand("probe_module", "a probe"))
 
@@ -56,22 +58,26 @@ def test_first_screen_says_what_there_is_and_what_to_do(arguments, capsys):
 
 @pytest.mark.parametrize("name", command.SUBCOMMANDS)
 def test_every_subcommand_keeps_the_contract(name, capsys):
-    parser, module = command.parser_of(name)
-    assert callable(module.run)
-    assert parser.prog == f"course {name}"
+    module = importlib.import_module(command.SUBCOMMANDS[name].module)
     assert command.main([name, "--help"]) == 0
     direct = capsys.readouterr().out
-    assert f"usage: course {name}" in direct
-    assert getattr(module, "EXAMPLES", "") in direct
-    assert command.main(["help", name]) == 0
-    assert capsys.readouterr().out == direct
+    assert f"Usage: course {name} [OPTIONS]" in direct
+    assert module.run.__doc__.splitlines()[0].split()[0] in direct
+    assert module.EXAMPLES in direct
+    assert "\033" not in direct
+    for same in ([name, "-h"], ["help", name]):
+        assert command.main(same) == 0
+        assert capsys.readouterr().out == direct
     assert command.main([name, "03", "--no-such-option"]) == command.USAGE
-    assert "--no-such-option" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"course {name}: ")
+    assert f"course {name} --help shows the options" in printed.err
 
 
 def test_subcommands_are_loaded_when_asked_for():
     script = (
-        "import sys; from gemm_course import command; command.main([]);"
+        "import sys; from gemm_course.cli import app as command; command.main([]);"
         "loaded = [each.module for each in command.SUBCOMMANDS.values() if each.module in sys.modules];"
         "assert not loaded, loaded; assert 'triton' not in sys.modules"
     )
@@ -91,19 +97,40 @@ def test_unknown_subcommand_names_the_nearest(wrong, hint, capsys):
 
 
 def test_options_reach_the_subcommand_and_its_code_comes_back(subcommand, capsys):
-    subcommand(
-        lambda arguments: arguments.code,
-        lambda parser: parser.add_argument("--code", type=int),
-        EXAMPLES="examples:\n  course probe --code 5",
-    )
+    def run(code: int = 0) -> int:
+        """Ends with a code."""
+        return code
+
+    subcommand(run, EXAMPLES="examples:\n  course probe --code 5")
     assert command.main(["probe", "--code", "5"]) == 5
     assert command.main(["probe", "--help"]) == 0
     assert "course probe --code 5" in capsys.readouterr().out
     assert "a probe" in command.overview()
+    assert command.main(["probe", "--code", "five"]) == command.USAGE
+    assert "--code" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["--rows a b --flag --ops c", "--rows a --rows b --flag --ops c", "--ops c --flag --rows a b"]
+)
+def test_an_option_takes_several_values(subcommand, words):
+    taken = {}
+
+    def run(
+        rows: Annotated[list[str], typer.Option()],
+        ops: Annotated[list[str], typer.Option()],
+        flag: Annotated[bool, typer.Option("--flag")] = False,
+    ) -> int:
+        taken.update(rows=rows, ops=ops, flag=flag)
+        return 0
+
+    subcommand(run, MANY=("--rows", "--ops"))
+    assert command.main(["probe", *words.split()]) == 0
+    assert taken == {"rows": ["a", "b"], "ops": ["c"], "flag": True}
 
 
 def test_interrupted(subcommand, capsys):
-    def run(arguments):
+    def run() -> int:
         raise KeyboardInterrupt
 
     subcommand(run)
@@ -112,7 +139,7 @@ def test_interrupted(subcommand, capsys):
 
 
 def test_an_error_of_a_subcommand_is_not_swallowed(subcommand):
-    def run(arguments):
+    def run() -> int:
         raise ZeroDivisionError
 
     subcommand(run)
@@ -120,9 +147,10 @@ def test_an_error_of_a_subcommand_is_not_swallowed(subcommand):
         command.main(["probe"])
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
+@pytest.mark.parametrize("words", ["", "check --help", "list"])
+def test_a_reader_who_has_seen_enough_is_no_error(words):
     done = subprocess.run(
-        f"{sys.executable} -m gemm_course.cli.app | true; exit ${{PIPESTATUS[0]}}",
+        f"{sys.executable} -m gemm_course.cli.app {words} | true; exit ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -133,16 +161,6 @@ def test_version(capsys):
 
     assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"course {course_kernels.__version__}\n"
-
-
-def test_doctor_is_the_doctor(monkeypatch, capsys):
-    from test_doctor import LAPTOP
-
-    from gemm_course.cli import doctor
-
-    monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
-    assert command.main(["doctor", "--quick"]) == 0
-    assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)
 
 
 # course lab
@@ -156,7 +174,7 @@ def test_lab_becomes_the_courses_starter(monkeypatch):
 
 
 def test_lab_finds_the_checkout_around_the_working_directory(monkeypatch, tmp_path):
-    monkeypatch.setattr(lab.course_kernels, "__file__", str(tmp_path / "site" / "x" / "course_kernels" / "__init__.py"))
+    monkeypatch.setattr(locations, "__file__", str(tmp_path / "site" / "gemm_course" / "notebook_files" / "x.py"))
     monkeypatch.chdir(tmp_path)
     assert lab.checkout() is None
     (tmp_path / "tools").mkdir()
@@ -177,6 +195,6 @@ def test_lab_says_why_it_cannot(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("port", ["80", "70000", "x", "-1"])
-def test_lab_wants_a_port(port):
-    with pytest.raises(argparse.ArgumentTypeError, match="from 1024 to 65535"):
-        lab._port(port)
+def test_lab_wants_a_port(port, capsys):
+    assert command.main(["lab", "--port", port]) == command.USAGE
+    assert f"must be a number from 1024 to 65535, got {port!r}" in capsys.readouterr().err

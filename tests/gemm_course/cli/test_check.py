@@ -177,8 +177,8 @@ def test_all_is_a_line_for_each_and_a_total(course, monkeypatch, capsys):
     first, why, second, third, _, total, advice = capsys.readouterr().out.splitlines()
     assert re.fullmatch(rf"✗ 01    \d of 10  {FIRST.title}", first)
     assert why.startswith("       ")
-    assert second == f"✓ 02   10 of 10  {SECOND.title}"
-    assert re.fullmatch(r"· 04    0 of 10  .*: not begun", third)
+    assert second == f"✓ 03   10 of 10  {SECOND.title}"
+    assert re.fullmatch(r"· 05    0 of 10  .*: not begun", third)
     assert re.fullmatch(r"1 of 3 pass, 1\d of 30 points", total)
     assert advice.startswith("course check 01 ")
     assert [re.search(r"(\d) of 3: (\d\d)", text).groups() for text in shown] == [("1", "01"), ("2", "03"), ("3", "05")]
@@ -286,7 +286,7 @@ def test_watch_of_all_checks_the_one_that_was_saved(tmp_path, capsys):
     assert watch([(FIRST, paths[0]), (SECOND, paths[1])], check, False, script) == 1
     assert seen == [("03", "b"), ("01", "changed")]
     printed = capsys.readouterr().out
-    assert "✗ 02 checked once, at last 3 of 10 points" in printed
+    assert "✗ 03 checked once, at last 3 of 10 points" in printed
     assert "✗ 01 checked once" in printed
 
 
@@ -306,7 +306,8 @@ def test_watch_that_saw_nothing_says_so(tmp_path, capsys):
 def test_watch_for_real(course):
     """In another process: a stub, then a solution saved over it, then Ctrl-C."""
     script = (
-        "import sys; from gemm_course import places, command; places.checkout = lambda: None;"
+        "import sys; from gemm_course.cli import app as command;"
+        "from gemm_course.notebook_files import locations; locations.checkout = lambda: None;"
         "sys.exit(command.main(['check', '01', '--watch']))"
     )
     running = subprocess.Popen(

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Gpu, Machine, Trial
 
@@ -184,10 +185,10 @@ def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
     assert told.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
     blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
     assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
-    assert dict(doctor._facts(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
+    assert dict(doctor.fact_rows(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
     for name in CUTLASS.values():
         lacking = without(LAPTOP, name)
-        assert "missing" in dict(doctor._facts(lacking))["CUTLASS"]
+        assert "missing" in dict(doctor.fact_rows(lacking))["CUTLASS"]
         assert 'pip install ".[cutlass]"' in dict(doctor.plan(lacking))["CUTLASS"]
         installed = dataclasses.replace(lacking, records=None)
         assert 'pip install "grouped-gemm-course[cutlass]"' in dict(doctor.plan(installed))["CUTLASS"]
@@ -213,8 +214,8 @@ def test_the_page_is_narrow_and_colour_adds_marks_only():
 
 
 def ask(*arguments, **environment):
-    command = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    line = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
+    return subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True)
 
 
 def test_command_in_a_pipe_is_plain_and_succeeds():
@@ -238,7 +239,13 @@ def test_command_fails_with_a_remedy_where_no_kernel_can_run():
 def test_a_reader_that_leaves_early_sees_no_traceback(arguments):
     ours, theirs = os.pipe()
     os.close(ours)
-    command = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
-    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    line = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
+    done = subprocess.run(line, stdout=theirs, stderr=subprocess.PIPE, text=True)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_doctor_is_the_doctor(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
+    assert command.main(["doctor", "--quick"]) == 0
+    assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)

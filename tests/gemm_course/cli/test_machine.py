@@ -9,6 +9,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.packed.backends import cute_cache
+from course_kernels.testing import selftest
 from gemm_course.cli import machine
 
 
@@ -54,7 +55,7 @@ def test_a_wrong_result_is_a_finding(monkeypatch):
         return results
 
     monkeypatch.setattr(course_kernels, "group_gemm", off_by_one)
-    trial = machine._tried(machine._run_a_kernel)
+    trial = machine.attempt(selftest.run_a_kernel)
     assert trial.error == "ArithmeticError: problem 2 of a grouped GEMM has a wrong result"
 
 
@@ -62,7 +63,7 @@ def test_an_error_becomes_one_line():
     def fail():
         raise RuntimeError("first line\nsecond line")
 
-    assert machine._tried(fail).error == "RuntimeError: first line"
+    assert machine.attempt(fail).error == "RuntimeError: first line"
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ def tty(monkeypatch):
 
 @pytest.mark.usefixtures("tty")
 def test_a_terminal_gets_colour():
-    assert terminal.paint("x", "bold", "green") == "\x1b[1;32mx\x1b[0m"
+    assert terminal.paint("x", "bold green") == "\x1b[1;32mx\x1b[0m"
     shown = terminal.result(RESULT.text())
-    assert "\x1b[1mExercise 02 · Masks\x1b[0m" in shown
+    assert "\x1b[1mExercise 03 · Masks\x1b[0m" in shown
     assert "  \x1b[32m✓\x1b[0m tiles" in shown
     assert "  \x1b[31m✗\x1b[0m tail" in shown
     assert "      ✗ is no mark here" in shown
@@ -69,11 +69,34 @@ def test_a_pipe_gets_plain_text(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_status_goes_when_the_wait_is_over(tty, monkeypatch):
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((10, 24)))
+def test_a_status_is_one_line_and_goes_when_the_wait_is_over(tty, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "12")
     with terminal.Status() as status:
         status.show("a line that is longer")
-    assert tty.getvalue() == "\r\x1b[Ka line th\r\x1b[K"
+        shown = tty.getvalue()
+    assert "a line" in shown
+    assert "longer" not in shown
+    assert "\n" not in shown
+    assert tty.getvalue().endswith("\r\x1b[1A\x1b[2K"), "the line is erased"
+    assert "\x1b[?25h" in tty.getvalue(), "the cursor is shown again"
+
+
+def test_progress_is_a_bar_on_a_terminal(tty, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with terminal.progress("answers checked") as progress:
+        progress.add_task("(ann [01])", total=4, completed=1)
+    assert f"{terminal.bar(1, 4)} 1 of 4 answers checked" in tty.getvalue()
+    assert "(ann [01])" in tty.getvalue(), "no markup"
+
+
+def test_columns_are_aligned_and_no_line_is_wrapped(tty, monkeypatch):
+    rows = [("a", "1", "first"), (terminal.paint("long", "green"), "10", "[second] and longer")]
+    monkeypatch.setenv("COLUMNS", "12")
+    assert terminal.columns(rows, indent=2, right=[1]).splitlines() == [
+        "  a      1  first", "  \x1b[32mlong\x1b[0m  10  [second] and longer",
+    ]  # fmt: skip
+    monkeypatch.setattr(tty, "isatty", lambda: False)
+    assert terminal.columns(rows, indent=2, right=[1]).splitlines()[1] == "  long  10  [second] and longer"
 
 
 @pytest.mark.parametrize(("done", "total", "shown"), [(0, 4, "░░░░"), (1, 2, "██░░"), (9, 4, "████"), (0, 0, "░░░░")])

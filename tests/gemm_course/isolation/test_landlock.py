@@ -23,6 +23,7 @@ import pytest
 from gemm_course.isolation import landlock as sandbox
 from gemm_course.isolation import seccomp as syscalls
 from gemm_course.judging import isolation_report as sandbox_report
+from gemm_course.judging.judge import Judge
 from gemm_course.runner import gpu as on_gpu
 
 SCRIPT = r"""
@@ -416,24 +417,23 @@ def test_a_gpu_that_hangs_does_not_hang_who_waits_for_it(monkeypatch, tmp_path):
 
 
 def test_the_doctor_says_what_confines_answers_here(monkeypatch):
-    ((name, sentence),) = sandbox_report.rows(trial=False)
+    ((name, sentence),) = sandbox_report.rows()
     assert name == "answers"
     assert ("files are closed to them (Landlock" in sentence) == bool(sandbox.landlock_version())
     assert ("network closed (seccomp)" in sentence) == syscalls.supported()
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     monkeypatch.setattr(syscalls, "supported", lambda: False)
-    ((_, sentence),) = sandbox_report.rows(trial=False)
+    ((_, sentence),) = sandbox_report.rows()
     assert "files are open to them, as this kernel has no Landlock" in sentence
     assert "network open, as" in sentence
 
 
 @pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])
 def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says):
-    monkeypatch.setattr(sandbox_report.runtime, "MODE", "gpu")
     monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: problem)
     monkeypatch.setattr(sandbox_report, "find_layer", lambda ask, problem: "without Landlock")
-    assert [name for name, _ in sandbox_report.rows(trial=False)] == ["answers"]
-    row = dict(sandbox_report.rows())["on the GPU"]
+    assert [name for name, _ in sandbox_report.rows()] == ["answers"]
+    row = dict(sandbox_report.rows(print))["on the GPU"]
     assert says in row
     assert ("the interpreter's word counts alone" in row) == bool(problem)
 
@@ -441,5 +441,6 @@ def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says
 @pytest.mark.gpu
 def test_a_kernel_runs_confined_on_a_gpu():
     """Where it does not, the message says which part of the confinement is in its way."""
-    row = dict(sandbox_report.rows())["on the GPU"]
+    with Judge() as judge:
+        row = dict(sandbox_report.rows(judge.ask))["on the GPU"]
     assert row.startswith("answers run, too"), row

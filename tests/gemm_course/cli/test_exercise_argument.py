@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from gemm_course.cli import app as command
-from gemm_course.cli import choice
+from gemm_course.cli.exercise_argument import find_one
 from gemm_course.exercises import manifest, progress
 from gemm_course.notebook_files import locations as places
 from places import ROOT
@@ -42,13 +42,13 @@ def solve(root, exercise):
 @pytest.mark.parametrize("name", ["04a", "walk_tiles", "04a_tile_walk", "exercises/04a_tile_walk.ipynb"])
 def test_a_name_that_means_one_needs_no_reason(name):
     passed(WALK)
-    assert choice.one(name, "hint") == (WALK, "")
+    assert find_one(name, "hint") == (WALK, "")
 
 
 @pytest.mark.parametrize(("done", "left"), [(WALK, TABLES), (TABLES, WALK)])
 def test_the_only_one_that_is_not_passed(done, left):
     passed(done)
-    assert choice.one("3", "hint") == (left, f"{left.name} (03 has 03a and 03b; {left.id} is not passed yet)")
+    assert find_one("4", "hint") == (left, f"{left.name} (04 has 04a and 04b; {left.id} is not passed yet)")
 
 
 @pytest.mark.parametrize("begun", [WALK, TABLES])
@@ -60,17 +60,17 @@ def test_of_several_the_only_one_that_is_begun(course, begun, how):
         progress.note_result(begun.id, 2, False)
     else:
         solve(course, begun)
-    said = f"{begun.name} (03 has 03a and 03b; only {begun.id} is begun and not passed yet)"
-    assert choice.one("04", "hint") == (begun, said)
+    said = f"{begun.name} (04 has 04a and 04b; only {begun.id} is begun and not passed yet)"
+    assert find_one("04", "hint") == (begun, said)
 
 
 @pytest.mark.parametrize(
     ("state", "says"),
     [
-        ("nothing begun", "03 has 03a and 03b, and 03a and 03b are not passed yet: name one"),
-        ("both begun", "03 has 03a and 03b, and 03a and 03b are not passed yet: name one"),
-        ("both passed", "03 has 03a and 03b, and all are passed: name one"),
-        ("no notebooks", "03 has 03a and 03b, and 03a and 03b are not passed yet: name one"),
+        ("nothing begun", "04 has 04a and 04b, and 04a and 04b are not passed yet: name one"),
+        ("both begun", "04 has 04a and 04b, and 04a and 04b are not passed yet: name one"),
+        ("both passed", "04 has 04a and 04b, and all are passed: name one"),
+        ("no notebooks", "04 has 04a and 04b, and 04a and 04b are not passed yet: name one"),
     ],
 )
 @pytest.mark.parametrize("name", ["hint", "solution", "reset"])
@@ -87,13 +87,13 @@ def test_where_it_is_not_clear_it_is_asked_for(course, capsys, name, state, says
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
-        f"course: {says}, as in `course {name} 03a`", f"  03a  {WALK.title}", f"  03b  {TABLES.title}",
+        f"course {name}: {says}, as in `course {name} 04a`", f"  04a  {WALK.title}", f"  04b  {TABLES.title}",
     ]  # fmt: skip
     assert progress.load() == before
 
 
 def test_each_command_says_first_which_and_why(course, capsys):
-    why = "04b_tables (03 has 03a and 03b; 03b is not passed yet)"
+    why = "04b_tables (04 has 04a and 04b; 04b is not passed yet)"
     passed(WALK)
     assert command.main(["hint", "04"]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
@@ -119,5 +119,5 @@ def test_without_a_name_the_exercises_are_listed(capsys, name):
     assert command.main([name]) == 2
     printed = capsys.readouterr()
     first, *rest = printed.err.splitlines()
-    assert (printed.out, first) == ("", f"course: name an exercise, as in `course {name} 02`; there are")
+    assert (printed.out, first) == ("", f"course {name}: name an exercise, as in `course {name} 03`; there are")
     assert rest == [f"  {each.id:<5}{each.title}" for each in manifest.exercises()]

@@ -1,0 +1,68 @@
+"""Which exercise a name on the command line means, for subcommands that take one: `hint`, `solution`, `reset`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemm_course.cli.exit_codes import USAGE, Stop
+from gemm_course.exercises import manifest, progress
+from gemm_course.exercises.manifest import Exercise
+from gemm_course.notebook_files import cells, locations, stubs
+
+
+def find(name: str) -> tuple[Exercise, ...]:
+    """The exercises that a name means, see `manifest.find`; ends the subcommand where there is none."""
+    try:
+        return manifest.find(name)
+    except ValueError as error:
+        raise Stop(USAGE, error) from None
+
+
+def find_one(name: str | None, command: str) -> tuple[Exercise, str]:
+    """The exercise that a name means. Of several, the one that is being worked on, if that is clear.
+
+    Args:
+        name: as the learner typed it, see `manifest.find`; None or "" where they typed none.
+        command: the subcommand that asks, for messages.
+
+    Returns:
+        The exercise, and why it is this one, in a line; "" where the name says it.
+
+    Raises:
+        Stop: there is none of that name, or several of which any may be meant; the message lists them.
+    """
+    if not name:
+        raise Stop(USAGE, f"name an exercise, as in `course {command} 03`; there are\n{_list(manifest.exercises())}")
+    found = find(name)
+    if len(found) == 1:
+        return found[0], ""
+    kept = progress.load()
+    left = progress.unsolved(found, kept)
+    begun = [each for each in left if _is_begun(each, kept)]
+    several = f"{found[0].id[:2]} has {_and(found)}"
+    if len(left) == 1:
+        return left[0], f"{left[0].name} ({several}; {left[0].id} is not passed yet)"
+    if len(begun) == 1:
+        return begun[0], f"{begun[0].name} ({several}; only {begun[0].id} is begun and not passed yet)"
+    those = "all are passed" if not left else f"{_and(left)} are not passed yet"
+    raise Stop(USAGE, f"{several}, and {those}: name one, as in `course {command} {found[0].id}`\n{_list(found)}")
+
+
+def _is_begun(exercise: Exercise, kept: dict[str, dict]) -> bool:
+    """Whether a learner has taken a hint, earned points, or written something into the hole."""
+    entry = progress.entry_of(kept, exercise.id)
+    if entry["hints"] or entry["points"]:
+        return True
+    try:
+        return stubs.hole(exercise) not in cells.of_notebook(locations.notebook(exercise), exercise.function)
+    except ValueError:  # there is no notebook, or one that cannot be read
+        return False
+
+
+def _list(exercises: Sequence[Exercise]) -> str:
+    return "\n".join(f"  {each.id:<5}{each.title}" for each in exercises)
+
+
+def _and(exercises: Sequence[Exercise]) -> str:
+    ids = [each.id for each in exercises]
+    return " and ".join(filter(None, [", ".join(ids[:-1]), ids[-1]]))

@@ -1,0 +1,33 @@
+"""Arguments and options that several subcommands share, as Typer reads them from a signature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Names = list[str] | None
+File = Path | None
+ExerciseName = Annotated[str | None, typer.Argument(metavar="NN", help="number or name of an exercise")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `low` to `high`, for `typer.Option(parser=...)`."""
+
+    def parse(text: str) -> int:
+        if not str(text).isdigit() or not low <= int(text) <= high:
+            raise typer.BadParameter(f"must be a number from {low} to {high}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def misplaced(**files: Path | None) -> str:
+    """Which option names a file in a folder that does not exist, in a sentence; "" where none does."""
+    for option, path in files.items():
+        if path is not None and not path.absolute().parent.is_dir():
+            return f"--{option} must name a file in a folder that exists, got {path}"
+    return ""
