@@ -89,7 +89,7 @@ def build(
         layouts=tuple(LAYOUTS[layout] for layout in layouts),
         aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
         precision=precision,
-        record_level=int(Record.TIME if record else Record.OFF),
+        record_level=Record.TIME if record else Record.OFF,
     )
     if kernel == "naive":
         signature, divisible = _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs)
