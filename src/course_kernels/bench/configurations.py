@@ -12,6 +12,7 @@ from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.problem import Operands as Product
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
@@ -59,12 +60,12 @@ class Configured(Ours):
         few_rows = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
 
         def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
-            form = grouped_cute.form_of(mat_a, mat_b, o.offs, out, **scales)
+            form = grouped_cute.match_variant(Product(mat_a, mat_b, o.offs, **scales), out)
             if form is None or not self._suits(form.offsets_along, few_rows):
                 return {}
 
             def run() -> Tensor:
-                grouped_cute.multiply(mat_a, mat_b, o.offs, out, form, self.config, **scales)
+                grouped_cute.multiply(Product(mat_a, mat_b, o.offs, **scales), out, form, self.config)
                 return out
 
             return {"": run}
@@ -100,9 +101,9 @@ def ranking(row: Row, entry: Mapping) -> str:
 def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
     """What `grouped_cute.choose` says for a pass of a row."""
     form, size, depth = {
-        "forward": (grouped_cute.Form("m", "k", operand_bytes), (row.total_m, row.N), row.K),
-        "dA": (grouped_cute.Form("m", "n"), (row.total_m, row.K), row.N),
-        "dB": (grouped_cute.Form("k", "n"), (row.N, row.K), row.total_m),
+        "forward": (grouped_cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
+        "dA": (grouped_cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
+        "dB": (grouped_cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
     }[of]
     return grouped_cute.choose(form, row.total_m / row.groups, size, depth)
 

@@ -228,7 +228,7 @@ def test_bad_arguments_are_named():
         build("fast")
     with pytest.raises(ValueError, match="a_layout must be 'row' or 'col'"):
         build("tma", a_layout="any")
-    with pytest.raises(ValueError, match="^dtype must be one of"):
+    with pytest.raises(ValueError, match=r"^dtype must be one of"):
         build("tma", dtype="float64")
     with pytest.raises(ValueError, match="out_dtype must be one of float16, bfloat16, float32, got"):
         build("tma", out_dtype="float8_e4m3fn")

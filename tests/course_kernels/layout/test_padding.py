@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_kernels.testing.data import integers
+from course_kernels.testing import integers
 from group_layouts import KINDS, TAIL, build
 
 sizes_lists = st.lists(st.integers(0, 9), max_size=12)
