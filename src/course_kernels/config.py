@@ -60,12 +60,12 @@ class GemmConfig:
         out_itemsize: int,
         capability: tuple[int, int] | None = None,
         *,
-        described: bool = True,
+        uses_tma: bool = True,
     ) -> int:
         """Bytes of shared memory that a program takes, at most (barriers of pointer kernels aside: 16 on sm_100).
 
         The compiler may take less: an older GPU keeps fewer stages there. That it never takes more is tested by
-        compiling every candidate for every target. ``described``: a packed kernel stores through a descriptor.
+        compiling every candidate for every target. ``uses_tma``: a packed kernel stores through a descriptor.
         """
         stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
@@ -75,7 +75,7 @@ class GemmConfig:
         extras = max(1024, 4 * (self.block_m + self.block_n)) if packed else 64
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
             stages *= 2  # for TF32 the compiler keeps a second, transposed copy of one operand's stages, or both's
-        if kernel == "tma" or (packed and described):
+        if kernel == "tma" or (packed and uses_tma):
             # The tile leaves through shared memory while the next one's blocks arrive. Before Blackwell the parts of a
             # tile take turns in one buffer; there the compiler gives each its own.
             parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
@@ -92,7 +92,7 @@ class GemmConfig:
         *,
         capability: tuple[int, int] | None = None,
         shared_limit: int | None = None,
-        described: bool = True,
+        uses_tma: bool = True,
     ) -> str | None:
         """Why a kernel cannot run with this configuration; None where it can.
 
@@ -102,7 +102,7 @@ class GemmConfig:
             out_itemsize: bytes of one output element. Default: as ``itemsize``, and 2 for 1-byte operands.
             capability: the GPU's compute capability; None where there is none.
             shared_limit: bytes of shared memory that a program can have; None: no limit.
-            described: the packed kernels store the result through a descriptor.
+            uses_tma: the packed kernels store the result through a descriptor.
 
         Returns:
             A reason that reads on after "config does not suit", or None.
@@ -118,7 +118,7 @@ class GemmConfig:
             return f"1-byte operands, of which an instruction takes 32 along K: block_k is {self.block_k}"
         if shared_limit is not None:
             out_itemsize = out_itemsize or max(2, itemsize)
-            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, described=described)
+            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma)
             if need > shared_limit:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
         return None

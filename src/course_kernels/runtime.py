@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import torch
 
-_TOO_LATE = (
+TOO_LATE = (
     "triton was imported for its compiler, and this process has no GPU (or TRITON_INTERPRET=1 came later), so kernels "
     "cannot run in Triton's interpreter. Restart the process with TRITON_INTERPRET=1, or import gemm_course or run a "
     "kernel of course_kernels before the first `import triton`."
 )
-_COMPILE_ONLY = (
+COMPILE_ONLY = (
     "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
     "to run them in Triton's interpreter."
 )
@@ -62,12 +62,12 @@ def _decide() -> tuple[str, str | None]:
     flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
     imported = "triton.language" in sys.modules
     if flag in _TRUE:
-        return ("compile-only", _TOO_LATE) if imported else ("interpreter", None)
+        return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
     if has_gpu():
         return "gpu", None
     if flag:
-        return "compile-only", _COMPILE_ONLY
-    return ("compile-only", _TOO_LATE) if imported else ("interpreter", None)
+        return "compile-only", COMPILE_ONLY
+    return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
 
 
 def mode() -> str:
@@ -107,6 +107,7 @@ def interpreter_problem() -> str | None:
             "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with "
             "its extra [interpreter]"
         )
+    load_triton()  # before the plain import below, which would choose the compiler
     import numpy
     import triton
 
@@ -222,14 +223,14 @@ class Device(NamedTuple):
         capability: compute capability; None for an AMD GPU and the interpreter.
         num_sms: streaming multiprocessors; None in the interpreter.
         shared_limit: bytes of shared memory that a program can have; None in the interpreter.
-        described: whether operands go through descriptors where they can.
+        uses_tma: whether operands go through descriptors where they can.
     """
 
     arch: tuple[int, int] | str | None
     capability: tuple[int, int] | None
     num_sms: int | None
     shared_limit: int | None
-    described: bool
+    uses_tma: bool
 
     @classmethod
     def of(cls, device: torch.device) -> Device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import importlib.util
 import re
 import struct
 import subprocess
@@ -151,9 +152,8 @@ class Compiled:
         """NVIDIA machine code, disassembled by the nvdisasm that comes with Triton."""
         if self.target.backend != "cuda":
             raise AttributeError(f"{self.target} has no sass; amdgcn is its machine code's assembly")
-        import triton
-
-        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+        # Found without importing Triton, which would settle this process's mode.
+        tool = Path(importlib.util.find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.binary)
             file.flush()

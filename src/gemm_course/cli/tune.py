@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_kernels.runtime import Device
 
     device = Device.of(torch.device("cuda", torch.cuda.current_device()))
-    if not device.described:
+    if not device.uses_tma:
         return complain("tables are for GPUs with descriptors (sm_90 or newer); defaults serve this one", CANNOT)
     from course_kernels.bench import tune_gpu
 

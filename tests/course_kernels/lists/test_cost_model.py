@@ -89,12 +89,12 @@ def test_shared_memory_of_the_packed_kernels_by_hand():
     for kernel in ("contiguous", "transposed"):
         assert config.shared_memory(kernel, 2, 2, (9, 0)) == stages + 128 * 256 * 2 // 2 + 1536
         assert config.shared_memory(kernel, 2, 2, (10, 0)) == stages + 128 * 256 * 2 + 1536
-        assert config.shared_memory(kernel, 2, 2, (9, 0), described=False) == stages + 16384 + 1536
-        assert config.shared_memory(kernel, 2, 4, (9, 0), described=False) == stages + 128 * 256 * 4 + 1536
+        assert config.shared_memory(kernel, 2, 2, (9, 0), uses_tma=False) == stages + 16384 + 1536
+        assert config.shared_memory(kernel, 2, 4, (9, 0), uses_tma=False) == stages + 128 * 256 * 4 + 1536
     wide = GemmConfig(64, 64, 32, num_stages=2)
     assert wide.shared_memory("contiguous", 4, 4, (9, 0)) == 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024
     assert wide.shared_memory("contiguous", 4, 4, (10, 0)) == 2 * 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024
-    assert GemmConfig(16, 32, 16, num_stages=1).shared_memory("contiguous", 2, 4, described=False) == 1536 + 2048 + 1024
+    assert GemmConfig(16, 32, 16, num_stages=1).shared_memory("contiguous", 2, 4, uses_tma=False) == 1536 + 2048 + 1024
 
 
 # ---- validity
@@ -122,7 +122,7 @@ def test_reasons_against_a_configuration():
     assert large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need) is None
     assert f"it takes {need}" in large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need - 1)
     # What does not fit beside a descriptor's store may fit where pointers store.
-    assert large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need - 1, described=False) is None
+    assert large.valid_for("contiguous", 2, capability=(9, 0), shared_limit=need - 1, uses_tma=False) is None
     with pytest.raises(ValueError, match="kernel must be one of"):
         large.valid_for("fast", 2)
 
