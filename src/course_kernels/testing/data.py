@@ -78,10 +78,9 @@ def route(router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: in
     """Send each token to one expert, as the course's example router does.
 
     Args:
-        router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as the
-            loads that imbalanced routers show) or "one_hot" (all to expert `hot`).
-        tokens: number of tokens.
-        experts: number of experts.
+        router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as in imbalanced
+            routers) or "one_hot" (all to expert `hot`).
+        tokens, experts: how many there are.
         s: Zipf's exponent; 0 is uniform.
         hot: the expert that "one_hot" chooses.
         seed: chooses the draw; the same on every machine and version of torch.

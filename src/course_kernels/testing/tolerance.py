@@ -75,7 +75,7 @@ TOLERANCES: dict[tuple[torch.dtype, str], Tolerance] = {
 
 
 def lookup(dtype: torch.dtype, accumulation: str | None, on_gpu: bool) -> Tolerance:
-    """The table's entry for operands of `dtype`; see `error_bound` for the default and the errors."""
+    """The table's entry for operands of `dtype`, as in `error_bound`."""
     offered = [name for known, name in TOLERANCES if known == dtype]
     if not offered:
         raise ValueError(f"no tolerance is known for operands of {dtype}")
