@@ -86,11 +86,11 @@ def build_packed(
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not uses_tma(prepared.arguments))
+    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not all_through_tma(prepared.arguments))
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 
-def uses_tma(arguments: dict) -> bool:
+def all_through_tma(arguments: dict) -> bool:
     """Whether all of a launch's operands and its result go through descriptors."""
     return all(hasattr(arguments[name], "block_shape") for name in ("a", "b", "c_desc"))
 
