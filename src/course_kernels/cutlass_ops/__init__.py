@@ -15,7 +15,7 @@ It needs the extra ``cutlass``; nothing else of the library does.
 """
 
 try:
-    import cutlass.operators  # noqa: F401 (asked for here once, so that its absence has one message)
+    import cutlass.operators  # noqa: F401 (imported here once, so that its absence has one message)
 except ImportError as error:
     raise ImportError(
         "course_kernels.cutlass_ops needs NVIDIA's CUTLASS packages (nvidia-cutlass-operators, nvidia-cutlass-dsl): "

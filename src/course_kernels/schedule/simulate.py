@@ -112,7 +112,7 @@ class Timeline:
         problems: (M, N, K) of each problem.
         programs: one list of spans per program, in time order. A gap between spans is time in which the
             program fetched its next tile's number or waited for a launch.
-        cost: the model behind the times.
+        cost: the model of the times.
         kernels: (start, end) of each kernel in microseconds, the first at 0; empty without tiles.
     """
 

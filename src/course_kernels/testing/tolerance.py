@@ -165,7 +165,7 @@ def assert_close_to_oracle(
 
     Args:
         out: (M, N) or (G, M, N) result, of any floating dtype. NaN is never right; infinity only where the
-            exact value lies past what the dtype holds.
+            exact value is beyond the range of the dtype.
         a: (M, K), or (G, M, K).
         b: (K, N), or (G, K, N).
         accumulation: as in `error_bound`.
