@@ -28,7 +28,7 @@ import torch
 from course_kernels import GroupLayout, testing
 from course_kernels.testing import reference
 from gemm_course.figures import descriptors as loops, operators as draw, ptx
-from gemm_course.figures.source import show
+from gemm_course.figures.listing import show
 # %% [markdown]
 # ## Order a product
 #
@@ -440,7 +440,7 @@ print("most stages that fit:", max(n for n in range(2, 12) if replace(together, 
 # %%
 schedules = {name: replace(in_turn, schedule=name) for name in (COOPERATIVE, PINGPONG)}
 blocks = K // in_turn.tile_k
-picture.turns({name: picture.simulate(config, 4, blocks) for name, config in schedules.items()})
+picture.warp_group_turns({name: picture.simulate(config, 4, blocks) for name, config in schedules.items()})
 
 # %% [markdown]
 # Pale is storing. Cooperative: two warp groups store in half the time, and nobody multiplies meanwhile. Ping-pong: one
@@ -648,7 +648,7 @@ for before in (2, 1, 0, -1):
 # make most of a difference, and in which the second? Think of K, and of the rows of a group.
 
 # %%
-from gemm_course.figures import rates
+from gemm_course.figures import record_analysis
 
 results = record.load("grouped_mm")
 about, rows, known = results["provenance"], results["rows"].values(), results["providers"]
@@ -677,7 +677,7 @@ else:
 # configurations, for the gradients of three:
 
 # %%
-rates.ahead(results, "cute", passes) if passes else None
+record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 
 # %% [markdown]
 # One row is the problem with which this lesson began, NVIDIA's own example. Everybody's times that are on record:

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
 
+_AUTOCAST_DEVICES = frozenset({"cpu", "cuda"})
 
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype of the autocast context for a device; None where there is none."""
-    kind = device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
+
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """The dtype of the autocast context for a type of device; None where there is none."""
+    if device_type in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
     return None
 
 

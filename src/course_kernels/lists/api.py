@@ -182,7 +182,7 @@ def _check_operands(
     group_A, group_B, precision, autocasts: bool = False
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
-    if autocasts and group_A and (dtype := autocast_dtype(group_A[0].device)):
+    if autocasts and group_A and (dtype := autocast_dtype(group_A[0].device.type)):
         group_A, group_B = (tuple(cast(tensor, dtype) for tensor in group) for group in (group_A, group_B))
     if len(group_A) != len(group_B):
         raise ValueError(

@@ -107,7 +107,7 @@ def grouped_mm(
     if tail != "zero" or config is not None:
         check_options(tail, config, out is not None)
     if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
-        if out is None and (dtype := autocast_dtype(mat_a.device)):
+        if out is None and (dtype := autocast_dtype(mat_a.device.type)):
             mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
             if isinstance(bias, Tensor) and bias.dtype != torch.float32:  # which is added in float32 in any case
                 bias = cast(bias, dtype)

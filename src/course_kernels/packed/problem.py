@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, default_out_dtype
-from course_kernels.packed.tuning.defaults import nearest_power
 
 BACKENDS = ("auto", "triton", "cute", "torch")
 TAILS = ("zero", "keep")
@@ -136,14 +135,6 @@ class Problem(NamedTuple):
         return cls(mode, groups, rows, columns, depth, out_shape, out_dtype, precision, options)
 
 
-def out_shape(operands: Operands) -> tuple[int, ...]:
-    """The result's shape, of operands that a ``Problem`` was made of."""
-    a, b = operands.mat_a.shape, operands.mat_b.shape
-    if len(a) == 2:
-        return (a[0], b[2]) if len(b) == 3 else (operands.offs.shape[0], a[0], b[1])
-    return (a[1], b[1]) if len(b) == 2 else (a[0], a[1], b[2])
-
-
 def signature(operands: Operands, options: Options, out: Tensor | None = None) -> tuple | None:
     """All that a launch is prepared for: everything but values, addresses, and the ragged extent's total.
 
@@ -151,71 +142,73 @@ def signature(operands: Operands, options: Options, out: Tensor | None = None) -
     has the same signature. All that ``Problem.of`` checks is a function of the signature.
 
     Returns:
-        A hashable key; None for operands that no launch is kept for: no tensors, without strides, lazily negated
-        views, ends with gaps between them, scales that kernels cannot read as they are.
+        A key, hashable if the options are; None for operands that no launch is kept for: no tensors, without strides,
+        lazily negated views, ends with gaps between them, scales that kernels cannot read as they are.
     """
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     try:
         shape_a, shape_b = mat_a.shape, mat_b.shape
-        mode = MODE_OF_RANKS[len(shape_a), len(shape_b)]
-        total = 0
-        if mode == "m":
-            total, shape_a = shape_a[0], shape_a[1:]
-        elif mode == "k":
-            total, shape_a = shape_a[1], shape_a[:1]
-            if shape_b[0] != total:
-                return None
-            shape_b = shape_b[1:]
-        elif mode == "n":
-            total, shape_b = shape_b[1], shape_b[:1]
-        if mat_a.is_neg() or mat_b.is_neg() or (bias is not None and bias.is_neg()):
+        if len(shape_a) == 2:
+            if len(shape_b) == 3:
+                total, fixed_a, fixed_b = shape_a[0], shape_a[1], shape_b
+            else:
+                (fixed_a, total), (depth, fixed_b) = shape_a, shape_b
+                if depth != total:
+                    return None
+        elif len(shape_b) == 2:
+            fixed_a, (fixed_b, total) = shape_a, shape_b
+        else:
+            total, fixed_a, fixed_b = None, shape_a, shape_b
+        if mat_a.is_neg() or mat_b.is_neg():
             return None
-        ends = size = scales = result = None
-        if offs is not None:
-            if not offs.is_contiguous():  # kernels read it from end to end
-                return None
-            ends = (offs.shape, offs.dtype, offs.device, offs.data_ptr() & 15)
-            size = _size_class(total, offs.shape[0])
-        if scale_a is not None and (scales := _scale_signature(mode, total, scale_a, scale_b)) is None:
+        if offs is None:
+            size = groups = ends = None
+        elif offs.is_contiguous():  # kernels read it from end to end
+            groups, ends = offs.shape, (offs.dtype, offs.device, offs.data_ptr() & 15)
+            size = _size_class(total, groups[0])
+        else:
             return None
-        if out is not None:
-            shape = out.shape[1:] if mode == "m" else out.shape[:1] if mode == "n" else out.shape
-            result = (shape, out.stride(), out.dtype, out.device, out.data_ptr() & 15)
         key = (
-            mode, size, ends, scales, result, options,
-            shape_a, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
-            shape_b, mat_b.stride(), mat_b.dtype, mat_b.device, mat_b.data_ptr() & 15,
-            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15),
-            mat_a.dtype == torch.float32 and runtime.allows_tf32(),
+            fixed_a, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
+            fixed_b, mat_b.stride(), mat_b.dtype, mat_b.device, mat_b.data_ptr() & 15,
+            size, groups, ends, options,
         )  # fmt: skip
-        hash(key)
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError):
+        if bias is not None:
+            if bias.is_neg():
+                return None
+            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15)
+        if scale_a is not None:
+            scales = _scale_signature(len(shape_a), len(shape_b), total, scale_a, scale_b)
+            if scales is None:
+                return None
+            key = (*key, scales)
+        if out is not None:
+            key = (*key, out.stride(), out.dtype, out.device, out.data_ptr() & 15, "out")
+        if mat_a.dtype == torch.float32:
+            key = (*key, runtime.allows_tf32())
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return None  # not tensors, or options of other types: Problem.of says so
     return key
 
 
-def _size_class(total: int, groups: int) -> tuple | int:
+def _size_class(total: int, groups: int) -> int:
     """What of a total decides about a launch."""
     if total < 2 or total > WINDOW_ROWS:  # strides without a meaning; extents that no window has
         return total
     groups = groups or 1
-    return bisect_left(_EDGES, total / groups), nearest_power(total, over=groups)
+    # Powers of two of the average by ratio, as in a tuning bucket, and the edges passed. A negative number is no total.
+    octave = (total * total // (groups * groups)).bit_length() >> 1
+    return ~(8 * octave + bisect_left(_EDGES, total / groups))
 
 
-def _scale_signature(mode, total, scale_a, scale_b) -> tuple | None:
+def _scale_signature(rank_a: int, rank_b: int, total: int | None, scale_a, scale_b) -> tuple | None:
     """Of scales in the form that kernels read; None for others."""
     found = []
-    for scale, ragged_mode in ((scale_a, "m"), (scale_b, "n")):
+    for scale, ragged in ((scale_a, (rank_a, rank_b) == (2, 3)), (scale_b, (rank_a, rank_b) == (3, 2))):
         shape = scale.shape
-        if mode == ragged_mode:
-            if shape != (total,):
-                return None
-            shape = ()
-        elif len(shape) != 2:
+        if not scale.is_contiguous() or (shape != (total,) if ragged else len(shape) != 2):
             return None
-        if not scale.is_contiguous():
-            return None
-        found.append((shape, scale.dtype, scale.device, scale.data_ptr() & 15))
+        found += [None if ragged else shape, scale.dtype, scale.device, scale.data_ptr() & 15]
     return tuple(found)
 
 

@@ -20,6 +20,11 @@ from course_kernels.packed.execute import execute
 from course_kernels.packed.problem import Operands, Options, Problem
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+# Bound once: every call asks them.
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_tracing_state = torch._C._get_tracing_state
 
 
 def multiply(operands: Operands, options: Options) -> Tensor:
@@ -29,10 +34,10 @@ def multiply(operands: Operands, options: Options) -> Tensor:
             return _Differentiable.apply(*operands[:4], options)
         return execute(operands, options)
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-    if not torch.compiler.is_compiling():
+    if not _is_compiling():
         Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
         flops.register()
-        if scale_a is None and torch._C._functorch.peek_interpreter_stack() is not None:
+        if scale_a is None and _functorch_level() is not None:
             return _Functional.apply(*operands[:4], options)
     tail = (options.out_dtype, bool(options.check), options.backend, encode_config(options.config))
     if scale_a is None:
@@ -48,7 +53,7 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
         execute(operands, options, out)
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out
-    if not torch.compiler.is_compiling():
+    if not _is_compiling():
         problem = Problem.of(operands, options)
         check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)
         flops.register()
@@ -64,12 +69,7 @@ def is_plain(*tensors) -> bool:
 
     Non-tensors count as plain: the checks of the plain way raise the TypeError.
     """
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-    ):
+    if _is_compiling() or _dispatch_modes() or _functorch_level() is not None or _tracing_state() is not None:
         return False
     for tensor in tensors:
         if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
@@ -79,7 +79,11 @@ def is_plain(*tensors) -> bool:
 
 def wants_grad(*tensors) -> bool:
     """Whether a gradient may be asked of a product of these."""
-    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                return True
+    return False
 
 
 # ---- configurations as strings, which operators can take

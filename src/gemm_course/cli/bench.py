@@ -128,9 +128,9 @@ def failures_of_ours(results: Mapping) -> list[str]:
 def _write_figures(results: Mapping, plot: Path | None, roofline: Path | None) -> None:
     if plot is None and roofline is None:
         return
-    from gemm_course.figures import bench
+    from gemm_course.figures import roofline as rates
 
-    for path, draw in ((plot, bench.against_peers), (roofline, bench.roofline)):
+    for path, draw in ((plot, rates.against_peers), (roofline, rates.roofline)):
         if path is not None:
             draw(results).savefig(path, dpi=150)
             print(f"wrote {path}")

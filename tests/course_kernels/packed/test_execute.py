@@ -10,7 +10,7 @@ import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime
 from course_kernels.packed import execute
-from course_kernels.packed.problem import Operands, Options, out_shape, signature
+from course_kernels.packed.problem import Operands, Options, signature
 from course_kernels.testing import integers, reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -88,7 +88,6 @@ def test_a_warm_call_is_right_for_another_batch_and_other_groups(plans, backend)
         made = layer(total)._replace(offs=torch.tensor(ends, dtype=torch.int32, device=DEVICE))
         out = grouped_mm(*made[:2], offs=made.offs, backend=backend)
         assert torch.equal(out, reference.grouped_mm(*made[:3], torch.float32))
-        assert out.shape == out_shape(made)
     assert len(plans) == 1
 
 

@@ -31,7 +31,7 @@ def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
     return True
 
 
-def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan | EmptyPlan:
+def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan | InterpretedPlan | EmptyPlan:
     """The launch for products like this one.
 
     Raises:
@@ -39,12 +39,12 @@ def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan | EmptyPlan:
         RuntimeError: the process cannot run kernels.
     """
     runtime.check_can_launch(operands.mat_a.device)
-    if problem.mode != "k" and not (problem.G and problem.K):
+    if not out.numel() or (problem.mode != "k" and not (problem.G and problem.K)):
         return EmptyPlan(problem)
-    return Plan(problem)
+    return (Plan if out.is_cuda else InterpretedPlan)(problem)
 
 
-def multiply(operands: Operands, out: Tensor, options: Options = _DEFAULT) -> Plan | EmptyPlan:
+def multiply(operands: Operands, out: Tensor, options: Options = _DEFAULT) -> Plan | InterpretedPlan | EmptyPlan:
     """Write a checked product to ``out``. Returns the plan, which can be run again."""
     problem = Problem.of(operands, options)
     made = plan(problem, operands, out)
@@ -52,34 +52,26 @@ def multiply(operands: Operands, out: Tensor, options: Options = _DEFAULT) -> Pl
     return made
 
 
-class Plan:
-    """Everything about a launch but its addresses and the total."""
+class InterpretedPlan:
+    """A launch in Triton's interpreter."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
-        self._lock = threading.Lock()
-        self._relaunch: Relaunch | None = None
         # Where the ragged extent's total is read off: an operand and its axis.
         self._ragged = {"m": (0, 0), "n": (1, 1), "k": (0, 1), "batch": None}[problem.mode]
 
     def run(self, operands: Operands, out: Tensor) -> None:
-        """Launch on the current stream. The tensors' device is the current one."""
-        if not out.numel():
-            return None
-        if out.device.type != "cuda":
-            return self._interpret(operands, out)
-        with self._lock:  # the plan's descriptors are filled in and read in one go
-            if self._relaunch is None:
-                self._compile(operands, out)
-                return None
-            addresses = [None if tensor is None else tensor.data_ptr() for tensor in (*operands, out)]
-            if self._needs_counter:
-                counter = torch.zeros(1, dtype=torch.int32, device=out.device)
-                addresses.append(counter.data_ptr())
-            total = self._total(operands)
-            stream = torch._C._cuda_getCurrentRawStream(out.device.index)
-            self._relaunch(addresses, stream, self._programs(total), total)
-        return None
+        """Interpret the kernel. The interpreter multiplies bfloat16 bit patterns as if they were integers, so float32
+        copies stand in."""
+
+        def wide(tensor):
+            return tensor.float() if tensor is not None and tensor.dtype == torch.bfloat16 else tensor
+
+        copies, result = Operands(*map(wide, operands)), wide(out)
+        kernel, programs, arguments, options, _ = self._prepare(copies, result)
+        kernel[(programs(self._total(copies)),)](**arguments, **options)
+        if result is not out:
+            out.copy_(result)
 
     def _total(self, operands: Operands) -> int:
         """The ragged extent; 0 in mode "batch"."""
@@ -89,6 +81,29 @@ class Plan:
         """As ``launch_arguments.prepare``, with the kernel itself."""
         name, *rest = prepare(self._problem, operands, out, runtime.Device.of(out.device))
         return KERNELS[name], *rest
+
+
+class Plan(InterpretedPlan):
+    """Everything about a launch on a GPU but its addresses and the total."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem)
+        self._lock = threading.Lock()
+        self._relaunch: Relaunch | None = None
+
+    def run(self, operands: Operands, out: Tensor) -> None:
+        """Launch on the current stream. The tensors' device is the current one."""
+        with self._lock:  # the plan's descriptors are filled in and read in one go
+            if self._relaunch is None:
+                self._compile(operands, out)
+                return
+            addresses = [None if tensor is None else tensor.data_ptr() for tensor in (*operands, out)]
+            if self._needs_counter:
+                counter = torch.zeros(1, dtype=torch.int32, device=out.device)
+                addresses.append(counter.data_ptr())
+            total = self._total(operands)
+            stream = torch._C._cuda_getCurrentRawStream(out.device.index)
+            self._relaunch(addresses, stream, self._programs(total), total)
 
     def _compile(self, operands: Operands, out: Tensor) -> None:
         """Launch through Triton's own path, which compiles, and keep what it made."""
@@ -110,21 +125,9 @@ class Plan:
         totals = {kernel.arg_names.index(name): axis for name, axis in totals.items()}
         self._relaunch = Relaunch(compiled, programs, values, sources, totals)
 
-    def _interpret(self, operands: Operands, out: Tensor) -> None:
-        """Triton's interpreter multiplies bfloat16 bit patterns as if they were integers: float32 copies stand in."""
-
-        def wide(tensor):
-            return tensor.float() if tensor is not None and tensor.dtype == torch.bfloat16 else tensor
-
-        copies, result = Operands(*map(wide, operands)), wide(out)
-        kernel, programs, arguments, options, _ = self._prepare(copies, result)
-        kernel[(programs(self._total(copies)),)](**arguments, **options)
-        if result is not out:
-            out.copy_(result)
-
 
 class EmptyPlan:
-    """Products over no K, or of no groups: zeros, or the bias."""
+    """Products over no K, of no groups, or without elements: zeros, or the bias."""
 
     def __init__(self, problem: Problem):
         self._mode, self._keep_tail = problem.mode, problem.options.keep_tail
@@ -132,6 +135,8 @@ class EmptyPlan:
     def run(self, operands: Operands, out: Tensor) -> None:
         """Write the result."""
         offs, bias = operands.offs, operands.bias
+        if not out.numel():
+            return
         if self._mode == "batch":
             out.zero_() if bias is None else out.copy_(bias[:, None, :].expand_as(out))
             return

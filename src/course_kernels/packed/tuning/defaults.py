@@ -31,16 +31,16 @@ class Bucket(NamedTuple):
     @classmethod
     def of(cls, op: str, M: int, K: int, N: int, G: int) -> Bucket:
         """The bucket of a product; ``M`` or ``K`` is the total over all groups, as for ``lookup.get_config``."""
-        groups = nearest_power(max(G, 1), 1, 4096)
+        groups = _nearest(max(G, 1), 1, 4096)
         if op == "grouped_mm_k":
-            return cls(nearest_power(M), nearest_power(N), nearest_power(K, over=max(G, 1)), groups)
-        return cls(_rows(M, 1 if op == "grouped_mm_batch" else max(G, 1)), nearest_power(N), nearest_power(K), groups)
+            return cls(_nearest(M), _nearest(N), _nearest(K, over=max(G, 1)), groups)
+        return cls(_rows(M, 1 if op == "grouped_mm_batch" else max(G, 1)), _nearest(N), _nearest(K), groups)
 
     def __str__(self) -> str:
         return f"{self.G} groups of {self.M}×{self.N}×{self.K} (M×N×K) each"
 
 
-def nearest_power(extent: int, least: int = 16, most: int = _LARGEST, over: int = 1) -> int:
+def _nearest(extent: int, least: int = 16, most: int = _LARGEST, over: int = 1) -> int:
     """The power of two that ``extent / over`` is nearest to by ratio: k where 2k - 1 <= log2(x²) < 2k + 1, in whole
     numbers, so that no rounding decides at an edge."""
     squared = extent * extent // (over * over)
@@ -51,7 +51,7 @@ def _rows(total: int, groups: int) -> int:
     for few in (16, 32, 64):
         if total <= few * groups:
             return few
-    return nearest_power(total, 128, over=groups)
+    return _nearest(total, 128, over=groups)
 
 
 def _table(*rows) -> tuple[GemmConfig, ...]:
