@@ -173,8 +173,8 @@ def test_list_shows_what_is_solved_and_what_is_next(capsys):
     assert command.main(["list"]) == 0
     printed = capsys.readouterr().out
     assert "✓ 01" in printed
-    assert "· 02" in printed
-    assert "next: 02" in printed
+    assert "· 03" in printed
+    assert "next: 03" in printed
     assert "open exercises/03_tail_masks.ipynb" in printed
     assert "course check 03" in printed
     assert command.main(["list", "--json"]) == 0
@@ -193,9 +193,9 @@ def test_progress_shows_points_hints_and_what_is_next(capsys):
     printed = capsys.readouterr().out
     assert f"16 of {total} points, 1 of {count} solved" in printed
     assert "✓ 01   ██████████ 10 of 10" in printed
-    assert re.search(r"^✗ 02   ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
-    assert re.search(r"^· 04 .*\(solution shown before a pass\)$", printed, re.MULTILINE)
-    assert "next: 02" in printed
+    assert re.search(r"^✗ 03   ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
+    assert re.search(r"^· 05 .*\(solution shown before a pass\)$", printed, re.MULTILINE)
+    assert "next: 03" in printed
     assert command.main(["progress", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["points"], data["of"], data["solved"], data["next"]) == (16, total, 1, "03")

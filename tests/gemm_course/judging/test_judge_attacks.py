@@ -274,7 +274,7 @@ def test_what_stays_on_the_device_is_no_host_sync(judge, line):
 # ---- what the process can do that runs it
 
 WRITES = (  # to every descriptor that could be the one for results
-    "import os, struct\nfrom gemm_course import wire\n"
+    "import os, struct\nfrom gemm_course.runner import wire\n"
     "def everywhere(data):\n    for fd in range(3, 30):\n"
     "        try: os.write(fd, data)\n        except OSError: pass\n"
 )
@@ -287,7 +287,7 @@ WRITES = (  # to every descriptor that could be the one for results
         ("import os", "os._exit(0)", "ended its own process \\(exit code 0\\)"),
         ("import atexit, os\natexit.register(os._exit, 0)", "return 1", "returned a int"),
         ("import torch\ntorch.equal = torch.allclose = lambda *a, **k: True", "return sizes", "returned a Tensor"),
-        ("from gemm_course import diagnose, judge, results\nfrom gemm_course.exercises import "
+        ("from gemm_course.judging import feedback, judge, results\nfrom gemm_course.exercises import "
          "e01_offsets\ne01_offsets.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
          "results.PASSED = 'failed'", "return sizes", "returned a Tensor"),
         ("import gemm_course.exercises.e01_offsets as e\ne._mistake = lambda *a: None\n"

@@ -107,7 +107,7 @@ def altered(folder, *changes):
 @pytest.mark.parametrize("mode", ["run", "compile"])
 def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
     """Of either kind, with the last line of what it said; nothing of it reaches the learner's terminal."""
-    imports = "    from gemm_course import sandbox, worker\n"
+    imports = "    from gemm_course.isolation import landlock as sandbox\n"
     replaced = f"    if mode == {mode!r}: raise ImportError('no numpy here')\n{imports}"
     monkeypatch.setattr(zygote, "__file__", altered(tmp_path, (imports, replaced)))
     path = ROOT / "solutions" / "03_tail_masks.ipynb"
