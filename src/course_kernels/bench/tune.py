@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import random
 import statistics
 import time
@@ -21,6 +20,7 @@ import torch
 import course_kernels
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
+from course_kernels.files import write_atomically
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates
 
@@ -200,9 +200,7 @@ def _write(path: Path, provenance: dict, key: str, entries: Iterable[dict]) -> N
     head = {"provenance": provenance, "config_fields": list(tuned.CONFIG_FIELDS)}
     lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
     text = json.dumps(head, indent=1)[:-2] + f',\n "{key}": [\n{lines}\n ]\n}}\n'
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    os.replace(fresh, path)
+    write_atomically(path, text)
 
 
 def _read(path: Path, key: str) -> list[dict]:

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from course_kernels import testing
-from gemm_course.exercises.case import Case, Finding, Ran, Written
 from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.case import Case, Finding, Ran, Written
 
 BLOCK = 16
 REASON_BELOW = "wrong for the reason below"

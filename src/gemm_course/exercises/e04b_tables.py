@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from course_kernels import runtime, testing
 from course_kernels.config import GemmConfig
 from course_kernels.testing import reference
-from gemm_course.exercises.case import Case, Finding, Ran
 from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.runner import probes
 
 CONFIG = GemmConfig(32, 32, 32, num_warps=4, num_stages=2)

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from course_kernels import runtime, testing
-from gemm_course.exercises.case import Case, Finding, Ran, Written
 from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.case import Case, Finding, Ran, Written
 
 BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a block whose shape is swapped does not fit by chance
 AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"

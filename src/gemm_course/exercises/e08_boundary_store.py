@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from course_kernels import testing
-from gemm_course.exercises.case import Case, Finding, Ran, Written
 from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
 
 BLOCK_M, BLOCK_N, DEPTH = 16, 32, 16

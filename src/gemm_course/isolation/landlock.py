@@ -1,7 +1,7 @@
 """What a learner's code may use: memory, time, few files to read, none to write, no other process to touch. Linux only.
 
 Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those about other processes and the network a
-seccomp filter, see `syscalls`; each is left out where the kernel lacks it.
+seccomp filter, see `seccomp`; each is left out where the kernel lacks it.
 
 Where a GPU is used, more is let through: its devices, and memory that is shared, which no limit counts and which ends
 with the process. That is what one program of CUDA's was seen to need. What several need to share memory or, by NVIDIA's
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gemm_course.isolation import seccomp as syscalls
+from gemm_course.isolation import seccomp
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -135,7 +135,7 @@ def confine(
         _landlock(readable, writable, gpu)
     if CALLS not in without:
         _renounce()
-        if not syscalls.forbid(processes=programs, driver=gpu):
+        if not seccomp.forbid(processes=programs, driver=gpu):
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
 

@@ -1,4 +1,4 @@
-"""From what came back to sentences: which tile, which row, which program, which line, and a likely why."""
+"""From what came back to sentences: which tile, which row, which program, which line, and a likely reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from gemm_course.exercises.case import Ran, Written
+from gemm_course.judging.case import Ran, Written
 
 RIGHT, WRONG, MISSING = range(3)  # states of a tile, the three colours of the picture
 _VERBS = {"load": "reads", "store": "writes"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
+import msgspec
+
 PASSED, FAILED, TODO, UNCHECKED = "passed", "failed", "todo", "unchecked"
 NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
 ONLY_ON_GPU = "right in the interpreter, but on the GPU: "
@@ -80,8 +82,12 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: dict) -> Result:
-        """A result from `as_dict`."""
-        return cls(**{**data, "properties": [Property(**each) for each in data["properties"]]})
+        """A result from `as_dict`.
+
+        Raises:
+            msgspec.ValidationError: it has another form.
+        """
+        return msgspec.convert(data, cls)
 
     def text(self) -> str:
         """For a terminal or a notebook: after a pass always the same text, whatever inputs were drawn."""

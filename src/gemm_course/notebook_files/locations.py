@@ -1,4 +1,4 @@
-"""Where an exercise's notebook, its stub and its solution lie: in a checkout, or where the learner has put them."""
+"""Where an exercise's notebook, its stub and its solution are: in a checkout, or where the learner has put them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkout() -> Path | None:
 
 
 def folder() -> Path | None:
-    """Where the learner's notebooks lie: the nearest folder that holds any.
+    """Where the learner's notebooks are: the nearest folder that holds any.
 
     Returns:
         An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
@@ -39,8 +39,13 @@ def folder() -> Path | None:
         places.append(here)
     if root := checkout():
         places.append(root / "exercises")
-    names = [f"{exercise.name}.ipynb" for exercise in manifest.exercises()]
-    return next((place for place in places if any((place / name).is_file() for name in names)), None)
+    return next((place for place in places if any(_stored(each, place) for each in manifest.exercises())), None)
+
+
+def _stored(exercise: Exercise, place: Path) -> Path | None:
+    """An exercise's notebook in a folder, under its name or under the one that it had before."""
+    names = filter(None, (exercise.name, manifest.former_name(exercise)))
+    return next((path for name in names if (path := place / f"{name}.ipynb").is_file()), None)
 
 
 def notebook(exercise: Exercise, named: str = "") -> Path:
@@ -51,16 +56,17 @@ def notebook(exercise: Exercise, named: str = "") -> Path:
         named: what the learner called the exercise; the path of a notebook is taken as it is.
 
     Returns:
-        Where it is, or belongs; neither the file nor its folder need exist.
+        Where it is, or belongs; neither the file nor its folder need exist. A notebook under the name that it had
+        before lessons were numbered anew is found where there is none under today's.
     """
     if named.endswith(".ipynb") and Path(named).is_file():
         return Path(named)
-    root = checkout()
-    return (folder() or (root or Path.cwd()) / "exercises") / f"{exercise.name}.ipynb"
+    place = folder() or (checkout() or Path.cwd()) / "exercises"
+    return _stored(exercise, place) or place / f"{exercise.name}.ipynb"
 
 
 def missing(exercise: Exercise) -> str:
-    """What to tell a learner whose notebook is nowhere."""
+    """The message for a learner whose notebook is nowhere."""
     return f"there is no {exercise.name}.ipynb here, nor in exercises/; `course reset {exercise.id}` puts one there"
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gemm_course.exercises import manifest
-from gemm_course.isolation import static_check as screen
+from gemm_course.isolation import static_check
 from gemm_course.judging.judge import Judge
 from gemm_course.runner import probes
 
@@ -33,7 +33,7 @@ def judge():
 @pytest.fixture
 def unscreened(monkeypatch):
     """What an answer could do if reading it beforehand had found nothing."""
-    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ nothing, for then the process that it runs in has to hold.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import dataclasses
 import importlib
 import json
 import os
@@ -17,17 +17,17 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 import torch
 
 from gemm_course.exercises import manifest
-from gemm_course.isolation import seccomp as syscalls
-from gemm_course.isolation import static_check as screen
+from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
-from gemm_course.judging import untrusted as distrust
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Result
-from gemm_course.notebook_files import cells as submission
+from gemm_course.judging.untrusted import parse_watched
+from gemm_course.notebook_files import cells
 from places import MUTANTS, ROOT
 
 (OFFSETS,) = manifest.find("01")
@@ -44,7 +44,7 @@ TILE = """
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     """
 SECONDS = 10
-HASTY = dataclasses.replace(OFFSETS, seconds=1.0)
+HASTY = msgspec.structs.replace(OFFSETS, seconds=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def judge():
 @pytest.fixture
 def unscreened(monkeypatch):
     """What an answer could do if reading it beforehand had found nothing."""
-    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
 
 
 def landlock():
@@ -151,8 +151,10 @@ def attack(judge, source, exercise=OFFSETS, **options) -> Result:
     ],
 )  # fmt: skip
 def test_the_screen_says_what_an_answer_has_no_need_of(source, says):
-    assert screen.complain(RIGHT, "describe_groups") is None
-    complaint = screen.complain(f"{source}\n{RIGHT}" if "case" not in source else source + RIGHT, "describe_groups")
+    assert static_check.find_violation(RIGHT, "describe_groups") is None
+    complaint = static_check.find_violation(
+        f"{source}\n{RIGHT}" if "case" not in source else source + RIGHT, "describe_groups"
+    )
     assert complaint is not None
     assert re.search(says, complaint), complaint
 
@@ -174,11 +176,11 @@ def test_the_screen_says_what_an_answer_has_no_need_of(source, says):
     ],
 )
 def test_the_screen_lets_honest_answers_through(source):
-    assert screen.complain(source + "\n" + RIGHT, "describe_groups", ["heapq"]) is None
+    assert static_check.find_violation(source + "\n" + RIGHT, "describe_groups", ["heapq"]) is None
 
 
 def test_what_an_answer_may_import_is_there_when_it_runs(judge):
-    used = [f"from {module} import {name}" for module, names in screen.STANDARD.items() for name in sorted(names)]
+    used = [f"from {module} import {name}" for module, names in static_check.STANDARD.items() for name in sorted(names)]
     used.remove("from itertools import batched")  # since Python 3.12
     result = judge.check(OFFSETS, "\n".join([*used, *(f"import {each}" for each in ("copy as c", "heapq")), RIGHT]))
     assert "cannot import heapq" in result.message, "of this exercise"
@@ -186,10 +188,10 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
     assert result.passed, result.text()
 
 
-@pytest.mark.parametrize("module", screen.STANDARD)
+@pytest.mark.parametrize("module", static_check.STANDARD)
 def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
     found = importlib.import_module(module)
-    modules = {name for name in screen.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
+    modules = {name for name in static_check.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
     assert modules == ({"abc"} if module == "collections" else set())
     assert found.__name__ == module, "by which it is looked up"
 
@@ -299,6 +301,9 @@ WRITES = (  # to every descriptor that could be the one for results
         (WRITES, "everywhere(wire.pack([1])); everywhere(wire.pack('x')); os._exit(0)", "is no result"),
         (WRITES, "everywhere(wire.pack({'case': -1, 'value': 1, 'watched': {}})); os._exit(0)", "no sense"),
         (WRITES, "everywhere(wire.pack({'error': 3})); os._exit(0)", "is no result"),
+        (WRITES, "header = b'{\"case\": 0, \"value\": {\"__tensor__\": [\"int8\", [0, 4611686018427387904, "
+         "4611686018427387904], 0]}}'\n    everywhere(struct.pack('<QQ', len(header), 0) + header); os._exit(0)",
+         "is no result"),
         (WRITES, "everywhere(b'x' * 64); os._exit(0)", "is no result"),
         (WRITES, "everywhere(struct.pack('<QQ', 8, 0) + b'[[[[[[[['); os._exit(0)", "is no result"),
         (WRITES, "everywhere(wire.pack({'case': 0, 'value': None, 'watched': {'outputs': [{'name': 'C', 'shape': "
@@ -323,7 +328,7 @@ def test_what_an_answer_sends_or_replaces_earns_nothing(judge, before, body, say
 
 
 @pytest.mark.usefixtures("unscreened")
-@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
 @pytest.mark.parametrize(
     ("before", "body"),
     [
@@ -377,7 +382,7 @@ def test_nothing_of_the_user_or_the_judge_can_be_read(judge, tmp_path, monkeypat
 
 
 def test_an_answer_does_not_see_the_environment(monkeypatch):
-    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
     monkeypatch.setenv("GRADING_TOKEN", "a secret")
     look = "print('PATH' in os.environ, 'GRADING_TOKEN' in os.environ, 'secret' in open('/proc/self/environ').read())"
     with Judge() as judge:
@@ -434,18 +439,22 @@ class Forger:
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # a tensor where an examiner looks up a name
 @pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
 def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch):
-    solution = submission.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+    solution = cells.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
     wrong = sorted((MUTANTS / exercise.name).glob("*.py"))[0].read_text(encoding="utf-8")
-    asked, sent, forger = judge._ask, [], Forger(exercise.name)
-    monkeypatch.setattr(judge, "_ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
+    asked, sent, forger = judge.ask, [], Forger(exercise.name)
+    monkeypatch.setattr(judge, "ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
     for source in (solution, wrong):
         judge.check(exercise, source, 1, compiling=False)
 
     def forge(*_):
-        messages = [forger.altered(message) for message in forger.rng.choice(sent).messages]
-        return judging.Outcome([distrust.message(m) for m in messages if isinstance(m, dict) and "error" not in m])
+        messages = [forger.altered(msgspec.structs.asdict(each)) for each in forger.rng.choice(sent).messages]
+        outcome = judging.Outcome(ready=True)
+        for message in messages:
+            with contextlib.suppress(ValueError):  # which ends a real process
+                outcome.take([message])
+        return outcome
 
-    monkeypatch.setattr(judge, "_ask", forge)
+    monkeypatch.setattr(judge, "ask", forge)
     for _ in range(60):
         result = judge.check(exercise, solution, 1, compiling=False)
         assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
@@ -474,7 +483,7 @@ def test_a_result_that_no_kernel_stored_is_told_apart(judge):
 def test_a_product_computed_without_the_kernel_earns_nothing(judge):
     """As a learner could hand it in: torch computes, and the tables let the library's kernel do nothing."""
     (tables,) = manifest.find("04b")
-    source = submission.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
     empty = source.replace("(sizes, dtype=torch.int32", "([[0, 0, 0] for _ in sizes], dtype=torch.int32")
     copied = "    for x, w, y in zip(inputs, weights, outputs): y.copy_(x @ w.T)\n    problems ="
     assert empty != source
@@ -541,7 +550,7 @@ def test_the_process_that_compiles_is_limited_too(judge, line, says, monkeypatch
     """Only there does the attack begin; the kernel is right."""
     monkeypatch.setattr(judging, "COMPILE_S", 3.0)
     source = f"if triton.knobs.runtime.interpret is False or not hasattr(tl.cdiv, 'rewriter'):\n    {line}\n"
-    source += submission.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
+    source += cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
     started = time.monotonic()
     result = judge.check(MASKS, source)
     assert time.monotonic() - started < SECONDS
@@ -553,8 +562,8 @@ def test_the_process_that_compiles_is_limited_too(judge, line, says, monkeypatch
 
 def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):
     monkeypatch.setattr(judging, "COMPILE_S", 60.0)
-    source = "while True: pass\n" + submission.of_notebook(ROOT / "solutions" / f"{MASKS.name}.ipynb", MASKS.function)
-    result = attack(judge, source, dataclasses.replace(MASKS, seconds=1.0))
+    source = "while True: pass\n" + cells.of_notebook(ROOT / "solutions" / f"{MASKS.name}.ipynb", MASKS.function)
+    result = attack(judge, source, msgspec.structs.replace(MASKS, seconds=1.0))
     assert "still running after 1 s" in result.message
 
 
@@ -564,6 +573,6 @@ def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):
 def test_an_output_is_no_larger_than_its_memory(change):
     data = {"name": "C", "shape": [2, 3], "strides": [3, 1], "offset": 0, "buffer": torch.zeros(6)}
     data.update(counts=torch.zeros(6, dtype=torch.int32), writers=torch.zeros(6, dtype=torch.int32))
-    assert distrust.outputs({"outputs": [data]})["C"].values.shape == (2, 3)
-    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere"):
-        distrust.outputs({"outputs": [{**data, **change}]})
+    assert parse_watched({"outputs": [data]})[0]["C"].values.shape == (2, 3)
+    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere|>= 0 - at `\$\.outputs\[0\]\.shape"):
+        parse_watched({"outputs": [{**data, **change}]})

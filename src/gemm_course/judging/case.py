@@ -1,4 +1,4 @@
-"""What an exercise's module is made of: inputs to draw, what came back, and what is said about it."""
+"""What the judge and an exercise's module exchange: drawn inputs, what came back, and findings."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Finding(NamedTuple):
 
     Attributes:
         check: name of the check that it breaks; "*" where nothing was computed at all: then no check of this input
-            holds, and the message stands above them.
-        message: what is wrong and where, and a likely why.
-        panels: pictures for it, from `diagnose.panel` or `row_panel`.
+            holds, and the message is shown above them.
+        message: what is wrong and where, and a likely reason.
+        panels: pictures of it, from `feedback.panel` or `feedback.row_panel`.
     """
 
     check: str
@@ -51,7 +51,7 @@ class Ran:
     Attributes:
         value: what the exercise's `run` returned.
         outputs: every output of its `Watch`, by name.
-        events: what the probes saw, see `diagnose.sentence`. Empty on a GPU.
+        events: what the probes saw, see `feedback.sentence`. Empty on a GPU.
     """
 
     value: object
@@ -60,12 +60,12 @@ class Ran:
 
 
 class Written:
-    """An output and its surroundings, after the run. What is said here is computed from the bytes that came back.
+    """An output and its surroundings, after the run, computed from the bytes that came back.
 
     Attributes:
         name: as the exercise called it.
         values: (rows, columns), what it holds.
-        missing: bool, like `values`: the canary is still there, so nobody wrote it.
+        missing: bool, like `values`: the canary is still there, so nothing wrote it.
         outside: number of elements around it that changed.
         counts: how often each element was written, int32 like `values`; zeros on a GPU.
         writers: the program (grid axis 0) that wrote each element last; -1 where unknown.
@@ -98,7 +98,7 @@ class Written:
             reach: less than `probes.MARGIN`; beyond that there are other rows.
 
         Returns:
-            bool, (rows + 2 * reach, columns + 2 * reach), False in the middle, where it lies itself.
+            bool, (rows + 2 * reach, columns + 2 * reach), False in the middle, where it is itself.
         """
         shape, strides = self.values.shape, self.values.stride()
         start = self.values.storage_offset() - reach * sum(strides)
