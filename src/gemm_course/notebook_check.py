@@ -42,10 +42,6 @@ def stop() -> None:
 def judge(exercise: Exercise, source: str) -> Result:
     """Have the other process check an answer.
 
-    Args:
-        exercise: from the manifest.
-        source: of the learner's cell.
-
     Raises:
         RuntimeError: the other process died twice.
     """
@@ -64,7 +60,7 @@ def check(function) -> Result | None:
         function: the function that the exercise asked for.
 
     Returns:
-        The result, which a notebook does not show again at the end of a cell; None where there was nothing to check.
+        The result, which a notebook does not show again at the end of a cell; None if there was nothing to check.
     """
     name = getattr(function, "__name__", "")
     exercise = next((each for each in manifest.exercises() if each.function == name), None)

@@ -29,10 +29,7 @@ RENUMBERED = {
 
 
 def read(path: Path) -> Exercise:
-    """One exercise from its TOML file.
-
-    Args:
-        path: `NN_name.toml`.
+    """One exercise from its TOML file, `NN_name.toml`.
 
     Raises:
         ValueError: a field is missing, unknown, empty or of another type; the message says which.

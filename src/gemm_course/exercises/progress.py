@@ -44,27 +44,20 @@ def path() -> Path:
 
 
 def load(tell: Tell | None = None) -> dict[str, dict]:
-    """Progress by exercise.
+    """Progress by exercise id.
 
     Args:
-        tell: called with a line of text where the file cannot be used. Default: print to stderr.
+        tell: called with a line of text if the file cannot be used. Default: print to stderr.
 
     Returns:
-        For each id {"points": best so far, "passed": bool, "hints": given}, "gave_up": True where the solution was
-        shown before a pass, and whatever else another version has kept there.
+        For each id {"points": best so far, "passed": bool, "hints": given}, "gave_up": True if the solution was shown
+        before a pass, and whatever else another version has kept there.
     """
     return _read(tell or _tell)["exercises"]
 
 
 def note_result(exercise: str, points: int, passed: bool, tell: Tell | None = None) -> None:
-    """Keep the best result of an exercise.
-
-    Args:
-        exercise: its id.
-        points: earned this time.
-        passed: whether every check holds.
-        tell: as in `load`.
-    """
+    """Keep the best result of an exercise. `tell` as in `load`."""
 
     def change(entry: dict) -> None:
         entry["points"], entry["passed"] = max(entry["points"], points), entry["passed"] or passed
@@ -73,16 +66,7 @@ def note_result(exercise: str, points: int, passed: bool, tell: Tell | None = No
 
 
 def next_hint(exercise: str, count: int, tell: Tell | None = None) -> int:
-    """Take the next hint.
-
-    Args:
-        exercise: its id.
-        count: of its hints.
-        tell: as in `load`.
-
-    Returns:
-        The hint's number, from 0; the last one again after all.
-    """
+    """Take the next hint of `count`. Returns its number, from 0; after all of them, the last one again."""
     number = 0
 
     def change(entry: dict) -> None:
@@ -95,35 +79,17 @@ def next_hint(exercise: str, count: int, tell: Tell | None = None) -> int:
 
 
 def note_given_up(exercise: str, tell: Tell | None = None) -> None:
-    """Keep that the solution was shown before a pass.
-
-    Args:
-        exercise: its id.
-        tell: as in `load`.
-    """
+    """Keep that the solution was shown before a pass."""
     _update(exercise, lambda entry: entry.update(gave_up=True), tell)
 
 
 def entry_of(kept: dict[str, dict], exercise: str) -> dict:
-    """The entry of an exercise.
-
-    Args:
-        kept: from `load`.
-        exercise: its id.
-
-    Returns:
-        Its entry, or that of an exercise not begun.
-    """
+    """The entry of an exercise in `load`'s result; if it has none, that of an exercise not begun."""
     return kept.get(exercise) or _entry({})
 
 
 def unsolved(exercises: Iterable, kept: dict[str, dict]) -> list:
-    """Those of some exercises that have not been passed.
-
-    Args:
-        exercises: from the manifest.
-        kept: from `load`.
-    """
+    """Those of some exercises that are not passed, by `load`'s result."""
     return [each for each in exercises if not entry_of(kept, each.id)["passed"]]
 
 

@@ -12,12 +12,8 @@ COMPILES = "compiles"  # name of the check that the engine itself makes
 
 
 class Check(Struct, frozen=True, forbid_unknown_fields=True):
-    """One property of an answer.
-
-    Attributes:
-        name: what the exercise's module calls it.
-        title: what the learner reads, a statement that is true of a right answer.
-        points: earned when it holds.
+    """One property of an answer: its name in the exercise's module, its title, a statement that is true of a right
+    answer, and the points that it is worth.
     """
 
     name: str

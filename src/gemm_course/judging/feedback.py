@@ -19,7 +19,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def in_line(line: int) -> str:
-    """The beginning of a sentence about a line of the learner's cell, if it is known."""
+    """The beginning of a sentence about a line of the learner's cell; empty for line 0, which is unknown."""
     return f"line {line}: " if line else ""
 
 
@@ -73,7 +73,7 @@ def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], righ
 
 
 def right_as_written(written: Written, want: torch.Tensor, block: Sequence[int]) -> int:
-    """How many tiles are right as far as they were written, of those that were at all. Arguments as `tile_states`.
+    """How many of the tiles that were written at all are right as far as they were written. Arguments as `tile_states`.
 
     Unlike the number of right elements it does not depend on chance: no wrong tile is right in all of them.
     """
@@ -86,12 +86,8 @@ def right_as_written(written: Written, want: torch.Tensor, block: Sequence[int])
 
 
 def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> str | None:
-    """What is wrong with a matrix, tile by tile: the first unwritten tile, the first wrong one, and how many.
-
-    Args: as `tile_states`.
-
-    Returns:
-        A message, or None where the matrix is right.
+    """What is wrong with a matrix, tile by tile: the first unwritten tile, the first wrong one, and how many. None if
+    it is right. Arguments as `tile_states`.
     """
     right = (written.values.double() == want.double()) if right is None else right
     states = tile_states(written, want, block, right)
@@ -157,12 +153,11 @@ def undefined(ran: Ran) -> str | None:
 def panel(
     written: Written, want: torch.Tensor, block: Sequence[int], title: str = "", right=None, reach: int = 0
 ) -> dict:
-    """The picture of a matrix: its tiles in three colours.
+    """The picture of a matrix: its tiles in three colours. Arguments as `tile_states`, and
 
     Args:
-        written, want, block, right: as for `tile_states`.
         title: over the picture; by default the matrix's name.
-        reach: up to how many elements from the matrix its surroundings are shown where something was written there.
+        reach: up to how many elements from the matrix its surroundings are shown, if something was written there.
     """
     states = tile_states(written, want, block, right)
     found = {"title": title or written.name, "shape": list(want.shape), "block": list(block), "states": states}
@@ -185,11 +180,8 @@ def _rectangles(places: torch.Tensor, first: int) -> list[list[int]]:
 
 
 def row_panel(got: Sequence, want: Sequence, title: str) -> dict:
-    """The picture of a list: each entry a cell, wrong ones marked, with what is there.
-
-    Args:
-        got, want: entries, as text or numbers; of different lengths, the missing ones count as never written.
-        title: over the picture.
+    """The picture of a list of texts or numbers: each entry a cell, wrong ones marked. Entries that are missing count
+    as never written.
     """
     count = max(len(got), len(want))
     states = [

@@ -26,11 +26,7 @@ _NAMES = {
 
 
 def one_line(outcome: Outcome) -> str:
-    """Why a process gave no result, on one line.
-
-    Args:
-        outcome: of the process.
-    """
+    """Why a process gave no result, on one line."""
     error = next((message.error for message in outcome.messages if message.error), None)
     text = outcome.setup_error or outcome.not_started
     if error is not None:
@@ -45,11 +41,11 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
     """Run a small kernel on the GPU, confined like an answer.
 
     Args:
-        ask: takes a mode of `fork_server.MODES`, a request and a limit in seconds, and returns the process's outcome.
+        ask: as `Judge.ask`.
         without: those of `landlock.LAYERS` to leave out.
 
     Returns:
-        What went wrong, on one line; empty where the result is right.
+        What went wrong, on one line; empty if the result is right.
     """
     with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
         request = {
@@ -61,14 +57,8 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
 
 
 def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
-    """Which part of the confinement is in the GPU's way.
-
-    Args:
-        ask: as for `try_gpu`.
-        problem: `try_gpu`'s answer with all of them.
-
-    Returns:
-        A sentence.
+    """A sentence on which part of the confinement is in the GPU's way. `problem` is `try_gpu`'s answer with all of
+    them.
     """
     guilty = [layer for layer in landlock.LAYERS if not try_gpu(ask, [layer])]
     if guilty:

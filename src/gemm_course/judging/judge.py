@@ -99,9 +99,7 @@ class Judge:
     def ask(self, mode: str, wanted: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
         """Have a forked process answer a request. If the process that forks has died, another is started, once.
 
-        Args:
-            mode: one of `fork_server.MODES`.
-            wanted, seconds, cancelled: as for `request.ask`.
+        `mode` is one of `fork_server.MODES`; the rest is as for `request.ask`.
         """
         why = ""
         for _ in range(2):
@@ -120,17 +118,14 @@ class Judge:
         return Outcome(not_started=text)
 
     def check(self, exercise: Exercise, source: str, seed: int | None = None, *, compiling: bool = True) -> Result:
-        """Check an answer.
+        """Check an answer. Nothing that an answer does makes this raise.
 
         Args:
             exercise: from the manifest.
             source: of the learner's cell.
             seed: of the inputs; drawn afresh by default.
-            compiling: whether to compile the answer, too, where the exercise asks for it; without, the check counts
-                as held.
-
-        Returns:
-            The result. Nothing that an answer does makes this raise.
+            compiling: whether to compile the answer too, if the exercise asks for it; without, that check counts as
+                held.
         """
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         result = Result(
@@ -270,12 +265,8 @@ def _request(exercise: Exercise, path: Path, cases: Sequence[Case]) -> dict:
 def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
     """Note what came back from running an answer. A check holds if all its inputs ran and none led to a finding.
 
-    Args:
-        exercise: that it answers.
-        cases: its inputs.
-        outcome: of the process.
-        result: whose properties are "skip"; what is wrong is noted there.
-        probed: whether the interpreter's probes say which program stored an output.
+    The result's properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an
+    output.
     """
     done: set[int] = set()
     for message in outcome.messages:

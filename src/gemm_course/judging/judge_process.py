@@ -18,14 +18,7 @@ SLACK_S = 90.0  # beyond the answer's own time; the judge kills a compilation af
 
 
 class Task(NamedTuple):
-    """One answer to check.
-
-    Attributes:
-        key: the caller's own.
-        exercise: from the manifest.
-        source: of the answer's cell.
-        seed: of the inputs; drawn afresh where it is None.
-    """
+    """One answer to check, under a key of the caller's own; without a seed, inputs are drawn afresh."""
 
     key: str
     exercise: Exercise
@@ -41,13 +34,7 @@ class JudgeProcess(Service):
         super().__init__("gemm_course.judging.judge", "the process that checks answers", environment)
 
     def check(self, task: Task) -> dict:
-        """Have an answer checked.
-
-        Args:
-            task: what to check.
-
-        Returns:
-            `Result.as_dict`.
+        """Have an answer checked. Returns `Result.as_dict`.
 
         Raises:
             ServiceDied, TimeoutError: the process died, or did not answer.

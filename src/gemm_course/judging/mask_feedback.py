@@ -14,14 +14,10 @@ _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 
 
 def explain_mask(message: str, source: str) -> str:
-    """Puts what is wrong with an access's mask in front of the message that the access is outside of a matrix.
+    """A message that an access is outside of a matrix, after a line on what is wrong with the access's mask.
 
-    Args:
-        message: its first line is `feedback.sentence`'s; any other message is left as it is.
-        source: of the learner's cell, in which the message's line is counted.
-
-    Returns:
-        The message, longer by a line where the mask combines others by `and` or `or`, or has too few dimensions.
+    That line is there if the mask combines others by `and` or `or`, or has too few dimensions. The message's first line
+    is `feedback.sentence`'s, which counts lines of `source`; any other message stays as it is.
     """
     access = _ACCESS.match(message)
     if access is None:

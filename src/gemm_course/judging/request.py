@@ -49,9 +49,6 @@ class Outcome:
     def take(self, messages: list) -> None:
         """Note replies. The process itself sends the first one, before the answer could forge any.
 
-        Args:
-            messages: that have arrived since the last call.
-
         Raises:
             ValueError: one has another form.
         """

@@ -78,10 +78,7 @@ def _convert(data, form):
 
 
 def parse_reply(data) -> Reply:
-    """A message of the worker's. `value` and `watched` are looked at later, by `parse_watched` and the exercise.
-
-    Args:
-        data: what arrived.
+    """A message of the worker's. `parse_watched` and the exercise look at `watched` and `value` later.
 
     Raises:
         ValueError: it has another form.
@@ -90,10 +87,7 @@ def parse_reply(data) -> Reply:
 
 
 def parse_watched(data) -> tuple[dict[str, Written], list[dict]]:
-    """The outputs that came back, by name, and the events that the probes saw.
-
-    Args:
-        data: what `Watch.report` makes.
+    """The outputs that came back, by name, and the events that the probes saw, from what `Watch.report` makes.
 
     Raises:
         ValueError: it has another form, or an output claims more elements than were sent: examining it could take any

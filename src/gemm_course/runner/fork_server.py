@@ -57,15 +57,7 @@ class ForkServer:
         return self._process.poll() is None
 
     def start_template(self, mode: str, control: socket.socket) -> None:
-        """Start a template.
-
-        Args:
-            mode: one of `MODES`.
-            control: the template's end of the connection.
-
-        Raises:
-            OSError: the fork server has died.
-        """
+        """Start a template, which gets its end of the connection. Raises OSError if the fork server has died."""
         socket.send_fds(self._socket, [mode.encode()], [control.fileno()])
 
     def last_words(self) -> str:
@@ -89,12 +81,7 @@ class ForkServer:
 class Template:
     """The judge's side of a template. It starts at once, in the background, and has one child at a time.
 
-    Args:
-        server: that forks it.
-        mode: one of `MODES`.
-
-    Raises:
-        OSError: the fork server has died.
+    Raises OSError if the fork server has died.
     """
 
     def __init__(self, server: ForkServer, mode: str):
@@ -116,10 +103,7 @@ class Template:
         return json.loads(reply) if reply else None
 
     def fork(self, fds: list[int]) -> int:
-        """Start a child.
-
-        Args:
-            fds: descriptors that the child gets, in the order in which `worker.main` wants them.
+        """Start a child. It gets descriptors in the order in which `worker.main` wants them.
 
         Returns:
             Its process id; it leads a process group of its own.
@@ -133,13 +117,8 @@ class Template:
         return reply["pid"]
 
     def finish(self, pid: int) -> int:
-        """Kill what is left of the child and its children.
-
-        Args:
-            pid: of the child.
-
-        Returns:
-            Its exit status, as `subprocess` gives it: negative for a signal; `-SIGKILL` where it was still running.
+        """Kill what is left of the child and its children. Returns its exit status, as `subprocess` gives it: negative
+        for a signal; `-SIGKILL` if it was still running.
         """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
@@ -174,12 +153,7 @@ def _reap(pid: int) -> int:
 
 
 def serve_forks(control: socket.socket, mode: str) -> None:
-    """A template's life: fork on request until the other end is closed.
-
-    Args:
-        control: its end of the connection.
-        mode: one of `MODES`.
-    """
+    """A template's life: fork on request until the other end is closed."""
     # Not before the mode is set: Triton looks at it when it is imported.
     from gemm_course.isolation import landlock
     from gemm_course.runner import worker
@@ -215,11 +189,7 @@ def _set_gpu(there: bool) -> None:
 
 
 def serve_templates(control: socket.socket) -> None:
-    """The fork server's life: fork templates on request until the other end is closed.
-
-    Args:
-        control: its end of the connection.
-    """
+    """The fork server's life: fork templates on request until the other end is closed."""
     importlib.import_module("torch")  # and nothing of the course: its runtime looks at TRITON_INTERPRET once
     while True:
         data, fds, _, _ = socket.recv_fds(control, 64, 1)

@@ -53,19 +53,11 @@ def _build_driver() -> None:
 
 
 def start() -> None:
-    """Start CUDA in this process, and use it once.
-
-    Raises:
-        Exception: it does not start here.
-    """
+    """Start CUDA in this process, and use it once. Raises what keeps it from that."""
     runtime = importlib.import_module("course_kernels.runtime")
     torch.zeros(1, device=runtime.device()).cpu()
 
 
 def try_kernel() -> None:
-    """Compile one of the library's kernels, run it and compare.
-
-    Raises:
-        Exception: that does not work here.
-    """
+    """Compile one of the library's kernels, run it and compare. Raises what is wrong."""
     importlib.import_module("course_kernels.testing.selftest").run_a_kernel()

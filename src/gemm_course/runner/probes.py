@@ -65,8 +65,7 @@ def _split(offset: np.ndarray, leading: int, step: int, extent: int) -> tuple[np
 class Watch:
     """The matrices of one run, and what happened to them. A context manager; use it around the launch.
 
-    Args:
-        path: of the learner's source: lines are looked for there.
+    Lines in events are those of the learner's source, which is at `path`.
     """
 
     def __init__(self, path: str = ""):

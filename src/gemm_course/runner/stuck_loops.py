@@ -84,11 +84,7 @@ class _Turns:
 
 
 class LoopTracer:
-    """Traces the lines of an answer that is running.
-
-    Args:
-        path: of the answer's source.
-    """
+    """Traces the lines of an answer, whose source is at `path`, while it runs."""
 
     def __init__(self, path: str):
         self._path = path
@@ -136,14 +132,12 @@ class LoopTracer:
         return self._line
 
     def stuck(self, frames: Iterable[FrameType]) -> Loop | None:
-        """End, and find the outermost loop that makes no progress.
-
-        Args:
-            frames: that are running, the innermost first.
+        """End, and find the outermost loop that makes no progress, among running frames, the innermost first.
 
         Returns:
             The loop; its names are those that the answer assigns to, if there are any: one of them should change. None
-            if every loop made progress, as far as could be seen.
+                if every
+            loop made progress, as far as could be seen.
         """
         sys.settrace(None)
         for frame in reversed(list(frames)):

@@ -29,14 +29,7 @@ def travels(tensor: torch.Tensor) -> bool:
 
 
 def pack(value) -> bytes:
-    """One message.
-
-    Args:
-        value: what to send.
-
-    Raises:
-        TypeError: it holds something that cannot travel.
-    """
+    """One message. Raises TypeError if it holds something that cannot travel."""
     blobs: list[bytes] = []
 
     def plain(part):
@@ -59,11 +52,7 @@ def pack(value) -> bytes:
 
 
 def unpack(header: bytes, body: bytes):
-    """The value of one message.
-
-    Raises:
-        ValueError: the bytes are no message.
-    """
+    """The value of one message. Raises ValueError if the bytes are none."""
     at = 0
 
     def rich(part):
@@ -128,7 +117,7 @@ class Reader:
         return found
 
     def next(self, timeout: float):
-        """The next message; None when the other end is closed or time is up."""
+        """The next message; None if the other end is closed or time is up."""
         stop = time.monotonic() + timeout
         while True:
             if found := self.messages():
