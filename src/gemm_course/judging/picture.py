@@ -83,10 +83,6 @@ def tiles(panels: Sequence[dict]) -> Figure:
 
 def _frame(panel: dict) -> tuple[int, int, int, int]:
     """(top, left, bottom, right) of a panel with what was written outside; its matrix begins at (0, 0)."""
-    tops, lefts, bottoms, rights = [0], [0], [panel["shape"][0]], [panel["shape"][1]]
-    for row, col, rows, cols in panel.get("outside", ()):
-        tops.append(row)
-        lefts.append(col)
-        bottoms.append(row + rows)
-        rights.append(col + cols)
-    return min(tops), min(lefts), max(bottoms), max(rights)
+    pieces = [(0, 0, *panel["shape"]), *panel.get("outside", ())]
+    top, left = min(row for row, *_ in pieces), min(col for _, col, *_ in pieces)
+    return top, left, max(row + rows for row, _, rows, _ in pieces), max(col + cols for _, col, _, cols in pieces)

@@ -8,7 +8,6 @@ thread pool would hang. There are several templates because Triton chooses once 
 
 from __future__ import annotations
 
-import array
 import contextlib
 import importlib
 import json
@@ -96,8 +95,7 @@ class Template:
         """Its reply; None where it has died."""
         reply = b""
         with contextlib.suppress(OSError):
-            packed = array.array("i", fds).tobytes()
-            self._socket.sendmsg([command], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else [])
+            socket.send_fds(self._socket, [command], fds)
             reply = self._socket.recv(256)
         self.alive = bool(reply)
         return json.loads(reply) if reply else None

@@ -83,17 +83,13 @@ def describe(error: BaseException, path: str) -> dict:
         error = error.__cause__ or error.__context__
         chain.append(error)
     root = chain[-1]
-    line = 0
-    for each in reversed(chain):  # the innermost that passed a line of the learner's
-        lines = [frame.lineno for frame in traceback.extract_tb(each.__traceback__) if frame.filename == path]
+    lines = []  # of the learner's that the causes passed; the innermost cause's come last
+    for each in chain:
+        lines += [frame.lineno for frame in traceback.extract_tb(each.__traceback__) if frame.filename == path]
         if isinstance(each, SyntaxError) and each.filename == path:
             lines.append(each.lineno or 0)
-        if lines:
-            line = lines[-1]
-            break
-    text = str(root).strip()
-    if isinstance(root, SyntaxError):
-        text = root.msg
+    line = lines[-1] if lines else 0
+    text = root.msg if isinstance(root, SyntaxError) else str(root).strip()
     innermost = traceback.extract_tb(root.__traceback__)[-1:]
     if not text and isinstance(root, AssertionError) and innermost and innermost[0].filename != path:
         text = (innermost[0].line or "").replace("assert ", "this must hold: ", 1)  # Triton asserts without a message
@@ -104,9 +100,13 @@ def describe(error: BaseException, path: str) -> dict:
         "type": type(root).__name__,
         "text": text[:_MAX_TEXT] + ("…" if len(text) > _MAX_TEXT else ""),
         "line": line,
-        "code": linecache.getline(path, line).strip() if line else "",
+        "code": _code(path, line),
         "program": program() if len(chain) > 1 else None,
     }
+
+
+def _code(path: str, line: int) -> str:
+    return linecache.getline(path, line).strip() if line else ""
 
 
 def program() -> list[int] | None:
@@ -122,7 +122,7 @@ class Alarm:
     """When time is up: reports the line of the learner's code, and which loop there makes no progress."""
 
     def __init__(self, path: str, seconds: float, results: int):
-        self.path, self.seconds, self.results = path, seconds, results
+        self.path, self.results = path, results
         self.tracer: LoopTracer | None = None
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -140,15 +140,13 @@ class Alarm:
             loop = self.tracer.stuck(frames)
         line = frames[0].f_lineno if frames else 0
         error = {
-            "kind": "endless", "type": "", "text": "", "line": line, "code": self._code(line), "program": program(),
-            "loop": loop and {"line": loop.line, "code": self._code(loop.line), "names": list(loop.names)},
+            "kind": "endless", "type": "", "text": "", "line": line, "code": _code(self.path, line),
+            "program": program(),
+            "loop": loop and {"line": loop.line, "code": _code(self.path, loop.line), "names": list(loop.names)},
         }  # fmt: skip
         with contextlib.suppress(BaseException):
             wire.send(self.results, {"error": error})
         os._exit(0)
-
-    def _code(self, line: int) -> str:
-        return linecache.getline(self.path, line).strip() if line else ""
 
 
 def main(mode: str, fds: list[int]) -> None:
@@ -242,12 +240,10 @@ def _run(exercise, answer, request, results: int) -> None:
                 value = exercise.run(getattr(answer, request["function"]), case, watch)
             message = {"case": index, "value": _sendable(value), "watched": watch.report()}
         except BaseException as error:
-            failed = describe(error, request["path"])
-            message = {"case": index, "error": failed, "watched": watch.report()}
-            if failed["kind"] == "todo":
-                wire.send(results, message)
-                return
+            message = {"case": index, "error": describe(error, request["path"]), "watched": watch.report()}
         wire.send(results, message)
+        if "error" in message and message["error"]["kind"] == "todo":
+            return
 
 
 def _sendable(value):
