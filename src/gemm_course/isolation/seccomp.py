@@ -58,15 +58,16 @@ _EVERYWHERE = {
 }  # fmt: skip
 _RUNS_PROGRAMS = ("execve", "execveat")
 _ONLY_ITSELF = ("kill", "tgkill", "prlimit64", "sched_setaffinity")  # their first argument is a process
-# Modes, owners, times of files: Landlock leaves them alone. A linker that marks its result as a program must not fail.
+# Modes, owners, times of files: Landlock leaves them alone. A linker that makes its result executable must not fail.
 _ATTRIBUTES = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat",
     "utimensat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
     "removexattrat", "file_setattr",
 )  # fmt: skip
 _DRIVERS_OWN = ("mmap", "memfd_create")  # what a GPU's driver does itself: memory that is shared and in no file
-# Where a thread runs, by its number, which a filter cannot tell from a process's. A driver that places its threads
-# must not fail, nor may an answer place other processes: with a GPU, nothing is done for others, and no error told.
+# Where a thread runs, by its number; a filter cannot distinguish it from a process's. A driver that places its threads
+# must not fail, and an answer may not place other processes. So with a GPU a call about others does nothing, without an
+# error.
 _PLACES = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 _PRIORITIES = {"setpriority": 0, "ioprio_set": 1}  # and what their first argument is where the second is a process
 _SPECIAL = {"mmap", "clone", "clone3", "vfork", "socketpair", "connect", *_RUNS_PROGRAMS, *_ONLY_ITSELF}
@@ -98,7 +99,9 @@ def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) 
     kind = [argument(1), _instruction(_AND, _KIND)]
     connected = [_instruction(_EQUAL, _STREAM, 1, 0), _instruction(_EQUAL, _SEQUENCE, 0, 1)]
     rules["socketpair"] = [*kind, *connected, allow, _refuse()]
-    rules["connect"] = [_refuse(errno.ENOENT)]  # nobody listens there: libraries know that, CUDA where MPS is not
+    rules["connect"] = [
+        _refuse(errno.ENOENT)
+    ]  # as if nobody listened: libraries handle that, and so does CUDA without MPS
     if processes:
         rules.update({name: [_refuse(0)] for name in _ATTRIBUTES if name in numbers})
     else:
@@ -125,19 +128,15 @@ def supported() -> bool:
 
 
 def forbid(processes: bool = False, driver: bool = False) -> bool:
-    """Forbid this process, for good, what an answer has no need of.
+    """Forbid this process, for good, what an answer has no need of. Returns whether the kernel agreed.
 
-    It makes no socket. A GPU's driver makes one, at which other programs of CUDA's would find it, and fails where it
-    cannot name it and listen. That much is let through, with a GPU, for sockets of this machine of the driver's kind
-    (SOCK_SEQPACKET). None can be connected, whether from here or to here, and nothing can be sent to a name.
+    It makes no socket. A GPU's driver makes one, at which other CUDA programs would find it, and fails if it cannot
+    name it and listen. So with a GPU that much is allowed for local sockets of the driver's kind (SOCK_SEQPACKET). None
+    can be connected, from here or to here, and nothing can be sent to a name.
 
     Args:
-        processes: whether it may start programs, as a compiler does that calls an assembler. A copy of itself, and
-            with it a bomb of copies, it may not start in any case.
-        driver: whether a GPU's driver works in it, which wants shared memory and a local socket.
-
-    Returns:
-        Whether the kernel agreed.
+        processes: whether it may start programs, as a compiler starts an assembler. It may never fork itself.
+        driver: whether a GPU's driver works in it, which needs shared memory and a local socket.
     """
     if not supported():
         return False

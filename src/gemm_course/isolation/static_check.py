@@ -111,7 +111,7 @@ class _Reader:
     def __init__(self, imports: Iterable[str]):
         self._extra = tuple(imports)
         self._modules = {name: importlib.import_module(module) for name, module in _PREDEFINED.items()}
-        self._used: set[ast.Name] = set()  # names of modules of which an attribute is taken
+        self._used: set[ast.Name] = set()  # names of modules whose attributes are used
         self._bound: set[str] = set()  # names to which the answer may give another meaning
 
     def find_violation(self, tree: ast.Module) -> str | None:

@@ -113,7 +113,7 @@ def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None
 
 
 def written_twice(written: Written, block: Sequence[int]) -> str | None:
-    """The first tile of which an element was written more than once; None without one, and on a GPU."""
+    """The first tile with an element that was written more than once; None without one, and on a GPU."""
     for row, col in (written.counts > 1).nonzero()[:1].tolist():
         times, by, tile = written.counts[row, col], written.writers[row, col], (row // block[0], col // block[1])
         return f"tile {tile} of {written.name} was written {times} times, the last time by program {by}"

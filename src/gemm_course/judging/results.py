@@ -109,8 +109,8 @@ class Result:
 
 
 def exit_code(results: Iterable[Result | None]) -> int:
-    """What a command that checked answers returns: 0 if all pass, 3 if one could not be checked here, else 1. None
-    stands for an answer that was not there.
+    """What a command that checked answers returns: 0 if all pass, 3 if one could not be checked here, else 1. None is
+    an answer that was missing.
     """
     statuses = {None if each is None else each.status for each in results}
     if UNCHECKED in statuses:

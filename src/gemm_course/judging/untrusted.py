@@ -1,4 +1,4 @@
-"""What the judge accepts from a process that ran an answer: the forms of its replies, texts, and who wrote a result."""
+"""What the judge accepts from a process that ran an answer: replies of these forms, printable texts, stored results."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.notebook_files import stubs as generate
+from gemm_course.notebook_files import stubs
 
 DISTRIBUTION = "grouped-gemm-course"
 
@@ -78,11 +78,11 @@ def stub(exercise: Exercise) -> dict | None:
     brought; None if there is neither.
     """
     if path := solution(exercise):
-        return generate.stub(generate.read(path), exercise)
+        return stubs.stub(stubs.read(path), exercise)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
         for file in importlib.metadata.files(DISTRIBUTION) or ():
             if file.parts[-2:] == ("exercises", f"{exercise.name}.ipynb"):
-                return generate.read(Path(file.locate()))
+                return stubs.read(Path(file.locate()))
     return None
 
 

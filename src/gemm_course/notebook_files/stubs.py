@@ -1,4 +1,4 @@
-"""Solutions to exercises: what lies between nbgrader's markers goes, a hole that says TODO comes.
+"""Solutions to exercises: a hole that says TODO replaces what is between nbgrader's markers.
 
 `solutions/*.ipynb` is the single source. Only JSON is needed here, so `course reset` works wherever the course does.
 """
@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+from course_kernels.files import write_atomically
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook_files.cells import SOLUTION_ID
 
@@ -64,9 +65,8 @@ def read(path: Path) -> dict:
 
 
 def write(notebook: dict, path: Path) -> None:
-    """Store a notebook as Jupyter does: the same bytes for the same notebook."""
-    text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-    path.write_text(text, encoding="utf-8", newline="\n")
+    """Store a notebook as Jupyter does, in one step: the same bytes for the same notebook."""
+    write_atomically(path, json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
 
 
 def problems(solution: dict, exercise: Exercise) -> list[str]:

@@ -276,7 +276,7 @@ _SIZED = {
 
 
 def _sync(name: str, args, kwargs) -> str | None:
-    """What a call of torch's makes the CPU wait for, in words; None for nothing."""
+    """Why a call of torch's makes the CPU wait for a GPU, in words; None if it does not."""
     if name in _READS:
         return f"{name.strip('_')}() reads values of a tensor in Python"
     if (name in _MAKES and _tensors(args, kwargs)) or (name in _SIZED and _tensors(args[1:], kwargs)):
