@@ -10,6 +10,7 @@ import functools
 import random
 import re
 
+import msgspec
 import pytest
 
 from gemm_course.judging import judge as judging
@@ -60,7 +61,7 @@ def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
     check, says = expected(mutant)
     if "after 6 s" in says:  # said of any limit; a shorter one says it sooner
         assert exercise.seconds == 6
-        exercise, says = dataclasses.replace(exercise, seconds=2.0), says.replace("after 6 s", "after 2 s")
+        exercise, says = msgspec.structs.replace(exercise, seconds=2.0), says.replace("after 6 s", "after 2 s")
     # Compiling takes longer than all the rest, and only one check looks at it.
     result = judge.check(exercise, mutant.read_text(encoding="utf-8"), compiling=check == "compiles")
     assert result.status == "failed", result.text()
@@ -114,7 +115,7 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(judging, "_examine", examine)
         patch.setattr(exercise.module(), "draw", lambda rng: [case for cases in drawn.values() for case in cases])
-        judge.check(dataclasses.replace(exercise, seconds=60.0), source, 0, compiling=False)
+        judge.check(msgspec.structs.replace(exercise, seconds=60.0), source, 0, compiling=False)
     return found
 
 
@@ -122,7 +123,7 @@ def test_an_answer_that_does_nothing_earns_nothing(judge, exercise):
     """Not even for the checks that it cannot break."""
     lines = source_of("exercises", exercise).splitlines()
     source = "\n".join(re.sub(r"raise NotImplementedError\(.*\)", "pass", line) for line in lines)
-    result = judge.check(dataclasses.replace(exercise, seconds=2.0), source)
+    result = judge.check(msgspec.structs.replace(exercise, seconds=2.0), source)
     assert (result.status, result.points) == ("failed", 0), result.text()
 
 

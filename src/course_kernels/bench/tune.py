@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ import torch
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import TYPE_BYTES
+from course_kernels.files import write_atomically
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import Bucket, candidates
 from course_kernels.provenance import digest
@@ -196,9 +196,7 @@ def _write(path: Path, provenance: Mapping, key: str, entries: Mapping) -> None:
     head = {"provenance": {**provenance, **depends}, "config_fields": list(tuned.CONFIG_FIELDS)}
     lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
     text = json.dumps(head, indent=1)[:-2] + f',\n "{key}": [\n{lines}\n ]\n}}\n'
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    os.replace(fresh, path)
+    write_atomically(path, text)
 
 
 def _read(path: Path, key: str) -> list[dict]:

@@ -1,7 +1,6 @@
-"""The process that compiles: run as a script, with Triton's compiler instead of its interpreter.
+"""The process that compiles: a ``service`` with Triton's compiler instead of its interpreter.
 
-It receives a ``Build`` and a target, sends back ("ok", artefacts) or ("error", message), and ends when its pipe is
-closed. Imports of Triton are inside functions, because the parent process imports this module, too.
+A request is a ``Build`` and a target. The answer is ("ok", artefacts) or ("error", message). Both are pickled.
 """
 
 from __future__ import annotations
@@ -10,9 +9,12 @@ import hashlib
 import importlib
 import importlib.util
 import linecache
+import pickle
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from course_kernels.service import answer_all
 
 ARTEFACTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn", "cubin", "hsaco")
 _MAX_MESSAGE_LINES = 30
@@ -109,21 +111,12 @@ def describe(error: BaseException) -> str:
 
 def serve(connection: Connection) -> None:
     """Answer requests until the other end is closed."""
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer = ("ok", compile_build(*request))
-        except BaseException as error:  # a learner's module may even call sys.exit
-            answer = ("error", describe(error))
-        connection.send(answer)
+    answer_all(connection, _answer)
 
 
-if __name__ == "__main__":
-    # Started by path, so that the caller's working directory cannot shadow a module; that puts this folder first.
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-    import course_kernels.codegen.child as this_module
-
-    this_module.serve(Connection(int(sys.argv[1])))
+def _answer(request: bytes) -> bytes:
+    try:
+        answer = ("ok", compile_build(*pickle.loads(request)))
+    except BaseException as error:  # a learner's module may even call sys.exit
+        answer = ("error", describe(error))
+    return pickle.dumps(answer)

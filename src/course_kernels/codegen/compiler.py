@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
-import subprocess
+import pickle
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ from course_kernels.codegen.builds import build
 from course_kernels.codegen.compiled import Compiled
 from course_kernels.codegen.spec import KERNELS, Build
 from course_kernels.codegen.targets import Target, find_target
+from course_kernels.service import Service, ServiceDied
 
 _MAX_IDLE = 2
 
@@ -31,64 +30,26 @@ class CompileError(RuntimeError):
     """A kernel does not compile for a target; the message is the compiler's own, shortened."""
 
 
-class _Worker:
+class _Worker(Service):
     """One child process. Not for use by two threads at once."""
 
     def __init__(self):
-        ours, theirs = multiprocessing.Pipe()
-        # A compiler diagnostic is written to the child's stderr by native code, which no exception carries.
-        self._log = tempfile.TemporaryFile(mode="ab+")  # noqa: SIM115 (lives as long as the child)
-        # On unless the user says otherwise, which is today's default: Triton warns that it will change.
+        # Fusion is on unless the user turns it off. That is today's default too: Triton warns that it will change.
         environment = {"TRITON_DEFAULT_FP_FUSION": "1", **os.environ, "TRITON_INTERPRET": "0"}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, child.__file__, str(theirs.fileno())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for this process, which then ends the child
-            )
-        self._connection = ours
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
+        super().__init__(child.__name__, "the compiler", environment)
 
     def compile(self, spec: Build, target: Target, timeout: float) -> dict:
         try:
-            self._connection.send((spec, target))
-            if not self._connection.poll(timeout):
-                raise CompileError(f"{spec} for {target}: not compiled within {timeout:g} s")
-            status, result = self._connection.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=5)
-            code, lines = self._process.poll(), self._read_log().strip().splitlines()[-15:]
-            self.close()
-            raise CompileError("\n".join([f"{spec} for {target}: the compiler died (exit {code})", *lines])) from None
-        except BaseException:
-            self.close()  # its answer would arrive in reply to the next question
-            raise
-        log = self._read_log()
+            status, result = pickle.loads(self.ask(pickle.dumps((spec, target)), timeout))
+        except TimeoutError:
+            raise CompileError(f"{spec} for {target}: not compiled within {timeout:g} s") from None
+        except ServiceDied as error:
+            raise CompileError(f"{spec} for {target}: {error}") from None
+        log = self.read_log()
         if status == "ok":
             sys.stderr.write(log)
             return result
         raise CompileError("\n".join([f"{spec} for {target}:", *_diagnostics(log), result]))
-
-    def _read_log(self) -> str:
-        self._log.seek(0)
-        text = self._log.read().decode(errors="replace")
-        self._log.truncate(0)
-        return text
-
-    def close(self) -> None:
-        self._connection.close()
-        if self.alive:
-            self._process.kill()
-        self._process.wait()
-        self._log.close()
 
 
 def _diagnostics(log: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from gemm_course.exercises.case import Case, Finding, Ran, expect_value
+from gemm_course.judging.case import Case, Finding, Ran, expect_value
 from gemm_course.judging.feedback import row_panel, sentence
 
 SHOWN = 24

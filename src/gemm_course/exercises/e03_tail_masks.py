@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gemm_course.exercises.case import Case, Finding, Ran, Written
 from gemm_course.exercises.drawing import whole_numbers
 from gemm_course.judging import feedback
+from gemm_course.judging.case import Case, Finding, Ran, Written
 
 BLOCK = 16
 REASON_BELOW = "wrong for the reason below"

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gemm_course.exercises.case import Case, Finding, Ran
 from gemm_course.exercises.drawing import table_panel
 from gemm_course.judging import feedback
+from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
 
 BLOCK_M, BLOCK_N = 32, 16

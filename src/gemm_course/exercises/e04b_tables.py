@@ -14,9 +14,9 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.codes import Layout, Record
 from course_kernels.testing import reference
-from gemm_course.exercises.case import Case, Finding, Ran
 from gemm_course.exercises.drawing import table_panel, whole_numbers
 from gemm_course.judging import feedback
+from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.runner import probes
 
 CONFIG = GemmConfig(32, 32, 32, num_warps=4, num_stages=2)

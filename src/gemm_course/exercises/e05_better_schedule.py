@@ -7,7 +7,7 @@ import heapq
 import random
 from collections.abc import Iterator
 
-from gemm_course.exercises.case import Case, Finding, Ran, expect_value
+from gemm_course.judging.case import Case, Finding, Ran, expect_value
 from gemm_course.judging.feedback import counted, row_panel
 
 SLACK = 1.03  # over longest first: other good schedules may be a little later

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from course_kernels import runtime
-from gemm_course.exercises.case import Case, Finding, Ran, Written
 from gemm_course.exercises.drawing import bounds_of, group_tables, whole_numbers
 from gemm_course.judging import feedback
+from gemm_course.judging.case import Case, Finding, Ran, Written
 
 BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a swapped shape never fits by chance
 AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"

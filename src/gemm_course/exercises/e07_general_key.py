@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from gemm_course.exercises.case import Case, Finding, Ran
+from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import row_panel
 
 JITTER = 0.1

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gemm_course.exercises.case import Case, Finding, Ran, Written
 from gemm_course.exercises.drawing import bounds_of, group_tables, table_panel, whole_numbers
 from gemm_course.judging import feedback
+from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
 
 BLOCK_M, BLOCK_N, DEPTH = 16, 32, 16

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import torch
 
-from gemm_course.exercises.case import Case, Finding, Ran
 from gemm_course.exercises.operators_09 import (
     ALONG_K,
     ALONG_N,
@@ -24,6 +23,7 @@ from gemm_course.exercises.operators_09 import (
     rounded,
     score,
 )
+from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import row_panel
 
 ALIGNMENT_BYTES = 16

@@ -1,7 +1,8 @@
 """What a learner has passed and which hints were given: one small file in the user's state directory.
 
-A file that cannot be read, or written, is reported and worked around: the course never stops for it. What another
-version of the course has kept in it stays in it.
+A file that cannot be read, or written, is reported and worked around: the course never stops for it. Fields that
+another version of the course keeps in it stay. A file without a version is from before lessons were numbered anew: its
+exercises get today's ids.
 """
 
 from __future__ import annotations
@@ -10,19 +11,30 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import msgspec
+
+from course_kernels.files import write_atomically
+from gemm_course.exercises.manifest import RENUMBERED
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None
 
-LOCK_S = 5.0  # a lock that is held for longer is not waited for
+VERSION = 2
+LOCK_S = 5.0  # how long to wait for a lock
 
 Tell = Callable[[str], None]
+
+
+class _Entry(msgspec.Struct):
+    points: int = 0
+    passed: bool = False
+    hints: int = 0
 
 
 def path() -> Path:
@@ -32,27 +44,20 @@ def path() -> Path:
 
 
 def load(tell: Tell | None = None) -> dict[str, dict]:
-    """Progress by exercise.
+    """Progress by exercise id.
 
     Args:
-        tell: called with a line of text where the file cannot be used. Default: print to stderr.
+        tell: called with a line of text if the file cannot be used. Default: print to stderr.
 
     Returns:
-        For each id {"points": best so far, "passed": bool, "hints": given}, "gave_up": True where the solution was
-        shown before a pass, and whatever else another version has kept there.
+        For each id {"points": best so far, "passed": bool, "hints": given}, "gave_up": True if the solution was shown
+        before a pass, and whatever else another version has kept there.
     """
     return _read(tell or _tell)["exercises"]
 
 
 def note_result(exercise: str, points: int, passed: bool, tell: Tell | None = None) -> None:
-    """Keep the best result of an exercise.
-
-    Args:
-        exercise: its id.
-        points: earned this time.
-        passed: whether every check holds.
-        tell: as in `load`.
-    """
+    """Keep the best result of an exercise. `tell` as in `load`."""
 
     def change(entry: dict) -> None:
         entry["points"], entry["passed"] = max(entry["points"], points), entry["passed"] or passed
@@ -61,16 +66,7 @@ def note_result(exercise: str, points: int, passed: bool, tell: Tell | None = No
 
 
 def next_hint(exercise: str, count: int, tell: Tell | None = None) -> int:
-    """Take the next hint.
-
-    Args:
-        exercise: its id.
-        count: of its hints.
-        tell: as in `load`.
-
-    Returns:
-        The hint's number, from 0; the last one again after all.
-    """
+    """Take the next hint of `count`. Returns its number, from 0; after all of them, the last one again."""
     number = 0
 
     def change(entry: dict) -> None:
@@ -83,67 +79,48 @@ def next_hint(exercise: str, count: int, tell: Tell | None = None) -> int:
 
 
 def note_given_up(exercise: str, tell: Tell | None = None) -> None:
-    """Keep that the solution was shown before a pass.
-
-    Args:
-        exercise: its id.
-        tell: as in `load`.
-    """
+    """Keep that the solution was shown before a pass."""
     _update(exercise, lambda entry: entry.update(gave_up=True), tell)
 
 
 def entry_of(kept: dict[str, dict], exercise: str) -> dict:
-    """What is kept of an exercise.
-
-    Args:
-        kept: from `load`.
-        exercise: its id.
-
-    Returns:
-        Its entry, or that of an exercise not begun.
-    """
+    """The entry of an exercise in `load`'s result; if it has none, that of an exercise not begun."""
     return kept.get(exercise) or _entry({})
 
 
 def unsolved(exercises: Iterable, kept: dict[str, dict]) -> list:
-    """Those of some exercises that have not been passed.
-
-    Args:
-        exercises: from the manifest.
-        kept: from `load`.
-    """
+    """Those of some exercises that are not passed, by `load`'s result."""
     return [each for each in exercises if not entry_of(kept, each.id)["passed"]]
 
 
 def _entry(data: dict) -> dict:
-    return {
-        **data,
-        "points": int(data.get("points", 0)),
-        "passed": bool(data.get("passed", False)),
-        "hints": int(data.get("hints", 0)),
-    }
+    """An exercise's entry, complete, with whatever else it holds."""
+    return {**data, **msgspec.structs.asdict(msgspec.convert(data, _Entry))}
 
 
 def _read(tell: Tell) -> dict:
-    """Everything that the file holds."""
+    """Everything that the file holds, in today's numbering."""
     try:
-        data = json.loads(path().read_text(encoding="utf-8"))
-        return {**data, "exercises": {str(name): _entry(each) for name, each in data["exercises"].items()}}
+        data = msgspec.json.decode(path().read_bytes(), type=dict)
+        kept = {str(name): _entry(each) for name, each in data["exercises"].items()}
+        if "version" not in data:
+            kept = {RENUMBERED.get(name, name): each for name, each in kept.items()}
+        return {"version": VERSION, **data, "exercises": kept}
     except FileNotFoundError:
         pass
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         tell("progress cannot be read: going on as if there were none")
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        # The next write would end what can perhaps still be repaired by hand.
+    except (ValueError, KeyError, AttributeError, RecursionError, msgspec.DecodeError) as error:
+        # The next write would overwrite a file that somebody may still repair by hand.
         aside = path().with_suffix(".broken.json")
         with contextlib.suppress(OSError):
             os.replace(path(), aside)
         tell(f"progress in {path()} is not what was written ({type(error).__name__}): kept as {aside}, beginning anew")
-    return {"exercises": {}}
+    return {"version": VERSION, "exercises": {}}
 
 
 def _update(exercise: str, change: Callable[[dict], None], tell: Tell | None) -> None:
-    """Read, change one entry, write, while nobody else does."""
+    """Read, change one entry and write, under the lock."""
     tell = tell or _tell
     with _lock():
         data = _read(tell)
@@ -154,12 +131,12 @@ def _update(exercise: str, change: Callable[[dict], None], tell: Tell | None) ->
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    """Keep other processes from changing the file. Where files cannot be locked, or not now, go on without."""
+    """Keep other processes from changing the file. If it cannot be locked, or not in time, go on without."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, RuntimeError):
             target = path()
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Not the file itself: each write puts another one in its place.
+            # Not the file itself, which each write replaces.
             file = stack.enter_context(open(target.with_suffix(".lock"), "a", encoding="utf-8"))
             stop = time.monotonic() + LOCK_S
             while fcntl is not None:
@@ -174,19 +151,11 @@ def _lock() -> Iterator[None]:
 
 
 def _write(data: dict, tell: Tell) -> None:
-    """Write the file, whole or not at all."""
-    name = None
     try:
         target = path()
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, sort_keys=True)
-        os.replace(name, target)
+        write_atomically(target, json.dumps(data, indent=1, sort_keys=True), mode=0o600)
     except (OSError, RuntimeError) as error:
-        if name is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
         tell(f"progress cannot be written ({getattr(error, 'strerror', None) or error}): it is not kept")
 
 

@@ -1,12 +1,12 @@
 """What a learner's code may use: memory, time, few files to read, none to write, no other process to touch. Linux only.
 
 Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those about other processes and the network a
-seccomp filter, see `syscalls`; each is left out where the kernel lacks it.
+seccomp filter (see `seccomp`); each is left out if the kernel lacks it.
 
-Where a GPU is used, more is let through: its devices, and memory that is shared, which no limit counts and which ends
-with the process. That is what one program of CUDA's was seen to need. What several need to share memory or, by NVIDIA's
-MPS, a GPU is closed: files in /dev/shm would stay, and from one of them CUDA takes the path of a library to load into
-the user's other programs. So answers run beside MPS, and not at all where the GPU is set to admit MPS alone.
+With a GPU, more is allowed: its devices, and shared memory, which no limit counts and which ends with the process. One
+CUDA program was seen to need that. What several programs need to share memory or, by NVIDIA's MPS, a GPU is closed:
+files in /dev/shm would stay, and from one of them CUDA takes the path of a library to load into the user's other
+programs. So answers do not use MPS, and do not run where the GPU admits MPS alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gemm_course.isolation import seccomp as syscalls
+from gemm_course.isolation import seccomp
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -54,7 +54,7 @@ _CAPABILITIES = 0x20080522  # version of how they are laid out
 _OPEN_ANYTHING = 1 << 1 | 1 << 2  # those about opening files
 
 FILES, CALLS, LIMITS = "files", "calls", "limits"
-LAYERS = (FILES, CALLS, LIMITS)  # of which a trial can leave one out, to see which is in a GPU's way
+LAYERS = (FILES, CALLS, LIMITS)  # a trial can leave one out, to see which is in a GPU's way
 
 
 def _libc():
@@ -72,12 +72,8 @@ def die_with_parent() -> None:
 
 
 def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
-    """Limit this process and its children.
-
-    Args:
-        memory_mb: writable memory beyond what the process has now. A GPU's driver takes much, once, when it starts.
-        seconds: of CPU time.
-        file_mb: size of a file that it writes.
+    """Limit this process and its children: writable memory beyond what it has now (a GPU's driver takes much, once,
+    when it starts), seconds of CPU time, and the size of a file that it writes.
     """
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
@@ -100,12 +96,12 @@ def _installed() -> Iterator[str]:
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(_PACKAGE))
     yield str(_PACKAGE.with_name("course_kernels"))
     yield from (entry for entry in sys.path if Path(entry).name in _PACKAGES)
-    for name in ("torch", "triton", "numpy"):  # they may lie elsewhere, and import parts of themselves when asked
+    for name in ("torch", "triton", "numpy"):  # they may be elsewhere, and import parts of themselves when asked
         if getattr(sys.modules.get(name), "__file__", None):
             package = Path(sys.modules[name].__file__).parent
             if package.parent.name in _PACKAGES:
                 yield str(package.parent)
-            else:  # a folder that someone has named, which may hold other things: a home, at worst
+            else:  # a folder of any name, which may hold other things: a home, at worst
                 yield from (str(package), f"{package}.libs", str(package.parent / "nvidia"))
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
 
@@ -135,15 +131,15 @@ def confine(
         _landlock(readable, writable, gpu)
     if CALLS not in without:
         _renounce()
-        if not syscalls.forbid(processes=programs, driver=gpu):
+        if not seccomp.forbid(processes=programs, driver=gpu):
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))
 
 
 def _renounce() -> None:
-    """Of what root may do beyond others keep the opening of files: the course may be installed as another user."""
+    """Drop root's rights except opening files: the course may be installed as another user."""
     libc, header, rights = _libc(), struct.pack("<Ii", _CAPABILITIES, 0), ctypes.create_string_buffer(24)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # nor does starting a program bring anything back
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # starting a program brings nothing back
     if libc.capget(header, rights) == 0:
         effective, permitted = (each & _OPEN_ANYTHING for each in struct.unpack_from("<2I", rights))
         libc.capset(header, struct.pack("<6I", effective, permitted, 0, 0, 0, 0))

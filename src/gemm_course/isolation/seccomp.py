@@ -1,10 +1,10 @@
 """What a learner's process may ask the kernel for: no other process, no network, nothing that outlives it.
 
-Memory that its limit misses it gets with a GPU alone.
+Only with a GPU does it get memory that its limit does not count.
 
-A seccomp filter, made for one process after it was forked. Where the kernel or the processor has none, `forbid` says
-so and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed. Of a few
-calls a library would rather hear that they succeeded: those do nothing, and return 0.
+A seccomp filter, made for one process after it is forked. Where the kernel or the processor has none, `forbid` returns
+False and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed. A few
+calls do nothing and return 0, because libraries expect them to succeed.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ _KIND, _STREAM, _SEQUENCE = 0xF, 1, 5
 # Per processor: its AUDIT_ARCH, and its number of each call.
 _NUMBERS = {
     "x86_64": (0xC000003E, {
-        "mmap": 9, "shmget": 29, "socket": 41, "connect": 42, "accept": 43, "socketpair": 53, "clone": 56, "fork": 57,
-        "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "msgget": 68, "chmod": 90, "fchmod": 91, "chown": 92,
-        "fchown": 93, "lchown": 94, "ptrace": 101, "rt_sigqueueinfo": 129, "utime": 132, "setpriority": 141,
-        "sched_setparam": 142, "sched_setscheduler": 144, "mount": 165, "setxattr": 188, "lsetxattr": 189,
-        "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200,
-        "sched_setaffinity": 203, "tgkill": 234, "utimes": 235, "mq_open": 240, "add_key": 248, "keyctl": 250,
-        "ioprio_set": 251, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "utimensat": 280,
-        "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302, "setns": 308,
-        "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319, "bpf": 321,
-        "execveat": 322, "userfaultfd": 323,
+        "mmap": 9, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
+        "socketpair": 53, "clone": 56, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "semget": 64, "semop": 65,
+        "semctl": 66, "shmdt": 67, "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "chmod": 90, "fchmod": 91,
+        "chown": 92, "fchown": 93, "lchown": 94, "ptrace": 101, "rt_sigqueueinfo": 129, "utime": 132,
+        "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "mount": 165, "setxattr": 188,
+        "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200,
+        "sched_setaffinity": 203, "semtimedop": 220, "tgkill": 234, "utimes": 235, "mq_open": 240, "add_key": 248,
+        "keyctl": 250, "ioprio_set": 251, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272,
+        "utimensat": 280, "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "prlimit64": 302,
+        "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311, "sched_setattr": 314, "memfd_create": 319,
+        "bpf": 321, "execveat": 322, "userfaultfd": 323,
     }),
     "aarch64": (0xC00000B7, {
         "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
         "ioprio_set": 30, "mount": 40, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "utimensat": 88,
-        "unshare": 97, "ptrace": 117, "sched_setparam": 118, "sched_setscheduler": 119,
-        "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140,
-        "mq_open": 180, "msgget": 186, "semget": 190, "shmget": 194, "socket": 198, "socketpair": 199, "accept": 202,
-        "connect": 203, "add_key": 217, "keyctl": 219, "clone": 220, "execve": 221, "mmap": 222,
+        "unshare": 97, "ptrace": 117, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122,
+        "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "setpriority": 140, "mq_open": 180,
+        "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "semget": 190, "semctl": 191, "semtimedop": 192,
+        "semop": 193, "shmget": 194, "shmctl": 195, "shmat": 196, "shmdt": 197, "socket": 198, "socketpair": 199,
+        "accept": 202, "connect": 203, "add_key": 217, "keyctl": 219, "clone": 220, "execve": 221, "mmap": 222,
         "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242, "prlimit64": 261, "setns": 268,
         "process_vm_readv": 270, "process_vm_writev": 271, "sched_setattr": 274, "memfd_create": 279, "bpf": 280,
         "execveat": 281, "userfaultfd": 282,
@@ -56,15 +58,16 @@ _EVERYWHERE = {
 }  # fmt: skip
 _RUNS_PROGRAMS = ("execve", "execveat")
 _ONLY_ITSELF = ("kill", "tgkill", "prlimit64", "sched_setaffinity")  # their first argument is a process
-# Modes, owners, times of files: Landlock leaves them alone. A linker that marks its result as a program must not fail.
+# Modes, owners, times of files: Landlock leaves them alone. A linker that makes its result executable must not fail.
 _ATTRIBUTES = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat",
     "utimensat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
     "removexattrat", "file_setattr",
 )  # fmt: skip
 _DRIVERS_OWN = ("mmap", "memfd_create")  # what a GPU's driver does itself: memory that is shared and in no file
-# Where a thread runs, by its number, which a filter cannot tell from a process's. A driver that places its threads
-# must not fail, nor may an answer place other processes: with a GPU, nothing is done for others, and no error told.
+# Where a thread runs, by its number; a filter cannot distinguish it from a process's. A driver that places its threads
+# must not fail, and an answer may not place other processes. So with a GPU a call about others does nothing, without an
+# error.
 _PLACES = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 _PRIORITIES = {"setpriority": 0, "ioprio_set": 1}  # and what their first argument is where the second is a process
 _SPECIAL = {"mmap", "clone", "clone3", "vfork", "socketpair", "connect", *_RUNS_PROGRAMS, *_ONLY_ITSELF}
@@ -96,7 +99,9 @@ def _program(arch: int, numbers: dict[str, int], processes: bool, driver: bool) 
     kind = [argument(1), _instruction(_AND, _KIND)]
     connected = [_instruction(_EQUAL, _STREAM, 1, 0), _instruction(_EQUAL, _SEQUENCE, 0, 1)]
     rules["socketpair"] = [*kind, *connected, allow, _refuse()]
-    rules["connect"] = [_refuse(errno.ENOENT)]  # nobody listens there: libraries know that, CUDA where MPS is not
+    rules["connect"] = [
+        _refuse(errno.ENOENT)
+    ]  # as if nobody listened: libraries handle that, and so does CUDA without MPS
     if processes:
         rules.update({name: [_refuse(0)] for name in _ATTRIBUTES if name in numbers})
     else:
@@ -123,19 +128,15 @@ def supported() -> bool:
 
 
 def forbid(processes: bool = False, driver: bool = False) -> bool:
-    """Forbid this process, for good, what an answer has no need of.
+    """Forbid this process, for good, what an answer has no need of. Returns whether the kernel agreed.
 
-    It makes no socket. A GPU's driver makes one, at which other programs of CUDA's would find it, and fails where it
-    cannot name it and listen. That much is let through, with a GPU, for sockets of this machine of the driver's kind
-    (SOCK_SEQPACKET). None can be connected, whether from here or to here, and nothing can be sent to a name.
+    It makes no socket. A GPU's driver makes one, at which other CUDA programs would find it, and fails if it cannot
+    name it and listen. So with a GPU that much is allowed for local sockets of the driver's kind (SOCK_SEQPACKET). None
+    can be connected, from here or to here, and nothing can be sent to a name.
 
     Args:
-        processes: whether it may start programs, as a compiler does that calls an assembler. A copy of itself, and
-            with it a bomb of copies, it may not start in any case.
-        driver: whether a GPU's driver works in it, which wants shared memory and a local socket.
-
-    Returns:
-        Whether the kernel agreed.
+        processes: whether it may start programs, as a compiler starts an assembler. It may never fork itself.
+        driver: whether a GPU's driver works in it, which needs shared memory and a local socket.
     """
     if not supported():
         return False

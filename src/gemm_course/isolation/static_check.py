@@ -1,9 +1,9 @@
-"""Reads an answer before it runs: whether it is Python, and whether it keeps to what an answer may use.
+"""Reads an answer before it runs: is it Python, and does it use only what an answer may use?
 
-An answer computes; it has no need of files, processes, private attributes or this library's finished kernels. Being
-strict here costs honest answers nothing, and says in time what an answer is meant to be made of. Modules are followed
-from name to name: an answer reaches those in `MODULES`, and through them no other. What a determined author gets past
-this still runs in a process that can do little (see `sandbox`), and is judged by what it computed.
+An answer computes. It has no need of files, processes, private attributes or the library's finished kernels, so being
+strict costs honest answers nothing. Modules are followed from name to name: an answer reaches those in `MODULES`, and
+through them no other. Code that gets past this check still runs in a process that can do little (see `landlock`), and
+is judged by what it computed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MODULES = {
     "torch.special", "triton", "triton.language", "triton.language.extra", "triton.language.extra.cuda",
     "triton.language.extra.libdevice", "triton.language.math", "math",
 }  # fmt: skip
-# Of Python's own modules what computes and nothing else, name by name. The rest of them leads further: attrgetter,
-# wraps and get_type_hints read attributes by names that stand in a text, dataclass executes the names of fields, and
-# many a module holds sys. `copy` sets attributes as an object's __reduce__ tells it, but reads none.
+# Of Python's own modules only what computes, name by name. The rest leads further: attrgetter, wraps and get_type_hints
+# read attributes whose names are in a text, dataclass executes the names of fields, and many modules hold sys. `copy`
+# sets attributes as an object's __reduce__ says, but reads none.
 STANDARD = {
     "__future__": {"annotations"},
     "bisect": {"bisect", "bisect_left", "bisect_right", "insort", "insort_left", "insort_right"},
@@ -49,7 +49,7 @@ STANDARD = {
     },
 }  # fmt: skip
 MAX_CHARACTERS = 100_000
-_THERE = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # what the notebook's first cell imports
+_PREDEFINED = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # what the notebook's first cell imports
 _NAMES = {
     "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "help", "locals", "open", "quit",
     "setattr", "vars",
@@ -70,22 +70,19 @@ _METHODS = {
 _PATTERNS = {name for name in dir(builtins) if isinstance(getattr(builtins, name), type)}
 
 
-def complain(source: str, function: str, imports: Iterable[str] = ()) -> str | None:
-    """What is wrong with an answer before it runs.
+def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> str | None:
+    """The first thing in an answer that is not Python, or that it may not use, in one message; None if all is well.
 
     Args:
         source: of the learner's cell.
         function: that it must define.
-        imports: modules that it may import beyond `IMPORTS` and `STANDARD`, with all that belongs to them.
-
-    Returns:
-        One message, or None.
+        imports: modules that it may import beyond `IMPORTS` and `STANDARD`, with their submodules.
     """
     if len(source) > MAX_CHARACTERS:
         return f"the cell has {len(source)} characters; an answer takes a few lines"
     try:
         tree = ast.parse(source)
-        return _undefined(tree, function) or _Reader(imports).read(tree)
+        return _undefined(tree, function) or _Reader(imports).find_violation(tree)
     except SyntaxError as error:
         line = (error.text or "").strip()
         return f"line {error.lineno}: this is not Python yet: {error.msg}" + (f": {line}" if line else "")
@@ -113,11 +110,11 @@ class _Reader:
 
     def __init__(self, imports: Iterable[str]):
         self._extra = tuple(imports)
-        self._modules = {name: importlib.import_module(module) for name, module in _THERE.items()}
-        self._used: set[ast.Name] = set()  # names of modules of which an attribute is taken
+        self._modules = {name: importlib.import_module(module) for name, module in _PREDEFINED.items()}
+        self._used: set[ast.Name] = set()  # names of modules whose attributes are used
         self._bound: set[str] = set()  # names to which the answer may give another meaning
 
-    def read(self, tree: ast.Module) -> str | None:
+    def find_violation(self, tree: ast.Module) -> str | None:
         nodes = list(ast.walk(tree))
         for node in nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)) and (found := self._import(node)):
@@ -126,21 +123,21 @@ class _Reader:
         self._bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
         self._bound |= {getattr(node, field, None) for node in nodes for field in ("name", "arg", "asname", "rest")}
         for node in nodes:
-            if found := self._refused(node):
+            if found := self._violation(node):
                 return f"line {node.lineno}: {found}"
         return None
 
-    def _may(self, module: ModuleType) -> bool:
+    def _is_allowed(self, module: ModuleType) -> bool:
         name = module.__name__
         extra = any(name == each or name.startswith(each + ".") for each in self._extra)
         return extra or name in MODULES or name in STANDARD
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> str | None:
-        """What is wrong with an import; notes the modules that it brings."""
+        """What is wrong with an import; notes the modules that it binds."""
         plain = isinstance(node, ast.Import)
         for name in [alias.name for alias in node.names] if plain else ["." * node.level + (node.module or "")]:
             top = name.split(".")[0]
-            if top == "course_kernels":
+            if top in ("course_kernels", "gemm_course"):
                 return "this uses the finished library; the exercise is to write it yourself"
             if name not in MODULES and name not in STANDARD and top not in self._extra:
                 known = ", ".join([*IMPORTS, *self._extra, *filter(str.isalpha, STANDARD)])
@@ -164,7 +161,7 @@ class _Reader:
                 if node.module in MODULES and alias.name in _FUNCTIONS and node.module != "triton.language":
                     return f"an answer cannot import {alias.name}"
             if isinstance(value, ModuleType):
-                if not self._may(value):
+                if not self._is_allowed(value):
                     return f"an answer cannot import {value.__name__}"
                 self._modules[bound] = value
             elif bound in self._modules:
@@ -180,7 +177,7 @@ class _Reader:
             return found if isinstance(found, ModuleType) else None
         return None
 
-    def _refused(self, node: ast.AST) -> str | None:
+    def _violation(self, node: ast.AST) -> str | None:
         if isinstance(node, ast.Name):
             return self._name(node)
         if isinstance(node, ast.Attribute):
@@ -208,7 +205,7 @@ class _Reader:
             if unknown := _not_in(parent.__name__, node.attr):
                 return unknown
             module = self._module(node)
-            if module is not None and not self._may(module):
+            if module is not None and not self._is_allowed(module):
                 return f"an answer has no need of {module.__name__}"
             if node.attr in _FUNCTIONS and parent.__name__ in MODULES - {"triton.language"}:
                 return f"an answer has no need of .{node.attr}"

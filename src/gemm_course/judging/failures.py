@@ -1,23 +1,23 @@
-"""Why an answer gave no result: exceptions, loops, dead processes, a compiler's complaint; each in one message."""
+"""Why an answer gave no result: exceptions, loops, dead processes, a compiler's error; each in one message."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
 
-from gemm_course.exercises.manifest import Exercise
-from gemm_course.judging import feedback as diagnose
+from gemm_course.judging.exercise import Exercise
+from gemm_course.judging.feedback import in_line
 from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED, Outcome
+from gemm_course.judging.untrusted import Failure
 
 
-def said(error: dict, exercise: Exercise) -> str:
+def describe_exception(error: Failure, exercise: Exercise) -> str:
     """An exception, or an endless loop, in one message."""
-    kind, name, text = error["kind"], error["type"], error["text"]
-    where = diagnose.in_line(error["line"])
-    program = f" (in program {error['program'][0]})" if error["program"] else ""
-    if kind == "missing":
+    name, text, where = error.type, error.text, in_line(error.line)
+    program = f" (in program {error.program[0]})" if error.program else ""
+    if error.kind == "missing":
         return f"the cell must define the function {exercise.function}"
-    if kind == "endless":
+    if error.kind == "endless":
         return f"still running after {exercise.seconds:g} s{program}, so it was stopped{_stopped(error)}"
     if name == "EOFError":
         return f"{where}this waits for typed input, and a check gives it none"
@@ -33,36 +33,34 @@ def said(error: dict, exercise: Exercise) -> str:
         text += ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
     if "block offset start must be 16-byte aligned" in text:
         text += "; coordinates count elements, in the order of the extents"
-    code = f"\n    {error['code']}" if error["code"] else ""
-    text = text[:600]
-    return f"{where}{name}: {text}{program}{code}"
+    code = f"\n    {error.code}" if error.code else ""
+    return f"{where}{name}: {text[:600]}{program}{code}"
 
 
-def _stopped(error: dict) -> str:
-    """Where an endless answer was when it was stopped, and which of its loops gets nowhere."""
-    at = f" in line {error['line']}: {error['code']}" if error["line"] else ""
-    loop = error["loop"]
+def _stopped(error: Failure) -> str:
+    """Where an endless answer was when it was stopped, and which of its loops makes no progress."""
+    at, loop = f" in line {error.line}: {error.code}" if error.line else "", error.loop
     if loop is None:
         return at
     why = "nothing changes from one turn to the next"
-    if names := loop["names"]:
+    if names := loop.names:
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         why = f"{listed} in its condition never {'changes' if len(names) == 1 else 'change'}"
-    text = f": the loop in line {loop['line']} makes no progress, as {why}\n    {loop['code']}"
-    return text if error["line"] == loop["line"] else f"{text}\nIt was{at}"
+    text = f": the loop in line {loop.line} makes no progress, as {why}\n    {loop.code}"
+    return text if error.line == loop.line else f"{text}\nIt was{at}"
 
 
-def ended(outcome: Outcome, exercise: Exercise) -> str:
+def describe_exit(outcome: Outcome, exercise: Exercise) -> str:
     """Why a process ended without a result."""
-    if outcome.flooded:
+    if outcome.printed_too_much:
         return f"this printed more than {MAX_PRINTED >> 10} kB, so it was stopped: is there a print in a loop?"
-    if outcome.garbled:
+    if outcome.malformed:
         return "what came back is no result: is something other than the exercise's function running?"
-    if any(message.get("done") for message in outcome.messages):
+    if any(message.done for message in outcome.messages):
         return "this says that it is done, and sent no result: is something other than the exercise's function running?"
-    if outcome.filled:
+    if outcome.wrote_too_much:
         return f"this wrote more than {MAX_FILES_MB} MB of files, so it was stopped"
-    if outcome.late:
+    if outcome.timed_out:
         return f"still running after {exercise.seconds:g} s and deaf to a signal, so it was killed: an endless loop?"
     status = outcome.status or 0
     if status in (-signal.SIGSEGV, -signal.SIGBUS):
@@ -85,12 +83,12 @@ def compiler_message(text: str, path: Path) -> str:
     code = lines[caret - 1].strip()
     source = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     where = f"line {source.index(code) + 1}: " if source.count(code) == 1 else ""
-    said = [line.strip()[:200] for line in lines[caret + 1 :] if line.strip()]
-    return "\n".join([f"{where}{code}", *said[-4:]])
+    reasons = [line.strip()[:200] for line in lines[caret + 1 :] if line.strip()]
+    return "\n".join([f"{where}{code}", *reasons[-4:]])
 
 
-def senseless(error: Exception) -> str:
-    """What came back could not be looked at."""
+def malformed_reply(error: Exception) -> str:
+    """The answer's process sent something that could not be examined."""
     return (
         f"what came back makes no sense ({type(error).__name__}: {error}): is something other than the exercise's "
         "function running?"

@@ -1,4 +1,4 @@
-"""From what came back to sentences: which tile, which row, which program, which line, and a likely why."""
+"""From what came back to sentences: which tile, which row, which program, which line, and a likely reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from gemm_course.exercises.case import Ran, Written
+from gemm_course.judging.case import Ran, Written
 
 RIGHT, WRONG, MISSING = range(3)  # states of a tile, the three colours of the picture
 _VERBS = {"load": "reads", "store": "writes"}
@@ -19,7 +19,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def in_line(line: int) -> str:
-    """The beginning of a sentence about a line of the learner's cell, if it is known."""
+    """The beginning of a sentence about a line of the learner's cell; empty for line 0, which is unknown."""
     return f"line {line}: " if line else ""
 
 
@@ -61,75 +61,63 @@ def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], righ
         right: bool like `want`, where it is right; by default where it equals `want`.
     """
     right = (written.values.double() == want.double()) if right is None else right
-    rows, cols = want.shape
-    states = []
-    for i in range(0, rows, block[0]):
-        states.append([])
-        for j in range(0, cols, block[1]):
-            part = slice(i, i + block[0]), slice(j, j + block[1])
-            missing, good = written.missing[part], right[part]
-            states[-1].append(MISSING if missing.any() else RIGHT if good.all() else WRONG)
-    return states
+
+    def state(part) -> int:
+        return MISSING if written.missing[part].any() else RIGHT if right[part].all() else WRONG
+
+    return [[state(part) for part in line] for line in _parts(want.shape, block)]
+
+
+def _parts(shape: Sequence[int], block: Sequence[int]) -> list[list[tuple[slice, slice]]]:
+    """The tiles of a matrix, as pairs of slices, row by row."""
+    rows, cols = ([slice(at, at + step) for at in range(0, extent, step)] for extent, step in zip(shape, block))
+    return [[(row, col) for col in cols] for row in rows]
 
 
 def right_as_written(written: Written, want: torch.Tensor, block: Sequence[int]) -> int:
-    """How many tiles are right as far as they were written, of those that were at all. Arguments as `tile_states`.
+    """How many of the tiles that were written at all are right as far as they were written. Arguments as `tile_states`.
 
     Unlike the number of right elements it does not depend on chance: no wrong tile is right in all of them.
     """
     fine = written.missing | (written.values.double() == want.double())
-    count = 0
-    for lines, left in zip(fine.split(block[0]), written.missing.split(block[0])):
-        pairs = zip(lines.split(block[1], dim=1), left.split(block[1], dim=1))
-        count += sum(bool(tile.all()) and not tile_left.all() for tile, tile_left in pairs)
-    return count
+    parts = [part for line in _parts(want.shape, block) for part in line]
+    return sum(bool(fine[part].all()) and not written.missing[part].all() for part in parts)
 
 
 def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> str | None:
-    """What is wrong with a matrix, tile by tile: the first unwritten tile, the first wrong one, and how many.
-
-    Args: as `tile_states`.
-
-    Returns:
-        A message, or None where the matrix is right.
+    """What is wrong with a matrix, tile by tile: the first unwritten tile, the first wrong one, and how many. None if
+    it is right. Arguments as `tile_states`.
     """
     right = (written.values.double() == want.double()) if right is None else right
-    states = tile_states(written, want, block, right)
-    flat = [(i, j, state) for i, line in enumerate(states) for j, state in enumerate(line)]
+    states, parts = tile_states(written, want, block, right), _parts(want.shape, block)
+    places = [(i, j) for i, line in enumerate(states) for j in range(len(line))]
     lines = []
-    unwritten = [(i, j) for i, j, state in flat if state == MISSING]
-    if unwritten:
+    if unwritten := [(i, j) for i, j in places if states[i][j] == MISSING]:
         i, j = unwritten[0]
-        part = slice(i * block[0], (i + 1) * block[0]), slice(j * block[1], (j + 1) * block[1])
-        whole = bool(written.missing[part].all())
+        whole = bool(written.missing[parts[i][j]].all())
         lines.append(
             f"tile ({i}, {j}) of {written.name} was {'never' if whole else 'only partly'} written"
             + (f", and {len(unwritten) - 1} more like it" if len(unwritten) > 1 else "")
         )
-    wrong = [(i, j) for i, j, state in flat if state == WRONG]
-    if wrong:
+    if wrong := [(i, j) for i, j in places if states[i][j] == WRONG]:
         i, j = wrong[0]
-        part = slice(i * block[0], (i + 1) * block[0]), slice(j * block[1], (j + 1) * block[1])
-        row, col = ((~right[part]).nonzero()[0] + torch.tensor([i * block[0], j * block[1]])).tolist()
+        row, col = ((~right[parts[i][j]]).nonzero()[0] + torch.tensor([i * block[0], j * block[1]])).tolist()
         got, should = float(written.values[row, col]), float(want[row, col])
         by = int(written.writers[row, col])
         lines.append(
             f"tile ({i}, {j}) of {written.name} is wrong: at ({row}, {col}) there is {got:g}, not {should:g}"
             + (f"; program {by} wrote it" if by >= 0 else "")
-            + (f"; {counted(len(wrong), 'tile')} of {len(flat)} are wrong" if len(wrong) > 1 else "")
+            + (f"; {counted(len(wrong), 'tile')} of {len(places)} are wrong" if len(wrong) > 1 else "")
         )
     return "\n".join(lines) or None
 
 
 def written_twice(written: Written, block: Sequence[int]) -> str | None:
-    """The first tile of which an element was written more than once; None without one, and on a GPU."""
-    twice = (written.counts > 1).nonzero()
-    if not len(twice):
-        return None
-    row, col = twice[0].tolist()
-    times, by = int(written.counts[row, col]), int(written.writers[row, col])
-    tile = row // block[0], col // block[1]
-    return f"tile {tile} of {written.name} was written {times} times, the last time by program {by}"
+    """The first tile with an element that was written more than once; None without one, and on a GPU."""
+    for row, col in (written.counts > 1).nonzero()[:1].tolist():
+        times, by, tile = written.counts[row, col], written.writers[row, col], (row // block[0], col // block[1])
+        return f"tile {tile} of {written.name} was written {times} times, the last time by program {by}"
+    return None
 
 
 def stores_outside(ran: Ran) -> str | None:
@@ -157,12 +145,11 @@ def undefined(ran: Ran) -> str | None:
 def panel(
     written: Written, want: torch.Tensor, block: Sequence[int], title: str = "", right=None, reach: int = 0
 ) -> dict:
-    """The picture of a matrix: its tiles in three colours.
+    """The picture of a matrix: its tiles in three colours. Arguments as `tile_states`, and
 
     Args:
-        written, want, block, right: as for `tile_states`.
         title: over the picture; by default the matrix's name.
-        reach: up to how many elements from the matrix its surroundings are shown where something was written there.
+        reach: up to how many elements from the matrix its surroundings are shown, if something was written there.
     """
     states = tile_states(written, want, block, right)
     found = {"title": title or written.name, "shape": list(want.shape), "block": list(block), "states": states}
@@ -185,15 +172,10 @@ def _rectangles(places: torch.Tensor, first: int) -> list[list[int]]:
 
 
 def row_panel(got: Sequence, want: Sequence, title: str) -> dict:
-    """The picture of a list: each entry a cell, wrong ones marked, with what is there.
-
-    Args:
-        got, want: entries, as text or numbers; of different lengths, the missing ones count as never written.
-        title: over the picture.
+    """The picture of a list of texts or numbers: each entry a cell, wrong ones marked. Entries that are missing count
+    as never written.
     """
-    count = max(len(got), len(want))
-    states = [
-        MISSING if i >= len(got) else RIGHT if i < len(want) and got[i] == want[i] else WRONG for i in range(count)
-    ]
-    labels = [str(got[i]) if i < len(got) else "–" for i in range(count)]
-    return {"title": title, "shape": [1, count], "block": [1, 1], "states": [states], "labels": [labels]}
+    states = [RIGHT if i < len(want) and each == want[i] else WRONG for i, each in enumerate(got)]
+    states += [MISSING] * (len(want) - len(got))
+    labels = [*map(str, got), *["–"] * (len(want) - len(got))]
+    return {"title": title, "shape": [1, len(states)], "block": [1, 1], "states": [states], "labels": [labels]}

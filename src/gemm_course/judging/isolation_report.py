@@ -11,34 +11,26 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-from gemm_course.isolation import landlock as sandbox
-from gemm_course.isolation import seccomp as syscalls
-
-if TYPE_CHECKING:
-    from gemm_course.judging.request import Outcome
+from gemm_course.isolation import landlock, seccomp
+from gemm_course.judging.request import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
 _TRIAL_S = 60.0
 _NAMES = {
-    sandbox.FILES: "Landlock's rules about files",
-    sandbox.CALLS: "the filter of system calls",
-    sandbox.LIMITS: "the limits on memory, time and files' sizes",
+    landlock.FILES: "Landlock's rules about files",
+    landlock.CALLS: "the filter of system calls",
+    landlock.LIMITS: "the limits on memory, time and files' sizes",
 }
 
 
 def one_line(outcome: Outcome) -> str:
-    """Why a process gave no result, on one line.
-
-    Args:
-        outcome: of the process.
-    """
-    error = next((message["error"] for message in outcome.messages if message.get("error")), None)
-    text = outcome.unfit or outcome.died
+    """Why a process gave no result, on one line."""
+    error = next((message.error for message in outcome.messages if message.error), None)
+    text = outcome.setup_error or outcome.not_started
     if error is not None:
-        text = "it did not end" if error["kind"] == "endless" else f"{error['type']}: {error['text']}"
-    if not text and outcome.late:
+        text = "it did not end" if error.kind == "endless" else f"{error.type}: {error.text}"
+    if not text and outcome.timed_out:
         text = "it did not end"
     text = text or outcome.printed.strip()[-300:] or f"the process ended with status {outcome.status}"
     return " ".join(text.split())[:300]
@@ -48,11 +40,11 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
     """Run a small kernel on the GPU, confined like an answer.
 
     Args:
-        ask: takes a mode of `zygote.MODES`, a request and a limit in seconds, and returns the process's outcome.
-        without: those of `sandbox.LAYERS` to leave out.
+        ask: as `Judge.ask`.
+        without: those of `landlock.LAYERS` to leave out.
 
     Returns:
-        What went wrong, on one line; empty where the result is right.
+        What went wrong, on one line; empty if the result is right.
     """
     with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
         request = {
@@ -60,23 +52,17 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
             "memory_mb": GPU_MB, "without": list(without),
         }  # fmt: skip
         outcome = ask("gpu", request, _TRIAL_S)
-    return "" if any("value" in message for message in outcome.messages) else one_line(outcome)
+    return "" if any(message.is_result for message in outcome.messages) else one_line(outcome)
 
 
 def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
-    """Which part of the confinement is in the GPU's way.
-
-    Args:
-        ask: as for `try_gpu`.
-        problem: what it said with all of them.
-
-    Returns:
-        A sentence.
+    """A sentence on which part of the confinement is in the GPU's way. `problem` is `try_gpu`'s answer with all of
+    them.
     """
-    guilty = [layer for layer in sandbox.LAYERS if not try_gpu(ask, [layer])]
+    guilty = [layer for layer in landlock.LAYERS if not try_gpu(ask, [layer])]
     if guilty:
         return f"it runs without {', and without '.join(_NAMES[layer] for layer in guilty)}"
-    if not (left := try_gpu(ask, sandbox.LAYERS)):
+    if not (left := try_gpu(ask, landlock.LAYERS)):
         return "it runs without all of its confinement, not without one part of it alone"
     return "it does not run without its confinement either" + (f": {left}" if left != problem else "")
 
@@ -90,9 +76,9 @@ def rows(ask: Callable[..., Outcome] | None = None) -> list[tuple[str, str]]:
     Returns:
         Pairs of a name and a sentence, as `doctor.plan` has them.
     """
-    version = sandbox.landlock_version()
+    version = landlock.landlock_version()
     files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
-    others = "closed (seccomp)" if syscalls.supported() else "open, as no calls of this kernel can be filtered"
+    others = "closed (seccomp)" if seccomp.supported() else "open, as no calls of this kernel can be filtered"
     kept = f"your files are {files}, other processes and the network {others}"
     found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
     if ask is not None:

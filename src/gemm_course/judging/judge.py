@@ -1,65 +1,71 @@
 """Checks one answer: draws inputs, has another process run the answer on them, compares what comes back as bytes.
 
-This process never runs an answer. What it reports is computed here, from inputs that it drew itself, so replacing a
-checker, forging a message or knowing a seed earns nothing: there is no other way to points than the right numbers for
-these inputs. Who gets past the screen and is determined can still arrive at them otherwise than an exercise asks for:
+This process never runs an answer. It computes its report itself, from inputs that it drew itself. So replacing a
+checker, forging a message or knowing a seed earns nothing: only the right numbers for these inputs earn points. A
+determined author who gets past the static check can still obtain them by other means than the exercise asks for:
 
-- The probes live in the process that they watch. Code that takes them over can hide a read outside of a matrix or a
+- The probes are in the process that they watch. Code that takes them over can hide a read outside of a matrix or a
   host sync, and claim that a kernel stored what numpy computed. Canaries and NaN around every matrix do not depend on
-  them: what they show is judged here.
-- On a GPU there are no probes: that a kernel of the learner's wrote a result is not shown there. So what runs there
-  runs in the interpreter as well, whose word counts first.
-- That an answer compiles is what the compiling process says. It sees the same source, and no inputs; its word is worth
+  the probes: they are examined here.
+- On a GPU there are no probes, so nothing shows there that the learner's kernel wrote a result. What runs there runs in
+  the interpreter as well, whose verdict counts first.
+- Only the compiling process says that an answer compiles. It gets the same source and no inputs, and is trusted with
   the points of that one check.
-- The library's own kernels are in the process, and an oracle: an answer past the screen can call them. It cannot read
-  solutions, other people's answers or this process, where the kernel has Landlock and system call filters.
+- The library's own kernels are in the process, and an oracle: an answer past the static check can call them. It cannot
+  read solutions, other people's answers or this process, where the kernel has Landlock and system call filters.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import random
+import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import msgspec
+
 from course_kernels import runtime
-from gemm_course.exercises.case import Case, Ran
-from gemm_course.exercises.manifest import Exercise
-from gemm_course.isolation import static_check as screen
-from gemm_course.judging import isolation_report as sandbox_report
-from gemm_course.judging import mask_feedback as masks
-from gemm_course.judging import request as child
-from gemm_course.judging import untrusted as distrust
-from gemm_course.judging.failures import compiler_message, ended, said, senseless
-from gemm_course.judging.isolation_report import GPU_MB, one_line
+from course_kernels.service import answer_all
+from gemm_course.isolation import static_check
+from gemm_course.judging import isolation_report, request
+from gemm_course.judging.case import Case, Ran
+from gemm_course.judging.exercise import COMPILES, Exercise
+from gemm_course.judging.failures import compiler_message, describe_exception, describe_exit, malformed_reply
+from gemm_course.judging.isolation_report import GPU_MB
+from gemm_course.judging.judge_process import Task
+from gemm_course.judging.mask_feedback import explain_mask
 from gemm_course.judging.request import MAX_FILES_MB, Outcome
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Property, Result
-from gemm_course.runner.fork_server import MODES, Nursery, Zygote
+from gemm_course.judging.untrusted import Reply, not_stored, parse_watched, printable
+from gemm_course.runner.fork_server import MODES, ForkServer, Template
 
 COMPILE_S = 7.0
 COMPILE_MB = 4096
-GPU_S = 20.0  # beyond an exercise's limit: a GPU has to be taken up, and kernels compiled for it
-COMPILES = "compiles"
-_BROKEN_LOOP = "can be converted to Python scalars"  # said of any loop's bound by an interpreter that has a problem
+GPU_S = 20.0  # beyond an exercise's limit: CUDA has to start, and kernels are compiled
+_BROKEN_LOOP = "can be converted to Python scalars"  # an interpreter with a problem says this of any loop's bound
 
 
 class Judge:
     """Checks answers, one at a time. Starting one takes a second or two, in the background."""
 
     def __init__(self):
-        self._nursery: Nursery | None = None
-        self._zygotes: dict[str, Zygote] = {}
+        self._server: ForkServer | None = None
+        self._templates: dict[str, Template] = {}
         self._starting = threading.Lock()
         self._closed = False
         self._gpu_works = False  # as far as is known
-        with contextlib.suppress(OSError):  # tried again, and told, when there is something to check
+        with contextlib.suppress(OSError):  # the first check tries again, and reports it
             for mode in MODES:
                 if mode != "gpu" or _has_gpu():
-                    self._zygote(mode)
+                    self._template(mode)
 
     def __enter__(self) -> Judge:
         return self
@@ -68,133 +74,142 @@ class Judge:
         self.close()
 
     def close(self) -> None:
-        """End the processes that it keeps. It checks nothing any more."""
+        """End the processes that it keeps. It cannot check anything after that."""
         with self._starting:
             self._closed = True
-            if self._nursery is not None:
-                self._nursery.close()
-                self._nursery = None
-            self._zygotes.clear()
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+            self._templates.clear()
 
-    def _zygote(self, mode: str) -> Zygote:
+    def _template(self, mode: str) -> Template:
         with self._starting:
             if self._closed:
                 raise RuntimeError("the judge is closed")
-            if self._nursery is None or not self._nursery.alive:
-                if self._nursery is not None:
-                    self._nursery.close()
-                self._zygotes.clear()  # another thread may still be reading from one
-                self._nursery = Nursery()
-            zygote = self._zygotes.get(mode)
-            if zygote is None or not zygote.alive:
-                zygote = self._zygotes[mode] = Zygote(self._nursery, mode)
-            return zygote
+            if self._server is None or not self._server.alive:
+                if self._server is not None:
+                    self._server.close()
+                self._templates.clear()  # another thread may still be reading from one
+                self._server = ForkServer()
+            template = self._templates.get(mode)
+            if template is None or not template.alive:
+                template = self._templates[mode] = Template(self._server, mode)
+            return template
 
-    def _ask(self, mode: str, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
-        """Have a forked process answer a request. Where what forks has died, another is started, once."""
+    def ask(self, mode: str, wanted: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
+        """Have a forked process answer a request. If the process that forks has died, another is started, once.
+
+        `mode` is one of `fork_server.MODES`; the rest is as for `request.ask`.
+        """
         why = ""
         for _ in range(2):
-            zygote = None
+            template = None
             try:
-                zygote = self._zygote(mode)
-                outcome = child.ask(zygote, request, seconds, hopeless)
-                if zygote.alive:
+                template = self._template(mode)
+                outcome = request.ask(template, wanted, seconds, cancelled)
+                if template.alive:
                     return outcome
                 why = "the process that starts checks has died during one"
             except (OSError, RuntimeError) as error:
                 why = str(error)
-            if zygote is not None:
-                zygote.close()
-        return Outcome(died=f"this could not be checked, twice: {why}\n`course doctor` says what this machine lacks.")
+            if template is not None:
+                template.close()
+        text = f"this could not be checked, twice: {why}\n`course doctor` says what this machine lacks."
+        return Outcome(not_started=text)
 
     def check(self, exercise: Exercise, source: str, seed: int | None = None, *, compiling: bool = True) -> Result:
-        """Check an answer.
+        """Check an answer. Nothing that an answer does makes this raise.
 
         Args:
             exercise: from the manifest.
             source: of the learner's cell.
             seed: of the inputs; drawn afresh by default.
-            compiling: whether to compile the answer, too, where the exercise asks for it; without, the check counts
-                as held.
-
-        Returns:
-            The result. Nothing that an answer does makes this raise.
+            compiling: whether to compile the answer too, if the exercise asks for it; without, that check counts as
+                held.
         """
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         result = Result(
             exercise.id, exercise.title, FAILED, seed=seed, max_points=exercise.points,
             properties=[Property(c.name, c.title, c.points, "skip") for c in exercise.checks],
         )  # fmt: skip
-        if complaint := screen.complain(source, exercise.function, exercise.imports):
-            result.message = complaint
+        if violation := static_check.find_violation(source, exercise.function, exercise.imports):
+            result.message = violation
             return result
         with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "answer.py"
             path.write_text(source, encoding="utf-8")
             cases = exercise.module().draw(random.Random(seed))
-            hopeless = threading.Event()
-            beside: dict[str, Outcome] = {}
+            outcomes: dict[str, Outcome] = {}
             if exercise.compiles and not compiling:
-                beside["compile"] = Outcome(messages=[{"value": None}])
+                outcomes["compile"] = Outcome(messages=[Reply(case=0)])
+            cancelled = threading.Event()
             threads = []
             try:
-                for mode in _modes_beside(exercise, compiling):
-                    arguments = (mode, exercise, path, cases, hopeless, beside)
-                    threads.append(threading.Thread(target=self._beside, args=arguments))
+                for mode in _modes_alongside(exercise, compiling):
+                    arguments = (mode, exercise, path, cases, cancelled, outcomes)
+                    threads.append(threading.Thread(target=self._run_alongside, args=arguments))
                     threads[-1].start()
-                self._run(exercise, path, cases, result)
+                self._run_first(exercise, path, cases, result)
                 if not result.points:
-                    hopeless.set()
+                    cancelled.set()
                 for thread in threads:
                     thread.join()
-            except BaseException:  # Ctrl-C: else the others would be waited for, in a folder that is gone
+            except BaseException:  # Ctrl-C: the others would otherwise go on in a folder that is gone
                 self.close()
                 for thread in threads:
                     thread.join()
                 raise
-            if result.status != TODO and "compile" in beside:
-                _note_compiled(result, beside["compile"], str(path))
-            if result.status != TODO and "gpu" in beside:
-                self._note_gpu(exercise, cases, beside["gpu"], result)
+            if result.status != TODO and "compile" in outcomes:
+                _note_compiled(result, outcomes["compile"], path)
+            if result.status != TODO and "gpu" in outcomes:
+                self._note_gpu(exercise, cases, outcomes["gpu"], result)
         if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in result.properties:
-            each.message = masks.explained(each.message, source)
+            each.message = explain_mask(each.message, source)
         for each in (result, *result.properties):
-            each.message = distrust.printable(each.message)
-        result.printed = distrust.printable(result.printed)
+            each.message = printable(each.message)
+        result.printed = printable(result.printed)
         return result
 
-    def _run(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> None:
-        """Where the answer runs first."""
-        mode = _mode(exercise)
+    def _run_first(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> None:
+        """Run the answer where its verdict counts first, and note the findings."""
+        mode = _first_mode(exercise)
         exercise = _limited(exercise, mode)
-        request = _request(exercise, path, cases)
-        outcome = self._ask(mode, request, request["seconds"])
+        outcome = self.ask(mode, _request(exercise, path, cases), exercise.seconds)
         result.printed = outcome.printed
-        errors = [message["error"] for message in outcome.messages if message.get("error")]
-        if todo := [error["text"] for error in errors if error["kind"] == "todo"]:
-            _todo(exercise, todo[0], result)
+        errors = [message.error for message in outcome.messages if message.error]
+        if todo := [error.text for error in errors if error.kind == "todo"]:
+            result.status, result.properties, result.printed = TODO, [], ""
+            result.message = todo[0] if todo[0].startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"
             return
-        _look(exercise, cases, outcome, result, probed=mode == "run")
+        _note_outcome(exercise, cases, outcome, result, probed=mode == "run")
         problem = runtime.interpreter_problem()
-        if mode == "run" and problem and any(_BROKEN_LOOP in error["text"] for error in errors):
+        if mode == "run" and problem and any(_BROKEN_LOOP in error.text for error in errors):
             result.status, result.message = UNCHECKED, f"this cannot be checked here: {problem}"
-        elif mode == "gpu" and result.message and (unfit := self._unfit(outcome)):
+        elif mode == "gpu" and result.message and (gpu_problem := self._gpu_problem(outcome)):
             result.status = UNCHECKED
-            result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {unfit}"
-        elif outcome.died:
+            result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {gpu_problem}"
+        elif outcome.not_started:
             result.status = UNCHECKED
 
+    def _run_alongside(
+        self, mode: str, exercise: Exercise, path: Path, cases, cancelled: threading.Event, outcomes: dict
+    ) -> None:
+        """Compile the answer, or run it on a GPU, while the interpreter runs it."""
+        exercise = _limited(exercise, mode)
+        wanted = _request(exercise, path, () if mode == "compile" else cases)
+        outcomes[mode] = self.ask(mode, wanted, exercise.seconds, cancelled)
+
     def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
-        """What is wrong on the GPU with an answer of which nothing was wrong in the interpreter."""
+        """Note what is wrong on the GPU with an answer that is right in the interpreter."""
         if any(each.status != "pass" for each in result.properties):
             return  # the interpreter says more about the same mistakes
         properties = [dataclasses.replace(each, status="skip") for each in result.properties]
         there = dataclasses.replace(result, message="", panels=[], properties=properties)
-        _look(_limited(exercise, "gpu"), cases, outcome, there, probed=False)
-        if there.message and (unfit := self._unfit(outcome)):
-            result.message = f"{NOT_ON_GPU}: {unfit}"
+        _note_outcome(_limited(exercise, "gpu"), cases, outcome, there, probed=False)
+        if there.message and (problem := self._gpu_problem(outcome)):
+            result.message = f"{NOT_ON_GPU}: {problem}"
             return
         for here, each in zip(result.properties, there.properties):
             if each.status == "fail" or (each.status == "skip" and each.name != COMPILES):
@@ -202,32 +217,27 @@ class Judge:
                 here.message = f"{ONLY_ON_GPU}{each.message or there.message}"
                 result.panels = result.panels or there.panels
 
-    def _unfit(self, outcome: Outcome) -> str:
-        """Why it is not the answer's fault that there is no result from a GPU, on one line; empty where it is.
+    def _gpu_problem(self, outcome: Outcome) -> str:
+        """Why the machine, not the answer, gave no result on the GPU, on one line; empty if it is the answer.
 
-        Where the answer was reached, a kernel of the library's is tried in the same confinement. Once that has worked
-        it is not tried again; a problem may pass, as a GPU whose memory was full shows, so it holds for one answer.
+        If the answer was reached, one of the library's kernels is tried in the same confinement, until one has worked.
+        A problem is not remembered: it may pass, as a full memory does.
         """
         if not outcome.ready:
-            return one_line(outcome)
-        problem = "" if self._gpu_works else sandbox_report.try_gpu(self._ask)
+            return isolation_report.one_line(outcome)
+        problem = "" if self._gpu_works else isolation_report.try_gpu(self.ask)
         self._gpu_works = not problem
         return problem
 
-    def _beside(self, mode: str, exercise: Exercise, path: Path, cases, hopeless: threading.Event, outcomes: dict):
-        """What runs while the interpreter does: compiling, or the same inputs on a GPU."""
-        request = _request(_limited(exercise, mode), path, () if mode == "compile" else cases)
-        outcomes[mode] = self._ask(mode, request, request["seconds"], hopeless)
 
-
-def _mode(exercise: Exercise) -> str:
-    """Where an answer runs first: in the interpreter, unless a GPU has to make up for one that does not work."""
+def _first_mode(exercise: Exercise) -> str:
+    """Where an answer runs first: in the interpreter, unless that does not work and a GPU has to replace it."""
     return "gpu" if exercise.gpu and _has_gpu() and runtime.interpreter_problem() else "run"
 
 
-def _modes_beside(exercise: Exercise, compiling: bool) -> list[str]:
+def _modes_alongside(exercise: Exercise, compiling: bool) -> list[str]:
     found = ["compile"] if exercise.compiles and compiling else []
-    return [*found, "gpu"] if exercise.gpu and _has_gpu() and _mode(exercise) == "run" else found
+    return [*found, "gpu"] if exercise.gpu and _has_gpu() and _first_mode(exercise) == "run" else found
 
 
 def _has_gpu() -> bool:
@@ -235,99 +245,99 @@ def _has_gpu() -> bool:
 
 
 def _limited(exercise: Exercise, mode: str) -> Exercise:
-    """The exercise with the limits that its answer has in one of `zygote.MODES`."""
+    """The exercise with the limits that its answer has in one of `fork_server.MODES`."""
     seconds, memory_mb = {
         "run": (exercise.seconds, exercise.memory_mb),
         "compile": (COMPILE_S, COMPILE_MB),
         "gpu": (exercise.seconds + GPU_S, GPU_MB),
     }[mode]
-    return dataclasses.replace(exercise, seconds=seconds, memory_mb=memory_mb)
+    return msgspec.structs.replace(exercise, seconds=seconds, memory_mb=memory_mb)
 
 
 def _request(exercise: Exercise, path: Path, cases: Sequence[Case]) -> dict:
     return {
-        "path": str(path), "exercise": exercise.name, "function": exercise.function, "seconds": exercise.seconds,
+        "path": str(path), "module": exercise.module_name, "function": exercise.function, "seconds": exercise.seconds,
         "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
         "cases": [case.inputs for case in cases],
     }  # fmt: skip
 
 
-def _look(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
-    """Note what came back from running an answer: a check holds if all inputs that bear on it ran, without a finding.
+def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
+    """Note what came back from running an answer. A check holds if all its inputs ran and none led to a finding.
 
-    Args:
-        exercise: that it answers.
-        cases: its inputs.
-        outcome: what the process left behind.
-        result: whose properties are "skip"; what is wrong is noted there.
-        probed: whether the interpreter's probes say who stored an output.
+    The result's properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an
+    output.
     """
     done: set[int] = set()
     for message in outcome.messages:
         try:
-            if message.get("done"):
+            if message.done:
                 break
-            index, error = message.get("case"), message.get("error")
-            if error is not None:
-                result.message = result.message or said(error, exercise)
-            elif index in done or not 0 <= index < len(cases):
-                raise ValueError("an answer to no question")
-            elif _examine(exercise.module(), cases[index], message, result, probed):
-                done.add(index)
+            if message.error is not None:
+                result.message = result.message or describe_exception(message.error, exercise)
+            elif message.case is None or message.case in done or not 0 <= message.case < len(cases):
+                raise ValueError("a result for no input")
+            elif _examine(exercise.module(), cases[message.case], message, result, probed):
+                done.add(message.case)
         except Exception as error:
-            # The answer's process sends what it likes; a bug in an exercise's module looks the same, so say it.
-            result.message = result.message or senseless(error)
+            # The answer's process sends what it likes. A bug in an exercise's module looks the same, so report it.
+            result.message = result.message or malformed_reply(error)
     if len(done) < len(cases) and not result.message:
-        result.message = outcome.died or ended(outcome, exercise)
+        result.message = outcome.not_started or describe_exit(outcome, exercise)
     not_run = {name for index, case in enumerate(cases) if index not in done for name in case.checks}
     for each in result.properties:
         if each.status == "skip" and each.name not in not_run and each.name != COMPILES:
             each.status = "pass"
 
 
-def _note_compiled(result: Result, outcome: Outcome, path: str) -> None:
+def _note_compiled(result: Result, outcome: Outcome, path: Path) -> None:
     which = next(each for each in result.properties if each.name == COMPILES)
-    error = next((m["error"] for m in outcome.messages if m.get("error")), None)
+    error = next((message.error for message in outcome.messages if message.error), None)
     if not any(each.status == "pass" for each in result.properties):
-        return  # nothing of it works yet: that an empty function compiles earns nothing
-    if error is None and any("value" in message for message in outcome.messages):
+        return  # nothing of it works yet: an empty function earns nothing because it compiles
+    if error is None and any(message.is_result for message in outcome.messages):
         which.status = "pass"
-    elif outcome.died:
-        result.status, result.message = UNCHECKED, f"{outcome.died}\n{result.message}".strip()
+    elif outcome.not_started:
+        result.status, result.message = UNCHECKED, f"{outcome.not_started}\n{result.message}".strip()
     else:
         which.status = "fail"
-        text = compiler_message(error["text"] if error else outcome.printed[:300], Path(path))
-        if (error and error["kind"] == "endless") or outcome.late:
+        text = compiler_message(error.text if error else outcome.printed[:300], path)
+        if (error and error.kind == "endless") or outcome.timed_out:
             text = f"not compiled within {COMPILE_S:g} s"
-        elif outcome.filled:
+        elif outcome.wrote_too_much:
             text = f"more than {MAX_FILES_MB} MB of files were written"
         which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
 
 
-def _examine(module, case: Case, message: dict, result: Result, probed: bool) -> bool:
-    """Note what is wrong with one input's outcome; returns whether there was anything to look at."""
-    watched = message["watched"]
-    outputs = distrust.outputs(watched)
-    strange = [text for each in outputs.values() if (text := distrust.not_stored(each))]
+def _examine(module, case: Case, message: Reply, result: Result, probed: bool) -> bool:
+    """Note what is wrong with one input's outcome; returns whether there was anything to examine."""
+    outputs, events = parse_watched(message.watched)
+    strange = [text for each in outputs.values() if (text := not_stored(each))]
     if strange and probed:
         result.message = result.message or strange[0]
         return False
-    ran = Ran(message["value"], outputs, distrust.events(watched))
-    for finding in module.examine(case, ran):
+    for finding in module.examine(case, Ran(message.value, outputs, events)):
+        text = finding.message + (f"\n({case.label})" if case.label else "")
         if finding.check == "*":
-            result.message = result.message or finding.message + (f"\n({case.label})" if case.label else "")
+            result.message = result.message or text
             result.panels = result.panels or list(finding.panels)
             return False
         which = next(each for each in result.properties if each.name == finding.check)
         if which.status == "fail":
             continue  # one example of a mistake is enough
-        which.status = "fail"
-        which.message = finding.message + (f"\n({case.label})" if case.label else "")
+        which.status, which.message = "fail", text
         if not result.panels:
             result.panels = list(finding.panels)
     return True
 
 
-def _todo(exercise: Exercise, text: str, result: Result) -> None:
-    result.status, result.properties, result.printed = TODO, [], ""
-    result.message = text if text.startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"
+def serve(connection: Connection) -> None:
+    """The life of a `JudgeProcess`: check each `Task` that arrives, until the other end is closed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that folders and processes are cleared away
+    with Judge() as judge:
+
+        def answer(data: bytes) -> bytes:
+            task = msgspec.convert(json.loads(data), Task)
+            return json.dumps(judge.check(task.exercise, task.source, task.seed).as_dict()).encode()
+
+        answer_all(connection, answer)

@@ -1,4 +1,4 @@
-"""What is wrong with the mask of a load or a store that went outside, as far as its source shows it."""
+"""What is wrong with the mask of a load or store that went outside, as far as the source shows it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ _ELEMENTWISE = {"abs", "max_contiguous", "maximum", "minimum", "multiple_of", "w
 _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 
 
-def explained(message: str, source: str) -> str:
-    """A message about an access outside of a matrix, with what is wrong with that access's mask in front of it.
+def explain_mask(message: str, source: str) -> str:
+    """A message that an access is outside of a matrix, after a line on what is wrong with the access's mask.
 
-    Args:
-        message: whose first line is `diagnose.sentence`'s; any other is left as it is.
-        source: of the learner's cell, in which the message's line is counted.
-
-    Returns:
-        The message, longer by a line where the mask combines others by `and` or `or`, or has too few dimensions.
+    That line is there if the mask combines others by `and` or `or`, or has too few dimensions. The message's first line
+    is `feedback.sentence`'s, which counts lines of `source`; any other message stays as it is.
     """
     access = _ACCESS.match(message)
     if access is None:
@@ -30,10 +26,10 @@ def explained(message: str, source: str) -> str:
     try:
         reader = _Reader(ast.parse(source))
         calls = [call for call in reader.calls if call.lineno <= line <= (call.end_lineno or call.lineno)]
-        said = next((said for call in calls if (said := reader.complaint(call, noun))), "")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it ran, so only the depth of its nesting is left
+        problem = next((found for call in calls if (found := reader.mask_problem(call, noun))), "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it ran, so this can only be too deep a nesting
         return message
-    return f"{said}\n{message}" if said else message
+    return f"{problem}\n{message}" if problem else message
 
 
 class _Reader:
@@ -60,7 +56,7 @@ class _Reader:
         else:
             self._ranks.update((each.id, None) for each in ast.walk(target) if isinstance(each, ast.Name))
 
-    def complaint(self, call: ast.Call, noun: str | None) -> str:
+    def mask_problem(self, call: ast.Call, noun: str | None) -> str:
         """What is wrong with the mask of an access that left its matrix at a row or column; empty if none shows."""
         mask = next((each.value for each in call.keywords if each.arg == "mask"), None)
         if mask is None and len(call.args) > _PLACES[_called(call)]:
@@ -89,7 +85,7 @@ class _Reader:
         return f"line {flat.lineno}: `{text}` has one dimension, so it masks columns: rows take [:, None]"
 
     def _parts(self, mask: ast.expr) -> list[ast.AST]:
-        """All that a mask is made of, also what its names were assigned."""
+        """All parts of a mask, and of what was assigned to its names."""
         found, names, left = [], set(), [mask]
         while left:
             for node in ast.walk(left.pop()):
@@ -100,7 +96,7 @@ class _Reader:
         return found
 
     def _rank(self, node: ast.expr) -> int | None:
-        """How many dimensions a value has; None if that cannot be told."""
+        """How many dimensions a value has; None if the source does not show it."""
         if isinstance(node, ast.Name):
             return self._ranks.get(node.id, 0)
         if isinstance(node, ast.Subscript):

@@ -1,4 +1,4 @@
-"""The picture of a failed check: tiles in three colours, as `diagnose.panel` and `row_panel` describe them."""
+"""The picture of a failed check: tiles in three colours, as `feedback.panel` and `row_panel` describe them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LINE, _LETTER = 0.16, 0.07  # inches that a label needs
 
 @styled()
 def tiles(panels: Sequence[dict]) -> Figure:
-    """Draw every panel: right tiles blue, wrong ones orange and crossed, unwritten ones white with a red edge; red what
-    was written outside of the matrix, which then has a black edge.
+    """Draw every panel: right tiles blue, wrong ones orange and crossed, unwritten ones white with a red edge. Elements
+    written outside of the matrix are red, and the matrix then has a black edge.
 
     Args:
         panels: each with "title", "shape" (rows, columns), "block" of a tile, "states" per tile, and perhaps "labels"
@@ -60,9 +60,9 @@ def tiles(panels: Sequence[dict]) -> Figure:
                 labels = panel.get("labels")
                 text = labels[i][j] if labels else f"{i},{j}"
                 if labelled and size[1] * scale > _LINE and size[0] * scale > _LETTER * len(text):
-                    behind = dict(facecolor=face, edgecolor="none", pad=1) if state == WRONG else None
+                    box = dict(facecolor=face, edgecolor="none", pad=1) if state == WRONG else None
                     axes.text(x + size[0] / 2, y + size[1] / 2, text, ha="center", va="center", fontsize=9,
-                              color=ink_on(face), zorder=3, bbox=behind)  # fmt: skip
+                              color=ink_on(face), zorder=3, bbox=box)  # fmt: skip
         if panel.get("outside"):
             seen.add(_OUTSIDE)
             for row, col, down, across in panel["outside"]:
@@ -83,10 +83,6 @@ def tiles(panels: Sequence[dict]) -> Figure:
 
 def _frame(panel: dict) -> tuple[int, int, int, int]:
     """(top, left, bottom, right) of a panel with what was written outside; its matrix begins at (0, 0)."""
-    tops, lefts, bottoms, rights = [0], [0], [panel["shape"][0]], [panel["shape"][1]]
-    for row, col, rows, cols in panel.get("outside", ()):
-        tops.append(row)
-        lefts.append(col)
-        bottoms.append(row + rows)
-        rights.append(col + cols)
-    return min(tops), min(lefts), max(bottoms), max(rights)
+    pieces = [(0, 0, *panel["shape"]), *panel.get("outside", ())]
+    top, left = min(row for row, *_ in pieces), min(col for _, col, *_ in pieces)
+    return top, left, max(row + rows for row, _, rows, _ in pieces), max(col + cols for _, col, _, cols in pieces)

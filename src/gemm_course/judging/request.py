@@ -1,4 +1,4 @@
-"""One forked process: a request goes in, messages and what it prints come out, and it ends in any case."""
+"""One request to a forked process: replies and printed text come back, and the process ends in any case."""
 
 from __future__ import annotations
 
@@ -9,64 +9,69 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from gemm_course.judging import untrusted as distrust
+from gemm_course.judging.untrusted import Reply, bytes_in, parse_reply
 from gemm_course.runner import wire
-from gemm_course.runner.fork_server import Zygote
+from gemm_course.runner.fork_server import Template
 
 GRACE_S = 2.8  # beyond an exercise's limit, before its process is killed: a busy machine is slow to take a signal
 MAX_FILES_MB = 256  # that a compilation leaves in its folder
-LOOK_S = 0.2  # how often a process is looked after
+POLL_S = 0.2
 MAX_PRINTED = 1 << 18
 KEPT_PRINTED = 4000
 
 
 @dataclass
 class Outcome:
-    """What one process left behind."""
+    """What one process left.
 
-    messages: list = field(default_factory=list)
+    Attributes:
+        messages: its replies after the first.
+        status: its exit status, as `subprocess` gives it.
+        printed: the beginning of what it printed.
+        printed_too_much, wrote_too_much, timed_out: why it was stopped.
+        malformed: whether it sent something that is no reply.
+        not_started: why there was no process; empty if there was one.
+        ready: whether it was confined and about to load the answer. An error before that is not the answer's.
+        setup_error: its own words on why it did not get there.
+    """
+
+    messages: list[Reply] = field(default_factory=list)
     status: int | None = None
     printed: str = ""
-    flooded: bool = False
-    late: bool = False
-    garbled: bool = False
-    filled: bool = False
-    died: str = ""
-    """Why there was no process to begin with."""
+    printed_too_much: bool = False
+    timed_out: bool = False
+    malformed: bool = False
+    wrote_too_much: bool = False
+    not_started: str = ""
     ready: bool = False
-    """Whether the process was confined and about to load the answer: what went wrong before is not the answer's."""
-    unfit: str = ""
-    """Why it did not get there, in its own words."""
+    setup_error: str = ""
 
     def take(self, messages: list) -> None:
-        """Note messages. The first is the process's own, sent before the answer was there to forge one.
-
-        Args:
-            messages: that have arrived since the last call.
+        """Note replies. The process itself sends the first one, before the answer could forge any.
 
         Raises:
-            ValueError: they are none.
+            ValueError: one has another form.
         """
-        messages = [distrust.message(each) for each in messages]
-        if messages and not (self.ready or self.unfit):
-            first = messages.pop(0)
-            self.ready, self.unfit = first.get("ready") is True, str(first.get("unfit", ""))
-            if not (self.ready or self.unfit):
-                raise ValueError("a process that begins with something else")
-        self.messages += messages
+        replies = [parse_reply(each) for each in messages]
+        if replies and not (self.ready or self.setup_error):
+            first = replies.pop(0)
+            self.ready, self.setup_error = first.ready, first.setup_error
+            if not (self.ready or self.setup_error):
+                raise ValueError("a process whose first message is another")
+        self.messages += replies
 
 
-def ask(zygote: Zygote, request: dict, seconds: float, hopeless: threading.Event | None = None) -> Outcome:
-    """Have a forked process answer a request; never takes longer than the limit and the grace, nor once hopeless.
+def ask(template: Template, request: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
+    """Have a forked process answer a request. Ends soon after the time limit, or after it is cancelled.
 
     Args:
-        zygote: that forks it.
+        template: that forks it.
         request: what `worker.main` reads; "scratch" is a folder that it may write to.
         seconds: the limit.
-        hopeless: set when nobody wants the answer any more.
+        cancelled: set when the outcome is no longer wanted.
 
     Raises:
-        RuntimeError, OSError: the zygote has died.
+        RuntimeError, OSError: the template has died.
     """
     outcome = Outcome()
     results, results_end = os.pipe()
@@ -75,7 +80,7 @@ def ask(zygote: Zygote, request: dict, seconds: float, hopeless: threading.Event
         with tempfile.TemporaryFile() as file:
             file.write(wire.pack(request))
             file.seek(0)
-            pid = zygote.fork([file.fileno(), results_end, prints_end])
+            pid = template.fork([file.fileno(), results_end, prints_end])
     except BaseException:
         os.close(results)
         os.close(prints)
@@ -87,31 +92,31 @@ def ask(zygote: Zygote, request: dict, seconds: float, hopeless: threading.Event
     stop = time.monotonic() + seconds + GRACE_S
     open_ends = {results, prints}
     try:
-        while results in open_ends and not outcome.flooded:
+        while results in open_ends and not outcome.printed_too_much:
             left = stop - time.monotonic()
-            outcome.late = left <= 0
-            outcome.filled = distrust.bytes_in(request["scratch"]) > MAX_FILES_MB << 20
-            if outcome.late or outcome.filled or (hopeless is not None and hopeless.is_set()):
+            outcome.timed_out = left <= 0
+            outcome.wrote_too_much = bytes_in(request["scratch"]) > MAX_FILES_MB << 20
+            if outcome.timed_out or outcome.wrote_too_much or (cancelled is not None and cancelled.is_set()):
                 break
-            ready = select.select(list(open_ends), [], [], min(left, LOOK_S))[0]
+            ready = select.select(list(open_ends), [], [], min(left, POLL_S))[0]
             if results in ready:
                 reader.pump()
                 if reader.closed:
                     open_ends.discard(results)
                 outcome.take(reader.messages())
-                if outcome.messages and outcome.messages[-1].get("done"):
+                if outcome.messages and outcome.messages[-1].done:
                     break
             if prints in ready:
                 data = os.read(prints, 1 << 16)
                 printed += data
                 if not data:
                     open_ends.discard(prints)
-                outcome.flooded = len(printed) > MAX_PRINTED
+                outcome.printed_too_much = len(printed) > MAX_PRINTED
     except ValueError:
-        outcome.garbled = True
+        outcome.malformed = True
     finally:
-        outcome.status = zygote.finish(pid)
-        while not outcome.flooded and select.select([prints], [], [], 0)[0]:
+        outcome.status = template.finish(pid)
+        while not outcome.printed_too_much and select.select([prints], [], [], 0)[0]:
             data = os.read(prints, 1 << 16)
             printed += data
             if not data or len(printed) > MAX_PRINTED:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
+import msgspec
+
 PASSED, FAILED, TODO, UNCHECKED = "passed", "failed", "todo", "unchecked"
 NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
 ONLY_ON_GPU = "right in the interpreter, but on the GPU: "
@@ -17,9 +19,8 @@ class Property:
     """One check's outcome.
 
     Attributes:
-        name, title: of the check, as in the manifest.
-        points: that it is worth.
-        status: "pass", "fail", or "skip" where the code did not get that far, or this machine cannot check it.
+        name, title, points: of the check, as in the manifest.
+        status: "pass", "fail", or "skip" if the code did not get that far, or this machine cannot check it.
         message: what is wrong and where; empty after a pass.
     """
 
@@ -35,13 +36,12 @@ class Result:
     """The outcome of checking one answer.
 
     Attributes:
-        exercise: its id.
-        title: its title.
-        status: "passed", "failed", "todo", or "unchecked" where this machine, not the answer, kept a property from
-            being checked: on another, or repaired, the answer may earn more.
-        properties: one for each check of the exercise, in order; none where the answer is unsolved.
+        exercise, title: its id and title.
+        status: "passed", "failed", "todo", or "unchecked" if this machine, not the answer, kept a property from being
+            checked: on another, or repaired, the answer may earn more.
+        properties: one for each check of the exercise, in order; none if the answer is unsolved.
         message: what stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU`, and why, of a pass
-            in which a GPU had no say; empty otherwise.
+            without a GPU's verdict; empty otherwise.
         printed: the beginning of what the answer printed.
         panels: the picture of the first failure: dicts that `picture.tiles` draws.
         seed: gives the same inputs again.
@@ -80,8 +80,8 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: dict) -> Result:
-        """A result from `as_dict`."""
-        return cls(**{**data, "properties": [Property(**each) for each in data["properties"]]})
+        """A result from `as_dict`. Raises msgspec.ValidationError if the data has another form."""
+        return msgspec.convert(data, cls)
 
     def text(self) -> str:
         """For a terminal or a notebook: after a pass always the same text, whatever inputs were drawn."""
@@ -109,13 +109,8 @@ class Result:
 
 
 def exit_code(results: Iterable[Result | None]) -> int:
-    """What a command that checked answers returns.
-
-    Args:
-        results: of the answers; None where there was none to check.
-
-    Returns:
-        0 where all pass, 3 where one could not be checked here, else 1.
+    """What a command that checked answers returns: 0 if all pass, 3 if one could not be checked here, else 1. None is
+    an answer that was missing.
     """
     statuses = {None if each is None else each.status for each in results}
     if UNCHECKED in statuses:

@@ -16,12 +16,8 @@ _SHOWS = {"check", "display", "print"}  # what a learner calls beside the functi
 
 
 class Version(NamedTuple):
-    """A cell that may be the answer.
-
-    Attributes:
-        source: of the cell, as it is checked.
-        cell: its number among the notebook's cells of any kind, from 1.
-        hole: whether something in it still has to be written, as in the cell that was handed out.
+    """A cell that may be the answer: its source as it is checked, its number among all of the notebook's cells, from 1,
+    and whether something in it still has to be written.
     """
 
     source: str
@@ -30,13 +26,7 @@ class Version(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A code cell of a stored notebook.
-
-    Attributes:
-        grade_id: nbgrader's; None where it has none.
-        source: as it is stored.
-        number: among the notebook's cells of any kind, from 1.
-    """
+    """A code cell of a stored notebook: nbgrader's id, its source, and its number among cells of any kind, from 1."""
 
     grade_id: str | None
     source: str
@@ -44,15 +34,11 @@ class Cell(NamedTuple):
 
 
 def of_function(function, name: str) -> str:
-    """The source of the cell, or the file, that a live function was defined in.
-
-    Args:
-        function: a Python function, or one that `@triton.jit` wraps.
-        name: that the exercise asks for.
+    """The source of the cell, or the file, in which a live function is defined; one that `@triton.jit` wraps, too.
 
     Raises:
         TypeError: it is no function.
-        ValueError: its source cannot be had.
+        ValueError: its source cannot be found.
     """
     inner = function
     while not hasattr(inner, "__code__") and hasattr(inner, "fn"):
@@ -80,12 +66,10 @@ def _part(source: str, first_line: int) -> str:
 
 
 def without_shows(source: str) -> str:
-    """A cell without what only looks at the answer: top-level calls of `check`, `display` and `print`.
+    """A cell without top-level calls of `check`, `display` and `print`, which only look at the answer.
 
-    They use what other cells made, and an answer's cell runs alone. The other lines keep their numbers.
-
-    Args:
-        source: of the cell; as it is where it is no Python.
+    They use what other cells made, and an answer's cell runs alone. The other lines keep their numbers. Text that is no
+    Python stays as it is.
     """
     try:
         body = ast.parse(source).body
@@ -106,25 +90,15 @@ def without_shows(source: str) -> str:
 
 
 def defines(source: str, function: str) -> bool:
-    """Whether a cell defines a function, as far as its text tells.
-
-    Args:
-        source: of the cell; Python or not.
-        function: its name.
-    """
+    """Whether a cell, Python or not, seems to define a function."""
     return re.search(rf"^def\s+{function}\s*\(", source, re.MULTILINE) is not None
 
 
 def of_notebook(path: Path, function: str) -> str:
     """The source of the cell of a stored notebook that holds the answer. Nothing is executed.
 
-    Args:
-        path: of the notebook; any version of the format since 4.
-        function: that the exercise asks for.
-
-    Returns:
-        The last cell that defines the function, as the notebook's own check finds it once all cells have run; one
-        with a hole in it only where there is no other. Where none defines it, the cell that the course marked.
+    It is the last cell that defines the function, as the notebook's own check finds it once all cells have run; one
+    with a hole in it only if there is no other. If none defines it, it is the cell that the course marked.
 
     Raises:
         ValueError: it is no notebook, or no cell defines the function.
@@ -137,11 +111,7 @@ def of_notebook(path: Path, function: str) -> str:
 
 
 def code_cells(data: bytes, name: str) -> list[Cell]:
-    """The code cells of a notebook as it is stored.
-
-    Args:
-        data: the file's bytes, from anyone.
-        name: of the file, for messages.
+    """The code cells of a notebook, from the bytes of a file that anyone wrote, and its name for messages.
 
     Raises:
         ValueError: it is no notebook.
@@ -157,7 +127,7 @@ def code_cells(data: bytes, name: str) -> list[Cell]:
 
 
 def _what_it_is(data: bytes, error: Exception) -> str:
-    """What a file is that is no notebook, as far as can be told."""
+    """What the file is instead of a notebook, as far as its bytes show it."""
     if not data.strip():
         return "it is empty"
     if data.lstrip().startswith((b"<!", b"<html")):
@@ -170,16 +140,10 @@ def _what_it_is(data: bytes, error: Exception) -> str:
 
 
 def versions(cells: list[Cell], function: str, name: str) -> list[Version]:
-    """The cells that may be the answer, at least one.
+    """The cells that may be the answer, at least one: every cell that defines the function, no text twice.
 
-    Args:
-        cells: from `code_cells`.
-        function: that the exercise asks for.
-        name: of the file, for messages.
-
-    Returns:
-        Every cell that defines the function, no text twice: the last one first, then the one that the course marked,
-        then the others from the end; those with a hole in them behind all others. Where none defines it, the marked.
+    The last one is first, then the one that the course marked, then the others from the end; those with a hole in them
+    come after all others. If none defines it, the marked one. The file's name is for messages.
 
     Raises:
         ValueError: no cell defines the function.

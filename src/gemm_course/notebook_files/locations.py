@@ -1,4 +1,4 @@
-"""Where an exercise's notebook, its stub and its solution lie: in a checkout, or where the learner has put them."""
+"""Where an exercise's notebook, its stub and its solution are: in a checkout, or where the learner has put them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from pathlib import Path
 
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.notebook_files import stubs as generate
+from gemm_course.notebook_files import stubs
 
 DISTRIBUTION = "grouped-gemm-course"
 
 
 def checkout() -> Path | None:
-    """The checkout that this package runs from, or the one around the working directory.
-
-    Returns:
-        Its root; None where there is neither.
+    """The root of the checkout that this package runs from, or of the one around the working directory;
+    None without.
     """
     for root in (Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents):
         if (root / "tools" / "lab.py").is_file() and (root / "notebooks").is_dir():
@@ -27,11 +25,10 @@ def checkout() -> Path | None:
 
 
 def folder() -> Path | None:
-    """Where the learner's notebooks lie: the nearest folder that holds any.
+    """Where the learner's notebooks are: the nearest folder that holds any; None if none does.
 
-    Returns:
-        An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
-        `exercises/` of the course's checkout; None where none of them holds an exercise.
+    An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
+    `exercises/` of the course's checkout.
     """
     here = Path.cwd()
     places = [folder / "exercises" for folder in (here, *here.parents)]
@@ -39,68 +36,57 @@ def folder() -> Path | None:
         places.append(here)
     if root := checkout():
         places.append(root / "exercises")
-    names = [f"{exercise.name}.ipynb" for exercise in manifest.exercises()]
-    return next((place for place in places if any((place / name).is_file() for name in names)), None)
+    return next((place for place in places if any(_stored(each, place) for each in manifest.exercises())), None)
+
+
+def _stored(exercise: Exercise, place: Path) -> Path | None:
+    """An exercise's notebook in a folder, under its name or under the one that it had before."""
+    names = filter(None, (exercise.name, manifest.former_name(exercise)))
+    return next((path for name in names if (path := place / f"{name}.ipynb").is_file()), None)
 
 
 def notebook(exercise: Exercise, named: str = "") -> Path:
-    """A learner's notebook.
+    """A learner's notebook: where it is, or belongs. Neither the file nor its folder need exist.
+
+    A notebook under the name that it had before lessons were numbered anew is found if there is none under today's.
 
     Args:
         exercise: that it is of.
         named: what the learner called the exercise; the path of a notebook is taken as it is.
-
-    Returns:
-        Where it is, or belongs; neither the file nor its folder need exist.
     """
     if named.endswith(".ipynb") and Path(named).is_file():
         return Path(named)
-    root = checkout()
-    return (folder() or (root or Path.cwd()) / "exercises") / f"{exercise.name}.ipynb"
+    place = folder() or (checkout() or Path.cwd()) / "exercises"
+    return _stored(exercise, place) or place / f"{exercise.name}.ipynb"
 
 
 def missing(exercise: Exercise) -> str:
-    """What to tell a learner whose notebook is nowhere."""
+    """The message for a learner whose notebook is nowhere."""
     return f"there is no {exercise.name}.ipynb here, nor in exercises/; `course reset {exercise.id}` puts one there"
 
 
 def solution(exercise: Exercise) -> Path | None:
-    """An exercise's solution notebook, which no installation brings: answers can read what is installed.
-
-    Args:
-        exercise: that it solves.
-
-    Returns:
-        Its path in the checkout; None where there is none.
+    """An exercise's solution notebook in the checkout; None if there is none. No installation brings solutions: answers
+    can read what is installed.
     """
     path = (checkout() or Path()) / "solutions" / f"{exercise.name}.ipynb"
     return path if path.is_absolute() and path.is_file() else None
 
 
 def stub(exercise: Exercise) -> dict | None:
-    """An exercise's notebook as it is handed out.
-
-    Args:
-        exercise: that it is of.
-
-    Returns:
-        A notebook, as JSON: made from the solution, or the copy that the package's installation brought; None where
-        there is neither.
+    """An exercise's notebook as it is handed out: made from the solution, or the copy that the package's installation
+    brought; None if there is neither.
     """
     if path := solution(exercise):
-        return generate.stub(generate.read(path), exercise)
+        return stubs.stub(stubs.read(path), exercise)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):
         for file in importlib.metadata.files(DISTRIBUTION) or ():
             if file.parts[-2:] == ("exercises", f"{exercise.name}.ipynb"):
-                return generate.read(Path(file.locate()))
+                return stubs.read(Path(file.locate()))
     return None
 
 
 def shown(path: Path) -> str:
-    """A path as it is shortest from here.
-
-    Args:
-        path: of a file.
-    """
+    """The shortest form of a path from here."""
     relative = os.path.relpath(path)
     return relative if not relative.startswith(os.pardir) else str(path)

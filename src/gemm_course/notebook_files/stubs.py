@@ -1,4 +1,4 @@
-"""Solutions to exercises: what lies between nbgrader's markers goes, a hole that says TODO comes.
+"""Solutions to exercises: a hole that says TODO replaces what is between nbgrader's markers.
 
 `solutions/*.ipynb` is the single source. Only JSON is needed here, so `course reset` works wherever the course does.
 """
@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import Path
 
+from course_kernels.files import write_atomically
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook_files.cells import SOLUTION_ID
 
@@ -19,16 +20,12 @@ _HIDDEN = re.compile(r"\n?[ \t]*### BEGIN HIDDEN TESTS\n.*?### END HIDDEN TESTS[
 
 
 def hole(exercise: Exercise) -> str:
-    """The statement that stands where an answer has to be written."""
+    """The statement where an answer has to be written."""
     return f'raise NotImplementedError("TODO {exercise.id}: {exercise.todo}")'
 
 
 def without_solution(source: str, exercise: Exercise) -> str:
-    """A cell's source with every solution replaced by a hole.
-
-    Args:
-        source: of a cell in a solution notebook.
-        exercise: that it belongs to.
+    """A solution's cell with a hole in place of every solution.
 
     Raises:
         ValueError: a marker without its partner.
@@ -50,15 +47,7 @@ def without_solution(source: str, exercise: Exercise) -> str:
 
 
 def stub(solution: dict, exercise: Exercise) -> dict:
-    """The exercise notebook of a solution notebook: holes, no hidden tests, no outputs but those of untouched cells.
-
-    Args:
-        solution: a notebook, as JSON.
-        exercise: that it solves.
-
-    Returns:
-        A notebook, as JSON. The outputs of the cells with holes, and of the check, are left out.
-    """
+    """The exercise notebook of a solution notebook: holes, no hidden tests, no outputs of the cells that change."""
     notebook = copy.deepcopy(solution)
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -76,18 +65,12 @@ def read(path: Path) -> dict:
 
 
 def write(notebook: dict, path: Path) -> None:
-    """Store a notebook as Jupyter does: the same bytes for the same notebook."""
-    text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-    path.write_text(text, encoding="utf-8", newline="\n")
+    """Store a notebook as Jupyter does, in one step: the same bytes for the same notebook."""
+    write_atomically(path, json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
 
 
 def problems(solution: dict, exercise: Exercise) -> list[str]:
-    """What a solution notebook lacks; empty when it can be handed out.
-
-    Args:
-        solution: a notebook, as JSON.
-        exercise: that it solves.
-    """
+    """What a solution notebook lacks; empty if it can be handed out."""
     found = []
     code = [cell for cell in solution["cells"] if cell["cell_type"] == "code"]
     by_id = {cell["metadata"].get("nbgrader", {}).get("grade_id"): cell for cell in code}

@@ -1,14 +1,13 @@
-"""Processes that do nothing but fork, so that a copy that runs an answer starts in milliseconds.
+"""Processes that do nothing but fork, so that a process that runs an answer starts in milliseconds.
 
-A nursery imports torch, which takes a second, and forks zygotes; a zygote imports the rest, and forks the processes
-that run answers. None of them runs a learner's code or computes (a forked copy of a process with torch's thread pool
-would hang). One zygote runs kernels in Triton's interpreter, one compiles them, and where there is a GPU one runs them
-on it: Triton decides once in a process which of these it does.
+The fork server imports torch, which takes a second, and forks one template for each mode. A template imports the rest
+and forks the processes that run answers. Neither runs a learner's code or computes: a fork of a process with torch's
+thread pool would hang. There are several templates because Triton chooses once in a process what it does: in mode
+"run" its interpreter runs the kernels, in mode "compile" they are compiled, and in mode "gpu" they run on a GPU.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import importlib
 import json
@@ -18,11 +17,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 MODES = ("run", "compile", "gpu")
-ANSWER_S = 60.0  # a fork takes milliseconds, its first one waits for the imports
-# Beginnings of what is kept of the environment: a learner's code can print it, and tokens and passwords are kept there.
+REPLY_S = 60.0  # a fork takes milliseconds, but the first one waits for the imports
+# Beginnings of the environment variables that are passed on. A learner's code can print them, so tokens are left out.
 _KEPT = (
     "PATH", "HOME", "TMP", "LANG", "LC_", "LD_", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON", "TRITON_", "TORCH_",
     "PYTORCH_", "CUDA_", "NVIDIA_", "CUTE_", "HELION_", "OMP_", "MKL_",
@@ -30,8 +30,8 @@ _KEPT = (
 _KEPT_TOO = ("CC", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH")  # for the C compiler that Triton calls
 
 
-class Nursery:
-    """The judge's side of a nursery. Starts at once, in the background."""
+class ForkServer:
+    """The judge's side of the fork server. It starts at once, in the background."""
 
     def __init__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -47,28 +47,20 @@ class Nursery:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the process in front
+                start_new_session=True,  # Ctrl-C interrupts only the process in front
             )
 
     @property
     def alive(self) -> bool:
-        """Whether it can still start zygotes."""
+        """Whether it can still start templates."""
         return self._process.poll() is None
 
-    def start(self, mode: str, control: socket.socket) -> None:
-        """Start a zygote.
-
-        Args:
-            mode: one of `MODES`.
-            control: the zygote's end of the connection.
-
-        Raises:
-            OSError: the nursery has died.
-        """
+    def start_template(self, mode: str, control: socket.socket) -> None:
+        """Start a template, which gets its end of the connection. Raises OSError if the fork server has died."""
         socket.send_fds(self._socket, [mode.encode()], [control.fileno()])
 
     def last_words(self) -> str:
-        """The last line that it, or a zygote of it, has printed on stderr; empty where there is none."""
+        """The last line that it, or a template of it, has printed on stderr; empty if there is none."""
         try:
             self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - 4096, 0))
             lines = self._errors.read().decode(errors="replace").split("\n")
@@ -77,7 +69,7 @@ class Nursery:
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """End it and its zygotes."""
+        """End it and its templates."""
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -85,65 +77,51 @@ class Nursery:
         self._errors.close()
 
 
-class Zygote:
-    """The judge's side of a zygote. Starts at once, in the background. One child at a time.
+class Template:
+    """The judge's side of a template. It starts at once, in the background, and has one child at a time.
 
-    Args:
-        nursery: that forks it.
-        mode: one of `MODES`.
-
-    Raises:
-        OSError: the nursery has died.
+    Raises OSError if the fork server has died.
     """
 
-    def __init__(self, nursery: Nursery, mode: str):
-        self._nursery = nursery
+    def __init__(self, server: ForkServer, mode: str):
+        self._server = server
         self.alive = True  # as far as is known
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(ANSWER_S)
+        self._socket.settimeout(REPLY_S)
         with theirs:
-            nursery.start(mode, theirs)
+            server.start_template(mode, theirs)
+
+    def _request(self, command: bytes, fds: Sequence[int] = ()) -> dict | None:
+        """Its reply; None where it has died."""
+        reply = b""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._socket, [command], fds)
+            reply = self._socket.recv(256)
+        self.alive = bool(reply)
+        return json.loads(reply) if reply else None
 
     def fork(self, fds: list[int]) -> int:
-        """Start a child.
-
-        Args:
-            fds: descriptors that the child gets, in the order in which `worker.main` wants them.
+        """Start a child. It gets descriptors in the order in which `worker.main` wants them.
 
         Returns:
             Its process id; it leads a process group of its own.
 
         Raises:
-            RuntimeError: the zygote has died.
+            RuntimeError: the template has died.
         """
-        try:
-            packed = array.array("i", fds).tobytes()
-            self._socket.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)])
-            answer = self._socket.recv(256)
-        except OSError:
-            answer = b""
-        if not answer:
-            self.alive = False
-            raise RuntimeError(f"the process that starts checks has died. {self._nursery.last_words()}".strip())
-        return json.loads(answer)["pid"]
+        reply = self._request(b"fork", fds)
+        if reply is None:
+            raise RuntimeError(f"the process that starts checks has died. {self._server.last_words()}".strip())
+        return reply["pid"]
 
     def finish(self, pid: int) -> int:
-        """Kill what is left of the child and its children.
-
-        Args:
-            pid: of the child.
-
-        Returns:
-            Its exit status, as `subprocess` gives it: negative for a signal; `-SIGKILL` where it was still running.
+        """Kill what is left of the child and its children. Returns its exit status, as `subprocess` gives it: negative
+        for a signal; `-SIGKILL` if it was still running.
         """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        answer = b""
-        with contextlib.suppress(OSError):
-            self._socket.send(b"reap")
-            answer = self._socket.recv(256)
-        self.alive = bool(answer)
-        return json.loads(answer)["status"] if answer else -signal.SIGKILL
+        reply = self._request(b"reap")
+        return reply["status"] if reply else -signal.SIGKILL
 
     def close(self) -> None:
         """Have it end itself, as soon as it has nothing to do."""
@@ -153,12 +131,12 @@ class Zygote:
 def _children() -> list[int]:
     try:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-    except OSError:  # some kernels do not say
+    except OSError:  # some kernels have no such file
         return []
 
 
 def _reap(pid: int) -> int:
-    """Wait for the child, then end every process that it left behind: orphans become children of this process."""
+    """Wait for the child, then kill every process that it left running: orphans become children of this process."""
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     for _ in range(1000):  # a child may start others while we look
         if not (left := _children()):
@@ -172,17 +150,13 @@ def _reap(pid: int) -> int:
     return status
 
 
-def serve(control: socket.socket, mode: str) -> None:
-    """A zygote's life: fork on request until the other end is closed.
-
-    Args:
-        control: its end of the connection.
-        mode: one of `MODES`.
-    """
-    from gemm_course.isolation import landlock as sandbox
+def serve_forks(control: socket.socket, mode: str) -> None:
+    """A template's life: fork on request until the other end is closed."""
+    # Not before the mode is set: Triton looks at it when it is imported.
+    from gemm_course.isolation import landlock
     from gemm_course.runner import worker
 
-    sandbox.become_subreaper()
+    landlock.become_subreaper()
     worker.preload(mode)
     pid = 0
     while True:
@@ -201,23 +175,19 @@ def serve(control: socket.socket, mode: str) -> None:
             control.send(json.dumps({"status": _reap(pid)}).encode())
 
 
-def _decide(gpu: bool) -> None:
-    """Have the course's runtime decide how kernels run, without asking torch for a GPU: the judge has asked.
+def _set_gpu(there: bool) -> None:
+    """Set whether the library's runtime finds a GPU. The judge has already asked torch.
 
     Where NVML is missing torch asks CUDA, and a process that has started CUDA cannot hand it on to a fork.
     """
     cuda = importlib.import_module("torch.cuda")
-    asked, cuda.device_count = cuda.device_count, lambda: int(gpu)
+    asked, cuda.device_count = cuda.device_count, lambda: int(there)
     importlib.import_module("course_kernels.runtime").has_gpu()
     cuda.device_count = asked
 
 
-def nurse(control: socket.socket) -> None:
-    """A nursery's life: fork zygotes on request until the other end is closed.
-
-    Args:
-        control: its end of the connection.
-    """
+def serve_templates(control: socket.socket) -> None:
+    """The fork server's life: fork templates on request until the other end is closed."""
     importlib.import_module("torch")  # and nothing of the course: its runtime looks at TRITON_INTERPRET once
     while True:
         data, fds, _, _ = socket.recv_fds(control, 64, 1)
@@ -230,8 +200,8 @@ def nurse(control: socket.socket) -> None:
             if mode == "compile":
                 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
             if mode != "run":
-                _decide(gpu=mode == "gpu")
-            serve(socket.socket(fileno=fds[0]), mode)
+                _set_gpu(mode == "gpu")
+            serve_forks(socket.socket(fileno=fds[0]), mode)
             return
         os.close(fds[0])
 
@@ -239,4 +209,4 @@ def nurse(control: socket.socket) -> None:
 if __name__ == "__main__":
     # Started by path, so that the caller's working directory cannot shadow a module; that puts this folder first.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
-    nurse(socket.socket(fileno=int(sys.argv[1])))
+    serve_templates(socket.socket(fileno=int(sys.argv[1])))

@@ -65,8 +65,7 @@ def _split(offset: np.ndarray, leading: int, step: int, extent: int) -> tuple[np
 class Watch:
     """The matrices of one run, and what happened to them. A context manager; use it around the launch.
 
-    Args:
-        path: of the learner's source: lines are looked for there.
+    Lines in events are those of the learner's source, which is at `path`.
     """
 
     def __init__(self, path: str = ""):
@@ -112,27 +111,20 @@ class Watch:
         return self._flat(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), output=True)
 
     def _add(self, name, values, layout, room, output) -> torch.Tensor:
-        shape = tuple(values.shape)
-        *lines, width = shape[::-1] if layout == "col" else shape
-        view, verify = testing.poisoned((*lines, width + room), values.dtype, MARGIN, device=self.device)
-        view = view[..., :width]
-        del verify
-        storage = view.untyped_storage()
-        buffer = torch.empty(0, dtype=values.dtype, device=self.device).set_(storage)
-        if layout == "col":
-            view = view.mT
-        if not output:
-            view.copy_(values)
-        self._regions.append(_Region(name, view, buffer, output))
-        return view
+        *lines, width = values.shape[::-1] if layout == "col" else values.shape
+        view = self._poisoned((*lines, width + room), values.dtype, MARGIN)[..., :width]
+        return self._watch(name, view.mT if layout == "col" else view, values, output)
 
     def _flat(self, name, values, output) -> torch.Tensor:
-        count, width = values.numel(), max(values.shape[-1], 1)
-        margin = MARGIN * width
-        flat, verify = testing.poisoned((max(count, 1),), values.dtype, margin, device=self.device)
-        del verify
-        buffer = torch.empty(0, dtype=values.dtype, device=self.device).set_(flat.untyped_storage())
-        view = flat[:count].view(values.shape)
+        count, margin = values.numel(), MARGIN * max(values.shape[-1], 1)
+        view = self._poisoned((max(count, 1),), values.dtype, margin)[:count].view(values.shape)
+        return self._watch(name, view, values, output)
+
+    def _poisoned(self, shape, dtype, margin) -> torch.Tensor:
+        return testing.poisoned(shape, dtype, margin, device=self.device)[0]
+
+    def _watch(self, name, view, values, output) -> torch.Tensor:
+        buffer = torch.empty(0, dtype=view.dtype, device=self.device).set_(view.untyped_storage())
         if not output:
             view.copy_(values)
         self._regions.append(_Region(name, view, buffer, output))
@@ -176,7 +168,7 @@ class Watch:
 
         A descriptor's access arrives here, too, with its bounds as the mask: a plain array, unlike a pointer's.
         """
-        described = isinstance(mask, np.ndarray)
+        by_descriptor = isinstance(mask, np.ndarray)
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
         unknown, good = active.copy(), np.zeros_like(active)
@@ -185,7 +177,7 @@ class Watch:
             if not here.any():
                 continue
             unknown &= ~here
-            if self._by_descriptor and not described and region.name in self._by_descriptor:
+            if self._by_descriptor and not by_descriptor and region.name in self._by_descriptor:
                 self._event("pointer", builder, region, None, int(here.sum()))
             row, col, inside = region.places(addresses)
             good |= here & inside
@@ -200,15 +192,15 @@ class Watch:
                 np.add.at(region.counts, element, 1)
                 region.writers[element] = builder.grid_idx[0]
         if unknown.any() and self._regions:
-            # Tables and other plain tensors of an exercise are watched, too: what is left belongs to nobody.
+            # Tables and other plain tensors of an exercise are watched, too: the rest belongs to no matrix.
             self._event(kind, builder, None, None, int(unknown.sum()))
         if (good == active).all():
             return np.ones_like(active), mask
         good_mask = good.reshape(np.shape(ptrs.data))
-        return good | ~active, good_mask if described else type(mask)(good_mask, mask.dtype)
+        return good | ~active, good_mask if by_descriptor else type(mask)(good_mask, mask.dtype)
 
     def _spoil(self, builder, result, mask, allowed, other) -> None:
-        """Make what was read outside, or masked off without a value, visible in the result."""
+        """Put NaN where elements were read outside of a matrix, or masked off without a value."""
         data = result.data
         bad = ~allowed.reshape(data.shape) if not allowed.all() else np.zeros(data.shape, dtype=bool)
         if other is None:
@@ -220,7 +212,7 @@ class Watch:
             data[bad] = np.nan
 
     def host_syncs(self) -> TorchFunctionMode:
-        """A context in which every step that makes the CPU wait for a GPU's values is recorded, on a CPU as well."""
+        """A context that records every step that makes the CPU wait for a GPU's values, on a CPU as well."""
         return _HostSyncs(self)
 
     def _line(self, depth: int) -> int:
@@ -257,27 +249,22 @@ class Watch:
         outputs = []
         for region in self._regions:
             if region.output:
-                outputs.append(
-                    {
-                        "name": region.name,
-                        "buffer": region.buffer,
-                        "shape": list(region.view.shape),
-                        "strides": list(region.view.stride()),
-                        "offset": region.view.storage_offset(),
-                        "counts": torch.from_numpy(region.counts),
-                        "writers": torch.from_numpy(region.writers),
-                    }
-                )
+                view = region.view
+                outputs.append({
+                    "name": region.name, "buffer": region.buffer, "shape": list(view.shape),
+                    "strides": list(view.stride()), "offset": view.storage_offset(),
+                    "counts": torch.from_numpy(region.counts), "writers": torch.from_numpy(region.writers),
+                })  # fmt: skip
         return {"events": list(self._events.values()), "outputs": outputs}
 
 
-# What reads values on the host, or makes a tensor as long as a value says.
+# Functions that read values on the host, or make a tensor whose length depends on values.
 _READS = {
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__",
     "equal", "allclose", "nonzero", "argwhere", "is_nonzero", "unique", "unique_consecutive", "masked_select",
     "bincount", "combinations", "__repr__", "__format__", "apply_", "map_", "untyped_storage", "storage",
 }  # fmt: skip
-# What takes numbers: a tensor in their place is read.
+# Functions that take numbers: a tensor in their place is read.
 _MAKES = {
     "arange", "zeros", "ones", "empty", "full", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm",
     "tril_indices", "triu_indices", "tensor", "as_tensor",
@@ -289,7 +276,7 @@ _SIZED = {
 
 
 def _sync(name: str, args, kwargs) -> str | None:
-    """What a call of torch's makes the CPU wait for, in words; None for nothing."""
+    """Why a call of torch's makes the CPU wait for a GPU, in words; None if it does not."""
     if name in _READS:
         return f"{name.strip('_')}() reads values of a tensor in Python"
     if (name in _MAKES and _tensors(args, kwargs)) or (name in _SIZED and _tensors(args[1:], kwargs)):

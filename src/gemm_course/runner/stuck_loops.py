@@ -1,4 +1,4 @@
-"""Which loop of an answer goes round and round and gets nowhere: seen by following the answer's lines for a moment."""
+"""Which loop of an answer makes no progress, found by tracing the answer's lines for a moment."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ import torch
 
 # A right walk over tiles stays at one group for as many turns as the group has tiles for a program: fewer than these.
 MIN_TURNS = 16
-# Calls that give the same for the same arguments. What others give, a load for one, may change.
+# Calls with the same result for the same arguments. The result of others, such as a load, may change.
 _STEADY = {"abs", "cdiv", "int", "len", "max", "maximum", "min", "minimum"}
 _PLAIN = (bool, bytes, complex, float, str, type(None))  # whose repr is their value
 _LEAVE = (ast.Break, ast.Raise, ast.Return, ast.Yield, ast.YieldFrom)
 
 
 class Loop(NamedTuple):
-    """A `while` of an answer, of which its variables can tell that it stands still. (What a `for` goes through, they
-    cannot.)
+    """A `while` of an answer whose variables show whether it makes progress. (Those of a `for` do not.)
 
     Attributes:
         line, last: the first line and the last.
-        names: of what decides whether it goes on; empty where its condition asks for no variable.
-        read: all names in it, but for those of what it calls.
+        names: of the variables in its condition; empty if it has none, or if something else ends the loop.
+        read: all names in it, except those of functions that it calls.
     """
 
     line: int
@@ -46,11 +45,11 @@ def _loops(tree: ast.Module) -> dict[int, Loop]:
 
 
 def _loop(node: ast.While) -> Loop | None:
-    """A loop whose variables tell all; None of another."""
+    """A loop that depends on its variables alone; None for another."""
     inside = [each for statement in node.body for each in ast.walk(statement)]
     asked = list(ast.walk(node.test))
     leaves = any(isinstance(each, _LEAVE) for each in inside)
-    # What leaves a loop may depend on all that happens in it.
+    # A statement that leaves the loop may depend on everything in it.
     if not _steady([*asked, *inside] if leaves else asked):
         return None
     names = () if leaves else _names(asked)
@@ -58,7 +57,7 @@ def _loop(node: ast.While) -> Loop | None:
 
 
 def _steady(nodes: Sequence[ast.AST]) -> bool:
-    """Whether what expressions give depends on their variables' values alone."""
+    """Whether the values of expressions depend on their variables alone."""
     called = [node.func for node in nodes if isinstance(node, ast.Call)]
     methods = {id(each) for each in called}
     return all(getattr(each, "attr", getattr(each, "id", "")) in _STEADY for each in called) and all(
@@ -67,15 +66,14 @@ def _steady(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _names(nodes: Sequence[ast.AST]) -> tuple[str, ...]:
-    """The names in expressions, in order, but for those of what is called."""
+    """The names in expressions, in order, except those of functions that are called."""
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     names = [node for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
     return tuple(dict.fromkeys(node.id for node in sorted(names, key=lambda node: (node.lineno, node.col_offset))))
 
 
 class _Turns:
-    """What happened at a loop's head since the loop was entered, or since it is looked at; a state that nobody can tell
-    is None."""
+    """The states at a loop's head since the loop was entered, or since tracing began. An unknown state is None."""
 
     def __init__(self, state: dict | None):
         self.first, self.count, self.same = state, 0, state is not None
@@ -85,22 +83,18 @@ class _Turns:
         self.same = self.same and state == self.first
 
 
-class Follower:
-    """Follows the lines of an answer that is running.
-
-    Args:
-        path: of the answer's source.
-    """
+class LoopTracer:
+    """Traces the lines of an answer, whose source is at `path`, while it runs."""
 
     def __init__(self, path: str):
         self._path = path
         self._loops: dict[int, Loop] = {}
         self._assigned: set[str] = set()
         self._turns: dict[tuple[int, int], _Turns] = {}
-        self._lines: dict[int, int] = {}  # of each frame, where it was last
+        self._lines: dict[int, int] = {}  # the last line of each frame
 
     def frames(self, frame: FrameType | None) -> list[FrameType]:
-        """The answer's own of a frame and those that called it, the innermost first."""
+        """The answer's own frames among a frame and its callers, the innermost first."""
         found = []
         while frame is not None:
             if frame.f_code.co_filename == self._path:
@@ -108,8 +102,8 @@ class Follower:
             frame = frame.f_back
         return found
 
-    def follow(self, frames: Iterable[FrameType]) -> None:
-        """Begin, in frames that are running and in all that they will call."""
+    def start(self, frames: Iterable[FrameType]) -> None:
+        """Begin, in frames that are running and in everything that they will call."""
         tree = ast.parse("".join(linecache.getlines(self._path)))
         self._loops = _loops(tree)
         named = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
@@ -138,14 +132,12 @@ class Follower:
         return self._line
 
     def stuck(self, frames: Iterable[FrameType]) -> Loop | None:
-        """End, and name the outermost loop that goes round and makes no progress.
-
-        Args:
-            frames: that are running, the innermost first.
+        """End, and find the outermost loop that makes no progress, among running frames, the innermost first.
 
         Returns:
-            The loop, and of its names those that the answer assigns to, if there are any: one of them should change.
-            None where every loop gets on, as far as could be seen.
+            The loop; its names are those that the answer assigns to, if there are any: one of them should change. None
+                if every
+            loop made progress, as far as could be seen.
         """
         sys.settrace(None)
         for frame in reversed(list(frames)):
@@ -159,7 +151,7 @@ class Follower:
 
 
 def _state(frame: FrameType, loop: Loop) -> dict | None:
-    """The values of what a loop depends on; None where not all of it can be seen."""
+    """The values that a loop depends on; None if not all of them can be seen."""
     held, code = dict(frame.f_locals), frame.f_code
     variables = {*held, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     found = {}
@@ -174,7 +166,7 @@ def _state(frame: FrameType, loop: Loop) -> dict | None:
 
 
 def _fixed(value) -> bool:
-    """Whether it is something that answers call, or what they call it from."""
+    """Whether it is a function, a class or a module, which do not change."""
     return isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType, type)) or (
         callable(value) and _package(value) == "triton"
     )
@@ -185,10 +177,10 @@ def _package(value) -> str:
 
 
 def _value(value) -> tuple:
-    """What is equal exactly where two values are, whatever their type and size.
+    """A key that is equal exactly if two values are, whatever their type and size.
 
     Raises:
-        TypeError: of what cannot be compared: an object may change and look the same.
+        TypeError: the value cannot be compared, as an object that changes and looks the same.
     """
     kind = type(value)
     if kind is int:
@@ -201,7 +193,7 @@ def _value(value) -> tuple:
         return kind, *((_value(key), _value(each)) for key, each in value.items())
     if kind in (set, frozenset):
         return kind, frozenset(map(_value, value))
-    if kind is torch.Tensor and value.device.type == "cpu":  # of a GPU's it would have to wait for the GPU
+    if kind is torch.Tensor and value.device.type == "cpu":  # reading one of a GPU's would wait for the GPU
         flat = value.detach().contiguous().flatten()
         return kind, value.dtype, value.shape, flat.view(torch.uint8).numpy().tobytes()
     if _package(value) == "numpy" and not value.dtype.hasobject:

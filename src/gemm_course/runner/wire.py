@@ -1,4 +1,4 @@
-"""Values as bytes, without pickle: what a process sends that ran a learner's code must not be able to run code here.
+"""Values as bytes, without pickle: a message from a process that ran a learner's code must not run code here.
 
 A message is one JSON header and the raw bytes of its tensors. Lists, dicts with string keys, numbers, strings, None
 and tensors travel; tensors arrive contiguous and on the CPU.
@@ -29,14 +29,7 @@ def travels(tensor: torch.Tensor) -> bool:
 
 
 def pack(value) -> bytes:
-    """One message.
-
-    Args:
-        value: what to send.
-
-    Raises:
-        TypeError: it holds something that cannot travel.
-    """
+    """One message. Raises TypeError if it holds something that cannot travel."""
     blobs: list[bytes] = []
 
     def plain(part):
@@ -59,11 +52,7 @@ def pack(value) -> bytes:
 
 
 def unpack(header: bytes, body: bytes):
-    """The value of one message.
-
-    Raises:
-        ValueError: the bytes are no message.
-    """
+    """The value of one message. Raises ValueError if the bytes are none."""
     at = 0
 
     def rich(part):
@@ -89,12 +78,12 @@ def unpack(header: bytes, body: bytes):
 
     try:
         return rich(json.loads(header))
-    except (KeyError, TypeError, RecursionError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, OverflowError, RuntimeError) as error:  # the last also for a shape torch refuses
         raise ValueError(f"not a message: {error!r}") from None
 
 
 class Reader:
-    """Messages from a pipe's end, read without ever waiting longer than asked."""
+    """Reads messages from a pipe's end, and never waits longer than asked."""
 
     def __init__(self, fd: int):
         self.fd = fd
@@ -103,7 +92,7 @@ class Reader:
         self._bytes = self._headers = 0
 
     def pump(self) -> None:
-        """Take what is there now; call when the descriptor is readable."""
+        """Read what has arrived; call when the descriptor is readable."""
         data = os.read(self.fd, 1 << 20)
         self.closed = self.closed or not data
         self._buffer += data
@@ -112,7 +101,7 @@ class Reader:
         """Every message that is complete.
 
         Raises:
-            ValueError: what arrived is no message, or all together larger than they may be.
+            ValueError: the bytes are no message, or the messages together are larger than `MAX_BYTES`.
         """
         found = []
         while len(self._buffer) >= 16:
@@ -128,7 +117,7 @@ class Reader:
         return found
 
     def next(self, timeout: float):
-        """The next message; None when the other end is closed or time is up."""
+        """The next message; None if the other end is closed or time is up."""
         stop = time.monotonic() + timeout
         while True:
             if found := self.messages():

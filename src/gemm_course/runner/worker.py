@@ -1,7 +1,8 @@
 """The process that runs a learner's code, once: limits first, then the code, then its results as bytes.
 
-Forked by a zygote. It gets a request (the answer's source file, the exercise, drawn inputs) and sends, for each input,
-what the exercise's `run` returned. It knows no expected result. Whatever it sends is judged elsewhere.
+Forked by a template of the fork server. It gets a request (the answer's source file, the exercise's module, drawn
+inputs) and sends, for each input, what the exercise's `run` returned. It knows no expected result, and another process
+judges what it sends.
 """
 
 from __future__ import annotations
@@ -11,32 +12,33 @@ import importlib
 import importlib.util
 import linecache
 import os
+import pkgutil
+import re
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from types import ModuleType
 
-from gemm_course.runner import gpu as on_gpu
-from gemm_course.runner import stuck_loops as loops
+import torch
+
+from gemm_course.isolation import landlock
+from gemm_course.runner import gpu, wire
+from gemm_course.runner.stuck_loops import LoopTracer
 
 MODULE = "answer"  # the name under which the learner's cell is imported
 _MAX_TEXT = 4000
-_WATCH_S = 0.3  # for so long its loops are watched, when time is up
+_TRACE_S = 0.3  # for so long its loops are traced, when time is up
 
-
-_EVERYWHERE = (
-    "course_kernels.testing.data",
-    "gemm_course.exercises.manifest",
-    "gemm_course.runner.wire",
-    "triton.language",
-)
+_EXERCISES = "gemm_course.exercises"  # by name: this room imports none of them
+_EVERYWHERE = ("course_kernels.testing.data", "triton.language")
 _COMPILING = ("triton.compiler", "triton.backends")
 _PRELOADED = {
     "run": ("gemm_course.runner.probes",),
     "compile": _COMPILING,
-    "gpu": ("gemm_course.runner.probes", "gemm_course.cli.machine", *_COMPILING),
+    "gpu": ("gemm_course.runner.probes", "course_kernels.testing.selftest", *_COMPILING),
 }
 
 
@@ -45,20 +47,20 @@ def preload(mode: str) -> None:
     for name in (*_EVERYWHERE, *_PRELOADED[mode]):
         importlib.import_module(name)
     if mode != "compile":
-        for exercise in importlib.import_module("gemm_course.exercises.manifest").exercises():
-            with contextlib.suppress(Exception):  # said when it is asked for
-                exercise.module()
+        for found in pkgutil.iter_modules(importlib.import_module(_EXERCISES).__path__):
+            if re.match(r"e\d", found.name):
+                with contextlib.suppress(Exception):  # reported when that exercise is checked
+                    importlib.import_module(f"{_EXERCISES}.{found.name}")
     if mode == "run":
         importlib.import_module("gemm_course.runner.interpreter").prepare_once()
-        # Of divisions by zero and the like it warns with lines of its own, and they would pass for the answer's prints.
+        # Its warnings about divisions by zero and the like would look like prints of the answer's.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
     if mode == "gpu":
-        on_gpu.prepare()
+        gpu.prepare()
 
 
 def load(path: str) -> ModuleType:
     """Import an answer; the names that the exercise's first cell imports are there already."""
-    import torch
     import triton
     import triton.language as tl
 
@@ -72,39 +74,39 @@ def load(path: str) -> ModuleType:
 
 
 def describe(error: BaseException, path: str) -> dict:
-    """An exception in the learner's words: type, message, and the last line of theirs that it passed.
+    """An exception as a message: type, text, and the last line of the learner's that it passed.
 
-    The interpreter wraps what happens in a kernel, so the innermost cause counts.
+    The interpreter wraps exceptions of a kernel, so the innermost cause counts.
     """
     chain = [error]
     while (error.__cause__ or error.__context__) is not None and len(chain) < 20:
         error = error.__cause__ or error.__context__
         chain.append(error)
     root = chain[-1]
-    line = 0
-    for each in reversed(chain):  # the innermost that knows a line of the learner's
-        lines = [frame.lineno for frame in traceback.extract_tb(each.__traceback__) if frame.filename == path]
+    lines = []  # of the learner's that the causes passed; the innermost cause's come last
+    for each in chain:
+        lines += [frame.lineno for frame in traceback.extract_tb(each.__traceback__) if frame.filename == path]
         if isinstance(each, SyntaxError) and each.filename == path:
             lines.append(each.lineno or 0)
-        if lines:
-            line = lines[-1]
-            break
-    text = str(root).strip()
-    if isinstance(root, SyntaxError):
-        text = root.msg
+    line = lines[-1] if lines else 0
+    text = root.msg if isinstance(root, SyntaxError) else str(root).strip()
     innermost = traceback.extract_tb(root.__traceback__)[-1:]
     if not text and isinstance(root, AssertionError) and innermost and innermost[0].filename != path:
         text = (innermost[0].line or "").replace("assert ", "this must hold: ", 1)  # Triton asserts without a message
-    # torch raises this class, too, for what it cannot do; a hole's stands in the learner's own code.
+    # torch raises this class, too, for what it cannot do. A hole raises it in the learner's own code.
     hole = isinstance(root, NotImplementedError) and bool(innermost) and innermost[0].filename == path
     return {
         "kind": "todo" if hole else "exception",
         "type": type(root).__name__,
         "text": text[:_MAX_TEXT] + ("…" if len(text) > _MAX_TEXT else ""),
         "line": line,
-        "code": linecache.getline(path, line).strip() if line else "",
+        "code": _code(path, line),
         "program": program() if len(chain) > 1 else None,
     }
+
+
+def _code(path: str, line: int) -> str:
+    return linecache.getline(path, line).strip() if line else ""
 
 
 def program() -> list[int] | None:
@@ -117,45 +119,41 @@ def program() -> list[int] | None:
 
 
 class Alarm:
-    """When time is up: says in which line of the learner's code, and which loop there makes no progress."""
+    """When time is up: reports the line of the learner's code, and which loop there makes no progress."""
 
     def __init__(self, path: str, seconds: float, results: int):
-        self.path, self.seconds, self.results = path, seconds, results
-        self.follower: loops.Follower | None = None
+        self.path, self.results = path, results
+        self.tracer: LoopTracer | None = None
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def __call__(self, number, frame) -> None:
         """The signal's handler."""
-        from gemm_course.runner import wire
-
-        if self.follower is None:
-            self.follower = loops.Follower(self.path)
+        if self.tracer is None:
+            self.tracer = LoopTracer(self.path)
             with contextlib.suppress(BaseException):
-                self.follower.follow(self.follower.frames(frame))
-            signal.setitimer(signal.ITIMER_REAL, _WATCH_S)
+                self.tracer.start(self.tracer.frames(frame))
+            signal.setitimer(signal.ITIMER_REAL, _TRACE_S)
             return
-        frames, loop = self.follower.frames(frame), None
+        frames, loop = self.tracer.frames(frame), None
         with contextlib.suppress(BaseException):
-            loop = self.follower.stuck(frames)
+            loop = self.tracer.stuck(frames)
         line = frames[0].f_lineno if frames else 0
         error = {
-            "kind": "endless", "type": "", "text": "", "line": line, "code": self._code(line), "program": program(),
-            "loop": loop and {"line": loop.line, "code": self._code(loop.line), "names": list(loop.names)},
+            "kind": "endless", "type": "", "text": "", "line": line, "code": _code(self.path, line),
+            "program": program(),
+            "loop": loop and {"line": loop.line, "code": _code(self.path, loop.line), "names": list(loop.names)},
         }  # fmt: skip
         with contextlib.suppress(BaseException):
             wire.send(self.results, {"error": error})
         os._exit(0)
-
-    def _code(self, line: int) -> str:
-        return linecache.getline(self.path, line).strip() if line else ""
 
 
 def main(mode: str, fds: list[int]) -> None:
     """The child's whole life. Ends the process.
 
     Args:
-        mode: one of `zygote.MODES`.
+        mode: one of `fork_server.MODES`.
         fds: where the request comes from, where results go, where prints go.
     """
     try:
@@ -177,28 +175,23 @@ def main(mode: str, fds: list[int]) -> None:
 
 
 def _answer(mode: str, requests: int, results: int) -> None:
-    from gemm_course.runner import wire
-
     started = time.monotonic()
     request = wire.Reader(requests).next(timeout=30.0)
     path = request["path"]
-    exercise = None
-    if "exercise" in request:
-        exercise = importlib.import_module(f"gemm_course.exercises.e{request['exercise']}")
-    if unfit := _confine(mode, request):
-        wire.send(results, {"unfit": unfit})
+    exercise = importlib.import_module(request["module"]) if "module" in request else None
+    if problem := _confine(mode, request):
+        wire.send(results, {"setup_error": problem})
         return
     wire.send(results, {"ready": True})  # the first message: from here on the answer can send some, too
     Alarm(path, max(request["seconds"] - (time.monotonic() - started), 1.0), results)
     try:
         if exercise is None:
-            on_gpu.try_kernel()
+            gpu.try_kernel()
             wire.send(results, {"case": 0, "value": {}, "watched": {}})
             return
         answer = load(path)
         if not callable(getattr(answer, request["function"], None)):
-            error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": "", "program": None}
-            wire.send(results, {"error": error})
+            wire.send(results, {"error": {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}})
             return
         if mode == "compile":
             _compile(exercise, answer)
@@ -216,31 +209,29 @@ def _answer(mode: str, requests: int, results: int) -> None:
 
 def _confine(mode: str, request: dict) -> str:
     """Leave this process what an answer may use. Returns why a GPU cannot be used from inside; empty where it can."""
-    from gemm_course.isolation import landlock as sandbox
-
-    gpu, without = mode == "gpu", request.get("without", ())
+    without = request.get("without", ())
     readable = [os.path.dirname(request["path"])]
-    sandbox.die_with_parent()
+    landlock.die_with_parent()
     if mode == "run":
-        sandbox.confine(readable)
-        sandbox.limit(request["memory_mb"], request["seconds"])
+        landlock.confine(readable)
+        landlock.limit(request["memory_mb"], request["seconds"])
         return ""
     # Triton writes what it compiles, and has other programs make the last steps. CUDA keeps some kernels, too.
     os.environ["TRITON_CACHE_DIR"] = os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = request["scratch"]
-    importlib.import_module("tempfile").tempdir = request["scratch"]
-    sandbox.confine(readable, request["scratch"], programs=True, gpu=gpu, without=without)
-    if gpu:
+    tempfile.tempdir = request["scratch"]
+    landlock.confine(readable, request["scratch"], programs=True, gpu=mode == "gpu", without=without)
+    if mode == "gpu":
         try:
-            on_gpu.start()
+            gpu.start()
         except BaseException as error:
             return f"{type(error).__name__}: {str(error).strip() or 'without a message'}"[:_MAX_TEXT]
-    if sandbox.LIMITS not in without:
-        sandbox.limit(request["memory_mb"], request["seconds"], file_mb=64)
+    if landlock.LIMITS not in without:
+        landlock.limit(request["memory_mb"], request["seconds"], file_mb=64)
     return ""
 
 
 def _run(exercise, answer, request, results: int) -> None:
-    from gemm_course.runner import probes, wire
+    from gemm_course.runner import probes  # not where kernels are compiled
 
     for index, case in enumerate(request["cases"]):
         watch = probes.Watch(request["path"])
@@ -249,20 +240,14 @@ def _run(exercise, answer, request, results: int) -> None:
                 value = exercise.run(getattr(answer, request["function"]), case, watch)
             message = {"case": index, "value": _sendable(value), "watched": watch.report()}
         except BaseException as error:
-            failed = describe(error, request["path"])
-            message = {"case": index, "error": failed, "watched": watch.report()}
-            if failed["kind"] == "todo":
-                wire.send(results, message)
-                return
+            message = {"case": index, "error": describe(error, request["path"]), "watched": watch.report()}
         wire.send(results, message)
+        if "error" in message and message["error"]["kind"] == "todo":
+            return
 
 
 def _sendable(value):
-    """Tensors, numbers and containers as they are; of anything else only the name of its type."""
-    import torch
-
-    from gemm_course.runner import wire
-
+    """Tensors, numbers and containers as they are; for anything else only the name of its type."""
     if type(value) is torch.Tensor:
         if wire.travels(value):
             return value

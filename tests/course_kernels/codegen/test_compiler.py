@@ -67,9 +67,9 @@ def test_errors_carry_the_compilers_message_and_the_worker_goes_on(learners_file
     with pytest.raises(CompileError, match=r"no_such_name is not defined") as caught:
         compile_kernel(f"{learners_file}:broken", "sm_90", **options)
     assert len(str(caught.value).splitlines()) < 50
-    processes = [worker._process.pid for worker in codegen.compiler._idle]
+    processes = [worker.pid for worker in codegen.compiler._idle]
     assert compile_kernel("naive", "sm_90").registers > 0
-    assert [worker._process.pid for worker in codegen.compiler._idle] == processes
+    assert [worker.pid for worker in codegen.compiler._idle] == processes
     wrong = {"double": "missing: ", "plain": "not", "absent": "no 'absent'"}
     for function, message in wrong.items():
         with pytest.raises(CompileError, match=message):
@@ -98,7 +98,7 @@ def test_a_process_that_ends_takes_its_compilers_along():
         from course_kernels import codegen
         from course_kernels import runtime
         codegen.compile_kernel("naive", "sm_80")
-        print(runtime.mode(), codegen.compiler._idle[0]._process.pid)
+        print(runtime.mode(), codegen.compiler._idle[0].pid)
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     mode, pid = done.stdout.split()

@@ -30,9 +30,10 @@ from gemm_course.grading import result_cache as journal
 from gemm_course.grading import submissions as handed_in
 from gemm_course.grading.result_cache import Journal
 from gemm_course.grading.submissions import Answer, Submission
-from gemm_course.judging import failures as endings
+from gemm_course.judging import failures
 from gemm_course.judging import pool as judges
 from gemm_course.judging.results import NOT_ON_GPU, ONLY_ON_GPU
+from gemm_course.judging.untrusted import parse_reply
 from gemm_course.notebook_files import cells as submission
 
 OFFSETS, MASKS = manifest.find("01_offsets") + manifest.find("03_tail_masks")
@@ -592,7 +593,8 @@ def stopped(**loop):
     """What is said of an answer that the clock stopped in its line 2."""
     code = "x = a[1:]  # : the loop in line 2 makes no progress"
     error = {"kind": "endless", "type": "", "text": "", "line": 2, "code": code, "program": [0]}
-    return endings.said(error | {"loop": loop or None}, OFFSETS)
+    reply = parse_reply({"error": error | {"loop": loop or None}})
+    return failures.describe_exception(reply.error, OFFSETS)
 
 
 STUCK = stopped(line=1, names=["x"], code="while x:  # one")

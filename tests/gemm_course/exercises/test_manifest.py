@@ -1,11 +1,97 @@
-"""The manifest against the tests: every exercise has its tests and its mutants, and nothing else has."""
+"""The manifest: what a TOML file must hold, and which exercise a name means."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gemm_course.exercises import manifest
 from places import MUTANTS
+
+TOML = """
+title = "Title"
+lesson = "03_lesson"
+function = "f"
+todo = "write it"
+hints = ["a", "b", "c"]
+[[checks]]
+name = "one"
+title = "it holds"
+points = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('title = "Title"\n', "", "missing required field `title`"),
+        ('title = "Title"', 'title = ""', r"length >= 1 - at `\$.title`"),
+        ('title = "Title"', "title = 3", r"Expected `str`, got `int` - at `\$.title`"),
+        ('todo = "write it"', 'todo = "write it"\ncolour = "red"', "unknown field `colour`"),
+        ('todo = "write it"', 'todo = "write it"\nid = "04"', r"unknown fields \['id'\]"),
+        ('["a", "b", "c"]', '["a", "b"]', r"length >= 3 - at `\$.hints`"),
+        ("points = 2", "points = 0", r">= 1 - at `\$.checks\[0\].points`"),
+        ("points = 2", 'points = 2\ncolour = "red"', "unknown field `colour`"),
+        ("points = 2", 'points = 2\n[[checks]]\nname = "one"\ntitle = "x"\npoints = 1', "different names"),
+        ("[[checks]]", "[[other]]", "unknown field|missing required field"),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(tmp_path, before, after, says):
+    path = tmp_path / "03_title.toml"
+    path.write_text(TOML)
+    assert manifest.read(path).points == 2
+    assert before in TOML
+    path.write_text(TOML.replace(before, after))
+    with pytest.raises(ValueError, match=rf"^03_title\.toml.*({says})"):
+        manifest.read(path)
+
+
+def test_a_file_is_named_like_its_notebook(tmp_path):
+    with pytest.raises(ValueError, match="must be named like"):
+        manifest.read(tmp_path / "title.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("03", ["03"]), ("3", ["03"]), ("04", ["04a", "04b"]), ("4", ["04a", "04b"]), ("04b", ["04b"]),
+        ("03_tail_masks", ["03"]), ("exercises/03_tail_masks.ipynb", ["03"]), ("product_tile", ["03"]),
+    ],
+)  # fmt: skip
+def test_names_of_an_exercise(name, ids):
+    assert [each.id for each in manifest.find(name)] == ids
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("02_tail_masks", "03_tail_masks"), ("03a_tile_walk.ipynb", "04a_tile_walk"),
+        ("exercises/03b_tables.ipynb", "04b_tables"), ("04_better_schedule", "05_better_schedule"),
+        ("05_descriptor_kernel", "06_descriptor_kernel"), ("06_general_key", "07_general_key"),
+        ("07_boundary_store", "08_boundary_store"), ("08_pick_operator", "09_pick_operator"),
+        ("01_offsets", "01_offsets"),
+    ],
+)  # fmt: skip
+def test_a_notebooks_former_name_means_the_same_exercise(former, now):
+    (found,) = manifest.find(former)
+    assert found.name == now
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("03a", "lessons were numbered anew, and it is 04a now"),
+        ("2", "it is 03 now"),
+        ("02_tail_mask", "did you mean 03_tail_masks"),
+        ("05_tail_masks", "did you mean 03_tail_masks"),
+        ("xyz", "there are 01_offsets, "),
+    ],
+)
+def test_what_is_no_name_gets_the_nearest(name, says):
+    with pytest.raises(ValueError, match=says):
+        manifest.find(name)
+
 
 NAMES = {exercise.name for exercise in manifest.exercises()}
 

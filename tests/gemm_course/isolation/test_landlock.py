@@ -9,25 +9,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import types
 from pathlib import Path
 
 import pytest
 
 from gemm_course.isolation import landlock as sandbox
-from gemm_course.isolation import seccomp as syscalls
+from gemm_course.isolation import seccomp
 from gemm_course.judging import isolation_report as sandbox_report
 from gemm_course.judging.judge import Judge
-from gemm_course.runner import gpu as on_gpu
 
 SCRIPT = r"""
-import array, ctypes, fcntl, json, os, resource, shutil, socket, subprocess, sys, threading, time
+import array, ctypes, errno, fcntl, json, os, resource, shutil, socket, struct, subprocess, sys, threading, time
 from pathlib import Path
 
 folder, outside, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -64,12 +61,18 @@ def refused(call, *arguments):
         raise OSError(ctypes.get_errno(), "refused")
 
 
+segment, semaphores, messages = libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600)
+for each in (segment, semaphores, messages):
+    assert each >= 0, "none to try it with"
+
 life, end_of_life = os.pipe()
 neighbour = os.fork()  # with no more rights than this process will have: those of root's would protect it
 if neighbour == 0:
     sandbox._renounce()
     os.close(end_of_life)
     os.read(life, 1)  # until the other end is closed with its process
+    for remove, *which in ((libc.shmctl, segment, 0), (libc.semctl, semaphores, 0, 0), (libc.msgctl, messages, 0)):
+        remove(*which, None)
     os._exit(0)
 
 waiting = threading.Event()
@@ -258,6 +261,34 @@ def lasting_memory():
 def lasting_messages():
     refused(libc.msgget, 0, 0o600)
 
+def refused_all(*calls):  # every one, and as a call that is not permitted
+    for call, *arguments in calls:
+        if call(*arguments) != -1 or ctypes.get_errno() != errno.EPERM:
+            return f"{call.__name__} went through, or failed otherwise: {ctypes.get_errno()}"
+    raise PermissionError("all")
+
+@tried
+def memory_that_lasts_of_another():
+    address = ctypes.create_string_buffer(4096)
+    return refused_all((libc.shmat, segment, None, 0), (libc.shmctl, segment, 2, address), (libc.shmdt, address))
+
+@tried
+def semaphores_of_another():
+    operation = ctypes.create_string_buffer(struct.pack("<Hhh", 0, 1, 0))
+    time_limit = ctypes.create_string_buffer(struct.pack("<qq", 1, 0))
+    return refused_all(
+        (libc.semop, semaphores, operation, 1), (libc.semtimedop, semaphores, operation, 1, time_limit),
+        (libc.semctl, semaphores, 0, 12),
+    )
+
+@tried
+def messages_of_another():
+    message = ctypes.create_string_buffer(struct.pack("<q8s", 1, b"x"))
+    return refused_all(
+        (libc.msgsnd, messages, message, 8, 0), (libc.msgrcv, messages, message, 8, 0, 0o4000),
+        (libc.msgctl, messages, 2, ctypes.create_string_buffer(4096)),
+    )
+
 @tried
 def lasting_memory_file():
     path = f"/dev/shm/course-test.{os.getpid()}"
@@ -312,7 +343,8 @@ BY_RIGHTS = ("name_of_the_machine",)
 BY_FILTER = (
     "copy", "signal_to_another", "limit_of_another", "udp", "tcp", "stream", "datagram", "datagram_of_a_pair",
     "kernels_network", "visitor", "priority_of_another", "priority_of_a_user", "disk_priority_of_another",
-    "lasting_memory", "lasting_messages", "trace_of_another",
+    "lasting_memory", "lasting_messages", "memory_that_lasts_of_another", "semaphores_of_another",
+    "messages_of_another", "trace_of_another",
 )  # fmt: skip
 BY_FILTER_IN_OTHER_WORDS = {
     "connection": "FileNotFoundError", "message_to_a_name": "OSError", "place_of_another": "",
@@ -361,13 +393,13 @@ def test_what_root_may_do_is_refused(outcomes, step):
     assert outcomes[step].startswith("PermissionError")
 
 
-@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
 @pytest.mark.parametrize("step", BY_FILTER)
 def test_other_processes_and_machines_are_refused(outcomes, step):
     assert outcomes[step].startswith("PermissionError")
 
 
-@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
 @pytest.mark.parametrize(("step", "says"), BY_FILTER_IN_OTHER_WORDS.items())
 def test_what_libraries_try_is_answered_as_they_expect(outcomes, step, says):
     """By an error that they meet elsewhere, or by none, though nothing was done."""
@@ -396,23 +428,6 @@ def test_packages_in_a_folder_of_the_users_do_not_open_it(monkeypatch, tmp_path,
     assert not {tmp_path, tmp_path.parent} & found
 
 
-def test_a_gpu_that_hangs_does_not_hang_who_waits_for_it(monkeypatch, tmp_path):
-    forked = []
-
-    def fork(original=os.fork):
-        forked.append(original())
-        return forked[-1]
-
-    monkeypatch.setattr(on_gpu, "_CONTROL", str(tmp_path))
-    monkeypatch.setattr(on_gpu, "_MEMORY", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(on_gpu, "_START_S", 0.1)
-    monkeypatch.setattr(on_gpu, "_build_driver", lambda: None)
-    monkeypatch.setattr(on_gpu, "start", lambda: time.sleep(8))
-    monkeypatch.setattr(on_gpu.os, "fork", fork)
-    on_gpu.prepare()
-    assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == -signal.SIGKILL
-
-
 # ---- what the doctor says
 
 
@@ -420,9 +435,9 @@ def test_the_doctor_says_what_confines_answers_here(monkeypatch):
     ((name, sentence),) = sandbox_report.rows()
     assert name == "answers"
     assert ("files are closed to them (Landlock" in sentence) == bool(sandbox.landlock_version())
-    assert ("network closed (seccomp)" in sentence) == syscalls.supported()
+    assert ("network closed (seccomp)" in sentence) == seccomp.supported()
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
-    monkeypatch.setattr(syscalls, "supported", lambda: False)
+    monkeypatch.setattr(seccomp, "supported", lambda: False)
     ((_, sentence),) = sandbox_report.rows()
     assert "files are open to them, as this kernel has no Landlock" in sentence
     assert "network open, as" in sentence

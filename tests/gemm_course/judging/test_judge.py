@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gemm_course.exercises import manifest
-from gemm_course.isolation import static_check as screen
+from gemm_course.isolation import static_check
 from gemm_course.judging.judge import Judge
 from gemm_course.runner import probes
 
@@ -31,9 +31,9 @@ def judge():
 
 
 @pytest.fixture
-def unscreened(monkeypatch):
+def not_read_before(monkeypatch):
     """What an answer could do if reading it beforehand had found nothing."""
-    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_one_clear_message_in_time(judge, source, says):
     assert judge.check(OFFSETS, RIGHT).passed, "the next try is none the worse"
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -84,7 +84,7 @@ def test_a_process_that_ends_itself_says_so(judge, source, says):
     assert judge.check(OFFSETS, RIGHT).passed
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 def test_an_answer_cannot_write_files_or_signal_the_judge(judge, tmp_path):
     if not _landlock():
         pytest.skip("this kernel has no Landlock")

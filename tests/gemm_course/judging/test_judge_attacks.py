@@ -1,33 +1,31 @@
 """Submissions that try to pass without computing: none earns more than it computed, and each is told why.
 
-What the screen refuses is tried twice where it matters: as a learner could submit it, and as if the screen had found
+What the static check refuses is tried twice where it matters: as a learner could submit it, and as if it had found
 nothing, for then the process that it runs in has to hold.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import dataclasses
-import importlib
 import json
 import os
 import random
 import re
 import time
 from pathlib import Path
-from types import ModuleType
 
+import msgspec
 import pytest
 import torch
 
 from gemm_course.exercises import manifest
-from gemm_course.isolation import seccomp as syscalls
-from gemm_course.isolation import static_check as screen
+from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
-from gemm_course.judging import untrusted as distrust
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Result
-from gemm_course.notebook_files import cells as submission
+from gemm_course.judging.untrusted import parse_watched
+from gemm_course.notebook_files import cells
 from places import MUTANTS, ROOT
 
 (OFFSETS,) = manifest.find("01")
@@ -44,7 +42,7 @@ TILE = """
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     """
 SECONDS = 10
-HASTY = dataclasses.replace(OFFSETS, seconds=1.0)
+HASTY = msgspec.structs.replace(OFFSETS, seconds=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +53,9 @@ def judge():
 
 
 @pytest.fixture
-def unscreened(monkeypatch):
+def not_read_before(monkeypatch):
     """What an answer could do if reading it beforehand had found nothing."""
-    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
 
 
 def landlock():
@@ -77,121 +75,16 @@ def attack(judge, source, exercise=OFFSETS, **options) -> Result:
     return result
 
 
-# ---- what the screen reads
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("torch.equal = lambda a, b: True", "line 1: this replaces torch.equal, which changes nothing"),
-        ("torch.Tensor.__eq__ = lambda a, b: True", "has no need of .__eq__"),
-        ("torch.Tensor.equal = lambda a, b: True", "replaces torch.Tensor.equal"),
-        ("import torch as t\nt.allclose = lambda a, b: True", "line 2: this replaces t.allclose"),
-        ("for torch.equal in [print]: pass", "replaces torch.equal"),
-        ("with open('x') as torch.equal: pass", "replaces torch.equal"),
-        ("del tl.dot", "replaces tl.dot"),
-        ("t = torch", "torch is a module"),
-        ("modules = [torch]", "torch is a module"),
-        ("def f(x=torch): pass", "torch is a module"),
-        ("(t := torch).equal", "torch is a module"),
-        ("import gemm_course.judging.judge", "the finished library"),
-        ("from course_kernels import grouped_mm", "the finished library"),
-        ("from torch import *", "import what is needed from torch by its name"),
-        ("from torch import os", "cannot import os"),
-        ("from torch.utils import collect_env", "cannot import torch.utils"),
-        ("import torch.utils.benchmark", "cannot import torch.utils.benchmark"),
-        ("from torch import utils", "cannot import torch.utils"),
-        ("torch.os", "has no need of .os"),
-        ("torch.ｏｓ", "has no need of .os"),
-        ("ｅval('1')", "has no need of eval"),
-        ("torch.utils.collect_env.run('id')", "has no need of torch.utils"),
-        ("torch.fx.node.operator.attrgetter('os')(torch)", "no need of torch.fx|torch is a module|no need of operator"),
-        ("torch.nn.functional.torch.load", "has no need of .load"),
-        ("torch.load('solutions/01_offsets.ipynb')", "has no need of .load"),
-        ("from torch import load", "cannot import load"),
-        ("torch.UntypedStorage.from_file('x')", "has no need of .from_file"),
-        ("torch.ops.load_library('x')", "has no need of torch.ops"),
-        ("getattr(torch, 'o' + 's')", "has no need of getattr"),
-        ("[].__class__.__base__.__subclasses__()", "has no need of .__subclasses__"),
-        ("__builtins__['open']", "has no need of __builtins__"),
-        ("(x for x in ()).gi_frame.f_builtins", "has no need of .(gi_frame|f_builtins)"),
-        ("class C:\n    def __exit__(self, a, b, tb):\n        tb.tb_frame", "line 3: .* no need of .tb_frame"),
-        ("match 1:\n    case object(__class__=c): pass", "patterns that look into classes"),
-        *((f"{binds}\nmatch 1:\n    case int(x): pass", "patterns that look into classes")
-          for binds in ("int = type('P', (), {})", "for int in []: pass", "class int: pass", "def f(int): pass",
-                        "from torch import Tensor as int", "match 1:\n    case {**int}: pass")),
-        ("class P:\n    __match_args__ = ('gi_frame',)", "has no need of __match_args__"),
-        ("class M(type):\n    def __instancecheck__(c, o): return True", "has no need of __instancecheck__"),
-        ("triton.JITFunction(print).get_capture_scope()", "has no need of"),
-        ("import os", "cannot import os; it computes with what is in torch, triton, math, bisect, collections, c"),
-        ("import collections.abc\ncollections.abc.sys.path", "no need of .sys"),
-        ("import collections.abc\ncollections.abc.ABCMeta.x", "no need of collections.abc.ABCMeta; of .* use Call"),
-        ("import collections as c\nc._sys", "no need of"),
-        ("from collections import abc\nabc.GenericAlias", "no need of collections.abc.Gen"),
-        ("from collections.abc import sys", "no need of collections.abc.sys"),
-        ("import functools\nfunctools.update_wrapper(1, 2, ('f_globals',), ())", "no need of functools.update_wrapper"),
-        ("from functools import wraps", "no need of functools.wraps"),
-        ("from functools import GenericAlias as g", "no need of functools.GenericAlias"),
-        ("import operator\noperator.attrgetter('os')", "no need of operator.attrgetter"),
-        ("from operator import methodcaller as m", "no need of operator.methodcaller"),
-        ("from typing import get_type_hints", "no need of typing.get_type_hints"),
-        ("import typing as t\nt.types", "no need of typing.types"),
-        ("from typing import sys", "no need of typing.sys"),
-        ("import copy\ncopy.types.FunctionType", "no need of copy.types"),
-        ("import itertools, copy\nx = [copy]", "line 2: copy is a module"),
-        ("import bisect\nbisect.insort = print", "replaces bisect.insort"),
-        ("from dataclasses import dataclass", "cannot import dataclasses"),
-        ("from __future__ import barry_as_FLUFL", "no need of __future__.barry"),
-        ("x = 1\nx.handle.data", "line 2: an answer has no need of .handle"),
-        ("x = '\\\n" + "(" * 300, "not Python yet"),
-        ("x = " + "-" * 50_000 + "1", "cannot be read as Python"),
-        ("# " + "x" * 200_000, "characters; an answer takes a few lines"),
-        ("\0", "not Python yet|cannot be read"),
-        ("\ud800", "cannot be read"),
-    ],
-)  # fmt: skip
-def test_the_screen_says_what_an_answer_has_no_need_of(source, says):
-    assert screen.complain(RIGHT, "describe_groups") is None
-    complaint = screen.complain(f"{source}\n{RIGHT}" if "case" not in source else source + RIGHT, "describe_groups")
-    assert complaint is not None
-    assert re.search(says, complaint), complaint
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import math\nfrom math import log2\nimport torch.nn.functional as F\nF.pad(torch.ones(2), (0, math.floor(1)))",
-        "import triton.language as tl\ndesc = tl.make_tensor_descriptor\nx = desc.load([0, 0]) if False else tl.load",
-        "def f(x: torch.Tensor, y=torch.float32) -> torch.Tensor:\n    return torch.nn.functional.relu(x).copy()",
-        "import heapq\nfrom heapq import heappush\nheapq.heapify([])",
-        "from __future__ import annotations\nimport collections.abc, itertools as it\nfrom typing import Any\n"
-        "def f(x: collections.abc.Sequence, y: Any = it.chain([1])): collections.deque(x, maxlen=3)",
-        "import copy, functools, operator\nfrom collections import Counter, defaultdict\nfrom bisect import bisect\n"
-        "functools.reduce(operator.add, copy.deepcopy([1, 2])), bisect([1], 1), defaultdict(list), Counter('a').update",
-        "match 3:\n    case int(x): pass\n    case [a, b]: pass\n",
-        "class Free:\n    def __init__(self): self.load = 3\n    def __lt__(self, other): return True",
-        "tl.math.exp2, torch.linalg.norm, torch.cuda.synchronize, tl.extra.libdevice",
-    ],
-)
-def test_the_screen_lets_honest_answers_through(source):
-    assert screen.complain(source + "\n" + RIGHT, "describe_groups", ["heapq"]) is None
+# ---- what an answer imports
 
 
 def test_what_an_answer_may_import_is_there_when_it_runs(judge):
-    used = [f"from {module} import {name}" for module, names in screen.STANDARD.items() for name in sorted(names)]
+    used = [f"from {module} import {name}" for module, names in static_check.STANDARD.items() for name in sorted(names)]
     used.remove("from itertools import batched")  # since Python 3.12
     result = judge.check(OFFSETS, "\n".join([*used, *(f"import {each}" for each in ("copy as c", "heapq")), RIGHT]))
     assert "cannot import heapq" in result.message, "of this exercise"
     result = judge.check(OFFSETS, "\n".join([*used, RIGHT]))
     assert result.passed, result.text()
-
-
-@pytest.mark.parametrize("module", screen.STANDARD)
-def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
-    found = importlib.import_module(module)
-    modules = {name for name in screen.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
-    assert modules == ({"abc"} if module == "collections" else set())
-    assert found.__name__ == module, "by which it is looked up"
 
 
 # ---- what an answer returns
@@ -274,20 +167,20 @@ def test_what_stays_on_the_device_is_no_host_sync(judge, line):
 # ---- what the process can do that runs it
 
 WRITES = (  # to every descriptor that could be the one for results
-    "import os, struct\nfrom gemm_course import wire\n"
+    "import os, struct\nfrom gemm_course.runner import wire\n"
     "def everywhere(data):\n    for fd in range(3, 30):\n"
     "        try: os.write(fd, data)\n        except OSError: pass\n"
 )
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("before", "body", "says"),
     [
         ("import os", "os._exit(0)", "ended its own process \\(exit code 0\\)"),
         ("import atexit, os\natexit.register(os._exit, 0)", "return 1", "returned a int"),
         ("import torch\ntorch.equal = torch.allclose = lambda *a, **k: True", "return sizes", "returned a Tensor"),
-        ("from gemm_course import diagnose, judge, results\nfrom gemm_course.exercises import "
+        ("from gemm_course.judging import feedback, judge, results\nfrom gemm_course.exercises import "
          "e01_offsets\ne01_offsets.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
          "results.PASSED = 'failed'", "return sizes", "returned a Tensor"),
         ("import gemm_course.exercises.e01_offsets as e\ne._mistake = lambda *a: None\n"
@@ -299,6 +192,9 @@ WRITES = (  # to every descriptor that could be the one for results
         (WRITES, "everywhere(wire.pack([1])); everywhere(wire.pack('x')); os._exit(0)", "is no result"),
         (WRITES, "everywhere(wire.pack({'case': -1, 'value': 1, 'watched': {}})); os._exit(0)", "no sense"),
         (WRITES, "everywhere(wire.pack({'error': 3})); os._exit(0)", "is no result"),
+        (WRITES, "header = b'{\"case\": 0, \"value\": {\"__tensor__\": [\"int8\", [0, 4611686018427387904, "
+         "4611686018427387904], 0]}}'\n    everywhere(struct.pack('<QQ', len(header), 0) + header); os._exit(0)",
+         "is no result"),
         (WRITES, "everywhere(b'x' * 64); os._exit(0)", "is no result"),
         (WRITES, "everywhere(struct.pack('<QQ', 8, 0) + b'[[[[[[[['); os._exit(0)", "is no result"),
         (WRITES, "everywhere(wire.pack({'case': 0, 'value': None, 'watched': {'outputs': [{'name': 'C', 'shape': "
@@ -322,8 +218,8 @@ def test_what_an_answer_sends_or_replaces_earns_nothing(judge, before, body, say
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.text()), "nothing that moves a terminal's cursor"
 
 
-@pytest.mark.usefixtures("unscreened")
-@pytest.mark.skipif(not syscalls.supported(), reason="this kernel filters no system calls")
+@pytest.mark.usefixtures("not_read_before")
+@pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
 @pytest.mark.parametrize(
     ("before", "body"),
     [
@@ -343,7 +239,7 @@ def test_no_other_process_and_no_network(judge, before, body):
     assert "no process to start and no network" in result.message
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     "read",
     [
@@ -365,7 +261,7 @@ def test_the_solutions_cannot_be_read(judge, read):
     assert re.search("no file to open|Permission denied", result.message), result.text()
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 def test_nothing_of_the_user_or_the_judge_can_be_read(judge, tmp_path, monkeypatch):
     if not landlock():
         pytest.skip("this kernel has no Landlock")
@@ -377,14 +273,14 @@ def test_nothing_of_the_user_or_the_judge_can_be_read(judge, tmp_path, monkeypat
 
 
 def test_an_answer_does_not_see_the_environment(monkeypatch):
-    monkeypatch.setattr(screen, "complain", lambda *_: None)
+    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
     monkeypatch.setenv("GRADING_TOKEN", "a secret")
     look = "print('PATH' in os.environ, 'GRADING_TOKEN' in os.environ, 'secret' in open('/proc/self/environ').read())"
     with Judge() as judge:
         assert attack(judge, f"import os\n{HEAD}{look}").printed.startswith("True False False")
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 def test_a_forged_pass_needs_the_right_numbers(judge):
     """Whoever finds the pipe can send messages; what they say is compared like any other result."""
     forged = (
@@ -434,18 +330,22 @@ class Forger:
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # a tensor where an examiner looks up a name
 @pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
 def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch):
-    solution = submission.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+    solution = cells.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
     wrong = sorted((MUTANTS / exercise.name).glob("*.py"))[0].read_text(encoding="utf-8")
-    asked, sent, forger = judge._ask, [], Forger(exercise.name)
-    monkeypatch.setattr(judge, "_ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
+    asked, sent, forger = judge.ask, [], Forger(exercise.name)
+    monkeypatch.setattr(judge, "ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
     for source in (solution, wrong):
         judge.check(exercise, source, 1, compiling=False)
 
     def forge(*_):
-        messages = [forger.altered(message) for message in forger.rng.choice(sent).messages]
-        return judging.Outcome([distrust.message(m) for m in messages if isinstance(m, dict) and "error" not in m])
+        messages = [forger.altered(msgspec.structs.asdict(each)) for each in forger.rng.choice(sent).messages]
+        outcome = judging.Outcome(ready=True)
+        for message in messages:
+            with contextlib.suppress(ValueError):  # which ends a real process
+                outcome.take([message])
+        return outcome
 
-    monkeypatch.setattr(judge, "_ask", forge)
+    monkeypatch.setattr(judge, "ask", forge)
     for _ in range(60):
         result = judge.check(exercise, solution, 1, compiling=False)
         assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
@@ -454,7 +354,7 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
 # ---- kernels
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 def test_a_result_that_no_kernel_stored_is_told_apart(judge):
     """The right numbers, computed by numpy and moved to C's address: each exercise asks for a kernel that stores."""
     source = "import ctypes, numpy as np\n" + TILE + (
@@ -474,7 +374,7 @@ def test_a_result_that_no_kernel_stored_is_told_apart(judge):
 def test_a_product_computed_without_the_kernel_earns_nothing(judge):
     """As a learner could hand it in: torch computes, and the tables let the library's kernel do nothing."""
     (tables,) = manifest.find("04b")
-    source = submission.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
     empty = source.replace("(sizes, dtype=torch.int32", "([[0, 0, 0] for _ in sizes], dtype=torch.int32")
     copied = "    for x, w, y in zip(inputs, weights, outputs): y.copy_(x @ w.T)\n    problems ="
     assert empty != source
@@ -492,7 +392,7 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
 # ---- time, memory and disk
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("before", "body", "says"),
     [
@@ -521,7 +421,7 @@ def test_runaways_are_stopped_in_time(judge, before, body, says):
     assert re.search(says, result.message), result.text()
 
 
-@pytest.mark.usefixtures("unscreened")
+@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -541,7 +441,7 @@ def test_the_process_that_compiles_is_limited_too(judge, line, says, monkeypatch
     """Only there does the attack begin; the kernel is right."""
     monkeypatch.setattr(judging, "COMPILE_S", 3.0)
     source = f"if triton.knobs.runtime.interpret is False or not hasattr(tl.cdiv, 'rewriter'):\n    {line}\n"
-    source += submission.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
+    source += cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
     started = time.monotonic()
     result = judge.check(MASKS, source)
     assert time.monotonic() - started < SECONDS
@@ -553,8 +453,8 @@ def test_the_process_that_compiles_is_limited_too(judge, line, says, monkeypatch
 
 def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):
     monkeypatch.setattr(judging, "COMPILE_S", 60.0)
-    source = "while True: pass\n" + submission.of_notebook(ROOT / "solutions" / f"{MASKS.name}.ipynb", MASKS.function)
-    result = attack(judge, source, dataclasses.replace(MASKS, seconds=1.0))
+    source = "while True: pass\n" + cells.of_notebook(ROOT / "solutions" / f"{MASKS.name}.ipynb", MASKS.function)
+    result = attack(judge, source, msgspec.structs.replace(MASKS, seconds=1.0))
     assert "still running after 1 s" in result.message
 
 
@@ -564,6 +464,6 @@ def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):
 def test_an_output_is_no_larger_than_its_memory(change):
     data = {"name": "C", "shape": [2, 3], "strides": [3, 1], "offset": 0, "buffer": torch.zeros(6)}
     data.update(counts=torch.zeros(6, dtype=torch.int32), writers=torch.zeros(6, dtype=torch.int32))
-    assert distrust.outputs({"outputs": [data]})["C"].values.shape == (2, 3)
-    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere"):
-        distrust.outputs({"outputs": [{**data, **change}]})
+    assert parse_watched({"outputs": [data]})[0]["C"].values.shape == (2, 3)
+    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere|>= 0 - at `\$\.outputs\[0\]\.shape"):
+        parse_watched({"outputs": [{**data, **change}]})

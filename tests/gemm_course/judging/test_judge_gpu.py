@@ -7,9 +7,10 @@ import pytest
 from course_kernels import runtime
 from gemm_course.exercises import manifest
 from gemm_course.grading import grades as grading
-from gemm_course.judging import isolation_report as sandbox_report
+from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
+from gemm_course.judging.untrusted import parse_reply
 from gemm_course.notebook_files import cells as submission
 from places import MUTANTS, ROOT
 
@@ -37,19 +38,19 @@ class Played(Judge):
         self.alter, self.tried, self.modes, self._gpu_works = alter, tried, [], False
         return self
 
-    def _ask(self, mode, request, seconds, hopeless=None):
+    def ask(self, mode, request, seconds, cancelled=None):
         if mode != "gpu":
             self.modes.append(mode)
-            return super()._ask(mode, request, seconds, hopeless)
-        outcome = self.lender._ask("run", request, seconds, hopeless)
-        self.modes.append(mode if "exercise" in request else "trial")
-        alter = self.alter if "exercise" in request else self.tried
+            return super().ask(mode, request, seconds, cancelled)
+        outcome = self.lender.ask("run", request, seconds, cancelled)
+        self.modes.append(mode if "module" in request else "trial")
+        alter = self.alter if "module" in request else self.tried
         return alter(outcome) if alter else outcome
 
 
 @pytest.fixture(scope="module")
 def stage():
-    """A judge whose GPU is played; a zygote has one child at a time, so another judge lends its own."""
+    """A judge whose GPU is played; a template has one child at a time, so another judge lends its own."""
     if runtime.mode() == "gpu":
         pytest.skip("there is a GPU: it plays itself")
     with Judge() as lender, Played(lender) as judge:
@@ -71,8 +72,8 @@ def test_the_same_inputs_go_to_both(played):
 
 def test_what_only_the_gpu_gets_wrong_is_told(played):
     def alter(outcome):
-        (message,) = (m for m in outcome.messages if m.get("case") == 1)
-        for each in message["watched"]["outputs"]:
+        (message,) = (m for m in outcome.messages if m.case == 1)
+        for each in message.watched["outputs"]:
             each["buffer"] = each["buffer"] + 1
         return outcome
 
@@ -84,17 +85,22 @@ def test_what_only_the_gpu_gets_wrong_is_told(played):
     assert result.panels
 
 
+def forged(outcome, *messages):
+    """What came back first, and then these messages."""
+    return judging.Outcome([*outcome.messages[:1], *map(parse_reply, messages)], ready=True)
+
+
 @pytest.mark.parametrize(
     ("alter", "says"),
     [
         (lambda o: judging.Outcome(o.messages[:1], status=-11, ready=True), "segmentation fault"),
-        (lambda o: judging.Outcome(o.messages[:1], late=True, ready=True), "still running after 26 s"),
+        (lambda o: judging.Outcome(o.messages[:1], timed_out=True, ready=True), "still running after 26 s"),
         (
-            lambda o: judging.Outcome([*o.messages[:1], {"case": 99, "value": 1, "watched": {}}], ready=True),
+            lambda o: forged(o, {"case": 99, "value": 1, "watched": {}}),
             "makes no sense",
         ),
         (
-            lambda o: judging.Outcome([*o.messages[:1], {"unfit": "no GPU today"}, {"done": True}], ready=True),
+            lambda o: forged(o, {"setup_error": "no GPU today"}, {"done": True}),
             "makes no sense",
         ),
     ],
@@ -118,11 +124,11 @@ def broken(outcome):
 @pytest.mark.parametrize(
     ("alter", "tried", "says"),
     [
-        (lambda o: judging.Outcome(died="nothing forks\nhere"), None, "nothing forks here"),
-        (lambda o: judging.Outcome(unfit="RuntimeError: CUDA error 304"), None, "RuntimeError: CUDA error 304"),
+        (lambda o: judging.Outcome(not_started="nothing forks\nhere"), None, "nothing forks here"),
+        (lambda o: judging.Outcome(setup_error="RuntimeError: CUDA error 304"), None, "RuntimeError: CUDA error 304"),
         (lambda o: judging.Outcome(status=-9), None, "ended with status -9"),
-        (broken, lambda o: judging.Outcome(unfit="OSError: not here"), "OSError: not here"),
-        (broken, lambda o: judging.Outcome(ready=True, late=True), "it did not end"),
+        (broken, lambda o: judging.Outcome(setup_error="OSError: not here"), "OSError: not here"),
+        (broken, lambda o: judging.Outcome(ready=True, timed_out=True), "it did not end"),
     ],
     ids=["no process", "CUDA does not start", "killed early", "trial does not start", "trial does not end"],
 )
@@ -137,7 +143,7 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
 
 
 def test_a_gpu_that_fails_once_is_tried_again_for_the_next_answer_and_one_that_works_is_not(played):
-    trials = [judging.Outcome(unfit="out of memory"), judging.Outcome([{"value": None}], ready=True)]
+    trials = [judging.Outcome(setup_error="out of memory"), judging.Outcome([parse_reply({"case": 0})], ready=True)]
     judge = played(broken, lambda _: trials.pop(0))
     results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(3)]
     assert results[0].passed
@@ -147,7 +153,7 @@ def test_a_gpu_that_fails_once_is_tried_again_for_the_next_answer_and_one_that_w
 
 
 def test_a_gpu_is_not_tried_for_an_answer_that_the_interpreter_rejects(played):
-    judge = played(broken, lambda o: judging.Outcome(unfit="OSError: not here"))
+    judge = played(broken, lambda o: judging.Outcome(setup_error="OSError: not here"))
     wrong = judge.check(MASKS, mutant("no_other"), compiling=False)
     assert (wrong.status, wrong.message) == ("failed", ""), wrong.text()
     assert "trial" not in judge.modes
@@ -155,7 +161,7 @@ def test_a_gpu_is_not_tried_for_an_answer_that_the_interpreter_rejects(played):
 
 def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
     monkeypatch.setattr(judging.runtime, "interpreter_problem", lambda: "old")
-    judge = played(lambda o: judging.Outcome(unfit="no GPU today"))
+    judge = played(lambda o: judging.Outcome(setup_error="no GPU today"))
     result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert (result.status, result.points) == ("unchecked", 0)
     assert result.message == "this cannot be checked here: old. And no answer runs on the GPU: no GPU today"
@@ -163,16 +169,9 @@ def test_neither_interpreter_nor_gpu_is_told(played, monkeypatch):
 
 def test_an_interpreter_that_does_not_work_is_told_where_nothing_stands_in(stage, monkeypatch):
     text = "only 0-dimensional arrays can be converted to Python scalars"
-    error = {
-        "kind": "exception",
-        "type": "TypeError",
-        "text": text,
-        "line": 7,
-        "code": "",
-        "program": [0],
-        "loop": None,
-    }
-    monkeypatch.setattr(stage, "_ask", lambda *_: judging.Outcome([{"case": 0, "error": error}], ready=True))
+    error = {"kind": "exception", "type": "TypeError", "text": text, "line": 7, "code": "", "program": [0]}
+    reply = parse_reply({"case": 0, "error": error})
+    monkeypatch.setattr(stage, "ask", lambda *_: judging.Outcome([reply], ready=True))
     for problem, status, says in (
         ("install a newer one", "unchecked", "this cannot be checked here: install a newer one"),
         (None, "failed", text),
@@ -217,8 +216,8 @@ NO_TRACE = {
 
 def told(judge, *results):
     """Everything that is known where a check on a GPU comes out otherwise than it should."""
-    problem = sandbox_report.try_gpu(judge._ask)
-    tried = f"{problem}; {sandbox_report.find_layer(judge._ask, problem)}" if problem else "a kernel runs, confined"
+    problem = isolation_report.try_gpu(judge.ask)
+    tried = f"{problem}; {isolation_report.find_layer(judge.ask, problem)}" if problem else "a kernel runs, confined"
     return "\n\n".join([*(f"seed {each.seed}: {each.text()}" for each in results), f"the GPU: {tried}"])
 
 

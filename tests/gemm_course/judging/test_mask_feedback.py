@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_course.judging import mask_feedback as masks
+from gemm_course.judging.mask_feedback import explain_mask
 
 HEAD = """
 def tile(c_ptr, acc, row, M, N, ldc, BLOCK):
@@ -21,7 +21,7 @@ FLAT = f"line {LINE}: this mask has one dimension, and the block has two"
 def explained(code, line=LINE, saw=SAW):
     """What stands in front of a message about a line; empty where nothing does."""
     message = f"line {line}: {saw}"
-    said = masks.explained(message, HEAD + "".join(f"    {each}\n" for each in code.splitlines()))
+    said = explain_mask(message, HEAD + "".join(f"    {each}\n" for each in code.splitlines()))
     assert said.endswith(message)
     return said.removesuffix(message).removesuffix("\n")
 
@@ -85,10 +85,10 @@ def test_nothing_is_guessed(code):
 def test_other_messages_stay():
     source = "tl.store(c_ptrs, acc, mask=(rows[:, None] < M) and (cols[None, :] < N))"
     for message in ("", "tile (0, 0) of C was never written", "line 1: this load's mask leaves elements out"):
-        assert masks.explained(message, source) == message
+        assert explain_mask(message, source) == message
 
 
 @pytest.mark.parametrize("terms", [2_000, 50_000])
 def test_a_source_too_deep_to_follow_changes_nothing(terms):
     deep = "x = " + "+".join(["1"] * terms) + "\ntl.store(p, 1, mask=x)"
-    assert masks.explained(f"line 2: {SAW}", deep) == f"line 2: {SAW}"
+    assert explain_mask(f"line 2: {SAW}", deep) == f"line 2: {SAW}"

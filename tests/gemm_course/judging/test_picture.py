@@ -7,10 +7,10 @@ import torch
 from matplotlib.colors import to_hex
 
 from course_kernels import testing
-from gemm_course.exercises.case import Written
 from gemm_course.figures.style import ORANGE, SKY, WRONG
 from gemm_course.judging import feedback as diagnose
 from gemm_course.judging import picture
+from gemm_course.judging.case import Written
 from gemm_course.runner import probes
 
 BLOCK = 4

@@ -1,4 +1,4 @@
-"""The processes behind a check: one that dies is replaced, and one that cannot start is told in a message."""
+"""The processes of a check: one that dies is replaced, and one that cannot start is reported in a message."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import pytest
 
 from course_kernels import runtime
 from gemm_course.exercises import manifest
-from gemm_course.isolation import landlock as sandbox
-from gemm_course.isolation import seccomp as syscalls
-from gemm_course.judging import isolation_report as sandbox_report
+from gemm_course.isolation import landlock, seccomp
+from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
-from gemm_course.judging import notebook_check as notebook
 from gemm_course.judging.judge import Judge
-from gemm_course.notebook_files import cells as submission
-from gemm_course.runner import fork_server as zygote
+from gemm_course.notebook_files import cells
+from gemm_course.runner import fork_server
 from places import ROOT
 
 (OFFSETS,) = manifest.find("01")
@@ -64,42 +62,42 @@ def wait_until_dead(pid):
         time.sleep(0.01)
 
 
-def test_a_dead_zygote_is_replaced(judge):
-    for pid in children_of(judge._nursery._process.pid):
+def test_a_dead_template_is_replaced(judge):
+    for pid in children_of(judge._server._process.pid):
         kill(pid)
     assert judge.check(OFFSETS, RIGHT).passed
 
 
-def test_a_dead_nursery_is_replaced(judge):
-    nursery = judge._nursery._process.pid
-    for pid in (nursery, *children_of(nursery)):
+def test_a_dead_fork_server_is_replaced(judge):
+    server = judge._server._process.pid
+    for pid in (server, *children_of(server)):
         kill(pid)
     assert judge.check(OFFSETS, RIGHT).passed
 
 
-def test_a_zygote_that_dies_during_a_check_is_replaced(judge, monkeypatch):
+def test_a_template_that_dies_during_a_check_is_replaced(judge, monkeypatch):
     forked = []
 
-    def fork(self, fds, original=zygote.Zygote.fork):
+    def fork(self, fds, original=fork_server.Template.fork):
         pid = original(self, fds)
         if not forked:
             kill(int(state(pid)[1]))
         forked.append(pid)
         return pid
 
-    monkeypatch.setattr(zygote.Zygote, "fork", fork)
+    monkeypatch.setattr(fork_server.Template, "fork", fork)
     assert judge.check(OFFSETS, RIGHT).passed
     assert len(forked) == 2
 
 
 def altered(folder, *changes):
-    """Path of a copy of the module that zygotes run, with (before, after) replaced."""
-    text = Path(zygote.__file__).read_text(encoding="utf-8")
+    """Path of a copy of the module that templates run, with (before, after) replaced."""
+    text = Path(fork_server.__file__).read_text(encoding="utf-8")
     place = "Path(__file__).resolve().parents[2]"
-    for before, after in (*changes, (place, repr(str(Path(zygote.__file__).parents[2])))):
+    for before, after in (*changes, (place, repr(str(Path(fork_server.__file__).parents[2])))):
         assert before in text
         text = text.replace(before, after)
-    copy = folder / "zygote.py"
+    copy = folder / "fork_server.py"
     copy.write_text(text, encoding="utf-8")
     return str(copy)
 
@@ -107,12 +105,12 @@ def altered(folder, *changes):
 @pytest.mark.parametrize("mode", ["run", "compile"])
 def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
     """Of either kind, with the last line of what it said; nothing of it reaches the learner's terminal."""
-    imports = "    from gemm_course import sandbox, worker\n"
+    imports = "    from gemm_course.isolation import landlock\n"
     replaced = f"    if mode == {mode!r}: raise ImportError('no numpy here')\n{imports}"
-    monkeypatch.setattr(zygote, "__file__", altered(tmp_path, (imports, replaced)))
+    monkeypatch.setattr(fork_server, "__file__", altered(tmp_path, (imports, replaced)))
     path = ROOT / "solutions" / "03_tail_masks.ipynb"
     with Judge() as found:
-        result = found.check(MASKS, submission.of_notebook(path, MASKS.function))
+        result = found.check(MASKS, cells.of_notebook(path, MASKS.function))
     assert result.status == "unchecked"
     assert "ImportError: no numpy here" in result.message, result.text()
     assert "course doctor" in result.message
@@ -123,7 +121,7 @@ def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
 
 
 def test_what_cannot_be_started_is_a_message(monkeypatch):
-    monkeypatch.setattr(zygote.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(fork_server.sys, "executable", "/nowhere/python")
     with Judge() as found:
         result = found.check(OFFSETS, RIGHT)
     assert (result.status, result.points) == ("unchecked", 0)
@@ -133,7 +131,7 @@ def test_what_cannot_be_started_is_a_message(monkeypatch):
 def test_a_judge_that_is_closed_leaves_no_process():
     found = Judge()
     found.check(OFFSETS, RIGHT)
-    pid = found._nursery._process.pid
+    pid = found._server._process.pid
     children = children_of(pid)
     assert len(children) == 2 + (runtime.mode() == "gpu")
     found.close()
@@ -141,19 +139,11 @@ def test_a_judge_that_is_closed_leaves_no_process():
         wait_until_dead(each)
 
 
-def test_a_notebook_whose_judge_dies_shows_a_message(monkeypatch, capsys):
-    monkeypatch.setattr(notebook, "__file__", "/nowhere/notebook.py")
-    notebook.stop()
-    monkeypatch.setattr(notebook.submission, "of_function", lambda function, name: RIGHT)
-    assert notebook.check(type(OFFSETS.function, (), {})) is None
-    assert "`course doctor` says" in capsys.readouterr().out
-
-
 def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
     """Not the thread that waits for the compiler, not its process, no message of theirs."""
     asked, ended = [], []
 
-    def ask(self, mode, *rest, original=Judge._ask):
+    def ask(self, mode, *rest, original=Judge.ask):
         asked.append(mode)
         if mode == "run":
             while "compile" not in asked:
@@ -163,22 +153,22 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
         ended.append(outcome)
         return outcome
 
-    monkeypatch.setattr(Judge, "_ask", ask)
+    monkeypatch.setattr(Judge, "ask", ask)
     before = children_of(os.getpid())
     found = Judge()
-    pid = found._nursery._process.pid
+    pid = found._server._process.pid
     path = ROOT / "solutions" / "03_tail_masks.ipynb"
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        found.check(MASKS, submission.of_notebook(path, MASKS.function))
-    assert "closed" in ended[0].died
+        found.check(MASKS, cells.of_notebook(path, MASKS.function))
+    assert "closed" in ended[0].not_started
     assert time.monotonic() - started < 10
     wait_until_dead(pid)
     assert children_of(os.getpid()) == before
     assert capfd.readouterr() == ("", "")
 
 
-# ---- the zygote whose children use a GPU, where there is none
+# ---- the template whose children use a GPU, where there is none
 
 TORCH = '    importlib.import_module("torch")  # and'
 NO_CUDA = """    torch = importlib.import_module("torch")
@@ -204,7 +194,7 @@ def altered_judge(tmp_path_factory):
         pytest.skip("there is a GPU: tests on it use that")
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("altered")
-        patch.setattr(zygote, "__file__", altered(folder, (TORCH, NO_CUDA), (SERVED, ON_CPU)))
+        patch.setattr(fork_server, "__file__", altered(folder, (TORCH, NO_CUDA), (SERVED, ON_CPU)))
         found = Judge()
     with found:
         yield found
@@ -213,19 +203,19 @@ def altered_judge(tmp_path_factory):
 @pytest.fixture
 def gpu_judge(altered_judge, monkeypatch):
     monkeypatch.setattr(judging, "_has_gpu", lambda: True)
-    monkeypatch.setattr(judging.screen, "complain", lambda *_: None)
+    monkeypatch.setattr(judging.static_check, "find_violation", lambda *_: None)
     monkeypatch.setattr(altered_judge, "_gpu_works", True)
     return altered_judge
 
 
 def test_an_answer_runs_where_it_would_use_a_gpu(gpu_judge, monkeypatch):
-    asked, sent = gpu_judge._ask, {}
+    asked, sent = gpu_judge.ask, {}
 
     def ask(mode, *rest):
         sent[mode] = asked(mode, *rest)
         return sent[mode]
 
-    monkeypatch.setattr(gpu_judge, "_ask", ask)
+    monkeypatch.setattr(gpu_judge, "ask", ask)
     result = gpu_judge.check(OFFSETS, RIGHT)
     assert (result.passed, result.message) == (True, ""), result.text()
     assert sent["gpu"].ready
@@ -261,10 +251,10 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
         result = found.check(OFFSETS, RIGHT)
         assert result.passed
         assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
-        problem = sandbox_report.try_gpu(found._ask)
+        problem = isolation_report.try_gpu(found.ask)
         assert result.message.endswith(problem)
         assert "CUDA" in problem
-        assert sandbox_report.find_layer(found._ask, problem) == "it does not run without its confinement either"
+        assert isolation_report.find_layer(found.ask, problem) == "it does not run without its confinement either"
 
 
 @pytest.mark.parametrize(
@@ -281,15 +271,15 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
 )
 def test_what_is_in_a_gpus_way_is_named(gpu_judge, step, says):
     """In the place of the kernel that is tried: a step that one part of the confinement, or none, refuses."""
-    if not (sandbox.landlock_version() and syscalls.supported()):
+    if not (landlock.landlock_version() and seccomp.supported()):
         pytest.skip("this kernel lacks Landlock or filters of system calls")
 
     def ask(mode, request, seconds):
         Path(request["path"]).write_text(step, encoding="utf-8")
-        return gpu_judge._ask(mode, request, seconds)
+        return gpu_judge.ask(mode, request, seconds)
 
-    problem = sandbox_report.try_gpu(ask)
+    problem = isolation_report.try_gpu(ask)
     assert bool(problem) == bool(says)
     assert "\n" not in problem
     if says:
-        assert sandbox_report.find_layer(ask, problem).startswith(says)
+        assert isolation_report.find_layer(ask, problem).startswith(says)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from course_kernels import runtime, testing
-from gemm_course.exercises.case import Written
+from gemm_course.judging.case import Written
 from gemm_course.runner import probes
 
 BLOCK = 8

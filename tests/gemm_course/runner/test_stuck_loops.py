@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gemm_course.judging.failures import said
-from gemm_course.judging.untrusted import message
-from gemm_course.runner import stuck_loops as loops
+from gemm_course.judging.failures import describe_exception
+from gemm_course.judging.untrusted import parse_reply
+from gemm_course.runner.stuck_loops import LoopTracer
 
 STEPS = 500
 CASES = {
@@ -97,16 +97,16 @@ def test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, expected)
     path.write_text("def answer(n, tick, peek, box, rows):\n    " + body.replace("\n", "\n    ") + "\n")
     made: dict = {}
     exec(compile(path.read_text(), str(path), "exec"), made)
-    follower, found, count = loops.Follower(str(path)), [], 0
+    tracer, found, count = LoopTracer(str(path)), [], 0
 
     def tick():
         nonlocal count
         count += 1
-        frames = follower.frames(sys._getframe(1))
+        frames = tracer.frames(sys._getframe(1))
         if count == 5:  # as the clock does: while it runs
-            follower.follow(frames)
+            tracer.start(frames)
         if count == STEPS:
-            found.append(follower.stuck(frames))
+            found.append(tracer.stuck(frames))
             raise Late
 
     before = sys.gettrace()
@@ -139,16 +139,16 @@ ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()
     ],
 )
 def test_the_loop_comes_first_and_then_where_it_was_stopped(names, says):
-    error = message({"error": {**ENDLESS, "loop": {"line": 4, "code": "while g < n:", "names": names}}})["error"]
-    assert said(error, SimpleNamespace(seconds=6.0)) == (
+    error = parse_reply({"error": {**ENDLESS, "loop": {"line": 4, "code": "while g < n:", "names": names}}}).error
+    assert describe_exception(error, SimpleNamespace(seconds=6.0)) == (
         "still running after 6 s (in program 0), so it was stopped: the loop in line 4 makes no progress, "
         f"{says}\n    while g < n:\nIt was in line 9: tick()"
     )
 
 
 def test_without_a_loop_to_name_the_line_is_said():
-    error = message({"error": ENDLESS})["error"]
-    told = said(error, SimpleNamespace(seconds=6.0))
+    error = parse_reply({"error": ENDLESS}).error
+    told = describe_exception(error, SimpleNamespace(seconds=6.0))
     assert told == "still running after 6 s (in program 0), so it was stopped in line 9: tick()"
 
 
@@ -157,5 +157,5 @@ def test_without_a_loop_to_name_the_line_is_said():
     [3, {}, {"line": "4", "code": "", "names": []}, {"line": 4, "code": "", "names": [3]}, {"line": 4, "code": 1}],
 )
 def test_a_loop_of_another_form_is_no_message(loop):
-    with pytest.raises(ValueError, match="a loop that is none"):
-        message({"error": {**ENDLESS, "loop": loop}})
+    with pytest.raises(ValueError, match=r"at `\$\.error\.loop"):
+        parse_reply({"error": {**ENDLESS, "loop": loop}})

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from course_kernels.files import write_atomically
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
 MOST_FILES = 64
@@ -224,17 +225,11 @@ def _load(path: Path) -> _Loaded | None:
 def _keep(function, path: Path, name: str, seconds: float) -> bool:
     """Write a compiled kernel to its file, at once and whole, and remove those not used for longest."""
     try:
-        number, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with open(number, "r+b") as file:
-                function.export_to_c(temporary, _FUNCTION)
-                code = file.read()
-                note = {"name": name, "seconds": round(seconds, 3), "sha256": hashlib.sha256(code).hexdigest()}
-                file.write(b"\n" + json.dumps(note).encode())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with tempfile.NamedTemporaryFile() as file:
+            function.export_to_c(file.name, _FUNCTION)
+            code = file.read()
+        note = {"name": name, "seconds": round(seconds, 3), "sha256": hashlib.sha256(code).hexdigest()}
+        write_atomically(path, code + b"\n" + json.dumps(note).encode(), mode=0o600)
     except Exception as error:  # of the file system, or whatever the exporter raises: the kernel is there all the same
         _warn(f"compiled kernels cannot be kept in {path.parent}: {getattr(error, 'strerror', error)}")
         return False

@@ -1,4 +1,4 @@
-"""What an exercise's module is made of: inputs to draw, what came back, and what is said about it."""
+"""What the judge and an exercise's module exchange: drawn inputs, what came back, and findings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Case:
 
     Attributes:
         inputs: what the process that runs the answer gets: tensors, numbers, strings, lists, dicts of them.
-        checks: names of the checks that this input bears on: they hold only if it was run.
-        expected: what only the judging process knows. It may be left out and computed in `examine`.
+        checks: names of the checks that need this input: they hold only if it was run.
+        expected: what only the judging process knows; may also be computed in `examine`.
         label: what was drawn, for messages, such as "M = 37, N = 20, K = 50".
     """
 
@@ -33,10 +33,10 @@ class Finding(NamedTuple):
     """Something wrong.
 
     Attributes:
-        check: name of the check that it breaks; "*" where nothing was computed at all: then no check of this input
-            holds, and the message stands above them.
-        message: what is wrong and where, and a likely why.
-        panels: pictures for it, from `diagnose.panel` or `row_panel`.
+        check: name of the check that it breaks; "*" if nothing was computed at all: then no check of this input holds,
+            and the message is shown above them.
+        message: what is wrong and where, and a likely reason.
+        panels: pictures of it, from `feedback.panel` or `feedback.row_panel`.
     """
 
     check: str
@@ -46,12 +46,8 @@ class Finding(NamedTuple):
 
 @dataclass
 class Ran:
-    """What came back for one input.
-
-    Attributes:
-        value: what the exercise's `run` returned.
-        outputs: every output of its `Watch`, by name.
-        events: what the probes saw, see `diagnose.sentence`. Empty on a GPU.
+    """What came back for one input: what the exercise's `run` returned, every output of its `Watch` by name, and what
+    the probes saw (see `feedback.sentence`; nothing on a GPU).
     """
 
     value: object
@@ -60,12 +56,12 @@ class Ran:
 
 
 class Written:
-    """An output and its surroundings, after the run. What is said here is computed from the bytes that came back.
+    """An output and its surroundings, after the run, computed from the bytes that came back.
 
     Attributes:
         name: as the exercise called it.
         values: (rows, columns), what it holds.
-        missing: bool, like `values`: the canary is still there, so nobody wrote it.
+        missing: bool, like `values`: the canary is still there, so nothing wrote it.
         outside: number of elements around it that changed.
         counts: how often each element was written, int32 like `values`; zeros on a GPU.
         writers: the program (grid axis 0) that wrote each element last; -1 where unknown.
@@ -92,13 +88,9 @@ class Written:
         view(self._around).fill_(False)
 
     def around(self, reach: int) -> torch.Tensor:
-        """Where something was written outside of it, as far as `reach` elements from it.
-
-        Args:
-            reach: less than `probes.MARGIN`; beyond that there are other rows.
-
-        Returns:
-            bool, (rows + 2 * reach, columns + 2 * reach), False in the middle, where it lies itself.
+        """Where something was written up to `reach` elements outside of it: bool, (rows + 2 * reach, columns + 2 *
+        reach), and False in the middle, where it is itself. `reach` is less than `probes.MARGIN`; beyond that there
+        are other rows.
         """
         shape, strides = self.values.shape, self.values.stride()
         start = self.values.storage_offset() - reach * sum(strides)
@@ -114,12 +106,9 @@ class Written:
 
 
 def expect_value(value, kind: type, wanted: str | None = None) -> str | None:
-    """Whether a returned value is of a kind; the message if not.
+    """A message if a returned value (`Ran.value`) is not of a kind, such as `torch.Tensor` or `int`; else None.
 
-    Args:
-        value: from `Ran.value`.
-        kind: `torch.Tensor`, `int`, `list` ...
-        wanted: what a learner calls it; by default the kind's name.
+    `wanted` is what a learner calls the kind; by default its name.
     """
     if isinstance(value, kind):
         return None

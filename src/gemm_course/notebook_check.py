@@ -1,38 +1,32 @@
 """`check(function)`, for the cell under a hole: sends the function's source to another process and shows the result.
 
 The notebook's own process has run the learner's code, so it does not judge. The judging process starts in the
-background when this module is imported, never runs the learner's code, and stays for the next check.
+background when `gemm_course.check` is imported, never runs the learner's code, and stays for the next check.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
+from course_kernels.service import ServiceDied
 from gemm_course.exercises import manifest, progress
+from gemm_course.judging.exercise import Exercise
+from gemm_course.judging.judge_process import JudgeProcess, Task
 from gemm_course.judging.results import FAILED, TODO, UNCHECKED, Result
-from gemm_course.notebook_files import cells as submission
+from gemm_course.notebook_files import cells
 
 _lock = threading.Lock()
-_process: subprocess.Popen | None = None
+_process: JudgeProcess | None = None
 
 
-def start() -> None:
-    """Start the judging process, if none runs. Returns at once."""
+def start() -> JudgeProcess:
+    """The judging process, started if none runs. Returns at once."""
     global _process
     with _lock:
-        if _process is None or _process.poll() is not None:
-            _process = subprocess.Popen(
-                [sys.executable, __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C, or the notebook's stop button, is for the cell
-            )
+        if _process is None or not _process.alive:
+            _process = JudgeProcess()
+        return _process
 
 
 @atexit.register
@@ -41,38 +35,22 @@ def stop() -> None:
     global _process
     with _lock:
         if _process is not None:
-            _process.kill()
-            _process.wait()
-            for stream in (_process.stdin, _process.stdout):
-                stream.close()
+            _process.close()
         _process = None
 
 
-def judge(exercise: manifest.Exercise, source: str) -> Result:
+def judge(exercise: Exercise, source: str) -> Result:
     """Have the other process check an answer.
-
-    Args:
-        exercise: from the manifest.
-        source: of the learner's cell.
 
     Raises:
         RuntimeError: the other process died twice.
     """
-    request = json.dumps({"exercise": exercise.name, "source": source}).encode() + b"\n"
     for _ in range(2):
-        start()
         try:
-            _process.stdin.write(request)
-            _process.stdin.flush()
-            if answer := _process.stdout.readline():
-                return Result.from_dict(json.loads(answer))
-        except (BrokenPipeError, ValueError):
-            pass
-        except BaseException:
-            stop()  # its answer would arrive in reply to the next question
-            raise
-        stop()
-    raise RuntimeError("the process that checks answers dies; `course doctor` says what this machine lacks")
+            return Result.from_dict(start().check(Task("", exercise, source)))
+        except (ServiceDied, TimeoutError) as error:
+            why = error
+    raise RuntimeError(f"{why}\n`course doctor` says what this machine lacks")
 
 
 def check(function) -> Result | None:
@@ -82,7 +60,7 @@ def check(function) -> Result | None:
         function: the function that the exercise asked for.
 
     Returns:
-        The result, which a notebook does not show again at the end of a cell; None where there was nothing to check.
+        The result, which a notebook does not show again at the end of a cell; None if there was nothing to check.
     """
     name = getattr(function, "__name__", "")
     exercise = next((each for each in manifest.exercises() if each.function == name), None)
@@ -91,7 +69,7 @@ def check(function) -> Result | None:
         print(f"check wants the function of an exercise: {known}; got {name or type(function).__name__}")
         return None
     try:
-        source = submission.of_function(function, name)
+        source = cells.of_function(function, name)
     except (TypeError, ValueError) as error:
         print(error)
         return None
@@ -100,7 +78,7 @@ def check(function) -> Result | None:
     except (OSError, RuntimeError) as error:
         print(f"this could not be checked: {error}")
         return None
-    print(_marked(result))
+    print(_highlight(result))
     if result.status not in (TODO, UNCHECKED):
         # Not to stderr: graders, nbgrader for one, take that for a failure of the cell.
         progress.note_result(exercise.id, result.points, result.passed, tell=print)
@@ -109,8 +87,8 @@ def check(function) -> Result | None:
     return result
 
 
-def _marked(result: Result) -> str:
-    """The result's text; in a notebook what is wrong stands out. A pass is plain, like the output that is stored."""
+def _highlight(result: Result) -> str:
+    """The result's text; a notebook shows what is wrong in bold. A pass is plain, like the output that is stored."""
     text = result.text()
     try:
         from IPython import get_ipython
@@ -137,24 +115,3 @@ def _draw(panels: list[dict]) -> None:
     except ImportError:  # at a prompt without matplotlib or IPython the text has to do
         return
     display(picture.tiles(panels))
-
-
-def serve() -> None:
-    """Answer requests, a line of JSON each, until the other end is closed."""
-    from gemm_course.judging.judge import Judge
-
-    with Judge() as found:
-        for line in sys.stdin:
-            request = json.loads(line)
-            (exercise,) = (each for each in manifest.exercises() if each.name == request["exercise"])
-            result = found.check(exercise, request["source"])
-            sys.stdout.write(json.dumps(result.as_dict()) + "\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    # Started by path, so that the caller's working directory cannot shadow a module; that puts this folder first.
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-    import gemm_course.judging.notebook_check as this_module
-
-    this_module.serve()

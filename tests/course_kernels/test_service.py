@@ -1,0 +1,140 @@
+"""A kept child process: it answers, says why it died, and goes when its parent goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from course_kernels.service import Service, ServiceDied
+
+MODULE = """
+import os, sys, time
+from course_kernels.service import answer_all
+
+def answer(request):
+    if request == b"die":
+        print("last words", file=sys.stderr, flush=True)
+        os._exit(7)
+    if request == b"sleep":
+        time.sleep(60)
+    print("answering")
+    sys.stdout.flush()
+    return request.upper() + os.environ.get("MARK", "").encode()
+
+def serve(connection):
+    answer_all(connection, answer)
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts services that run `MODULE`, or another text, and ends them."""
+    started = []
+
+    def start(text=MODULE, **environment):
+        (tmp_path / "echo_of_a_test.py").write_text(text)
+        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        started.append(Service("echo_of_a_test", "the echo", {**os.environ, "PYTHONPATH": path, **environment}))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def gone(pid):
+    stop = time.monotonic() + 10
+    while time.monotonic() < stop:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_answers_again_and_again(start):
+    echo = start(MARK="!")
+    assert [echo.ask(text, 30.0) for text in (b"a", b"", b"b" * 300_000)] == [b"A!", b"!", b"B" * 300_000 + b"!"]
+    assert echo.read_log() == "answering\n" * 3
+    assert echo.read_log() == ""
+    assert echo.alive
+
+
+def test_a_death_says_how_and_the_last_words(start):
+    echo = start()
+    with pytest.raises(ServiceDied, match=r"^the echo died \(exit 7\)\nlast words$"):
+        echo.ask(b"die", 30.0)
+    assert not echo.alive
+
+
+def test_one_that_cannot_start_says_why(start):
+    with pytest.raises(ServiceDied, match=r"(?s)^the echo died \(exit 1\)\n.*ImportError: nothing here"):
+        start("raise ImportError('nothing here')").ask(b"a", 30.0)
+
+
+def test_one_that_hangs_is_ended(start):
+    echo = start()
+    with pytest.raises(TimeoutError, match=r"the echo did not answer within 0\.2 s"):
+        echo.ask(b"sleep", 0.2)
+    assert not echo.alive
+    assert gone(echo.pid)
+
+
+def test_after_an_interrupt_its_answer_does_not_reply_to_the_next_request(start, monkeypatch):
+    echo = start()
+    echo.wait_until_ready()
+
+    def interrupted(timeout):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(echo, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        echo.ask(b"a", 30.0)
+    assert not echo.alive
+
+
+def test_it_can_be_ended_while_it_is_asked(start):
+    echo = start()
+    echo.wait_until_ready()
+    threading.Timer(0.3, echo.end).start()
+    with pytest.raises(ServiceDied, match=f"exit {-signal.SIGTERM}"):
+        echo.ask(b"sleep", 30.0)
+    echo.close()  # twice is as good as once
+    echo.close(grace=1.0)
+
+
+def test_ctrl_c_does_not_reach_it(start):
+    echo = start()
+    echo.wait_until_ready()
+    assert os.getpgid(echo.pid) != os.getpgid(0)
+
+
+def test_a_module_of_the_working_directory_does_not_shadow_another(tmp_path):
+    (tmp_path / "multiprocessing.py").write_text("raise SystemExit('shadowed')")
+    script = textwrap.dedent("""
+        from course_kernels.service import Service
+        import os
+        os.chdir(SHADOW)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        Service("course_kernels.codegen.child", "the compiler", environment).wait_until_ready()
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", f"SHADOW = {str(tmp_path)!r}\n{script}"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_ends_with_its_parent(tmp_path):
+    script = "from course_kernels import codegen\nfrom course_kernels.service import Service\nimport os\n"
+    script += "child = Service('course_kernels.codegen.child', 'the compiler')\nchild.wait_until_ready()\n"
+    script += "print(child.pid, flush=True)\nos._exit(0)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert gone(int(done.stdout))

@@ -1,0 +1,125 @@
+"""What an answer may use, read from its source before it runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+
+import pytest
+
+from gemm_course.isolation import static_check
+
+RIGHT = """
+def describe_groups(sizes, total_m):
+    ends = torch.cumsum(sizes, 0)
+    rows = torch.arange(total_m, device=sizes.device)
+    group = torch.searchsorted(ends, rows, right=True)
+    return ends, torch.where(group < len(sizes), group, -1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("torch.equal = lambda a, b: True", "line 1: this replaces torch.equal, which changes nothing"),
+        ("torch.Tensor.__eq__ = lambda a, b: True", "has no need of .__eq__"),
+        ("torch.Tensor.equal = lambda a, b: True", "replaces torch.Tensor.equal"),
+        ("import torch as t\nt.allclose = lambda a, b: True", "line 2: this replaces t.allclose"),
+        ("for torch.equal in [print]: pass", "replaces torch.equal"),
+        ("with open('x') as torch.equal: pass", "replaces torch.equal"),
+        ("del tl.dot", "replaces tl.dot"),
+        ("t = torch", "torch is a module"),
+        ("modules = [torch]", "torch is a module"),
+        ("def f(x=torch): pass", "torch is a module"),
+        ("(t := torch).equal", "torch is a module"),
+        ("import gemm_course.judging.judge", "the finished library"),
+        ("from course_kernels import grouped_mm", "the finished library"),
+        ("from torch import *", "import what is needed from torch by its name"),
+        ("from torch import os", "cannot import os"),
+        ("from torch.utils import collect_env", "cannot import torch.utils"),
+        ("import torch.utils.benchmark", "cannot import torch.utils.benchmark"),
+        ("from torch import utils", "cannot import torch.utils"),
+        ("torch.os", "has no need of .os"),
+        ("torch.ｏｓ", "has no need of .os"),
+        ("ｅval('1')", "has no need of eval"),
+        ("torch.utils.collect_env.run('id')", "has no need of torch.utils"),
+        ("torch.fx.node.operator.attrgetter('os')(torch)", "no need of torch.fx|torch is a module|no need of operator"),
+        ("torch.nn.functional.torch.load", "has no need of .load"),
+        ("torch.load('solutions/01_offsets.ipynb')", "has no need of .load"),
+        ("from torch import load", "cannot import load"),
+        ("torch.UntypedStorage.from_file('x')", "has no need of .from_file"),
+        ("torch.ops.load_library('x')", "has no need of torch.ops"),
+        ("getattr(torch, 'o' + 's')", "has no need of getattr"),
+        ("[].__class__.__base__.__subclasses__()", "has no need of .__subclasses__"),
+        ("__builtins__['open']", "has no need of __builtins__"),
+        ("(x for x in ()).gi_frame.f_builtins", "has no need of .(gi_frame|f_builtins)"),
+        ("class C:\n    def __exit__(self, a, b, tb):\n        tb.tb_frame", "line 3: .* no need of .tb_frame"),
+        ("match 1:\n    case object(__class__=c): pass", "patterns that look into classes"),
+        *((f"{binds}\nmatch 1:\n    case int(x): pass", "patterns that look into classes")
+          for binds in ("int = type('P', (), {})", "for int in []: pass", "class int: pass", "def f(int): pass",
+                        "from torch import Tensor as int", "match 1:\n    case {**int}: pass")),
+        ("class P:\n    __match_args__ = ('gi_frame',)", "has no need of __match_args__"),
+        ("class M(type):\n    def __instancecheck__(c, o): return True", "has no need of __instancecheck__"),
+        ("triton.JITFunction(print).get_capture_scope()", "has no need of"),
+        ("import os", "cannot import os; it computes with what is in torch, triton, math, bisect, collections, c"),
+        ("import collections.abc\ncollections.abc.sys.path", "no need of .sys"),
+        ("import collections.abc\ncollections.abc.ABCMeta.x", "no need of collections.abc.ABCMeta; of .* use Call"),
+        ("import collections as c\nc._sys", "no need of"),
+        ("from collections import abc\nabc.GenericAlias", "no need of collections.abc.Gen"),
+        ("from collections.abc import sys", "no need of collections.abc.sys"),
+        ("import functools\nfunctools.update_wrapper(1, 2, ('f_globals',), ())", "no need of functools.update_wrapper"),
+        ("from functools import wraps", "no need of functools.wraps"),
+        ("from functools import GenericAlias as g", "no need of functools.GenericAlias"),
+        ("import operator\noperator.attrgetter('os')", "no need of operator.attrgetter"),
+        ("from operator import methodcaller as m", "no need of operator.methodcaller"),
+        ("from typing import get_type_hints", "no need of typing.get_type_hints"),
+        ("import typing as t\nt.types", "no need of typing.types"),
+        ("from typing import sys", "no need of typing.sys"),
+        ("import copy\ncopy.types.FunctionType", "no need of copy.types"),
+        ("import itertools, copy\nx = [copy]", "line 2: copy is a module"),
+        ("import bisect\nbisect.insort = print", "replaces bisect.insort"),
+        ("from dataclasses import dataclass", "cannot import dataclasses"),
+        ("from __future__ import barry_as_FLUFL", "no need of __future__.barry"),
+        ("x = 1\nx.handle.data", "line 2: an answer has no need of .handle"),
+        ("x = '\\\n" + "(" * 300, "not Python yet"),
+        ("x = " + "-" * 50_000 + "1", "cannot be read as Python"),
+        ("# " + "x" * 200_000, "characters; an answer takes a few lines"),
+        ("\0", "not Python yet|cannot be read"),
+        ("\ud800", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_violation_says_what_an_answer_has_no_need_of(source, says):
+    assert static_check.find_violation(RIGHT, "describe_groups") is None
+    source = f"{source}\n{RIGHT}" if "case" not in source else source + RIGHT
+    violation = static_check.find_violation(source, "describe_groups")
+    assert violation is not None
+    assert re.search(says, violation), violation
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import math\nfrom math import log2\nimport torch.nn.functional as F\nF.pad(torch.ones(2), (0, math.floor(1)))",
+        "import triton.language as tl\ndesc = tl.make_tensor_descriptor\nx = desc.load([0, 0]) if False else tl.load",
+        "def f(x: torch.Tensor, y=torch.float32) -> torch.Tensor:\n    return torch.nn.functional.relu(x).copy()",
+        "import heapq\nfrom heapq import heappush\nheapq.heapify([])",
+        "from __future__ import annotations\nimport collections.abc, itertools as it\nfrom typing import Any\n"
+        "def f(x: collections.abc.Sequence, y: Any = it.chain([1])): collections.deque(x, maxlen=3)",
+        "import copy, functools, operator\nfrom collections import Counter, defaultdict\nfrom bisect import bisect\n"
+        "functools.reduce(operator.add, copy.deepcopy([1, 2])), bisect([1], 1), defaultdict(list), Counter('a').update",
+        "match 3:\n    case int(x): pass\n    case [a, b]: pass\n",
+        "class Free:\n    def __init__(self): self.load = 3\n    def __lt__(self, other): return True",
+        "tl.math.exp2, torch.linalg.norm, torch.cuda.synchronize, tl.extra.libdevice",
+    ],
+)
+def test_honest_answers_pass(source):
+    assert static_check.find_violation(source + "\n" + RIGHT, "describe_groups", ["heapq"]) is None
+
+
+@pytest.mark.parametrize("module", static_check.STANDARD)
+def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
+    found = importlib.import_module(module)
+    modules = {name for name in static_check.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
+    assert modules == ({"abc"} if module == "collections" else set())
+    assert found.__name__ == module, "by which it is looked up"
