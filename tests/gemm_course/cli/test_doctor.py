@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Gpu, Machine, Trial
+from gemm_course.judging import judge
 
 VERSIONS = dict(
     torch="2.13.0+cpu", triton="3.7.1", jupyterlab="4.6.6", ipykernel="7.0", matplotlib="3.10", numpy="2.4.0",
@@ -249,3 +251,32 @@ def test_doctor_is_the_doctor(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
     assert command.main(["doctor", "--quick"]) == 0
     assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)
+
+
+@pytest.mark.parametrize(
+    ("facts", "trials", "asked"),
+    [
+        (LAPTOP, True, [None]),
+        (H200, True, ["ask of a judge"]),
+        (dataclasses.replace(H200, kernel=None), False, [None]),
+        (dataclasses.replace(H200, kernel=Trial("OSError: odd", 0.1)), True, [None]),
+        (dataclasses.replace(LAPTOP, system=("Darwin", "arm64")), True, []),
+        (without(LAPTOP, "triton"), True, []),
+    ],
+)
+def test_how_answers_run_is_examined_too_and_tried_where_kernels_run_on_a_gpu(monkeypatch, facts, trials, asked):
+    class Judge(contextlib.nullcontext):
+        ask = "ask of a judge"
+
+        def __enter__(self):
+            return self
+
+    got = []
+    monkeypatch.setattr(judge, "Judge", Judge)
+    monkeypatch.setattr(doctor.machine, "examine", lambda trials: facts)
+    monkeypatch.setattr(
+        doctor.isolation_report, "rows", lambda ask=None: got.append(ask) or [("answers", "to exercises run apart")]
+    )
+    found = doctor.examine(trials)
+    assert got == asked
+    assert found.answers == (("answers", "to exercises run apart"),) * len(asked)
