@@ -183,8 +183,8 @@ def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
     assert "lesson 09 and course_kernels.cutlass_ops find" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert "want Hopper or Blackwell" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert dict(doctor.plan(H200))["CUTLASS"].endswith("as grouped_mm's kernel for Hopper does")
-    told = dict(doctor.plan(dataclasses.replace(H200, kept=(1.4, 2.8))))["CUTLASS"]
-    assert told.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
+    result = dict(doctor.plan(dataclasses.replace(H200, kept=(1.4, 2.8))))["CUTLASS"]
+    assert result.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
     blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
     assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
     assert dict(doctor.fact_rows(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
@@ -230,11 +230,11 @@ def test_command_in_a_pipe_is_plain_and_succeeds():
 def test_command_fails_with_a_remedy_where_no_kernel_can_run():
     done = ask("--json", TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert told["ok"] is False
-    assert told["machine"]["mode"] == "compile-only"
-    assert "Unset TRITON_INTERPRET" in told["problems"][0]["remedy"]
-    assert told["library"] is False
+    result = json.loads(done.stdout)
+    assert result["ok"] is False
+    assert result["machine"]["mode"] == "compile-only"
+    assert "Unset TRITON_INTERPRET" in result["problems"][0]["remedy"]
+    assert result["library"] is False
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["page", "json"])
