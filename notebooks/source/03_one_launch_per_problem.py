@@ -221,7 +221,7 @@ for m, n, k in testing.ragged_problems():
 
 # %%
 from course_kernels.kernels import naive
-from gemm_course.figures.source import show
+from gemm_course.figures.listing import show
 
 show(naive.accumulate_tile, "for k in range", "b_ptrs +=")
 

@@ -30,7 +30,7 @@ from course_kernels.bench import record, timing
 from course_kernels.kernels import round_robin
 from course_kernels.kernels.common import accumulate_tile, store_tile
 from course_kernels.testing import reference
-from gemm_course.figures import ownership, source, walk_costs
+from gemm_course.figures import listing, ownership, walk_costs
 
 # %matplotlib inline
 device = runtime.device()
@@ -299,7 +299,7 @@ ownership.owners(experts, (32, 32), plan.launches[0].records[:, 0].tolist(), tit
 # The same loop in the library, by excerpt. What is new is the choice of schedule (lesson 05) and the word `ALIGN`.
 
 # %%
-source.show(round_robin.round_robin_kernel, "end = passed", "stride_cm, stride_cn")
+listing.show(round_robin.round_robin_kernel, "end = passed", "stride_cm, stride_cn")
 
 # %% [markdown]
 # ## What the compiler made of it
@@ -326,7 +326,7 @@ for name, kernel in (("told", told), ("not told", untold)):
 print(told.excerpt(r"cp\.async\.cg", before=0, after=3))
 
 # %%
-source.show(round_robin.problem_pointer)
+listing.show(round_robin.problem_pointer)
 
 # %% [markdown]
 # The host may say so only after checking every address and stride; the rest go to a launch without the promise.

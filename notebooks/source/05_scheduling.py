@@ -30,7 +30,7 @@ from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime, testing
 from course_kernels.bench import record
 from course_kernels.kernels import round_robin
 from course_kernels.schedule import CostModel, bytes_moved, simulate, tile_counts
-from gemm_course.figures import schedules, source, timeline
+from gemm_course.figures import listing, schedules, timeline
 
 # %matplotlib inline
 device = runtime.device()
@@ -187,7 +187,7 @@ print("tiles drawn by the second launch:", drawn.tolist())
 # tiles plus programs, so whoever draws the very last one can put the counter back:
 
 # %%
-source.show(round_robin.next_dynamic_tile)
+listing.show(round_robin.next_dynamic_tile)
 
 # %%
 problems = testing.reference_problems(8)

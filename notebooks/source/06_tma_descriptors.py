@@ -21,7 +21,7 @@ from course_kernels.bench import record
 from course_kernels.kernels import naive, tma
 from course_kernels.testing import reference
 from gemm_course.figures import descriptors as draw, ptx
-from gemm_course.figures.source import show
+from gemm_course.figures.listing import show
 
 device = runtime.device()
 

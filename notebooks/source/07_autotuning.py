@@ -165,7 +165,7 @@ for one in (compiled[6], compiled[8]):
 budget.limits(uses)
 
 # %%
-dead = {use.config: budget.cause_of_death(use) for use in uses}
+dead = {use.config: budget.rejection_reason(use) for use in uses}
 for tile, cause in dead.items():
     if cause:
         print(f"{'×'.join(map(str, tile.block)):10} {tile.num_warps} warps, {tile.num_stages} stages, "
@@ -305,7 +305,7 @@ shown = {
     row.replace(" x ", " × ").replace("^3", "³"): {names[provider]: us[provider]["median_us"] for provider in names}
     for row, us in squares.items()
 }
-lookup.keyed(shown, "cuBLAS loop", "tuned for each", "keyed on group_size")
+lookup.stale_key(shown, "cuBLAS loop", "tuned for each", "keyed on group_size")
 
 # %%
 print("keyed on group_size:  over its own choice   over the cuBLAS loop")

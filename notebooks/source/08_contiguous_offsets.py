@@ -31,8 +31,8 @@ from course_kernels.bench import record
 from course_kernels.bench.rows import rows
 from course_kernels.kernels import contiguous
 from course_kernels.testing import reference
-from gemm_course.figures import bench, descriptors, modes, packed as draw, pipelines
-from gemm_course.figures.source import show
+from gemm_course.figures import descriptors, modes, packed as draw, pipelines, roofline
+from gemm_course.figures.listing import show
 
 device = runtime.device()
 
@@ -581,7 +581,7 @@ for ends, check in ((with_zero, False), (offs_few.flip(0), True), (offs_few * 2,
 # %%
 results = record.load("grouped_mm")
 results["rows"] = {row.name: results["rows"][row.name] for row in rows() if row.name in results["rows"]}
-bench.against_peers(results)
+roofline.against_peers(results)
 
 # %% [markdown]
 # As geometric means, over these rows and the record's unkind ones (one expert gets all, every other gets none, …):
@@ -597,7 +597,7 @@ for other, speedup in results["speedups"][ours]["forward"].items():
 # from the roof: rows that are computed for nothing, waves that are not full, stores that nothing hides.
 
 # %%
-bench.roofline(results)
+roofline.roofline(results)
 
 # %% [markdown]
 # How much is computed for nothing? With tiles of 128 rows, and of 16 in the two rows of decoding:

@@ -28,7 +28,7 @@ import torch
 from course_kernels import GroupLayout, testing
 from course_kernels.testing import reference
 from gemm_course.figures import descriptors as loops, operators as draw, ptx
-from gemm_course.figures.source import show
+from gemm_course.figures.listing import show
 # %% [markdown]
 # ## Order a product
 #
@@ -440,7 +440,7 @@ print("most stages that fit:", max(n for n in range(2, 12) if replace(together, 
 # %%
 schedules = {name: replace(in_turn, schedule=name) for name in (COOPERATIVE, PINGPONG)}
 blocks = K // in_turn.tile_k
-picture.turns({name: picture.simulate(config, 4, blocks) for name, config in schedules.items()})
+picture.warp_group_turns({name: picture.simulate(config, 4, blocks) for name, config in schedules.items()})
 
 # %% [markdown]
 # Pale is storing. Cooperative: two warp groups store in half the time, and nobody multiplies meanwhile. Ping-pong: one
@@ -481,7 +481,7 @@ cute_clusters.multicast(together)
 # %%
 ways = {"each alone": dict(shared=False), "one below the other": {}, "side by side": dict(beside=True)}
 for config in CONFIGS:
-    if config.cluster == 2 and not config.flat:
+    if config.cluster == 2 and not config.tail_tile_n:
         steps = K // config.tile_k
         kib = {name: cute_clusters.bytes_from_l2(config, **way) * steps / 2 / 1024 for name, way in ways.items()}
         tile = f"{config.tile_m} × {config.tile_n}"
@@ -532,7 +532,7 @@ show(scheduler.find_tile, "# Down the left", "row, col = tiles_m")
 # two pieces remain?
 
 # %%
-fitted = CuteConfig(128, 192, 64, cluster=2, stages=5, schedule=PINGPONG, narrow=128, flat=256)
+fitted = CuteConfig(128, 192, 64, cluster=2, stages=5, schedule=PINGPONG, last_tile_n=128, tail_tile_n=256)
 print("on the shelf:", fitted in CONFIGS)
 cute_clusters.cut_to_fit(fitted, sizes[0], N)
 
@@ -581,7 +581,7 @@ show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 # tiles. How many cluster tiles is that, and how often do 66 clusters, two SMs each, take one?
 
 # %%
-square = next(config for config in CONFIGS if config.halved and config.tile_n == config.tile_m)
+square = next(config for config in CONFIGS if config.split_last_wave and config.tile_n == config.tile_m)
 tiles = sum(len(cute_clusters.pairs(square, size, K)) for size in sizes)
 print(f"{tiles} cluster tiles are {tiles // 66} for each of 66 clusters, and {tiles % 66} more")
 cute_clusters.last_wave(tiles, clusters=66)
@@ -595,7 +595,7 @@ cute_clusters.last_wave(tiles, clusters=66)
 from course_kernels.bench import record
 
 swept = record.load("sweep_cute")["rows"]["equal12"]  # these groups, this N and K
-for name, config in {"whole": replace(square, halved=False), "in halves": square}.items():
+for name, config in {"whole": replace(square, split_last_wave=False), "in halves": square}.items():
     print(f"{name:10} {swept['us']['dA'][config.name]['median_us']:.1f} µs")
 
 # %% [markdown]
@@ -648,7 +648,7 @@ for before in (2, 1, 0, -1):
 # make most of a difference, and in which the second? Think of K, and of the rows of a group.
 
 # %%
-from gemm_course.figures import rates
+from gemm_course.figures import record_analysis
 
 results = record.load("grouped_mm")
 about, rows, known = results["provenance"], results["rows"].values(), results["providers"]
@@ -677,7 +677,7 @@ else:
 # configurations, for the gradients of three:
 
 # %%
-rates.ahead(results, "cute", passes) if passes else None
+record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 
 # %% [markdown]
 # One row is the problem with which this lesson began, NVIDIA's own example. Everybody's times that are on record:

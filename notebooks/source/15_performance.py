@@ -16,9 +16,9 @@ import torch
 
 from course_kernels import GemmConfig, codegen, runtime, testing
 from course_kernels.bench import grouped, record, timing
-from gemm_course.figures import bench as draw, measuring, rates
+from gemm_course.figures import measuring, record_analysis, roofline as draw
 from gemm_course.figures.simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
-from gemm_course.figures.source import show
+from gemm_course.figures.listing import show
 
 device = runtime.device()
 
@@ -397,7 +397,7 @@ draw.against_peers(results)
 # The same as one factor per row, with the gradients beside it, for training spends two thirds of its products there:
 
 # %%
-rates.ahead(results, ours)
+record_analysis.speedups_over_peers(results, ours)
 
 # %%
 for name, speedups in results["speedups"].items():
@@ -475,7 +475,7 @@ for name in alone["rows"]:
 
 # %%
 called = [name for name in results["providers"] if any(name in e["us"]["called"] for e in results["rows"].values())]
-rates.as_called(results, [name for name in called if name in (ours, "torch", "loop")])
+record_analysis.as_called(results, [name for name in called if name in (ours, "torch", "loop")])
 
 # %%
 for name in called:
@@ -495,8 +495,8 @@ for name in called:
 # (lesson 08), then the last wave that is not full (lesson 05). What is left has other causes.
 
 # %%
-explained = rates.shares(results, ours, (128, 256), about["sms"])
-rates.where_time_goes(results, explained)
+explained = record_analysis.shares(results, ours, (128, 256), about["sms"])
+record_analysis.where_time_goes(results, explained)
 
 # %%
 for name, share in explained.items():

@@ -83,9 +83,9 @@ def run(
         record.write(json, results)
         print(f"wrote {json}")
     if plot or roofline:
-        from gemm_course.figures import bench as figures  # matplotlib is optional
+        from gemm_course.figures import roofline as rates  # matplotlib is optional
 
-        for path, draw in ((plot, figures.against_peers), (roofline, figures.roofline)):
+        for path, draw in ((plot, rates.against_peers), (roofline, rates.roofline)):
             if path:
                 draw(results).savefig(path, dpi=150)
                 print(f"wrote {path}")

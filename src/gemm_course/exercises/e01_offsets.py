@@ -14,7 +14,7 @@ SHOWN = 24
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Ordinary groups, empty ones in every position, no rows at all, rows behind the last group."""
+    """Ordinary groups, empty ones in every position, no rows at all, rows after the last group."""
 
     def case(sizes, tail, *checks):
         inputs = {"sizes": torch.tensor(sizes, dtype=torch.int32), "total_m": sum(sizes) + tail}
@@ -22,18 +22,18 @@ def draw(rng: random.Random) -> list[Case]:
 
     full = [rng.randint(1, 6) for _ in range(rng.randint(3, 6))]
     holes = [0, rng.randint(1, 5), 0, 0, rng.randint(2, 5), 0]
-    behind = [rng.randint(1, 4) for _ in range(rng.randint(2, 4))]
+    short = [rng.randint(1, 4) for _ in range(rng.randint(2, 4))]
     return [
         case(full, 0, "ends", "rows"),
         case(holes, 0, "empty"),
         case([0] * rng.randint(2, 5), 0, "empty"),
-        case(behind, rng.randint(1, 4), "tail"),
+        case(short, rng.randint(1, 4), "tail"),
         case([0] * rng.randint(2, 4), rng.randint(1, 4), "tail"),
     ]
 
 
 def run(answer, inputs: dict, watch) -> object:
-    """Call the answer, and note what makes the CPU wait."""
+    """Call the answer, and record host syncs."""
     sizes = inputs["sizes"].to(watch.device)
     with watch.host_syncs():
         return answer(sizes, inputs["total_m"])
@@ -59,16 +59,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if not message:
             continue
         wrong += 1
-        which = ("ends" if name == "ends" else "rows") if check in ("ends", "rows") else check
+        broken = ("ends" if name == "ends" else "rows") if check in ("ends", "rows") else check
         got = got.tolist()
         panels = [row_panel(got[:SHOWN], want[:SHOWN], f"your {name}")] if got and want else []
-        yield Finding(which, message, panels)
+        yield Finding(broken, message, panels)
     if wrong == 2 and check == "ends":
         yield Finding("device", "not counted, since neither `ends` nor `group` is right where no group is empty")
 
 
 def _mistake(name: str, got: torch.Tensor, want: list[int], sizes: list[int]) -> str | None:
-    """What is wrong with `ends` or `group`; None when nothing is."""
+    """What is wrong with `ends` or `group`; None if it is right."""
     if got.dtype == torch.bool or got.is_floating_point():
         return f"`{name}` must hold integers, and it is {got.dtype}"
     if got.shape != (len(want),):

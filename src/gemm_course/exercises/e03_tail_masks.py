@@ -1,4 +1,4 @@
-"""Exercise 03: the masks of a tiled product whose A is stored transposed, so that every mask has to be thought out."""
+"""Exercise 03: the masks of a tiled product whose A is stored transposed, so that no mask can be copied."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from course_kernels import testing
 from gemm_course.exercises.case import Case, Finding, Ran, Written
-from gemm_course.judging import feedback as diagnose
+from gemm_course.exercises.drawing import whole_numbers
+from gemm_course.judging import feedback
 
 BLOCK = 16
 REASON_BELOW = "wrong for the reason below"
@@ -30,7 +30,7 @@ def draw(rng: random.Random) -> list[Case]:
     """Whole tiles; then tails along all three extents, once with M below N and once with M above it."""
 
     def tail(tiles):
-        # Two short of a tile at least: one short, no mask at all reads as far as `<=` does, and is taken for it.
+        # At least two short of a tile: with one short, a missing mask reads as far as `<=` does.
         return BLOCK * tiles + rng.randint(1, BLOCK - 2)
 
     shapes = [
@@ -41,10 +41,9 @@ def draw(rng: random.Random) -> list[Case]:
     ]
     cases = []
     for (m, n, k), checks in shapes:
-        # No zeros: every element that is missing from a sum, or one too many, shows. Most sums pass 2048, beyond which
-        # float16 holds no odd numbers, none its largest; and hardly a wrong one is right by chance.
-        a = testing.integers((k, m), generator=rng.getrandbits(31), low=9, high=31)
-        b = testing.integers((k, n), generator=rng.getrandbits(31), low=9, high=31)
+        # No zeros: every missing or additional element changes a sum. Most sums pass 2048, from where float16 holds no
+        # odd numbers; none passes float16's largest number. A wrong sum is hardly ever right by chance.
+        a, b = (whole_numbers(rng, k, extent, low=9, high=31) for extent in (m, n))
         cases.append(Case({"a": a, "b": b}, checks, label=f"M = {m}, N = {n}, K = {k}, tiles of {BLOCK} × {BLOCK}"))
     return cases
 
@@ -60,30 +59,30 @@ def run(answer, inputs: dict, watch) -> None:
 
 def builds(answer) -> Iterator[tuple]:
     """What to compile: (kernel, types of its run-time arguments, values of the others)."""
-    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp32"}
-    types.update(dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), "i32"))
+    extents = dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), "i32")
+    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp32", **extents}
     yield tail_masks_kernel, types, {"PRODUCT_TILE": answer.product_tile, "BLOCK": BLOCK}
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """Sort what the probes saw into the masks they belong to; then compare C, also with what likely mistakes give."""
+    """Assign the probes' events to the masks; then compare C, also with the results of likely mistakes."""
     a, b = case.inputs["a"].double(), case.inputs["b"].double()
     want, c = a.T @ b, ran.outputs["C"]
-    picture = [diagnose.panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
-    text = diagnose.tiles(c, want, (BLOCK, BLOCK))
+    picture = [feedback.panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
+    text = feedback.tiles(c, want, (BLOCK, BLOCK))
     check, why = _why(a, b, c, want, ran) if text else (None, "")
     if check == "*":
         yield Finding("*", f"{text}{why}", picture)
         return
     for event in ran.events:
-        said = diagnose.sentence(event)
+        sentence = feedback.sentence(event)
         if event["kind"] == "undefined":
-            yield Finding("zeros", said, picture)
+            yield Finding("zeros", sentence, picture)
         elif event["kind"] == "load" and event["side"] == "rows":
-            yield Finding("tail", f"{said}. Rows of {event['matrix']} run along K: look at the K mask", picture)
+            yield Finding("tail", f"{sentence}. Rows of {event['matrix']} run along K: look at the K mask", picture)
         elif event["kind"] == "load":
-            yield Finding("loads", said, picture)
-    if outside := diagnose.stores_outside(ran):
+            yield Finding("loads", sentence, picture)
+    if outside := feedback.stores_outside(ran):
         yield Finding("store", outside, picture)
     if text and check == "tiles":
         yield Finding("tiles", f"{text}{why}", picture)
@@ -93,8 +92,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
-    """The check that a wrong C breaks ("*": all), and the mistake that would have given exactly what was written, or
-    what else can be said, on a line of its own."""
+    """The check that a wrong C breaks ("*": all), and a likely mistake, on a line of its own; perhaps ""."""
     depth, (rows, cols) = len(a), want.shape
     last = (depth - 1) // BLOCK * BLOCK
     got, stores = c.values.double(), [event["kind"] == "store" for event in ran.events]
@@ -124,30 +122,30 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
         beyond, off = last + BLOCK - depth, (got - want)[seen]
         if beyond and (off == off[0]).all():
             return "zeros", (
-                f"\nevery sum is off by {off[0]:g}: the last block has {diagnose.counted(beyond, 'row')} beyond K, and "
+                f"\nevery sum is off by {off[0]:g}: the last block has {feedback.counted(beyond, 'row')} beyond K, and "
                 f"each adds {off[0] / beyond:g}. What a mask leaves out counts as `other=`, so that has to be 0"
             )
-    hopeless = all(stores) and not diagnose.right_as_written(c, want, (BLOCK, BLOCK))
-    check = "*" if hopeless else "tiles"
+    nothing_right = all(stores) and not feedback.right_as_written(c, want, (BLOCK, BLOCK))
+    check = "*" if nothing_right else "tiles"
     if torch.isnan(c.values[~c.missing]).any():
         return check, "\nNaN comes from elements outside of A and B: they must count as zero"
     if c.missing.any() and any(stores):
         return check, (
             "\nthe store's mask leaves out parts of C and lets through what is outside: are M and N in their places?"
         )
-    if c.missing.any() and not ran.events and not hopeless:
+    if c.missing.any() and not ran.events and not nothing_right:
         row, col = c.missing.nonzero()[0].tolist()
         return check, f"\n({row}, {col}) lies inside C ({rows} × {cols}), and the store's mask leaves it out"
     return check, ""
 
 
 def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
-    """As `_why`, where C is the sum over the first rows of A and B only."""
+    """As `_why`, for a C that is the sum over the first rows of A and B only."""
     text = f"\nthis is the sum over the first {summed} of {depth} rows of A and B only"
     if (times := int(c.counts.max())) > 1:
         return "tiles", f"{text}, and each element was stored {times} times: is the store in the loop, before tl.dot?"
     if summed == 0:
-        # Where all is one block, a store before tl.dot gives this, too; where there are more, nothing was computed.
+        # With one block, a store before tl.dot gives this, too; with more, nothing was computed.
         return ("*" if depth > BLOCK else "tiles"), "\nC is 0 everywhere: nothing was added to `acc`"
     if summed == depth - 1:
         return "tail", f"{text}: is the mask along K one short?"
@@ -155,7 +153,7 @@ def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
 
 
 def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:
-    """(names, product) where the blocks of one operand, or of both, are transposed once too often."""
+    """(names, product) with the blocks of one operand, or of both, transposed once too often."""
 
     def blocks(matrix):
         down, across = (-(-extent // BLOCK) for extent in matrix.shape)

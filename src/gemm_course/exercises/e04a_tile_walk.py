@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from gemm_course.exercises.case import Case, Finding, Ran
-from gemm_course.judging import feedback as diagnose
+from gemm_course.exercises.drawing import table_panel
+from gemm_course.judging import feedback
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
 
 BLOCK_M, BLOCK_N = 32, 16
@@ -28,7 +29,7 @@ Tile = tuple[int, int, int]  # problem, row, column
 
 @triton.jit
 def whole(number):
-    """A number as a tensor, if it is an integer; an exception while compiling if not."""
+    """An integer as a tensor; any other number is an exception while compiling."""
     number += tl.full((), 0, tl.int32)
     tl.static_assert(number.dtype.is_int(), "COMPUTE_TILE wants integers, and was given a float: / divides, // counts")
     return number
@@ -36,7 +37,7 @@ def whole(number):
 
 @triton.jit
 def COMPUTE_TILE(tables, g, tile_m, tile_n):
-    """Append (problem, row, column) to this program's line of a log. Python's messages tell its name: the answer's.
+    """Append (problem, row, column) to this program's line of a log. Learners see its name in Python's messages.
 
     tables: int64 (3,), addresses of the log and of a counter for each program, and the length of a line in numbers.
     """
@@ -62,9 +63,9 @@ def tile_walk_kernel(
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Two batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only.
+    """Batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only.
 
-    No later problem begins with program 0: else a walk that starts anew in each problem would compute the same.
+    No later problem begins with program 0: else a walk that restarts in each problem would compute the same.
     """
 
     def sizes(grid):
@@ -130,7 +131,7 @@ def builds(answer) -> Iterator[tuple]:
     yield tile_walk_kernel, types, {"WALK_TILES": answer.walk_tiles, "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
 
 
-# ---- what a walk says about how it was written
+# ---- which walk gives a log
 
 
 def _quotient(a: int, b: int) -> int:
@@ -141,7 +142,7 @@ def _rest(a: int, b: int) -> int:
     return int(math.fmod(a, b))
 
 
-# How (row, column) may come from a tile's number in its problem, its number in all, and the problem's grid.
+# Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
 _PLACES: dict[str, Callable] = {
     "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
     "this counts row by row; column by column, the row changes from tile to tile": (
@@ -164,7 +165,7 @@ _PLACES: dict[str, Callable] = {
 
 
 class _Walk(NamedTuple):
-    """A way to walk: right in everything that is not said."""
+    """A way to walk; by default the right one."""
 
     step: int
     place: str = ""
@@ -172,8 +173,8 @@ class _Walk(NamedTuple):
     late: int = 0  # tiles by which a problem's end is missed
     forgets: bool = False  # counts only the tiles of the last problem as passed
     counts: bool = True  # counts tiles as passed at all
-    returns: bool = False  # is at the program's first tile again in each problem
-    leaves: bool = False  # computes one tile at most in each problem
+    returns: bool = False  # restarts at the program's first tile in each problem
+    leaves: bool = False  # computes at most one tile in each problem
     wastes: bool = False  # steps on in a turn without a tile, too
     why: str = ""
 
@@ -198,7 +199,7 @@ class _Walk(NamedTuple):
 
 
 def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk | None:
-    """The walk that computes the same tiles as these logs; None where it is none of the known ones."""
+    """The known walk that computes the tiles of these logs; None without one."""
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
     steps = [programs, *(step for step in range(1, total + 1) if step != programs)]
@@ -225,7 +226,7 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
     return next((walk for walk in walks if walk.logs(programs) == logs), None)
 
 
-# ---- what is said about it
+# ---- findings
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
@@ -238,7 +239,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if any(want) and not any(logs) and not any(bare):
         yield Finding("*", "no program computes any tile", picture)
         return
-    if check == "once" and (text := diagnose.loads_outside(ran)):
+    if check == "once" and (text := feedback.loads_outside(ran)):
         yield Finding(check, text, picture)
     if check == "empty":
         if text := _about_empty(problems, logs, bare):
@@ -253,7 +254,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 def _read(ran: Ran, name: str) -> list[list[Tile]]:
     """Every program's tiles, in the order in which it computed them."""
     log = ran.outputs[name]
-    counts = (~log.missing).int().cummin(1).values.sum(1) // 3  # an entry that nobody wrote ends a line
+    counts = (~log.missing).int().cummin(1).values.sum(1) // 3  # an unwritten entry ends a line
     return [
         [tuple(line[3 * i : 3 * i + 3]) for i in range(count)]
         for line, count in zip(log.values.tolist(), counts.tolist())
@@ -284,11 +285,11 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, st
 def _about_count(grids, logs, want) -> str | None:
     """A tile that does not exist, is not computed, or more than once; None without one."""
     for program, line in enumerate(logs):
-        if strange := next((tile for tile in line if _outside(tile, grids)), None):
-            g = strange[0]
+        if outside := next((tile for tile in line if _outside(tile, grids)), None):
+            text, g = f"program {program} computes {_tile(outside)}", outside[0]
             if not 0 <= g < len(grids):
-                return f"program {program} computes {_tile(strange)}; there are problems 0 to {len(grids) - 1}"
-            return f"program {program} computes {_tile(strange)}, which has {_size(grids[g])}"
+                return f"{text}; there are problems 0 to {len(grids) - 1}"
+            return f"{text}, which has {grids[g][0]} × {grids[g][1]} tiles"
     times = Counter(tile for line in logs for tile in line)
     every = sorted(tile for line in want for tile in line)
     lost, more = [tile for tile in every if not times[tile]], [tile for tile in every if times[tile] > 1]
@@ -297,8 +298,8 @@ def _about_count(grids, logs, want) -> str | None:
         return f"{_tile(lost[0])} is computed by no program{rest}"
     if more:
         by = [str(program) for program, line in enumerate(logs) if more[0] in line]
-        who = f"program{'s' * (len(by) > 1)} {', '.join(by)}"
-        return f"{_tile(more[0])} is computed {times[more[0]]} times, by {who}{rest}"
+        programs = f"program{'s' * (len(by) > 1)} {', '.join(by)}"
+        return f"{_tile(more[0])} is computed {times[more[0]]} times, by {programs}{rest}"
     return None
 
 
@@ -314,7 +315,7 @@ def _about_step(walk: _Walk, logs, want) -> str:
 
 
 def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]:
-    """(check, message): a step by another number of programs, a share that is not the program's, or what else shows."""
+    """(check, message): a step by another number of programs, a wrong share, or another mistake."""
     if walk is None:
         program = next((p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should)), None)
         if program is None:
@@ -334,24 +335,28 @@ def _about_empty(problems, logs, bare) -> str | None:
     grids = [grid_of(size) for size in problems]
     full = [g for g, (rows, cols) in enumerate(grids) if rows * cols]
     for program, line in enumerate(logs):
-        if strange := next((tile for tile in line if 0 <= tile[0] < len(grids) and tile[0] not in full), None):
-            m, n, _ = problems[strange[0]]
-            return f"program {program} computes {_tile(strange)}, which is {m} × {n} and has no tiles"
+        if empty := next((tile for tile in line if 0 <= tile[0] < len(grids) and tile[0] not in full), None):
+            m, n, _ = problems[empty[0]]
+            return f"program {program} computes {_tile(empty)}, which is {m} × {n} and has no tiles"
     for program, (line, other) in enumerate(itertools.zip_longest(logs, bare, fillvalue=[])):
         should = [(full[g] if 0 <= g < len(full) else g, row, col) for g, row, col in other]
         if line != should:
-            at = next((i for i, (a, b) in enumerate(zip(line, should)) if a != b), min(len(line), len(should)))
+            at = _first_difference(line, should)
             got, want = (_tile(tiles[at]) if at < len(tiles) else "no further tile" for tiles in (line, should))
             text = f"program {program} computes {got}; with the empty problems left out, it is {want}"
             return f"{text}:\nempty are problems {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
     return None
 
 
+def _first_difference(line: list, should: list) -> int:
+    return next((i for i, (a, b) in enumerate(zip(line, should)) if a != b), min(len(line), len(should)))
+
+
 def _difference(logs, want) -> str:
-    """The first tile that is not the one whose turn it is."""
+    """The first tile out of turn."""
     for program, (line, should) in enumerate(zip(logs, want)):
         if line != should:
-            at = next((i for i, (a, b) in enumerate(zip(line, should)) if a != b), min(len(line), len(should)))
+            at = _first_difference(line, should)
             if at >= len(line):
                 return f"program {program} of {len(logs)} never computes {_tile(should[at])}, and it is its turn"
             turn = f"when it is the turn of {_tile(should[at])}" if at < len(should) else "after its last turn"
@@ -368,17 +373,13 @@ def _tile(tile: Tile) -> str:
     return f"tile ({tile[1]}, {tile[2]}) of problem {tile[0]}"
 
 
-def _size(grid: tuple[int, int]) -> str:
-    return f"{grid[0]} × {grid[1]} tiles"
-
-
 def _numbers(first: int, step: int, count: int) -> str:
     shown = ", ".join(str(first + i * step) for i in range(min(count, SHOWN)))
     return f"tile{'s' * (count != 1)} {shown}{', …' if count > SHOWN else ''}" if count else "no tile"
 
 
 def _pictures(grids, logs, want) -> list[dict]:
-    """The tiles of every problem, each with the programs that computed it."""
+    """The tiles of every problem, each with its programs."""
     turn = {tile: program for program, line in enumerate(want) for tile in line}
     by: dict[Tile, list[int]] = {tile: [] for tile in turn}
     for program, line in enumerate(logs):
@@ -390,6 +391,5 @@ def _pictures(grids, logs, want) -> list[dict]:
         states = [[RIGHT if by[t] == [turn[t]] else WRONG if by[t] else MISSING for t in line] for line in places]
         labels = [[f"p{by[t][0]}" if len(by[t]) == 1 else f"{len(by[t])}×" for t in line] for line in places]
         if rows * cols:
-            panel = {"title": f"problem {g}", "shape": [rows, cols], "block": [1, 1], "states": states}
-            panels.append({**panel, "labels": labels})
+            panels.append(table_panel(f"problem {g}", states, labels))
     return panels

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import torch
 from torch.overrides import TorchFunctionMode
 
-from course_kernels import runtime, testing
+from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.kernels.codes import Layout, Record
 from course_kernels.testing import reference
 from gemm_course.exercises.case import Case, Finding, Ran
-from gemm_course.judging import feedback as diagnose
+from gemm_course.exercises.drawing import table_panel, whole_numbers
+from gemm_course.judging import feedback
 from gemm_course.runner import probes
 
 CONFIG = GemmConfig(32, 32, 32, num_warps=4, num_stages=2)
@@ -28,19 +30,18 @@ STRIDES = (
     "B = Wᵀ goes from row to row", "B = Wᵀ goes from column to column",
     "Y goes from row to row", "Y goes from column to column",
 )  # fmt: skip
-OPERANDS = ((0, 1, "x"), (3, 2, "w"), (4, 5, "y"))  # where a table of strides has stride(0) and stride(1) of each
+OPERANDS = ((0, 1, "x"), (3, 2, "w"), (4, 5, "y"))  # columns of stride(0) and stride(1) of each in the table
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Two batches in which every matrix lies in a wider buffer, and X, W and Y are row-major and column-major."""
+    """Two batches; every matrix is part of a wider buffer, and X, W and Y are row-major and column-major."""
     cases = []
     for count in (3, rng.choice([2, 4])):
         problems = []
         layouts = [rng.sample(["row", "col"], 2) * 2 for _ in MATRICES]
         for g in range(count):
             m, n, k = rng.sample(range(17, 61), 3)
-            x = testing.integers((m, k), generator=rng.getrandbits(31), low=1, high=3)
-            w = testing.integers((n, k), generator=rng.getrandbits(31), low=1, high=3)
+            x, w = (whole_numbers(rng, extent, k) for extent in (m, n))
             problems.append({"x": x, "w": w, "layouts": [each[g] for each in layouts], "skips": g == 1})
         sizes = "; ".join(", ".join(map(str, size)) for size in map(_size, problems))
         cases.append(Case({"problems": problems}, CHECKS, label=f"M, N, K of the problems: {sizes}"))
@@ -77,19 +78,19 @@ def tables_of(problems: list[tuple[torch.Tensor, ...]]) -> dict[str, list]:
 
 
 def run(answer, inputs: dict, watch) -> dict:
-    """Call the answer; hand its tables to the library's kernel where that can do no harm."""
+    """Call the answer; launch the library's kernel on its tables where that is harmless."""
     problems = matrices(inputs["problems"], watch)
     right, device = tables_of(problems), problems[0][0].device
     spans = [[[t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()] for t in problem] for problem in problems]
-    played = _PlayedGPU() if device.type == "cpu" else None
-    with played or contextlib.nullcontext():
+    fake = _FakeGPU() if device.type == "cpu" else None
+    with fake or contextlib.nullcontext():
         tables = answer(*map(list, zip(*problems)))
     if not isinstance(tables, (tuple, list)) or len(tables) != 3:
         return {"returned": type(tables).__name__}
-    described = {name: _describe(table, played, device) for name, table in zip(TABLES, tables)}
+    described = {name: _describe(table, fake, device) for name, table in zip(TABLES, tables)}
     ran = all(_form(name, table, len(problems)) is None for name, table in described.items())
     for name, table in described.items() if ran else ():
-        # A probe stands before wrong addresses, in the interpreter; a wrong size may mean a million tiles.
+        # In the interpreter a probe stops wrong addresses. A wrong size may mean a million tiles.
         if name == "sizes" or runtime.mode() != "interpreter":
             ran = ran and table["values"].tolist() == right[name]
     if ran:
@@ -101,8 +102,8 @@ def _name(g: int, which: int) -> str:
     return f"{MATRICES[which]} of problem {g}"
 
 
-def _describe(table, played: _PlayedGPU | None, device: torch.device) -> dict:
-    """What a table is; its values as they are, on the CPU."""
+def _describe(table, fake: _FakeGPU | None, device: torch.device) -> dict:
+    """The form of a table, and its values on the CPU."""
     if not isinstance(table, torch.Tensor):
         return {"kind": type(table).__name__}
     return {
@@ -110,14 +111,14 @@ def _describe(table, played: _PlayedGPU | None, device: torch.device) -> dict:
         "dtype": str(table.dtype).removeprefix("torch."),
         "shape": list(table.shape),
         "contiguous": table.is_contiguous(),
-        "there": played.has(table) if played else table.device == device,
+        "there": fake.has(table) if fake else table.device == device,
         "values": table.detach().cpu().contiguous().to(torch.float64 if table.is_floating_point() else torch.int64),
     }
 
 
 def _launch(described: dict, watch) -> None:
-    """The library's kernel, by copies of the tables, so that reads of them are watched, too."""
-    from course_kernels.kernels import record, round_robin
+    """Launch the library's kernel on watched copies of the tables."""
+    from course_kernels.kernels import round_robin
     from course_kernels.lists import launch
 
     pointers, sizes, strides = (described[name]["values"] for name in TABLES)
@@ -126,27 +127,27 @@ def _launch(described: dict, watch) -> None:
     tables = watch.packed("sizes", sizes), watch.packed("strides", strides)
     options = launch.compile_time_arguments(
         "round_robin", CONFIG, dtype=torch.float16, out_dtype=torch.float32, aligned=False,
-        layouts=(round_robin.ANY.value,) * 3, record_level=record.RECORD_OFF.value,
+        layouts=(Layout.ANY,) * 3, record_level=Record.OFF,
     )  # fmt: skip
     tiles = sum(CONFIG.tiles(m, n) for m, n, _ in sizes.tolist())
     round_robin.round_robin_kernel[(PROGRAMS,)](*columns, *tables, len(sizes), tiles, None, None, **options)
 
 
-class _PlayedGPU(TorchFunctionMode):
-    """Lets the CPU's matrices pass for a GPU's, so that it shows where a table was put.
+class _FakeGPU(TorchFunctionMode):
+    """Presents the CPU's matrices as a GPU's, so that the device of a table can be checked.
 
-    Their `device` reads "cuda:0"; what is made there is made on the CPU. What is made without saying where belongs to
-    the host, as on a machine with a GPU.
+    Their `device` is "cuda:0". Tensors made there are made on the CPU; tensors made without a device belong to the
+    host, as on a machine with a GPU.
     """
 
     GPU = torch.device("cuda", 0)
 
     def __init__(self):
         super().__init__()
-        self._host: dict[int, torch.Tensor] = {}  # keeps them: a number is a tensor's as long as it lives
+        self._host: dict[int, torch.Tensor] = {}  # by id, which is valid as long as the tensor is kept
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies on the GPU."""
+        """Whether a tensor is on the GPU."""
         return id(tensor) not in self._host
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -186,7 +187,7 @@ class _PlayedGPU(TorchFunctionMode):
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """Look at the tables one by one; then at what the kernel made of them."""
+    """Check the tables one by one; then the products of the kernel."""
     problems, value = case.inputs["problems"], ran.value
     if "returned" in value:
         none = value["returned"] == "NoneType"
@@ -195,7 +196,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             "*", f"the function must return three tensors, `pointers, sizes, strides`, and it returned {text}"
         )
         return
-    # Strides and sizes are this process's own; only the other one knows where its matrices were.
+    # Strides and sizes are recomputed here; addresses come from the process of the answer.
     watch = probes.Watch()
     watch.device = torch.device("cpu")
     true = {**tables_of(matrices(problems, watch)), "pointers": value["pointers"]}
@@ -220,7 +221,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _form(name: str, table: dict, count: int) -> str | None:
-    """What is wrong with a table before its numbers are read."""
+    """What is wrong with the form of a table."""
     columns, dtype = TABLES[name]
     wanted = str(dtype).removeprefix("torch.")
     if table["kind"] != "Tensor":
@@ -242,7 +243,6 @@ def _shape(table: dict) -> str:
 
 
 def _first(got: list, want: list) -> tuple[int, int]:
-    """Row and column of the first number that differs."""
     return next((g, c) for g, row in enumerate(want) for c, number in enumerate(row) if got[g][c] != number)
 
 
@@ -289,13 +289,13 @@ def _about_strides(got: list, true: dict) -> str:
     else:
         g, c = _first(got, want)
         why = _why_stride(got, want, true["sizes"][g], g, c)
-    steps = diagnose.counted(want[g][c], "element")
+    steps = feedback.counted(want[g][c], "element")
     text = f"`strides[{g}, {c}]` is {got[g][c]}, and in problem {g} {STRIDES[c]} in steps of {steps}"
     return f"{text}:\n{why}" if why else text
 
 
 def _why_stride(got: list, want: list, size: list, g: int, c: int) -> str:
-    """Where a wrong stride may come from."""
+    """A likely mistake that gives this stride."""
     number = got[g][c]
     first, second, name = next(each for each in OPERANDS if c in each[:2])
     down, across = want[g][first], want[g][second]
@@ -314,23 +314,23 @@ def _why_stride(got: list, want: list, size: list, g: int, c: int) -> str:
 
 
 def _picture(name: str, got: list, want: list) -> list[dict]:
-    """A table, wrong numbers marked; of an address it is enough to know whether it is right."""
-    states = [[diagnose.RIGHT if a == b else diagnose.WRONG for a, b in zip(*rows)] for rows in zip(got, want)]
+    """A table with wrong numbers marked; addresses have no labels."""
+    states = [[feedback.RIGHT if a == b else feedback.WRONG for a, b in zip(*rows)] for rows in zip(got, want)]
     labels = [[str(number) if name != "pointers" else "" for number in row] for row in got]
     title = f"your {name}: {'M, N, K' if name == 'sizes' else 'X, W, Y' if name == 'pointers' else 'X, Wᵀ, Y'}"
-    return [{"title": title, "shape": [len(got), len(got[0])], "block": [1, 1], "states": states, "labels": labels}]
+    return [table_panel(title, states, labels)]
 
 
 def _about_products(problems: list, ran: Ran) -> Iterator[Finding]:
     if not ran.value["ran"]:
         yield Finding("products", "not run: these tables might lead the kernel anywhere")
         return
-    lines, panels = [diagnose.sentence(event) for event in ran.events[:1]], []
+    lines, panels = [feedback.sentence(event) for event in ran.events[:1]], []
     for g, problem in enumerate(problems):
         want = reference.gemm(problem["x"], problem["w"].T, torch.float32)
         written = ran.outputs[_name(g, 2)]
-        panels.append(diagnose.panel(written, want, CONFIG.block[:2]))
-        if text := diagnose.tiles(written, want, CONFIG.block[:2]):
+        panels.append(feedback.panel(written, want, CONFIG.block[:2]))
+        if text := feedback.tiles(written, want, CONFIG.block[:2]):
             lines.append(text)
     if lines:
         yield Finding("products", "\n".join(lines[:2]), panels)

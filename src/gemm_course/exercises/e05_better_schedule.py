@@ -47,7 +47,7 @@ def run(answer, inputs: dict, watch) -> object:
 
 
 def end_of(costs: list[int], order, programs: int) -> int:
-    """When the last program ends if the one that is free first takes the next tile of an order."""
+    """When the last program ends if the first free program takes the next tile of an order."""
     free = [0] * programs
     for tile in order:
         heapq.heapreplace(free, free[0] + costs[tile])
@@ -55,11 +55,11 @@ def end_of(costs: list[int], order, programs: int) -> int:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """Count tiles, add up costs, and compare with the schedules of the lesson."""
+    """Count tiles, add costs, and compare with the schedules of the lesson."""
     costs, programs, check = case.inputs["costs"], case.inputs["programs"], case.checks[0]
     value = ran.value if isinstance(ran.value, dict) else {}
     schedule = value.get("first")
-    if wrong := expect_value(schedule, list) or _no_lists(schedule):
+    if wrong := expect_value(schedule, list) or _malformed(schedule):
         yield Finding("*", wrong)
         return
     if len(schedule) != programs:
@@ -76,10 +76,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("same", _another(schedule, value.get("second")))
 
     times = [sum(line.count(tile) for line in schedule) for tile in range(len(costs))]
-    strange = [(p, tile) for p, line in enumerate(schedule) for tile in line if not 0 <= tile < len(costs)]
+    unknown = [(p, tile) for p, line in enumerate(schedule) for tile in line if not 0 <= tile < len(costs)]
     panels = [row_panel(times[:SHOWN], [1] * len(times[:SHOWN]), "how often each tile is computed")] if times else []
-    if strange:
-        p, tile = strange[0]
+    if unknown:
+        p, tile = unknown[0]
         has = f"tiles 0 to {len(costs) - 1}" if costs else "no tiles"
         yield Finding("*", f"program {p} is given tile {tile}; there are {has}")
         return
@@ -101,7 +101,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield from _late(check, costs, programs, schedule)
 
 
-def _no_lists(schedule: list) -> str | None:
+def _malformed(schedule: list) -> str | None:
     """What is wrong with the form of a schedule."""
     for p, line in enumerate(schedule):
         if not isinstance(line, list):
@@ -138,12 +138,12 @@ def _another(schedule: list, second) -> str:
 
 
 def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]) -> Iterator[Finding]:
-    """Whether the last program ends late, which one, and why."""
+    """Whether the last program ends late, and why."""
     tiles = range(len(costs))
     longest_first = end_of(costs, sorted(tiles, key=lambda tile: -costs[tile]), programs)
     work = [sum(costs[tile] for tile in line) for line in schedule]
     end, last = max(work), work.index(max(work))
-    # Sharing by work is one idea, longest first another: the first check is content with the list's own order.
+    # Sharing by work is one idea, longest first another: the check of the first accepts the list's own order.
     as_listed = end_of(costs, tiles, programs) if check == "work" else 0
     allowed = max(longest_first * SLACK, as_listed)
     if end <= allowed:

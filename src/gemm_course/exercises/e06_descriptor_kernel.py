@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
 
-from course_kernels import runtime, testing
+from course_kernels import runtime
 from gemm_course.exercises.case import Case, Finding, Ran, Written
-from gemm_course.judging import feedback as diagnose
+from gemm_course.exercises.drawing import bounds_of, group_tables, whole_numbers
+from gemm_course.judging import feedback
 
-BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a block whose shape is swapped does not fit by chance
+BLOCK_M, BLOCK_N, BLOCK_K = 16, 32, 64  # all different: a swapped shape never fits by chance
 AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"
 REASON_ABOVE = "wrong for the reason above"
 NOT_JUDGED = "not judged, as nothing of C is right"
@@ -28,8 +29,10 @@ def descriptor_kernel(
     a_ptr, b_ptrs, c_ptr, offs_ptr, groups_ptr, count, total_m, N, K, lda, ldb, ldc,
     MULTIPLY_GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """C[start:end] = A[start:end] Bᵀ for each of ``count`` groups, whose numbers and B's addresses are in tables. The
-    walk is lesson 04's: it enters a group once, and leaves to MULTIPLY_GROUP what happens there."""
+    """C[start:end] = A[start:end] Bᵀ for each of ``count`` groups, whose numbers and B's addresses are in tables.
+
+    The walk is lesson 04's: it enters a group once, and MULTIPLY_GROUP computes the program's tiles there.
+    """
     tile, passed = tl.program_id(0), 0
     for slot in range(count):
         g = tl.load(groups_ptr + slot)
@@ -46,7 +49,7 @@ def descriptor_kernel(
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Every second group, so that nobody repairs its neighbours' rows; all of them; N equal to K; whole blocks."""
+    """Every second group, so that no other group repairs wrong rows; all of them; N equal to K; whole blocks."""
 
     def case(groups, n, k, programs, *checks):
         sizes = [BLOCK_M * rng.randint(0, 1) + rng.randint(5, BLOCK_M - 2) for _ in range(4)]
@@ -54,8 +57,7 @@ def draw(rng: random.Random) -> list[Case]:
             sizes[rng.randint(1, 2)] = 0
         ends = list(accumulate(sizes))
         total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 9)
-        a = testing.integers((total, k), generator=rng.getrandbits(31), low=1, high=3)
-        b = testing.integers((4 * n, k), generator=rng.getrandbits(31), low=1, high=3)
+        a, b = (whole_numbers(rng, rows, k) for rows in (total, 4 * n))
         inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "programs": programs}
         some = "" if len(groups) == 4 else f", of which {' and '.join(map(str, groups))} are computed"
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
@@ -72,17 +74,16 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def run(answer, inputs: dict, watch) -> None:
-    """One launch over the groups that are asked for, with the answer as its device function."""
+    """One launch over the case's groups, with the answer as its device function."""
     runtime.ensure_allocator()
     n, groups = len(inputs["b"]) // 4, inputs["groups"]
-    # Leading dimensions that all differ: one in place of another shows.
+    # All leading dimensions differ: one in place of another gives a wrong result.
     a = watch.matrix("A", inputs["a"], room=2 * UNIT)
     b = [watch.matrix(f"B of group {g}", inputs["b"][g * n : (g + 1) * n], room=UNIT) for g in groups]
     c = watch.output("C", (len(a), n), torch.float16)
     watch.through_descriptors("A", "C", *(f"B of group {g}" for g in groups))
     addresses = watch.table("the table of B", torch.tensor([each.data_ptr() for each in b]))
-    offs = watch.table("offs", torch.tensor(inputs["ends"], dtype=torch.int32))
-    table = watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+    offs, table = group_tables(watch, inputs["ends"], groups)
     descriptor_kernel[(inputs["programs"],)](
         a, addresses, c, offs, table, len(groups), len(a), n, a.shape[1], a.stride(0), b[0].stride(0), c.stride(0),
         answer, BLOCK_M, BLOCK_N, BLOCK_K,
@@ -92,17 +93,19 @@ def run(answer, inputs: dict, watch) -> None:
 def builds(answer) -> Iterator[tuple]:
     """What to compile: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp16", "b_ptrs": "*i64", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
-    types.update(dict.fromkeys(("count", "total_m", "N", "K", "lda", "ldb", "ldc"), "i32"))
+    types |= dict.fromkeys(("count", "total_m", "N", "K", "lda", "ldb", "ldc"), "i32")
     blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
     yield descriptor_kernel, types, {"MULTIPLY_GROUP": answer.multiply_group, **blocks}
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """What the probes saw; rows that nobody should have written; then C, group by group, against likely mistakes. What
-    a mistake that is told does to C is not told again; a C of which it explains nothing is looked at all the same."""
+    """The probes' events; written rows of no computed group; then C, group by group, against likely mistakes.
+
+    A mistake's effect on C is not reported again. Errors of C that it does not explain are.
+    """
     a, c = case.inputs["a"].double(), ran.outputs["C"]
     groups = case.inputs["groups"]
-    bounds = list(pairwise([0, *case.inputs["ends"]]))
+    bounds = bounds_of(case.inputs["ends"])
     b = case.inputs["b"].double().view(4, -1, a.shape[1])
     want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
     for g in groups:
@@ -111,13 +114,13 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     read = False
     for event in ran.events:
         if event["kind"] == "pointer":
-            text = f"{diagnose.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
+            text = f"{feedback.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
             yield Finding("descriptors", text)
         elif event["kind"] == "load":
             read = True
-            yield Finding("extents", f"{diagnose.sentence(event)}.\n{AS_THE_MATRIX}", pictures)
+            yield Finding("extents", f"{feedback.sentence(event)}.\n{AS_THE_MATRIX}", pictures)
     past = _past_the_end(c, bounds, groups)
-    if text := diagnose.stores_outside(ran):
+    if text := feedback.stores_outside(ran):
         text += f".\n{AS_THE_MATRIX}"
     if written := text or past:
         yield Finding("group", written, pictures)
@@ -131,12 +134,12 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     explained = read and bool((torch.isnan(c.values) & (c.counts > 0))[mine].any())
     if explained or (past and right[kept].all()) or (written and _elsewhere(c, right, want[mine])):
         yield Finding("tiles", REASON_ABOVE)
-        # What was read or written elsewhere hides what else is wrong.
+        # Wrong reads and stores hide other mistakes.
         yield from _not_judged(case, some)
         return
     wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
     rows = slice(*bounds[wrong]), slice(None)
-    text = diagnose.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
+    text = feedback.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
     check, why = _why(a, b, c, bounds, groups, skip)
     if check == "tiles" or check is None:
         yield Finding(check or ("tiles" if some else "*"), f"{why}\n{text}".lstrip(), pictures)
@@ -147,13 +150,13 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
-    """The checks of what a product is made of, where nothing of C is right."""
+    """The checks "transposed" and "depth" where nothing of C is right."""
     unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
     yield from (Finding(each, NOT_JUDGED) for each in unknown)
 
 
 def _some_line(right, bounds: list, groups: list[int]) -> bool:
-    """Whether a row or a column of a tile is right: single elements are so by chance."""
+    """Whether a row or a column of a tile is right: single elements may be right by chance."""
     for g in groups:
         for rows in right[slice(*bounds[g])].split(BLOCK_M):
             for tile in rows.split(BLOCK_N, dim=1):
@@ -163,14 +166,14 @@ def _some_line(right, bounds: list, groups: list[int]) -> bool:
 
 
 def _elsewhere(c: Written, right, want) -> bool:
-    """Whether a piece of a row of ``want`` lies in C's memory where it does not belong."""
+    """Whether a piece of a row of ``want`` is at a wrong place of C."""
     places = c.values.double().masked_fill(right, torch.nan).unfold(1, UNIT, 1).reshape(-1, UNIT)
     pieces = want[:, : want.shape[1] // UNIT * UNIT].reshape(-1, UNIT)
     return not set(map(tuple, places.tolist())).isdisjoint(map(tuple, pieces.tolist()))
 
 
 def _reached(bounds: list, groups: list[int], past: bool) -> dict[int, int]:
-    """How many of each group's first rows the last tile of another one may have overwritten."""
+    """Number of each group's first rows that the last tile of another group may have overwritten."""
     found, reach = {}, 0
     for g in groups:
         start, end = bounds[g]
@@ -180,14 +183,14 @@ def _reached(bounds: list, groups: list[int], past: bool) -> dict[int, int]:
 
 
 def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
-    """The first row that belongs to no computed group and was written all the same; whose tile it was."""
+    """The first written row of no computed group, and the tile that wrote it."""
     owned = {row for g in groups for row in range(*bounds[g])}
     row = next((row for row in range(len(c.values)) if row not in owned and not c.missing[row].all()), None)
     if row is None:
         return None
     owner = next((g for g, (start, end) in enumerate(bounds) if start <= row < end), None)
-    whose = "the tail" if owner is None else f"group {owner}, which this launch does not compute"
-    text = f"row {row} of C belongs to {whose}, and was written"
+    belongs_to = "the tail" if owner is None else f"group {owner}, which this launch does not compute"
+    text = f"row {row} of C belongs to {belongs_to}, and was written"
     # Tiles begin at their group's first row, so only the last one of a group reaches past it.
     by = next((g for g in reversed(groups) if bounds[g][1] <= row), None)
     if by is None:
@@ -200,21 +203,23 @@ def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
 
 
 def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> tuple[str | None, str]:
-    """The check that is broken ("*": all; None: unknown), and the mistake that would have given exactly this C, but for
-    the first ``skip`` rows of each group."""
+    """The broken check ("*": all; None: unknown), and the mistake that gives exactly this C.
+
+    The first ``skip`` rows of each group are not compared.
+    """
     depth = a.shape[1]
     last = (depth - 1) // BLOCK_K * BLOCK_K
 
     def same(group: int, expected) -> bool:
-        """Whether a group's C is what was written."""
+        """Whether the written C of a group is as expected."""
         start, end = bounds[group]
         return torch.equal(c.values[start + skip[group] : end], expected.to(c.values.dtype)[skip[group] :])
 
     def gave(product) -> bool:
-        """Whether `product(rows of A, B)` is what was written, in every group."""
+        """Whether the written C is `product(rows of A, B)` in every group."""
         return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
 
-    # Without a whole block, a loop that leaves out the rest gives zeros; so does an answer that computes nothing.
+    # With less than one block, a loop that leaves out the rest gives zeros, like an answer that computes nothing.
     if depth < BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
         return "tiles", ZERO
     for summed in range(1, depth):
@@ -255,7 +260,7 @@ def _block(matrix, k: int):
 
 
 def _turned(a, b, bounds: tuple[int, int], which: str):
-    """A group's C where the coordinates of one operand's loads are exchanged."""
+    """A group's C with the coordinates of one operand's loads exchanged."""
     (start, end), (n, depth) = bounds, b.shape
     # Beyond its extents a descriptor gives zeros.
     a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, depth + BLOCK_M + BLOCK_N)) for each in (a, b))
@@ -271,18 +276,18 @@ def _turned(a, b, bounds: tuple[int, int], which: str):
 
 
 def _moved(a, start: int, end: int):
-    """The rows of A that a group gets where A's pointer is moved by `start` and coordinates are not."""
+    """A group's rows of A if A's pointer is moved by `start` and coordinates are counted from row 0."""
     found = torch.zeros_like(a[start:end])
     found[: max(end - 2 * start, 0)] = a[2 * start : end]
     return found
 
 
 def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:
-    """Whether a descriptor ends after as many rows as a group has, and not where it ends; arguments as `_why`."""
+    """A message if a descriptor has as many rows as the group, counted from row 0; arguments as `_why`."""
     others = torch.ones(len(a), dtype=torch.bool)
     for g in groups:
         others[slice(*bounds[g])] = False
-    # What was written to other rows instead did not go missing.
+    # Rows written elsewhere are not missing.
     read, written = True, bool(c.missing[others].all())
     for g in groups:
         (start, end), size = bounds[g], bounds[g][1] - bounds[g][0]
@@ -303,7 +308,7 @@ def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[in
 
 
 def _reshaped(b) -> torch.Tensor:
-    """B (N, K) with each of its blocks reshaped to (BLOCK_K, BLOCK_N) where it should be transposed: (K, N)."""
+    """(K, N): B (N, K) with each of its blocks reshaped to (BLOCK_K, BLOCK_N) instead of transposed."""
     n, depth = b.shape
     rows, cols = -(-n // BLOCK_N) * BLOCK_N, -(-depth // BLOCK_K) * BLOCK_K
     found = torch.zeros(cols, rows, dtype=b.dtype)
@@ -317,7 +322,7 @@ def _reshaped(b) -> torch.Tensor:
 
 
 def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
-    """The tiles of each computed group; of the others, those with damage: what was left alone there is right."""
+    """The tiles of each computed group, and of the other groups with damage, where unwritten is right."""
     panels = []
     for g, (start, end) in enumerate(bounds):
         rows = slice(start, end), slice(None)
@@ -327,7 +332,7 @@ def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
             if not alone.all():
                 part.missing = torch.zeros_like(alone)
                 title = f"group {g}, not yours"
-                panels.append(diagnose.panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
+                panels.append(feedback.panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
         elif end > start:
-            panels.append(diagnose.panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
+            panels.append(feedback.panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
     return panels

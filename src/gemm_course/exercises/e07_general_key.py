@@ -17,7 +17,7 @@ JITTER = 0.1
 def draw(rng: random.Random) -> list[Case]:
     """Batches around a power of two and between two; doubled rows; other layers; other types; hardly any rows.
 
-    The numbers of groups are such that a total lies near an edge where the average does not.
+    With these numbers of groups a total is near an edge where the average is not.
     """
     N, K = rng.choice([(4096, 1024), (1024, 4096), (2048, 7168), (7168, 2048)])
 
@@ -56,7 +56,7 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def run(answer, inputs: dict, watch) -> list:
-    """The key of every batch, as far as it can travel."""
+    """The key of every batch, in plain types."""
     found = []
     for total_m, groups, N, K, name in inputs["calls"]:
         key = answer(total_m, groups, N, K, getattr(torch, name))
@@ -78,7 +78,7 @@ def _hashes(key) -> bool:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """Which keys are the same, and which should be."""
+    """Compare the keys that should be equal, and those that should differ."""
     calls, check = case.inputs["calls"], case.checks[0]
     value = ran.value
     if not isinstance(value, list) or len(value) != len(calls) or not all(isinstance(each, dict) for each in value):
@@ -113,7 +113,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _hits(check: str, calls: list, keys: list, count: int) -> Iterator[Finding]:
-    """Whether the first `count` batches share a key, and the one behind them, of another size, has another."""
+    """Whether the first `count` batches share a key, and the last one, of another size, has another."""
     order = sorted(range(count), key=lambda i: calls[i][0])
     edge = next(((i, j) for i, j in itertools.pairwise(order) if keys[i] != keys[j]), None)
     different = [keys[i] for n, i in enumerate(order) if keys[i] not in [keys[j] for j in order[:n]]]
@@ -157,7 +157,7 @@ def _shares(check: str, one: list, other: list, key) -> str:
 
 
 def _picture(keys: list, calls: list) -> dict:
-    """The number of each batch's key; a number that has been there is marked."""
+    """The number of each batch's key; repeated numbers are marked."""
     numbers, seen = [], []
     for key in keys:
         if key not in seen:

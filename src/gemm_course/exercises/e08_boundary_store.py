@@ -1,18 +1,18 @@
-"""Exercise 08: the store of a tile into a packed C whose columns are tokens, of which each group has a range."""
+"""Exercise 08: the store of a tile into a packed C whose columns are tokens; each group has a range of columns."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
 
-from course_kernels import testing
 from gemm_course.exercises.case import Case, Finding, Ran, Written
-from gemm_course.judging import feedback as diagnose
+from gemm_course.exercises.drawing import bounds_of, group_tables, table_panel, whole_numbers
+from gemm_course.judging import feedback
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
 
 BLOCK_M, BLOCK_N, DEPTH = 16, 32, 16
@@ -24,8 +24,11 @@ def boundary_store_kernel(
     a_ptr, b_ptr, c_ptr, offs_ptr, groups_ptr, tiles_m, total_m, N, lda, ldb, ldc,
     STORE_GROUP_TILE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """C[:, start:end] = B_g Aᵀ[:, start:end] for each group g in a table; A (total_m, DEPTH), B (G * N, DEPTH), C (N,
-    total_m). One program a tile, and ``tiles_m`` tiles along every group: the host does not know which are full."""
+    """C[:, start:end] = B_g Aᵀ[:, start:end] for each group g in a table.
+
+    A (total_m, DEPTH), B (G * N, DEPTH), C (N, total_m). One program a tile, and ``tiles_m`` tiles along every group:
+    the host does not know which are full.
+    """
     tiles_n = tl.cdiv(N, BLOCK_N)
     strip, j = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
     i = strip % tiles_m
@@ -41,12 +44,11 @@ def boundary_store_kernel(
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Every second group, once with nothing behind the last; all of them; the empty ones alone."""
+    """Every second group, once without a tail; all of them; the empty ones alone."""
 
     def case(sizes, groups, n, tail):
         ends = list(accumulate(sizes))
-        a = testing.integers((ends[-1] + tail, DEPTH), generator=rng.getrandbits(31), low=1, high=3)
-        b = testing.integers((len(sizes) * n, DEPTH), generator=rng.getrandbits(31), low=1, high=3)
+        a, b = (whole_numbers(rng, rows, DEPTH) for rows in (ends[-1] + tail, len(sizes) * n))
         inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "capacity": max(sizes)}
         some = "" if len(groups) == len(sizes) else f", of which {' and '.join(map(str, groups))} are written"
         label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} behind the last"
@@ -60,7 +62,7 @@ def draw(rng: random.Random) -> list[Case]:
 
     features = BLOCK_N + rng.randint(3, BLOCK_N - 3)
     first = long()
-    # Group 1 ends at no multiple of BLOCK_M: a tile that was rounded down is told from one that was moved back.
+    # Group 1 does not end at a multiple of BLOCK_M: a tile rounded down and one moved back differ.
     return [
         case([first, short(but=2 * BLOCK_M - first), short(), long()], [3, 1], BLOCK_N, 0),
         case([2 * BLOCK_M, short(), long(), short(), long()], [4, 2, 0], features, rng.randint(2 * BLOCK_M, 40)),
@@ -70,12 +72,11 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def run(answer, inputs: dict, watch) -> None:
-    """One launch over the groups that are asked for, in their order, with the answer as its device function."""
+    """One launch over the case's groups, in their order, with the answer as its device function."""
     n, groups = len(inputs["b"]) // len(inputs["ends"]), inputs["groups"]
     a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"])
     c = watch.output("C", (n, len(a)), torch.float16)
-    offs = watch.table("offs", torch.tensor(inputs["ends"], dtype=torch.int32))
-    table = watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+    offs, table = group_tables(watch, inputs["ends"], groups)
     tiles_m = triton.cdiv(inputs["capacity"], BLOCK_M)
     boundary_store_kernel[(len(groups) * tiles_m * triton.cdiv(n, BLOCK_N),)](
         a, b, c, offs, table, tiles_m, len(a), n, a.stride(0), b.stride(0), c.stride(0), answer, BLOCK_M, BLOCK_N, DEPTH
@@ -85,15 +86,15 @@ def run(answer, inputs: dict, watch) -> None:
 def builds(answer) -> Iterator[tuple]:
     """What to compile: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
-    types.update(dict.fromkeys(("tiles_m", "total_m", "N", "lda", "ldb", "ldc"), "i32"))
+    types |= dict.fromkeys(("tiles_m", "total_m", "N", "lda", "ldb", "ldc"), "i32")
     blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "DEPTH": DEPTH}
     yield boundary_store_kernel, types, {"STORE_GROUP_TILE": answer.store_group_tile, **blocks}
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """First what was written where nobody should have; then the computed groups, full tiles and partial ones apart."""
+    """First stores outside of the computed groups; then these groups, full and partial tiles separately."""
     c, groups = ran.outputs["C"], sorted(case.inputs["groups"])
-    bounds = list(pairwise([0, *case.inputs["ends"]]))
+    bounds = bounds_of(case.inputs["ends"])
     a = case.inputs["a"].double()
     b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
     want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
@@ -101,11 +102,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         want[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
     pictures = _pictures(c, want, bounds, groups)
     yield from _outside(case, ran, pictures)
-    said = set()
+    reported = set()
     for token in (~c.missing.all(0) & ~mine).nonzero().flatten().tolist():
         check = "tail" if token >= bounds[-1][1] else "neighbours" if mine.any() else "empty"
-        if check not in said:
-            said.add(check)
+        if check not in reported:
+            reported.add(check)
             yield Finding(check, _damaged(case, ran, bounds, token, want), pictures)
 
     right = c.values.double() == want
@@ -114,7 +115,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if not right[:, mine].any():
         g = groups[0]
         part = slice(None), slice(*bounds[g])
-        yield Finding("*", diagnose.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M)) or "", pictures)
+        yield Finding("*", feedback.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M)) or "", pictures)
         return
     for g in groups:
         start, end = bounds[g]
@@ -129,15 +130,15 @@ def _outside(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
     c = ran.outputs["C"]
     for event in ran.events:
         if event["kind"] == "store":
-            yield Finding("features" if event["side"] == "rows" else "tail", diagnose.sentence(event), pictures)
+            yield Finding("features" if event["side"] == "rows" else "tail", feedback.sentence(event), pictures)
     if c.outside and not ran.events:
-        # Which side it was cannot be seen here; where N is a multiple of a tile, it was not past row N.
-        which = "tail" if len(c.values) % BLOCK_N == 0 else "features"
-        yield Finding(which, diagnose.stores_outside(ran), pictures)
+        # The side is unknown here; where N is a multiple of a tile, it is not past row N.
+        check = "tail" if len(c.values) % BLOCK_N == 0 else "features"
+        yield Finding(check, feedback.stores_outside(ran), pictures)
 
 
 def _writer(case: Case, program: int) -> tuple[int, str]:
-    """The group whose tile a program computes, and that tile in words."""
+    """The group of a program's tile, and that tile in words."""
     groups, n = case.inputs["groups"], len(case.inputs["b"]) // len(case.inputs["ends"])
     tiles_n, tiles_m = -(-n // BLOCK_N), -(-case.inputs["capacity"] // BLOCK_M)
     strip, j = divmod(program, tiles_n)
@@ -146,14 +147,14 @@ def _writer(case: Case, program: int) -> tuple[int, str]:
 
 
 def _damaged(case: Case, ran: Ran, bounds: list, token: int, want) -> str:
-    """A column that this launch must leave alone: whose it is, which tile wrote it, and a likely why."""
+    """A written column outside of the computed groups: its owner, the tile that wrote it, and a likely mistake."""
     c, groups = ran.outputs["C"], case.inputs["groups"]
     owner = next((g for g, (start, end) in enumerate(bounds) if start <= token < end), None)
     program = int(c.writers[:, token].max())
     if program >= 0:
         g, tile = _writer(case, program)
     else:
-        # Without a probe: the computed group that begins last before it, or else the next one.
+        # Without a probe: the last computed group before it, or else the next one.
         g = max((g for g in groups if bounds[g][0] <= token), default=min(groups))
         tile = f"a tile of group {g}"
     start, end = bounds[g]
@@ -184,12 +185,12 @@ def _past_c(ran: Ran) -> bool:
 
 
 def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> str:
-    """What is wrong with a group's full tiles, or with its last one, and a likely why."""
+    """What is wrong with a group's full tiles, or with its last one, and a likely mistake."""
     first, stop, (start, end) = columns.start, columns.stop, bounds
     part = c.part(slice(None), slice(first, stop), f"group {g}")
     text = f"columns {first} to {stop - 1} of C, of group {g}, were never written"
     if not part.missing.all():
-        text = f"{diagnose.tiles(part, want[:, columns], (BLOCK_N, BLOCK_M))}\n(tiles counted from column {first} of C)"
+        text = f"{feedback.tiles(part, want[:, columns], (BLOCK_N, BLOCK_M))}\n(tiles counted from column {first} of C)"
     left_out = c.missing.all(0)[start:end]
     if left_out.any():
         size, since = end - start, start + int(left_out.nonzero()[0])
@@ -213,8 +214,10 @@ def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], column
 
 
 def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
-    """C as a strip cut where groups end, a column for each token. In brackets: groups that this launch must not write,
-    where right means left alone."""
+    """C as a strip cut where groups end, a column for each token.
+
+    In brackets: groups that this launch must not write, where unwritten is right.
+    """
     pieces = [*bounds, (bounds[-1][1], c.values.shape[1])]
     panels = []
     for g, (start, end) in enumerate(pieces):
@@ -231,6 +234,5 @@ def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
         name = "tail" if g == len(bounds) else f"{g}" if g else f"group {g}"
         title = name if g in groups or name == "tail" else f"({name})"
         if end > start:
-            shape = [STRIP * len(states), end - start]
-            panels.append({"title": title, "shape": shape, "block": [STRIP, 1], "states": states})
+            panels.append(table_panel(title, states, height=STRIP))
     return panels

@@ -1,4 +1,4 @@
-"""Exercise 09: from descriptions of operators to the one for a product, and operands that it takes."""
+"""Exercise 09: pick the operator for a product from descriptions, and lay out the operands that it takes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ EQUAL = ("first", "small", "area", "alone")
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Four products whose groups or columns end inside a block; one that every block divides; two that nobody takes."""
+    """Four products with groups or columns that end inside a block; one of whole blocks; two without an operator."""
     cases = []
-    # Who for which numbers; K beyond a multiple of 16; where B has stride 1, and whether it lies otherwise; offsets.
+    # Operators; dtype; K past a multiple of 16; where they want B's stride 1; whether B has it elsewhere; offsets.
     plans = [
         (HOPPER, "bfloat16", 0, rng.choice((ALONG_K, ALONG_N)), False, "int32"),
         (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int32"),
@@ -61,8 +61,10 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
-    """Operators, sizes and columns for which each of some mistakes leads to another operator, none of them right, and
-    mistakes that later cases are for lead to a right one. All compute the same if whole, and none that is wrong if not.
+    """Operators, sizes and columns that tell mistakes apart.
+
+    Each wanted mistake picks another operator, none of them right; mistakes for later cases pick a right one. If whole,
+    all operators compute equally much; if not, every wrong one computes more.
     """
     while True:
         found = rng.sample(family, 6)
@@ -87,7 +89,7 @@ def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
 
 
 def _case(rng, fitting, sizes, columns, K, turned, offsets, likely, target=None, dtype=None) -> Case:
-    """A product, and among the operators that fit it some for another GPU, or other numbers."""
+    """A product, the operators that fit it, and some for another GPU or dtype."""
     rule = fitting[0]
     name = dtype or str(rule.dtype).removeprefix("torch.")
     others = rng.sample(BLACKWELL if "90a" in rule.targets else HOPPER, 3)
@@ -120,8 +122,8 @@ def _plain(each: Operator) -> list:
     return [str(part).removeprefix("torch.") if isinstance(part, torch.dtype) else part for part in each]
 
 
-def _operators(catalogue: list) -> list[Operator]:
-    """What `_plain` made plain."""
+def from_plain(catalogue: list) -> list[Operator]:
+    """The operators of a case's catalogue."""
     return [
         Operator(tuple(targets), getattr(torch, dtype), tuple(tile), tuple(cluster), ctas, stages, tuple(b_stride),
                  divisibility, getattr(torch, offsets))
@@ -130,8 +132,8 @@ def _operators(catalogue: list) -> list[Operator]:
 
 
 def run(answer, inputs: dict, watch) -> object:
-    """Which operator is returned, and how the operands lie that come with it."""
-    catalogue, sizes = _operators(inputs["catalogue"]), inputs["sizes"]
+    """The returned operator's place in the catalogue, and the layout of the returned operands."""
+    catalogue, sizes = from_plain(inputs["catalogue"]), inputs["sizes"]
     mat_b = inputs["mat_b"].clone()
     mat_b = mat_b.mT.contiguous().mT if inputs["along_k"] else mat_b
     offs = torch.tensor(list(itertools.accumulate(sizes)), dtype=getattr(torch, inputs["offsets"]))
@@ -160,9 +162,9 @@ def _described(tensor, given: torch.Tensor) -> dict:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """Whether there is a better operator, and whether this one takes the operands that it gets."""
+    """Whether there is a better operator, and whether this one takes the returned operands."""
     inputs, value = case.inputs, ran.value
-    catalogue, target, dtype = _operators(inputs["catalogue"]), inputs["target"], inputs["mat_a"].dtype
+    catalogue, target, dtype = from_plain(inputs["catalogue"]), inputs["target"], inputs["mat_a"].dtype
     fitting = [each for each in catalogue if target in each.targets and each.dtype == dtype]
     name = str(dtype).removeprefix("torch.")
     if value is None:
@@ -247,7 +249,7 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
 
 
 def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Finding]:
-    """Whether an operator takes the operands, and whether they are still the same."""
+    """Whether an operator takes the operands, and whether they still have the same numbers."""
     mat_a, mat_b = inputs["mat_a"], inputs["mat_b"]
     for name, given in zip(("mat_a", "mat_b", "offs"), operands):
         if wrong := _no_tensor(name, given):
@@ -257,7 +259,7 @@ def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Findin
     a, b, offs = (torch.as_strided(each["flat"], each["shape"], each["stride"]) for each in operands)
     short = -mat_a.shape[1] % picked.divisibility
     as_it_was = short == 0 and (picked.b_stride == ALONG_K) == inputs["along_k"]
-    if wrong := _not_b(mat_b, b) or _lies(picked, operands[1], operands[1]["kept"] or not as_it_was):
+    if wrong := _not_b(mat_b, b) or _wrong_stride(picked, operands[1], operands[1]["kept"] or not as_it_was):
         yield Finding("layout", wrong)
     if wrong := _unaligned(picked, mat_a, mat_b, a, b, operands, operands[0]["kept"] or short > 0):
         yield Finding("aligned", wrong)
@@ -270,7 +272,7 @@ def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Findin
 
 
 def _no_tensor(name: str, given: dict) -> str | None:
-    """Whether one of the operands cannot be looked at."""
+    """A message if an operand is no usable tensor."""
     if given["kind"] != "Tensor":
         return f"{name} must be a tensor on the same device, got {str(given['kind'])[:40]}"
     shape, strides = given["shape"], given["stride"]
@@ -282,7 +284,7 @@ def _no_tensor(name: str, given: dict) -> str | None:
 
 
 def _not_b(was: torch.Tensor, now: torch.Tensor) -> str | None:
-    """Where mat_b has other numbers than before; it may have more of K."""
+    """A message if mat_b has other numbers than before; it may have more of K."""
     G, K, N = was.shape
     if now.dtype != was.dtype or now.dim() != 3 or (now.shape[0], now.shape[2]) != (G, N) or now.shape[1] < K:
         got = f"{tuple(now.shape)}, {str(now.dtype).removeprefix('torch.')}"
@@ -299,8 +301,8 @@ def _not_b(was: torch.Tensor, now: torch.Tensor) -> str | None:
     return None
 
 
-def _lies(picked: Operator, given: dict, kept: bool) -> str | None:
-    """Whether mat_b has stride 1 where an operator wants it."""
+def _wrong_stride(picked: Operator, given: dict, kept: bool) -> str | None:
+    """A message if mat_b has not stride 1 where an operator wants it, or was copied without need."""
     along = picked.b_stride.index(1)
     if given["stride"][along] == 1:
         return None if kept else "mat_b lies as the operator takes it, and was copied nonetheless"
@@ -313,7 +315,7 @@ def _lies(picked: Operator, given: dict, kept: bool) -> str | None:
 
 
 def _unaligned(picked, mat_a, mat_b, a, b, operands: list, kept: bool) -> str | None:
-    """Whether rows start at multiples of 16 bytes, without gaps, and the product over K is the same."""
+    """A message if rows do not start at multiples of 16 bytes, have gaps, or if the product over K changed."""
     (total, K), unit = mat_a.shape, picked.divisibility
     if a.dtype != mat_a.dtype or a.dim() != 2 or a.shape[0] != total:
         return f"mat_a was {tuple(mat_a.shape)}, {mat_a.dtype}, and may have more of K; got {tuple(a.shape)}, {a.dtype}"

@@ -1,4 +1,4 @@
-"""Exercise 09: descriptions of operators, the rule by which one is picked, and rules that others may have in mind."""
+"""Exercise 09: descriptions of operators, the rule for the best one, and likely wrong rules."""
 
 from __future__ import annotations
 
@@ -12,33 +12,21 @@ ALONG_K, ALONG_N = (0, 1, 0), (0, 0, 1)
 
 
 class Operator(NamedTuple):
-    """What tells operators apart, and what they take.
+    """An operator's design, and the operands that it takes."""
 
-    Attributes:
-        targets: GPUs that it can be compiled for.
-        dtype: of A, B and C.
-        tile: rows, columns and depth of what one CTA works on at a time, or two together.
-        cluster: CTAs along M and along N that are launched together.
-        ctas: CTAs that share a tile's rows, 1 or 2.
-        stages: blocks in flight; None where that is decided when it is compiled.
-        b_stride: where B (G, K, N) has stride 1: (0, 1, 0) along K, (0, 0, 1) along N.
-        divisibility: elements of which every other stride of A, B and C is a multiple.
-        offsets: dtype of the groups' ends.
-    """
-
-    targets: tuple[str, ...]
-    dtype: torch.dtype
-    tile: tuple[int, int, int]
-    cluster: tuple[int, int]
-    ctas: int
-    stages: int | None
-    b_stride: tuple[int, int, int] = ALONG_K
-    divisibility: int = 8
-    offsets: torch.dtype = torch.int32
+    targets: tuple[str, ...]  # GPUs that it can be compiled for
+    dtype: torch.dtype  # of A, B and C
+    tile: tuple[int, int, int]  # rows, columns and depth for one CTA at a time, or for two together
+    cluster: tuple[int, int]  # CTAs along M and along N that are launched together
+    ctas: int  # that share a tile's rows, 1 or 2
+    stages: int | None  # blocks in flight; None: decided by the compiler
+    b_stride: tuple[int, int, int] = ALONG_K  # where B (G, K, N) has stride 1: (0, 1, 0) along K, (0, 0, 1) along N
+    divisibility: int = 8  # every other stride of A, B and C is a multiple of so many elements
+    offsets: torch.dtype = torch.int32  # of the groups' ends
 
 
 # For Blackwell all of NVIDIA's designs, as lesson 09 finds them. For Hopper the tiles of the course's own kernel, in
-# clusters that lie one way each: the kernel's own lie both ways, and what they compute is no single block.
+# clusters of one direction each: the kernel's own have both, so that they do not compute a single block.
 HOPPER = [
     Operator(("90a",), torch.bfloat16, tile, cluster, 1, stages)
     for tile, stages in (((128, 256, 64), 4), ((128, 192, 64), 4), ((128, 128, 64), 6))
@@ -58,29 +46,29 @@ def block(each: Operator) -> tuple[int, int]:
 
 
 def rounded(extent: int, unit: int) -> int:
-    """The least multiple of a unit that is not less."""
+    """The extent, rounded up to a multiple of a unit."""
     return -(-extent // unit) * unit
 
 
 def computed(each: Operator, sizes: Sequence[int], columns: int) -> tuple[int, int]:
-    """Rows, of all groups together, and columns that are computed for C."""
+    """Rows of all groups together, and columns, that are computed for C."""
     down, across = block(each)
     return sum(rounded(size, down) for size in sizes), rounded(columns, across)
 
 
 def reuse(down: int, across: int) -> float:
-    """Products per element that is fetched for a block."""
+    """Products per fetched element of a block."""
     return down * across / (down + across)
 
 
 def score(each: Operator, sizes: Sequence[int], columns: int) -> tuple[int, float]:
-    """What the best operator has least of: elements that are computed; where they are equal, what is fetched."""
+    """The best operator has the least: computed elements; where these are equal, fetched ones."""
     rows, across = computed(each, sizes, columns)
     return rows * across, -reuse(*block(each))
 
 
 def _by(block_of: Callable[[Operator], tuple[int, int]]) -> Callable:
-    """The rule, with another idea of what is worked on at a time."""
+    """The rule with another block."""
 
     def key(each, sizes, columns):
         down, across = block_of(each)
@@ -104,7 +92,7 @@ def _area_of(each, sizes, columns):
     return score(each, sizes, columns)[0], -down * across
 
 
-# What somebody may have compared instead, least first, and how that reads after "it would be the one if".
+# Likely wrong rules (the least is picked), and their description after "it would be the one if".
 MISTAKES: dict[str, tuple[Callable, str]] = {
     "first": (lambda each, sizes, columns: 0, "the first that fits were taken, whatever it computes"),
     "total": (
@@ -146,6 +134,6 @@ MISTAKES: dict[str, tuple[Callable, str]] = {
 
 
 def best(found: Sequence[Operator], sizes: Sequence[int], columns: int) -> list[Operator]:
-    """Those of some operators that compute least, and of these those that fetch least."""
+    """The operators that compute least, and of these those that fetch least."""
     least = min(score(each, sizes, columns) for each in found)
     return [each for each in found if score(each, sizes, columns) == least]

@@ -1,4 +1,4 @@
-"""What a configuration takes of a multiprocessor: one step of its tile, registers, shared memory, and the limits."""
+"""What a configuration uses of an SM: one step of its tile, registers, shared memory, and the limits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from course_kernels.config import GemmConfig
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, rectangle, spread_apart
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, RED, WIDTH, styled
-
-__all__ = [
-    "RESERVED_BYTES", "SM_REGISTERS", "SM_SHARED_BYTES", "THREAD_REGISTERS", "Use", "cause_of_death", "limits",
-    "short_name", "sm_budget", "spread", "tile_step",
-]  # fmt: skip
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", 9.0. Each program has a KiB of shared
 # memory to the system itself, so one alone has 227 KiB.
@@ -22,21 +18,17 @@ SM_REGISTERS = 65536
 SM_SHARED_BYTES = 228 * 1024
 RESERVED_BYTES = 1024
 THREAD_REGISTERS = 255
-# Bytes of a thread: Triton 3.6 spills 16 in the tile for few rows, which was the fastest on an H200 all the same.
+# Bytes of a thread: Triton 3.6 spills 16 in the tile for few rows, and that is still the fastest on an H200.
 HARMLESS_SPILL = 64
 
 
 class Use(NamedTuple):
-    """What the compiler made of a configuration."""
+    """What a compiled configuration uses."""
 
     config: GemmConfig
-    """The configuration."""
-    registers: int
-    """Registers per thread."""
-    spilled: int
-    """Bytes of local memory per thread."""
-    shared: int
-    """Bytes of shared memory per program."""
+    registers: int  # per thread
+    spilled: int  # bytes of local memory per thread
+    shared: int  # bytes of shared memory per program
 
     @property
     def sums(self) -> float:
@@ -45,38 +37,24 @@ class Use(NamedTuple):
 
     @property
     def sm_shared(self) -> int:
-        """Bytes of shared memory per multiprocessor, with the system's share of each program."""
+        """Bytes of shared memory per SM, with the system's share of each program."""
         return self.config.programs_per_sm * (self.shared + RESERVED_BYTES)
 
     @property
     def sm_registers(self) -> int:
-        """Registers per multiprocessor."""
+        """Registers per SM."""
         return self.config.programs_per_sm * self.config.num_warps * 32 * self.registers
 
 
-def cause_of_death(use: Use) -> str:
-    """Why a configuration is not worth measuring.
-
-    Args:
-        use: what the compiler made of it.
-
-    Returns:
-        "spills", "shared memory", or "" where there is no reason.
-    """
+def rejection_reason(use: Use) -> str:
+    """Why a configuration is not worth measuring: "spills", "registers" or "shared memory"; "" if it is."""
     if use.spilled > HARMLESS_SPILL or use.sm_registers > SM_REGISTERS:
         return "spills" if use.spilled > HARMLESS_SPILL else "registers"
     return "shared memory" if use.sm_shared > SM_SHARED_BYTES else ""
 
 
 def short_name(config: GemmConfig) -> tuple[str, str]:
-    """A configuration in two short words.
-
-    Args:
-        config: the configuration.
-
-    Returns:
-        The block, and the rest: 8w 4s 2p 1/SM is 8 warps, 4 stages, stored in 2 parts, one program per SM.
-    """
+    """The block, and the rest: 8w 4s 2p 2/SM is 8 warps, 4 stages, stored in 2 parts, two programs per SM."""
     rest = f"{config.num_warps}w {config.num_stages}s"
     rest += f" {config.store_parts}p" if config.store_parts > 1 else ""
     return "×".join(map(str, config.block)), rest + (f" {config.programs_per_sm}/SM" * (config.programs_per_sm > 1))
@@ -85,43 +63,21 @@ def short_name(config: GemmConfig) -> tuple[str, str]:
 _SHORT = "w warps · s stages · 2p stored in two parts · 2/SM two programs on an SM"
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Move labels apart.
-
-    Args:
-        wanted: where each would be, ascending.
-        gap: between two of them, at least.
-
-    Returns:
-        Places in the same order, close to those wanted.
-    """
-    clusters: list[list[float]] = []  # of wanted places, each cluster centred on its mean
-    for y in wanted:
-        clusters.append([y])
-        while len(clusters) > 1 and _start(clusters[-1], gap) < _start(clusters[-2], gap) + gap * len(clusters[-2]):
-            clusters[-2:] = [clusters[-2] + clusters[-1]]
-    return [_start(cluster, gap) + gap * i for cluster in clusters for i in range(len(cluster))]
-
-
-def _start(cluster: Sequence[float], gap: float) -> float:
-    return sum(cluster) / len(cluster) - gap * (len(cluster) - 1) / 2
-
-
 @styled()
 def tile_step(cases: Sequence[tuple[int, GemmConfig]]) -> Figure:
-    """Draw what one step of the K loop brings together, to scale, with the rows that belong to the group filled.
+    """Draw the blocks of one step of the K loop to scale: A on the left, B above, the sums between them.
+
+    Rows of the group are filled, the other rows of the tile are hatched.
 
     Args:
         cases: (rows of the group, configuration); a panel each.
-
-    Returns:
-        A figure. Blocks of A on the left, of B above, the sums between them; rows that no one needs are hatched.
     """
     gap = 14
     widths = [config.block_k + gap + config.block_n for _, config in cases]
     height = max(config.block_k + gap + config.block_m for _, config in cases)
-    figure = Figure(figsize=(WIDTH, (WIDTH - 0.6) * (height + 60) / (sum(widths) + 60 * len(widths)) + 0.5))
-    panels = figure.subplots(1, len(cases), width_ratios=[width + 60 for width in widths], squeeze=False)[0]
+    ratios = [width + 60 for width in widths]
+    tall = (WIDTH - 0.6) * (height + 60) / sum(ratios) + 0.5
+    figure, panels = canvas_grid(tall, 1, len(cases), width_ratios=ratios)
     for axes, (rows, config) in zip(panels, cases):
         m, n, k = config.block
         used, left, top = min(rows, m), k + gap, k + gap
@@ -130,56 +86,40 @@ def tile_step(cases: Sequence[tuple[int, GemmConfig]]) -> Figure:
             ("B", (left, 0), (n, k), (n, k), ORANGE),
             ("sums", (left, top), (n, m), (n, used), GREEN),
         ):
-            axes.add_patch(Rectangle(corner, *full, fc="white", ec=color, hatch="////", lw=1, gid=f"{gid} block"))
-            axes.add_patch(Rectangle(corner, *part, fc=color, ec=color, lw=1, gid=f"{gid} used"))
+            rectangle(axes, *corner, *full, fc="white", ec=color, hatch="////", lw=1, gid=f"{gid} block")
+            rectangle(axes, *corner, *part, fc=color, ec=color, lw=1, gid=f"{gid} used")
         below = {"ha": "center", "va": "top", "fontsize": 9, "color": BLACK}
         axes.text(k / 2, top + m + 5, f"A: {m} × {k}", **below)
         axes.text(left + n / 2, top + m + 5, f"sums: {m} × {n}", **below)
-        axes.text(left + n / 2, k / 2, f"B: {k} × {n}", ha="center", va="center", fontsize=9, color=BLACK)
+        centred(axes, left + n / 2, k / 2, f"B: {k} × {n}", fontsize=9, color=BLACK)
         axes.set_title(f"group of {rows:,} rows\nthe tile uses {used} of its {m}", fontsize=10)
-        axes.set_xlim(-30, left + n + 30)
-        axes.set_ylim(height + 30, -6)
-        axes.set_aspect("equal", anchor="NW")
-        axes.set_axis_off()
+        bare(axes, (-30, left + n + 30), (height + 30, -6), equal=True)
+        axes.set_anchor("NW")
     return figure
 
 
 @styled()
 def sm_budget(uses: Sequence[Use], itemsize: int = 2) -> Figure:
-    """Draw what configurations take of one multiprocessor's registers and shared memory.
+    """Draw what configurations use of one SM's registers and shared memory; the dashed lines are the limits.
 
     Args:
-        uses: what the compiler made of them.
+        uses: of each configuration.
         itemsize: bytes of an operand's element.
-
-    Returns:
-        A figure; what does not fit lies to the right of the dashed lines.
     """
-    figure = Figure(figsize=(WIDTH, 0.62 * len(uses) + 1.5))
-    registers, shared = figure.subplots(1, 2, sharey=True)
+    figure, (registers, shared) = canvas_grid(0.62 * len(uses) + 1.5, 1, 2, sharey=True)
     most = SM_SHARED_BYTES
     for y, use in enumerate(uses):
         config = use.config
-        at = [0.0, 0.0]
-        for _ in range(config.programs_per_sm):
-            threads = config.num_warps * 32
-            for gid, value, color in (
-                ("sums", min(use.sums, use.registers) * threads, GREEN),
-                ("other", (use.registers - use.sums) * threads, GREY),
-                ("spilled", use.spilled / 4 * threads, RED),
-            ):
-                if value > 0:
-                    registers.barh(y, value * 4 / 1024, left=at[0], height=0.62, color=color, ec="white", lw=0.8,
-                                   gid=gid)  # fmt: skip
-                    at[0] += value * 4 / 1024
-            a, b = (config.block_k * lines * itemsize for lines in (config.block_m, config.block_n))
-            stages = min(config.num_stages, use.shared // (a + b))  # the compiler may do with fewer
-            blocks = [("A", a, BLUE), ("B", b, ORANGE)] * stages
-            rest = use.shared - stages * (a + b)
-            for gid, value, color in (*blocks, ("result", rest, PINK), ("system", RESERVED_BYTES, GREY)):
-                if value > 0:
-                    shared.barh(y, value / 1024, left=at[1], height=0.62, color=color, ec="white", lw=0.8, gid=gid)
-                    at[1] += value / 1024
+        bytes_of_register = 4 * config.num_warps * 32
+        sums = ("sums", min(use.sums, use.registers) * bytes_of_register, GREEN)
+        other = ("other", (use.registers - use.sums) * bytes_of_register, GREY)
+        spilled = ("spilled", use.spilled / 4 * bytes_of_register, RED)
+        _stack(registers, y, [sums, other, spilled] * config.programs_per_sm)
+        a, b = (config.block_k * lines * itemsize for lines in (config.block_m, config.block_n))
+        stages = min(config.num_stages, use.shared // (a + b))  # the compiler may do with fewer
+        blocks = [("A", a, BLUE), ("B", b, ORANGE)] * stages
+        rest = [("result", use.shared - stages * (a + b), PINK), ("system", RESERVED_BYTES, GREY)]
+        _stack(shared, y, (blocks + rest) * config.programs_per_sm)
         most = max(most, use.sm_shared)
     for axes, limit, title in (
         (registers, SM_REGISTERS * 4 / 1024, "registers of an SM, KiB"),
@@ -201,20 +141,27 @@ def sm_budget(uses: Sequence[Use], itemsize: int = 2) -> Figure:
     return figure
 
 
+def _stack(axes, y: float, parts: Sequence[tuple[str, float, str]]) -> None:
+    """A horizontal bar of parts (gid, bytes, colour), one after the other, in KiB."""
+    left = 0.0
+    for gid, size, color in parts:
+        if size > 0:
+            axes.barh(y, size / 1024, left=left, height=0.62, color=color, ec="white", lw=0.8, gid=gid)
+            left += size / 1024
+
+
 @styled()
-def limits(uses: Sequence[Use], causes: Mapping[str, str] | None = None) -> Figure:
-    """Draw candidates as points against the two limits: sums per thread, and shared memory per multiprocessor.
+def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Figure:
+    """Draw candidates against the two limits: sums per thread and shared memory per SM.
+
+    A red cross is a candidate that is not worth measuring.
 
     Args:
-        uses: what the compiler made of the candidates.
-        causes: cause of death → words for the legend.
-
-    Returns:
-        A figure; a red cross is a candidate that is not worth measuring.
+        uses: of each candidate.
+        reasons: what `rejection_reason` returns → its words in the title.
     """
-    causes = causes or {"spills": "spills", "registers": "registers", "shared memory": "too much shared memory"}
-    figure = Figure(figsize=(WIDTH, 5.2))
-    axes = figure.subplots()
+    reasons = reasons or {"spills": "spills", "registers": "registers", "shared memory": "too much shared memory"}
+    figure, axes = canvas(5.2)
     limit = SM_SHARED_BYTES / 1024
     top = max(limit, *(use.sm_shared / 1024 for use in uses)) * 1.1
     columns = sorted({use.sums for use in uses})
@@ -226,13 +173,13 @@ def limits(uses: Sequence[Use], causes: Mapping[str, str] | None = None) -> Figu
     axes.axhspan(limit, top, color=RED, alpha=0.10, lw=0)
     axes.fill_between([edge, max(right, edge + 12)], 0, limit, color=RED, alpha=0.10, lw=0)
     for use in uses:
-        dead, x, y = cause_of_death(use), place[use.sums], use.sm_shared / 1024
-        axes.plot([x], [y], "X" if dead else "o", color=RED if dead else BLUE, ms=10 if dead else 8, gid=dead or "fits")
+        bad, x, y = rejection_reason(use), place[use.sums], use.sm_shared / 1024
+        axes.plot([x], [y], "X" if bad else "o", color=RED if bad else BLUE, ms=10 if bad else 8, gid=bad or "fits")
     for sums in columns:
         column = sorted((use for use in uses if use.sums == sums), key=lambda use: use.sm_shared)
         heights = [use.sm_shared / 1024 for use in column]
-        for use, y, at in zip(column, heights, spread(heights, 0.058 * top)):
-            x, color = place[sums], RED if cause_of_death(use) else BLACK
+        for use, y, at in zip(column, heights, spread_apart(heights, 0.058 * top)):
+            x, color = place[sums], RED if rejection_reason(use) else BLACK
             axes.plot([x + 0.6, x + 2.2], [y, at], color=color, lw=0.6, alpha=0.6)
             axes.text(x + 2.5, at, " ".join(short_name(use.config)), va="center", fontsize=8, color=color)
     axes.text(-2, limit + 0.01 * top, f"an SM's shared memory ends here: {limit:.0f} KiB", va="bottom", fontsize=9)
@@ -240,9 +187,9 @@ def limits(uses: Sequence[Use], causes: Mapping[str, str] | None = None) -> Figu
     axes.set(xlim=(-2.5, max(right, edge + 12)), ylim=(0, top), ylabel="KiB of shared memory, all programs of an SM",
              xlabel=f"registers per thread for the tile's sums alone\n({_SHORT})")  # fmt: skip
     axes.set_xticks(list(place.values()), [f"{sums:.0f}" for sums in place])
-    counted = {cause: sum(cause_of_death(use) == cause for use in uses) for cause in causes}
-    dead = ", ".join(f"{count} {causes[cause]}" for cause, count in counted.items() if count)
-    axes.set_title(f"{len(uses)} candidates" + (f"; crosses: {dead}" if dead else ""))
+    counts = {reason: sum(rejection_reason(use) == reason for use in uses) for reason in reasons}
+    rejected = ", ".join(f"{count} {reasons[reason]}" for reason, count in counts.items() if count)
+    axes.set_title(f"{len(uses)} candidates" + (f"; crosses: {rejected}" if rejected else ""))
     axes.grid(axis="x", color=FAINT, lw=0.8)
     axes.set_axisbelow(True)
     return figure

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS, PINGPONG, WARP_GROUP, CuteConfig
-from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, WIDTH, color_of, ink_on, styled
-
-__all__ = ["Step", "Store", "busy", "ring", "roles", "simulate", "turns"]
+from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle
+from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, color_of, ink_on, styled
 
 _REGISTERS = 64 * 1024  # of an SM
 _CONSUMERS = (ORANGE, GREEN)
@@ -24,33 +23,25 @@ _CONSUMERS = (ORANGE, GREEN)
 def roles(configs: Sequence[CuteConfig], loading: int, multiplying: int) -> Figure:
     """Draw a CTA's three warp groups with the registers of their threads, and the rows of C that each one computes.
 
+    Areas are registers, the full parts of the columns are sums. Tiles of C have one scale.
+
     Args:
         configs: a row of the figure for each.
-        loading, multiplying: registers of a thread of the first warp group, and of the other two.
-
-    Returns:
-        A figure: areas are registers, the full parts of the columns are sums; tiles of C to one scale.
+        loading, multiplying: registers per thread of the first warp group, and of the other two.
     """
-    figure = Figure(figsize=(WIDTH, 2.75 * len(configs)))
-    panels = figure.subplots(len(configs), 2, squeeze=False, width_ratios=(1.6, 1))
+    figure, panels = canvas_grid(2.75 * len(configs), len(configs), 2, width_ratios=(1.6, 1))
     across = max((3 - config.sharing_groups) * config.tile_n for config in configs)
     high = max(config.tile_m for config in configs)
-    for (left, right), config in zip(panels, configs):
+    for left, right, config in zip(panels[::2], panels[1::2], configs):
         _registers(left, config, loading, multiplying)
         for tile in range(3 - config.sharing_groups):
             for i in range(config.tile_m // MMA_ROWS):
                 group = i % 2 if config.schedule == COOPERATIVE else tile
-                box = Rectangle(
-                    (tile * (config.tile_n + 12), i * MMA_ROWS), config.tile_n, MMA_ROWS,
-                    fc=_CONSUMERS[group], ec="white", lw=1, gid=f"rows of {group + 1}",
-                )  # fmt: skip
-                right.add_patch(box)
+                rectangle(right, tile * (config.tile_n + 12), i * MMA_ROWS, config.tile_n, MMA_ROWS,
+                          fc=_CONSUMERS[group], ec="white", lw=1, gid=f"rows of {group + 1}")  # fmt: skip
         what = f"one tile, {MMA_ROWS} rows for each" if config.schedule == COOPERATIVE else "a tile each"
         right.set_title(f"{what}: {config.tile_m} × {config.tile_n} of C", fontsize=10)
-        right.set_xlim(-4, across + 16)
-        right.set_ylim(high + 4, -4)
-        right.set_aspect("equal")
-        right.set_axis_off()
+        bare(right, (-4, across + 16), (high + 4, -4), equal=True)
     return figure
 
 
@@ -59,13 +50,13 @@ def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None
     columns = ((BLUE, loading, 0), *((color, multiplying, sums) for color in _CONSUMERS))
     for group, (color, registers, full) in enumerate(columns):
         x = group * (WARP_GROUP + 12)
-        axes.add_patch(Rectangle((x, 0), WARP_GROUP, registers, fc=color, alpha=0.35, gid="registers"))
+        rectangle(axes, x, 0, WARP_GROUP, registers, fc=color, alpha=0.35, gid="registers")
         if full:
-            axes.add_patch(Rectangle((x, 0), WARP_GROUP, full, fc=color, gid="sums"))
+            rectangle(axes, x, 0, WARP_GROUP, full, fc=color, gid="sums")
             text = f"{full} of a thread's {registers}\nare sums"
-            axes.text(x + WARP_GROUP / 2, full / 2, text, ha="center", va="center", fontsize=9, color=ink_on(color))
+            centred(axes, x + WARP_GROUP / 2, full / 2, text, fontsize=9, color=ink_on(color))
         else:
-            axes.text(x + WARP_GROUP / 2, registers / 2, str(registers), ha="center", va="center", fontsize=9)
+            centred(axes, x + WARP_GROUP / 2, registers / 2, str(registers), fontsize=9)
     for words, x, width in (("loads", 0, 32), ("write zeros", 32, 96)):
         axes.text(x + width / 2, loading + 6, words, ha="center", va="bottom", fontsize=8, color=BLACK)
     axes.plot([32, 32], [0, loading], color="white", lw=1.5)
@@ -85,29 +76,20 @@ def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None
 
 
 class Step(NamedTuple):
-    """A block of A and one of B on their way through a stage.
-
-    Attributes:
-        tile, block: which; blocks are counted along K.
-        stage: of the ring.
-        asked: when the stage was free and the copies were started.
-        full: when the bytes had arrived.
-        start, end: of the product.
-        free: when the warp groups gave the stage back.
-    """
+    """A block of A and one of B on their way through a stage of the ring; the last five are times."""
 
     tile: int
-    block: int
+    block: int  # along K
     stage: int
-    asked: float
-    full: float
-    start: float
-    end: float
-    free: float
+    asked: float  # the stage is free, and the copies start
+    full: float  # the bytes have arrived
+    start: float  # the product starts
+    end: float  # the product ends
+    free: float  # the warp groups give the stage back
 
 
 class Store(NamedTuple):
-    """A tile on its way to C: by one warp group, counted from 0, or by both where ``group`` is None."""
+    """A tile on its way to C, by warp group 0 or 1, or by both where ``group`` is None."""
 
     tile: int
     group: int | None
@@ -118,13 +100,13 @@ class Store(NamedTuple):
 def simulate(
     config: CuteConfig, tiles: int, blocks: int, *, copy: float = 2.5, multiply: float = 1.0, store: float = 4.0
 ) -> tuple[list[Step], list[Store]]:
-    """A model of one CTA: one warp loads ahead as far as stages are free, tensor cores multiply in order.
+    """A model of one CTA: one warp loads ahead into free stages, tensor cores multiply in order.
 
     A stage is given back when its product is done and the next one of the tile has been issued, as in the kernel. The
-    tensor cores do one product at a time, whoever issued it.
+    tensor cores do one product at a time, of either warp group.
 
     Args:
-        config: its stages and its schedule are looked at.
+        config: of its fields the model uses the stages and the schedule.
         tiles: of the CTA, in order.
         blocks: of K in each tile.
         copy, multiply, store: time until a copy arrives, of a block's product, and of a tile's store by one warp group;
@@ -166,20 +148,24 @@ def busy(steps: Sequence[Step]) -> float:
     return sum(step.end - step.start for step in steps) / (steps[-1].end - steps[0].start)
 
 
+def _name_lanes(axes, places: Mapping[str, float], size: float) -> None:
+    axes.set_yticks(list(places.values()), list(places), fontsize=size)
+    axes.tick_params(left=False, labelcolor=BLACK)
+    axes.spines["left"].set_visible(False)
+
+
 @styled()
 def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
-    """Draw what `simulate` returned as the life of every stage: empty, on its way, full, multiplied, given back.
+    """Draw the states of every stage over time: empty, on its way, full, multiplied, given back.
 
     Args:
-        runs: steps and stores by name, of one schedule.
-
-    Returns:
-        A figure with a panel for each, to one scale of time; a line for each stage, and one for the warp groups.
+        runs: name → what `simulate` returns, of one schedule; a panel each. It has a line for each stage, and one for
+            the warp groups.
     """
     lines = [max(step.stage for step in steps) + 2 for steps, _ in runs.values()]
     last = max(store.end for _, stores in runs.values() for store in stores)
-    figure = Figure(figsize=(WIDTH, 0.36 * sum(lines) + 0.45 * len(runs) + 0.7))
-    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True, height_ratios=lines)[:, 0]
+    height = 0.36 * sum(lines) + 0.45 * len(runs) + 0.7
+    figure, panels = canvas_grid(height, len(runs), 1, sharex=True, height_ratios=lines)
     for axes, (name, (steps, stores)), count in zip(panels, runs.items(), lines):
         for step in steps:
             parts = (("on its way", step.asked, step.full, SKY), ("full", step.full, step.start, BLUE),
@@ -187,29 +173,24 @@ def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
             for kind, start, end, color in parts:
                 if end > start:
                     alpha = {"on its way": 0.45, "kept": 0.35}.get(kind, 1.0)
-                    box = Rectangle((start, step.stage), end - start, 0.82, fc=color, alpha=alpha, ec="none", gid=kind)
-                    axes.add_patch(box)
-            middle = (step.start + step.end) / 2
-            axes.text(middle, step.stage + 0.41, str(step.block), ha="center", va="center_baseline", fontsize=8,
-                      color=ink_on(GREEN))  # fmt: skip
-            axes.add_patch(Rectangle((step.start, count - 0.85), step.end - step.start, 0.82, fc=GREEN, gid="product"))
-            axes.plot(step.full, step.stage + 0.08, marker="v", color=BLACK, markersize=4, gid="full barrier")
-            axes.plot(step.free, step.stage + 0.08, marker="v", mfc="white", mec=BLACK, markersize=4, zorder=3,
+                    rectangle(axes, start, step.stage, end - start, 0.82, fc=color, alpha=alpha, ec="none", gid=kind)
+            look = dict(va="center_baseline", fontsize=8)
+            centred(axes, (step.start + step.end) / 2, step.stage + 0.41, str(step.block), color=ink_on(GREEN), **look)
+            rectangle(axes, step.start, count - 0.85, step.end - step.start, 0.82, fc=GREEN, gid="product")
+            axes.plot(step.full, step.stage + 0.08, marker="v", color=BLACK, ms=4, gid="full barrier")
+            axes.plot(step.free, step.stage + 0.08, marker="v", mfc="white", mec=BLACK, ms=4, zorder=3,
                       gid="empty barrier")  # fmt: skip
         for store in stores:
             width = store.end - store.start
-            axes.add_patch(Rectangle((store.start, count - 0.85), width, 0.82, fc=ORANGE, gid="store"))
-            axes.text(store.start + width / 2, count - 0.44, "store", ha="center", va="center_baseline", fontsize=8)
-        stages = [f"stage {i}" for i in range(count - 1)]
-        axes.set_yticks([i + 0.41 for i in range(count - 1)] + [count - 0.44], [*stages, "warp groups"], fontsize=8.5)
-        axes.set_ylim(count + 0.05, -0.1)
-        axes.set_xlim(0, last + 0.3)
-        axes.tick_params(left=False, labelcolor=BLACK)
-        axes.spines["left"].set_visible(False)
+            rectangle(axes, store.start, count - 0.85, width, 0.82, fc=ORANGE, gid="store")
+            centred(axes, store.start + width / 2, count - 0.44, "store", va="center_baseline", fontsize=8)
+        lanes = {f"stage {i}": i + 0.41 for i in range(count - 1)} | {"warp groups": count - 0.44}
+        _name_lanes(axes, lanes, 8.5)
+        axes.set(xlim=(0, last + 0.3), ylim=(count + 0.05, -0.1))
         axes.set_title(f"{name}: the last tile is stored after {stores[-1].end:g}", fontsize=10)
     panels[-1].set_xlabel("time (the product of one block = 1)", fontsize=9, color=GREY)
-    handles = [Rectangle((0, 0), 1, 1, fc=color, alpha=alpha) for color, alpha in
-               ((SKY, 0.45), (BLUE, 1), (GREEN, 1), (GREEN, 0.35))]  # fmt: skip
+    looks = ((SKY, 0.45), (BLUE, 1), (GREEN, 1), (GREEN, 0.35))
+    handles = [Rectangle((0, 0), 1, 1, fc=color, alpha=alpha) for color, alpha in looks]
     marks = [panels[0].plot([], [], marker="v", ls="", mfc=fill, mec=BLACK, ms=4)[0] for fill in (BLACK, "white")]
     words = ["on its way", "full, waits", "multiplied", "kept", "“full” is reported", "“empty” is reported"]
     figure.legend([*handles, *marks], words, loc="outside upper left", ncols=6, fontsize=8.5, columnspacing=1.2)
@@ -217,41 +198,32 @@ def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
 
 
 @styled()
-def turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
-    """Draw what `simulate` returned as the day of two warp groups, and of the tensor cores that they share.
+def warp_group_turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
+    """Draw the work of two warp groups over time, and of the tensor cores that they share.
+
+    A tile has one colour, paler while it is stored. The titles have the tensor cores' share of busy time.
 
     Args:
-        runs: steps and stores by name.
-
-    Returns:
-        A figure with a panel for each, to one scale; a tile has one colour, paler while it is stored. The titles say
-        how much of the time the tensor cores multiply.
+        runs: name → what `simulate` returns; a panel each.
     """
     last = max(store.end for _, stores in runs.values() for store in stores)
-    figure = Figure(figsize=(WIDTH, 1.6 * len(runs) + 0.3))
-    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+    figure, panels = canvas_grid(1.6 * len(runs) + 0.3, len(runs), 1, sharex=True)
     for axes, (name, (steps, stores)) in zip(panels, runs.items()):
         for store in stores:
             groups = (0, 1) if store.group is None else (store.group,)
             mine = [step for step in steps if step.tile == store.tile]
             color = color_of(store.tile)
             for step in mine:
-                axes.add_patch(Rectangle((step.start, 2.2), step.end - step.start, 0.9, fc=color, gid="product"))
+                rectangle(axes, step.start, 2.2, step.end - step.start, 0.9, fc=color, gid="product")
             for group in groups:
                 y, start, end = 1.0 * group, mine[0].start, mine[-1].end
-                axes.add_patch(Rectangle((start, y), end - start, 0.9, fc=color, gid=f"multiplies {group + 1}"))
-                axes.text((start + end) / 2, y + 0.45, f"tile {store.tile}", ha="center", va="center", fontsize=8.5,
-                          color=ink_on(color))  # fmt: skip
-                axes.add_patch(
-                    Rectangle((store.start, y), store.end - store.start, 0.9, fc=color, alpha=0.35, gid="store")
-                )
+                rectangle(axes, start, y, end - start, 0.9, fc=color, gid=f"multiplies {group + 1}")
+                centred(axes, (start + end) / 2, y + 0.45, f"tile {store.tile}", fontsize=8.5, color=ink_on(color))
+                rectangle(axes, store.start, y, store.end - store.start, 0.9, fc=color, alpha=0.35, gid="store")
                 if store.end - store.start > 0.035 * last:  # else there is no room for the word
-                    axes.text((store.start + store.end) / 2, y + 0.45, "store", ha="center", va="center", fontsize=7.5)
-        axes.set_yticks([0.45, 1.45, 2.65], ["warp group 1", "warp group 2", "tensor cores"], fontsize=9)
-        axes.set_ylim(3.2, -0.1)
-        axes.set_xlim(0, last + 0.3)
-        axes.tick_params(left=False, labelcolor=BLACK)
-        axes.spines["left"].set_visible(False)
+                    centred(axes, (store.start + store.end) / 2, y + 0.45, "store", fontsize=7.5)
+        _name_lanes(axes, {"warp group 1": 0.45, "warp group 2": 1.45, "tensor cores": 2.65}, 9)
+        axes.set(xlim=(0, last + 0.3), ylim=(3.2, -0.1))
         axes.set_title(f"{name}: the tensor cores multiply {busy(steps):.0%} of the time", fontsize=10)
     panels[-1].set_xlabel("time (the product of one block = 1)", fontsize=9, color=GREY)
     return figure

@@ -1,15 +1,14 @@
-"""Figures of lesson 06: what a descriptor holds, what it saves, where it is made anew, and where its bounds end."""
+"""Tensor map descriptors: their fields, the instructions that they save, where they are made, where bounds end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from gemm_course.figures.ptx import ADDRESS, COPY, MASK, MULTIPLY, PURPOSES, WAIT, inner_loop, purpose
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, rectangle
 from gemm_course.figures.style import (
     BLACK,
     BLUE,
@@ -35,7 +34,7 @@ DESCRIPTOR_BYTES = 128
 def descriptor(
     shape: tuple[int, int], leading: int, block: tuple[int, int], at: tuple[int, int], itemsize: int = 2
 ) -> Figure:
-    """A matrix in memory with one block fetched at its edge, and the descriptor that says all of it.
+    """Draw a matrix in memory with one block fetched at its edge, and the fields of its descriptor.
 
     Args:
         shape: rows and columns of the matrix.
@@ -45,24 +44,20 @@ def descriptor(
         itemsize: bytes of an element.
     """
     (rows, cols), (row, col), (height, width) = shape, at, block
-    figure, (axes, card) = plt.subplots(1, 2, figsize=(WIDTH, 3.6), width_ratios=(3, 2))
-    plt.close(figure)
-    axes.add_patch(Rectangle((0, 0), leading, rows, fc="white", ec=FAINT, hatch="///", gid="gap"))
-    axes.add_patch(Rectangle((0, 0), cols, rows, fc="#CDE8F7", ec=BLUE, gid="matrix"))
+    figure, (axes, card) = canvas_grid(3.6, 1, 2, width_ratios=(3, 2))
+    rectangle(axes, 0, 0, leading, rows, fc="white", ec=FAINT, hatch="///", gid="gap")
+    rectangle(axes, 0, 0, cols, rows, fc="#CDE8F7", ec=BLUE, gid="matrix")
     inside = (max(0, min(width, cols - col)), max(0, min(height, rows - row)))
-    axes.add_patch(Rectangle((col, row), width, height, fc="white", ec=BLACK, lw=2, gid="block", zorder=3))
-    axes.add_patch(Rectangle((col, row), *inside, fc=ORANGE, gid="inside", zorder=3))
-    axes.text(col + inside[0] / 2, row + inside[1] / 2, "copied", ha="center", va="center", zorder=4)
+    rectangle(axes, col, row, width, height, fc="white", ec=BLACK, lw=2, gid="block", zorder=3)
+    rectangle(axes, col, row, *inside, fc=ORANGE, gid="inside", zorder=3)
+    centred(axes, col + inside[0] / 2, row + inside[1] / 2, "copied", zorder=4)
     if inside[1] < height:
-        axes.text(col + width / 2, row + (height + inside[1]) / 2, "zeros", ha="center", va="center", zorder=4)
-    axes.text(cols / 2, rows * 0.35, f"matrix, {rows} × {cols}", ha="center", va="center")
+        centred(axes, col + width / 2, row + (height + inside[1]) / 2, "zeros", zorder=4)
+    centred(axes, cols / 2, rows * 0.35, f"matrix, {rows} × {cols}")
     axes.text(0, -0.02 * rows, "base address", ha="left", va="bottom", color=BLUE)
     if leading > cols:
         axes.text(leading, -0.02 * rows, "gap", ha="right", va="bottom", color=GREY)
-    axes.set_xlim(-1, max(leading, col + width) + 1)
-    axes.set_ylim(max(rows, row + height) + 1, -0.1 * rows)
-    axes.set_aspect("equal")
-    axes.set_axis_off()
+    bare(axes, (-1, max(leading, col + width) + 1), (max(rows, row + height) + 1, -0.1 * rows), equal=True)
 
     lines = [
         ("base address", "16-byte aligned", BLUE),
@@ -74,144 +69,123 @@ def descriptor(
         ("fill outside", "zeros", FAINT),
         ("swizzle", "how it lies in shared memory", FAINT),
     ]
-    card.add_patch(Rectangle((0, 0), 1, 1, fc="white", ec=BLACK, lw=1.5))
+    rectangle(card, 0, 0, 1, 1, fc="white", ec=BLACK, lw=1.5)
     card.set_title(f"one descriptor: {DESCRIPTOR_BYTES} bytes", color=BLACK)
     step = 1 / (len(lines) + 0.5)
     for i, (name, value, color) in enumerate(lines):
         y = 1 - (i + 0.75) * step
-        card.add_patch(Rectangle((0.03, y - 0.3 * step), 0.035, 0.6 * step, fc=color))
+        rectangle(card, 0.03, y - 0.3 * step, 0.035, 0.6 * step, fc=color)
         card.text(0.1, y, name, va="center", weight="bold", fontsize=9)
         card.text(0.42, y, value, va="center", fontsize=9)
     row_note = f"and one instruction:  load block at ({row}, {col})"
     card.text(0.5, -0.06, row_note, ha="center", va="top", fontsize=9)
-    card.set_xlim(-0.01, 1.01)
-    card.set_ylim(-0.12, 1.01)
-    card.set_axis_off()
+    bare(card, (-0.01, 1.01), (-0.12, 1.01))
     return figure
 
 
 @styled()
 def loop_instructions(texts: Mapping[str, str]) -> Figure:
-    """The loop over K of each kernel, one square per instruction in the order of the text, coloured by purpose.
+    """Draw the loop over K of each kernel, one square per instruction in order, coloured by purpose.
 
     Args:
-        texts: PTX by the kernel's name.
+        texts: name of the kernel → PTX.
     """
     loops = {name: [purpose(line) for line in inner_loop(ptx)] for name, ptx in texts.items()}
     heights = [max(5, -(-len(loop) // _PER_ROW)) + 0.8 for loop in loops.values()]
-    figure, panels = plt.subplots(
-        len(loops), 1, figsize=(WIDTH, 0.3 * sum(heights) + 0.5), height_ratios=heights, squeeze=False
-    )
-    plt.close(figure)
-    for axes, (name, loop), height in zip(panels[:, 0], loops.items(), heights):
+    figure, panels = canvas_grid(0.3 * sum(heights) + 0.5, len(loops), 1, height_ratios=heights)
+    for axes, (name, loop), height in zip(panels, loops.items(), heights):
         for i, kind in enumerate(loop):
-            place = (i % _PER_ROW, i // _PER_ROW)
-            axes.add_patch(Rectangle(place, 0.9, 0.9, fc=PURPOSE_COLORS[kind], gid=kind))
-        y = 0.45
-        for kind, words in PURPOSES.items():
-            axes.text(_PER_ROW + 1, y, f"{loop.count(kind)}", ha="right", va="center", weight="bold",
-                      color=PURPOSE_COLORS[kind], fontsize=9)  # fmt: skip
-            axes.text(_PER_ROW + 1.3, y, words, va="center", color=PURPOSE_COLORS[kind], fontsize=9)
-            y += 0.95
+            rectangle(axes, i % _PER_ROW, i // _PER_ROW, 0.9, 0.9, fc=PURPOSE_COLORS[kind], gid=kind)
+        for i, (kind, words) in enumerate(PURPOSES.items()):
+            look = dict(va="center", color=PURPOSE_COLORS[kind], fontsize=9)
+            axes.text(_PER_ROW + 1, 0.45 + 0.95 * i, f"{loop.count(kind)}", ha="right", weight="bold", **look)
+            axes.text(_PER_ROW + 1.3, 0.45 + 0.95 * i, words, **look)
         axes.set_title(f"{name}: {len(loop)} instructions for one block of K")
-        axes.set_xlim(0, _PER_ROW + 9)
-        axes.set_ylim(height, 0)
-        axes.set_aspect("equal", anchor="W")
-        axes.set_axis_off()
+        bare(axes, (0, _PER_ROW + 9), (height, 0), equal=True)
+        axes.set_anchor("W")
     return figure
 
 
+def _changes(own: Sequence) -> list[int]:
+    """Places in one program's tiles where the problem is another than before."""
+    return [i for i, tile in enumerate(own) if i == 0 or tile.problem != own[i - 1].problem]
+
+
 def visits(walk: Sequence[Sequence]) -> list[int]:
-    """How often each program comes to a problem that its last tile was not in: as often makes it descriptors.
+    """How often each program changes its problem, and therefore makes descriptors.
 
     Args:
-        walk: tiles of each program, as ``schedule.walk`` gives them.
+        walk: tiles of each program, as `schedule.walk` returns them.
     """
-    return [sum(i == 0 or tile.problem != own[i - 1].problem for i, tile in enumerate(own)) for own in walk]
+    return [len(_changes(own)) for own in walk]
 
 
 @styled()
 def switches(walks: Mapping[str, Sequence[Sequence]], programs: int = 8) -> Figure:
-    """The first programs' tiles in order, coloured by problem, with a mark where descriptors are made.
+    """Draw the first programs' tiles in order, coloured by problem, with a mark where descriptors are made.
 
     Args:
-        walks: for each schedule's name, tiles of each program, as ``schedule.walk`` gives them.
-        programs: how many of them to draw.
+        walks: name of a schedule → tiles of each program, as `schedule.walk` returns them.
+        programs: number of programs to draw.
     """
-    figure, panels = plt.subplots(1, len(walks), figsize=(WIDTH, 0.3 * programs + 0.9), sharey=True, squeeze=False)
-    plt.close(figure)
+    figure, panels = canvas_grid(0.3 * programs + 0.9, 1, len(walks), sharey=True)
     longest = max(len(own) for walk in walks.values() for own in walk[:programs])
-    for axes, (name, walk) in zip(panels[0], walks.items()):
+    for axes, (name, walk) in zip(panels, walks.items()):
         for program, own in enumerate(walk[:programs]):
             for i, tile in enumerate(own):
                 color = color_of(tile.problem)
-                axes.add_patch(
-                    Rectangle((i + 0.06, program - 0.38), 0.88, 0.76, fc=color, gid=f"problem {tile.problem}")
-                )
-                axes.text(
-                    i + 0.55, program, f"{tile.problem}", ha="center", va="center", color=ink_on(color), fontsize=9
-                )
-                if i == 0 or tile.problem != own[i - 1].problem:
-                    axes.add_patch(Rectangle((i - 0.05, program - 0.42), 0.13, 0.84, fc=BLACK, gid="made", zorder=3))
+                rectangle(axes, i + 0.06, program - 0.38, 0.88, 0.76, fc=color, gid=f"problem {tile.problem}")
+                centred(axes, i + 0.55, program, f"{tile.problem}", color=ink_on(color), fontsize=9)
+            for i in _changes(own):
+                rectangle(axes, i - 0.05, program - 0.42, 0.13, 0.84, fc=BLACK, gid="made", zorder=3)
         axes.set_title(f"{name}: made {sum(visits(walk))} times in all")
-        axes.set_xlim(-0.1, longest)
-        axes.set_ylim(programs - 0.5, -0.5)
-        axes.set_xticks([])
+        axes.set(xlim=(-0.1, longest), ylim=(programs - 0.5, -0.5), xticks=[])
     figure.supxlabel("tiles in order; number and colour: their problem; black bar: descriptors are made", fontsize=9)
-    panels[0, 0].set_ylabel("program")
-    panels[0, 0].set_yticks(range(programs))
+    panels[0].set(ylabel="program", yticks=range(programs))
     return figure
 
 
 @styled()
 def reach(sizes: Sequence[int], block: int, wrong: Mapping[str, Iterable[bool]]) -> Figure:
-    """Groups packed in one matrix, the tiles counted from each group's start, and which rows ended up wrong.
+    """Draw groups packed in one matrix, the tiles counted from each group's start, and the rows that became wrong.
 
     Args:
         sizes: rows of each group.
         block: rows of a tile.
-        wrong: by the name of an attempt, whether each of the packed rows is wrong.
+        wrong: name of an attempt → whether each of the packed rows is wrong.
     """
-    figure, axes = plt.subplots(figsize=(WIDTH, 3.8))
-    plt.close(figure)
+    figure, axes = canvas(3.8)
     total, start = sum(sizes), 0
     for group, size in enumerate(sizes):
         color = color_of(group)
-        axes.add_patch(Rectangle((0, start), 2, size, fc=color, gid=f"group {group}"))
-        axes.text(1, start + size / 2, f"group {group}", ha="center", va="center", color=ink_on(color), fontsize=9)
+        rectangle(axes, 0, start, 2, size, fc=color, gid=f"group {group}")
+        centred(axes, 1, start + size / 2, f"group {group}", color=ink_on(color), fontsize=9)
         for tile in range(start, start + size, block):
-            # Tiles that reach past their group are drawn a column further, so that neighbours do not hide each other.
-            x, end = 2.4 + 0.75 * group, min(tile + block, start + size)
-            axes.add_patch(Rectangle((x, tile), 0.6, end - tile, fc=color, ec="white"))
-            if tile + block > end:
-                over = Rectangle(
-                    (x, end), 0.6, tile + block - end, fc="white", ec=color, hatch="////", gid="past the end"
-                )
-                axes.add_patch(over)
+            # Each group's tiles have a column of their own: those past its end would hide its neighbour's.
+            x, end, past = 2.4 + 0.75 * group, min(tile + block, start + size), tile + block - start - size
+            rectangle(axes, x, tile, 0.6, end - tile, fc=color, ec="white")
+            if past > 0:
+                rectangle(axes, x, end, 0.6, past, fc="white", ec=color, hatch="////", gid="past the end")
         start += size
     x = 2.4 + 0.75 * len(sizes) + 0.9
     heads = [(1, "packed rows"), (2.4 + 0.375 * len(sizes), "tiles of each group")]
     for name, rows in wrong.items():
         rows = list(rows)
         for row, bad in enumerate(rows):
-            axes.add_patch(
-                Rectangle((x, row), 2.4, 1, fc=WRONG if bad else FAINT, lw=0, gid="wrong" if bad else "right")
-            )
+            rectangle(axes, x, row, 2.4, 1, fc=WRONG if bad else FAINT, lw=0, gid="wrong" if bad else "right")
         heads.append((x + 1.2, f"{name}:\n{sum(rows)} wrong rows"))
         x += 3.2
     for place, text in heads:
         axes.text(place, -3, text, ha="center", va="bottom", fontsize=9)
     axes.axhline(total, color=BLACK, lw=1.5)
     axes.text(x - 0.8, total + 1, "end of the tensor, and of its descriptor", va="top", ha="right", fontsize=9)
-    axes.set_xlim(-0.1, x)
-    axes.set_ylim(total + block, -16)
-    axes.set_axis_off()
+    bare(axes, (-0.1, x), (total + block, -16))
     return figure
 
 
 @styled()
 def fp8_rounding(low: float = 0.0, high: float = 36.0) -> Figure:
-    """What float8_e4m3fn keeps of a number: its values on a line, and the relative error that rounding to it makes.
+    """Draw the values of float8_e4m3fn on a line, and the relative error of rounding to it.
 
     Args:
         low, high: the range to draw, at least 0 and at most 448, the type's largest value.
@@ -221,8 +195,7 @@ def fp8_rounding(low: float = 0.0, high: float = 36.0) -> Figure:
     bits = torch.arange(0, 127, dtype=torch.uint8)  # all from 0 to 448; 127 is NaN
     values = bits.view(torch.float8_e4m3fn).float()
     values = values[(values >= low) & (values <= high)]
-    figure, (line, error) = plt.subplots(2, 1, figsize=(WIDTH, 3.4), sharex=True, height_ratios=(1, 2.4))
-    plt.close(figure)
+    figure, (line, error) = canvas_grid(3.4, 2, 1, sharex=True, height_ratios=(1, 2.4))
     line.vlines(values.tolist(), 0, 1, color=BLUE, lw=1.2, gid="values")
     line.set_title(f"the {len(values)} numbers from {low:g} to {high:g} that float8_e4m3fn has")
     line.set_yticks([])
@@ -232,22 +205,20 @@ def fp8_rounding(low: float = 0.0, high: float = 36.0) -> Figure:
         relative = ((x.to(dtype).float() - x).abs() / x * 100).tolist()
         error.plot(x.tolist(), relative, color=color, lw=1, label=label)
         error.text(high, max(relative[-400:]), f" {label}", color=color, va="center", fontsize=9)
-    error.set_xlim(low, high * 1.16)
     error.set_ylim(0)
-    error.set_ylabel("rounding error, %")
-    error.set_xlabel("number")
+    error.set(xlim=(low, high * 1.16), xlabel="number", ylabel="rounding error, %")
     return figure
 
 
 @styled()
 def recorded_ratio(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
-    """Time of the descriptor kernel as a share of the pointer kernel's, one bar per row of a record.
+    """Draw the time of the descriptor kernel over that of the pointer kernel, one bar per row of a record.
 
     Args:
-        rows: for each row's name, providers "tma" and "round_robin" with their "median_us", as in ``group_gemm.json``.
+        rows: name → providers "tma" and "round_robin" with their "median_us", as in ``group_gemm.json``.
     """
-    figure, axes = plt.subplots(figsize=(WIDTH * 0.8, 0.36 * len(rows) + 0.9))
-    plt.close(figure)
+    figure = Figure(figsize=(WIDTH * 0.8, 0.36 * len(rows) + 0.9))
+    axes = figure.subplots()
     for y, us in enumerate(rows.values()):
         tma, pointer = us["tma"]["median_us"], us["round_robin"]["median_us"]
         change = tma / pointer - 1

@@ -1,4 +1,4 @@
-"""Groups drawn to scale: what padding adds, five descriptions of the same rows, one misread, and intensity."""
+"""Groups to scale: padding, five descriptions of the same rows, a misread description, arithmetic intensity."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, RED, WIDTH, color_of, ink_on, styled
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, rectangle
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, RED, color_of, ink_on, styled
 
 _LABEL = "#555555"
 
@@ -18,13 +18,9 @@ def padded_batches(batches: Mapping[str, Sequence[int]]) -> Figure:
     """Draw each batch's groups side by side, to one scale, with the padding up to the largest group hatched.
 
     Args:
-        batches: rows of each group by the batch's name.
-
-    Returns:
-        The figure: a panel for each batch, with the share of rows that padding adds.
+        batches: name of a batch → rows of each group; a panel each.
     """
-    figure = Figure(figsize=(WIDTH, 3.1))
-    axes = figure.subplots(1, len(batches), sharey=True, squeeze=False)[0]
+    figure, axes = canvas_grid(3.1, 1, len(batches), sharey=True)
     for ax, (name, sizes) in zip(axes, batches.items()):
         largest, real = max(sizes), sum(sizes)
         positions = range(len(sizes))
@@ -48,12 +44,8 @@ def waste_curve(exponents: Sequence[float], waste: Sequence[float], groups: int)
         exponents: Zipf's exponents, increasing; 0 is uniform.
         waste: added rows over real rows at each exponent.
         groups: number of groups, whose one-hot batch wastes `groups - 1`.
-
-    Returns:
-        The figure.
     """
-    figure = Figure(figsize=(WIDTH, 3.0))
-    ax = figure.subplots()
+    figure, ax = canvas(3.0)
     ax.plot(exponents, waste, color=BLUE, lw=2, gid="waste")
     ax.fill_between(exponents, waste, color=BLUE, alpha=0.12, lw=0)
     limit = groups - 1
@@ -71,34 +63,30 @@ def waste_curve(exponents: Sequence[float], waste: Sequence[float], groups: int)
     return figure
 
 
-def _strip(ax, y: float, owners: Sequence[int], gid: str, height: float = 0.8) -> None:
-    """One cell for each packed row, in its group's colour; a row of no group is empty."""
+def _strip(ax, y: float, owners: Sequence[int], gid: str) -> None:
+    """One cell for each packed row, in its group's colour; a row of no group is hatched."""
     for row, g in enumerate(owners):
         look = dict(fc="white", ec=FAINT, hatch="////") if g < 0 else dict(fc=color_of(g), ec="white")
-        ax.add_patch(Rectangle((row, y), 1, height, lw=1, gid=f"{gid}{row}", **look))
+        rectangle(ax, row, y, 1, 0.8, lw=1, gid=f"{gid}{row}", **look)
 
 
 @styled()
 def descriptions(sizes: Sequence[int], tail: int = 0, max_m: int | None = None) -> Figure:
     """Draw one packed matrix and the five descriptions of its groups, each number under what it counts or marks.
 
+    A row of the matrix is a column of the picture.
+
     Args:
         sizes: rows of each group, in order.
-        tail: rows behind the last group.
-        max_m: slots of each group in the masked description; the largest group's size when left out.
-
-    Returns:
-        The figure. The matrix lies on its side: a row of it is a column of the picture.
+        tail: rows after the last group.
+        max_m: slots of each group in the masked description; by default the largest group's size.
     """
     ends = list(itertools.accumulate(sizes))
     starts = [0, *ends[:-1]]
     owners = [g for g, size in enumerate(sizes) for _ in range(size)] + [-1] * tail
     total, max_m = len(owners), max(sizes) if max_m is None else max_m
-    figure = Figure(figsize=(WIDTH, 3.9))
-    ax = figure.subplots()
-    ax.axis("off")
-    ax.set_xlim(-total * 0.22, total + 0.6)
-    ax.set_ylim(-6.2, 1.9)
+    figure, ax = canvas(3.9)
+    bare(ax, (-total * 0.22, total + 0.6), (-6.2, 1.9))
     _strip(ax, 0.0, owners, "row")
     for g, (start, size) in enumerate(zip(starts, sizes)):
         note = f"group {g}" if size else f"group {g}: empty"
@@ -124,18 +112,18 @@ def descriptions(sizes: Sequence[int], tail: int = 0, max_m: int | None = None) 
 
 
 def _numbers(ax, y: float, entries: Sequence[tuple[float, int, int]]) -> None:
-    """Numbers of one description; those that share a place stand beside each other, in order."""
+    """Numbers of one description; those of the same place are side by side, in order."""
     for x, same in itertools.groupby(entries, key=lambda entry: entry[0]):
         together = list(same)
         for position, (_, value, g) in enumerate(together):
             shift = (position - (len(together) - 1) / 2) * 0.75
             box = dict(boxstyle="round,pad=0.18", fc="white" if g < 0 else color_of(g), ec=FAINT if g < 0 else "none")
             ink = BLACK if g < 0 else ink_on(color_of(g))
-            ax.text(x + shift, y, str(value), ha="center", va="center", fontsize=9, color=ink, bbox=box)
+            centred(ax, x + shift, y, str(value), fontsize=9, color=ink, bbox=box)
 
 
 def _draw_masked(ax, sizes: Sequence[int], max_m: int, total: int) -> None:
-    """The padded tensor that masked_m belongs to: max_m slots a group, of which the first are used."""
+    """The padded tensor of masked_m: max_m slots a group, the first of them used."""
     slots = max_m * len(sizes) + 0.6 * (len(sizes) - 1)
     scale = total / slots
     ax.text(-0.7, -5.4, "masked (G)", ha="right", va="center", fontweight="bold", color=BLACK)
@@ -143,7 +131,7 @@ def _draw_masked(ax, sizes: Sequence[int], max_m: int, total: int) -> None:
     for g, size in enumerate(sizes):
         for slot in range(max_m):
             look = dict(fc=color_of(g), ec="white") if slot < size else dict(fc="white", ec=GREY, hatch="////")
-            ax.add_patch(Rectangle((x + slot * scale, -5.2), scale, 0.6, lw=0.7, gid=f"slot{g}.{slot}", **look))
+            rectangle(ax, x + slot * scale, -5.2, scale, 0.6, lw=0.7, gid=f"slot{g}.{slot}", **look)
         entries.append((x + max_m * scale / 2, size, g))
         x += (max_m + 0.6) * scale
     _numbers(ax, -5.75, entries)
@@ -151,20 +139,14 @@ def _draw_masked(ax, sizes: Sequence[int], max_m: int, total: int) -> None:
 
 @styled()
 def misread(owners: Sequence[int], taken: Sequence[int]) -> Figure:
-    """Draw whose rows a packed matrix holds above whose a wrong description makes of them.
+    """Draw each row's group above the group that a wrong description gives it to; wrong rows are framed.
 
     Args:
-        owners: the group that each row belongs to; -1 for none.
+        owners: the group of each row; -1 for none.
         taken: the group that each row was given to; -1 for none.
-
-    Returns:
-        The figure; rows that went to a wrong group are framed.
     """
-    figure = Figure(figsize=(WIDTH, 1.9))
-    ax = figure.subplots()
-    ax.axis("off")
-    ax.set_xlim(-len(owners) * 0.2, len(owners) + 0.2)
-    ax.set_ylim(-1.0, 2.2)
+    figure, ax = canvas(1.9)
+    bare(ax, (-len(owners) * 0.2, len(owners) + 0.2), (-1.0, 2.2))
     for y, groups, label, gid in ((1.2, owners, "belongs to", "row"), (0.0, taken, "multiplied with", "taken")):
         ax.text(-0.3, y + 0.4, label, ha="right", va="center", fontweight="bold", color=BLACK)
         _strip(ax, y, groups, gid)
@@ -174,11 +156,11 @@ def misread(owners: Sequence[int], taken: Sequence[int]) -> Figure:
             text = "none" if g < 0 else str(g)
             ink = _LABEL if g < 0 else ink_on(color_of(g))
             box = dict(boxstyle="square,pad=0.1", fc="white" if g < 0 else color_of(g), ec="none")
-            ax.text(start + length / 2, y + 0.4, text, ha="center", va="center", color=ink, bbox=box)
+            centred(ax, start + length / 2, y + 0.4, text, color=ink, bbox=box)
             start += length
     wrong = [row for row, (right, got) in enumerate(zip(owners, taken)) if right != got]
     for row in wrong:
-        ax.add_patch(Rectangle((row, 0), 1, 0.8, fc="none", ec=RED, lw=1.5, gid="wrong"))
+        rectangle(ax, row, 0, 1, 0.8, fc="none", ec=RED, lw=1.5, gid="wrong")
     note = f"{len(wrong)} of {len(owners)} rows with the wrong expert's weights, or with none"
     ax.text(0, -0.5, note, ha="left", va="center", color=BLACK)
     return figure
@@ -186,19 +168,15 @@ def misread(owners: Sequence[int], taken: Sequence[int]) -> Figure:
 
 @styled()
 def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: float, marks: Sequence[int] = ()) -> Figure:
-    """Draw the arithmetic intensity of one expert over its number of rows, and where memory stops being the limit.
+    """Draw the arithmetic intensity of one expert over its number of rows, and where arithmetic becomes the limit.
 
     Args:
         rows: rows of the expert, increasing.
         intensity: FLOPs for each byte moved, at each of them.
         ridge: FLOPs for each byte that a GPU can do, at its peaks.
         marks: entries of `rows` to name.
-
-    Returns:
-        The figure, both axes logarithmic.
     """
-    figure = Figure(figsize=(WIDTH, 3.2))
-    ax = figure.subplots()
+    figure, ax = canvas(3.2)
     ax.loglog(rows, intensity, color=BLUE, lw=2, base=2, gid="intensity")
     low, high = min(intensity) / 2.5, max(*intensity, ridge) * 2.2
     ax.axhspan(low, ridge, color=ORANGE, alpha=0.10, lw=0)

@@ -1,4 +1,4 @@
-"""What a key decides: times under a wrong one, stalls of tuning at call time, what a lookup chooses, what it loses."""
+"""Choosing a configuration: times under a wrong key, stalls of tuning at call time, a lookup's choices and losses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.patches import Patch
 
-from gemm_course.figures.budget import spread
-from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREEN, GREY, RED, WIDTH, ink_on, styled
-
-__all__ = ["choices", "keyed", "regrets", "slowdowns", "stalls"]
+from gemm_course.figures.shapes import canvas, canvas_grid, centred, rectangle, spread_apart, ticks_at
+from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREEN, GREY, RED, ink_on, styled
 
 _HEAT = ("#FFFFFF", "#FBE3D3", "#F4B78F", "#E98A4D", RED)
 
@@ -29,20 +26,18 @@ def _heat(ratio: float, most: float) -> str:
 
 
 @styled()
-def keyed(us: Mapping[str, Mapping[str, float]], base: str, own: str, key: str) -> Figure:
-    """Draw a kernel tuned for each shape, and the same one with its first shape's configuration, over a base.
+def stale_key(us: Mapping[str, Mapping[str, float]], base: str, own: str, key: str) -> Figure:
+    """Draw the times of a kernel tuned for each shape, and of one that keeps its first shape's configuration.
+
+    The gap between both lines is shaded. The ratio to the base is at each point of ``key``.
 
     Args:
         us: shape → provider → µs; the first shape is the one that was tuned.
         base: the provider that is 1.
         own: the provider tuned for each shape.
         key: the provider that keeps the first shape's configuration.
-
-    Returns:
-        A figure; the gap between both lines is shaded, and the ratio to the base stands at each point of ``key``.
     """
-    figure = Figure(figsize=(WIDTH, 3.4))
-    axes = figure.subplots()
+    figure, axes = canvas(3.4)
     xs = range(len(us))
     ratio = {name: [times[name] / times[base] for times in us.values()] for name in (own, key)}
     axes.fill_between(xs, ratio[own], ratio[key], color=RED, alpha=0.12, lw=0)
@@ -51,19 +46,16 @@ def keyed(us: Mapping[str, Mapping[str, float]], base: str, own: str, key: str) 
         axes.plot(xs, ratio[name], "o-", color=color, ms=7, lw=2, gid=name)
     for x, value in zip(xs, ratio[key]):
         axes.annotate(f"{value:.1f}×", (x, value), xytext=(0, 9), textcoords="offset points", ha="center", color=RED)
-    axes.annotate("tuned here", (0, ratio[key][0]), xytext=(0, -14), textcoords="offset points", ha="center",
-                  va="top", fontsize=9)  # fmt: skip
+    axes.annotate("tuned here", (0, ratio[key][0]), xytext=(0, -14), textcoords="offset points", ha="center", va="top",
+                  fontsize=9)  # fmt: skip
     every = [value for values in ratio.values() for value in values]
     low, high = min(*every, 1.0) / 1.5, max(*every, 1.0) * 1.5
     axes.set(yscale="log", ylim=(low, high), xlim=(-0.4, len(us) + 0.2), ylabel=f"time over that of the {base}")
     ends = sorted([(ratio[own][-1], own, BLUE), (ratio[key][-1], key, RED), (1.0, base, BLACK)])
-    places = spread([math.log(value) for value, _, _ in ends], math.log(high / low) / 12)
+    places = spread_apart([math.log(value) for value, _, _ in ends], math.log(high / low) / 12)
     for (_, name, color), place in zip(ends, places):
         axes.text(len(us) - 0.88, math.exp(place), name, color=color, va="center", fontsize=9.5)
-    ticks = [t for t in (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32) if low <= t <= high]
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_yticklabels([f"{t:g}×" for t in ticks])
+    ticks_at(axes.yaxis, (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32), low, high, "{:g}×")
     axes.set_xticks(xs, list(us))
     return figure
 
@@ -74,18 +66,14 @@ def stalls(lanes: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
 
     Args:
         lanes: title → (µs of tuning before the call, µs of the call) of each call, one after the other.
-
-    Returns:
-        A figure; over each lane stands what was spent on tuning and on the calls themselves.
     """
-    figure = Figure(figsize=(WIDTH, 0.85 * len(lanes) + 0.75))
-    axes = figure.subplots()
+    figure, axes = canvas(0.85 * len(lanes) + 0.75)
     longest = max(sum(map(sum, calls)) for calls in lanes.values()) / 1e6
     for y, (name, calls) in enumerate(lanes.items()):
         now, ticks = 0.0, []
         for tuning, call in calls:
             if tuning:
-                axes.add_patch(Rectangle((now, y - 0.16), tuning / 1e6, 0.32, fc=RED, ec="white", lw=0.8, gid="tuning"))
+                rectangle(axes, now, y - 0.16, tuning / 1e6, 0.32, fc=RED, ec="white", lw=0.8, gid="tuning")
             now += (tuning + call) / 1e6
             ticks.append(now)
         axes.vlines(ticks, y - 0.24, y + 0.24, color=BLUE, lw=2, gid="results")
@@ -114,17 +102,13 @@ def choices(
         panels: title → for each y, the name of the choice for each x.
         xs, ys: the grid, ascending.
         labels: of the axes.
-        marks: title → (x, y) of shapes to mark with a dot, those that were measured, say.
-
-    Returns:
-        A figure; the legend lists the choices in the order in which they appear.
+        marks: title → (x, y) of shapes to mark with a dot, such as those that were measured.
     """
     names = list(dict.fromkeys(name for grid in panels.values() for row in grid for name in row))
-    # The palette, then its lighter half: colours of which neighbours in the legend never look alike.
+    # The palette, then its lighter half: neighbours in the legend never look alike.
     colors = [*CYCLE, "#8FC1E3", "#F5CE85", "#85CDB6", "#E3BFD0", "#FFFFFF"]
     color_of = {name: colors[i % len(colors)] for i, name in enumerate(names)}
-    figure = Figure(figsize=(WIDTH, 3.6 + 0.2 * -(-len(names) // 3)))
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, axes = canvas_grid(3.6 + 0.2 * -(-len(names) // 3), 1, len(panels), sharey=True)
     for ax, (title, grid) in zip(axes, panels.items()):
         numbers = np.array([[names.index(name) for name in row] for row in grid])
         colormap = ListedColormap([color_of[name] for name in names])
@@ -134,10 +118,8 @@ def choices(
             ax.plot([x], [y], "o", color="white", mec=BLACK, ms=5, gid="mark")
         ax.set(xscale="log", yscale="log", title=title, xlabel=labels[0])
         for axis, values in ((ax.xaxis, xs), (ax.yaxis, ys)):
-            ticks = [2**i for i in range(0, 24) if values[0] <= 2**i <= values[-1]]
-            axis.set_major_locator(FixedLocator(ticks if len(ticks) <= 8 else ticks[::2]))
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            powers = [2**i for i in range(0, 24) if values[0] <= 2**i <= values[-1]]
+            ticks_at(axis, powers if len(powers) <= 8 else powers[::2], values[0], values[-1], "{:,.0f}")
     axes[0].set_ylabel(labels[1])
     figure.legend(handles=[Patch(fc=color_of[name], ec=GREY, lw=0.5, label=name) for name in names], ncols=3,
                   loc="outside lower center", fontsize=8, handlelength=1.2)  # fmt: skip
@@ -150,46 +132,44 @@ def slowdowns(
 ) -> Figure:
     """Draw each candidate's time over the best one's, a row per bucket, with the chosen one in a frame.
 
-    Args:
-        panels: title → bucket → candidate → µs; a panel each, below each other, the candidate with the best mean on
-            the left. A candidate may be missing.
-        chosen: (title, bucket) → the candidate that is used there.
-        most: the ratio from which on all have the same colour.
+    The candidate with the best mean is on the left.
 
-    Returns:
-        A figure; the number is the candidate's time over that of the best.
+    Args:
+        panels: title → bucket → candidate → µs; panels are one below the other. A candidate may be missing.
+        chosen: (title, bucket) → the candidate that is used there.
+        most: ratios from here on have the same colour.
     """
     each = {title: _by_mean(rows) for title, rows in panels.items()}
     heights = [len(rows) + 2.7 for rows in panels.values()]
-    figure = Figure(figsize=(WIDTH, 0.235 * sum(heights) + 0.3))
-    axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
+    figure, axes = canvas_grid(0.235 * sum(heights) + 0.3, len(panels), 1, height_ratios=heights)
     for ax, (title, rows) in zip(axes, panels.items()):
         columns = each[title]
         for (y, (bucket, times)), x in itertools.product(enumerate(rows.items()), range(len(columns))):
             if columns[x] not in times:
-                ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=FAINT, ec="white", lw=1, gid="missing"))
+                rectangle(ax, x - 0.5, y - 0.5, 1, 1, fc=FAINT, ec="white", lw=1, gid="missing")
                 continue
             ratio = times[columns[x]] / min(times.values())
-            color = _heat(ratio, most)
-            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=color, ec="white", lw=1, gid="cell"))
-            ax.text(x, y, f"{ratio:.2f}", ha="center", va="center", fontsize=8, color=ink_on(color))
+            _cell(ax, x, y, _heat(ratio, most), f"{ratio:.2f}", 8)
             if chosen.get((title, bucket)) == columns[x]:
-                ax.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, fc="none", ec=BLACK, lw=1.8, gid="chosen",
-                                       zorder=3))  # fmt: skip
+                rectangle(ax, x - 0.47, y - 0.44, 0.94, 0.88, fc="none", ec=BLACK, lw=1.8, gid="chosen", zorder=3)
         ax.set(xlim=(-0.5, max(map(len, each.values())) - 0.5), ylim=(len(rows) - 0.5, -0.5))
         ax.set_xticks(range(len(columns)), columns, fontsize=8)
         ax.set_yticks(range(len(rows)), list(rows), fontsize=8)
         ax.tick_params(length=0, labelcolor=BLACK)
         ax.set_title(title, fontsize=10)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        ax.spines[:].set_visible(False)
     handles = [Patch(fc=GREEN, label="best"), Patch(fc="none", ec=BLACK, lw=1.8, label="chosen")]
     figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=8.5, handlelength=1.2)
     return figure
 
 
+def _cell(ax, x: float, y: float, color: str, text: str, size: float) -> None:
+    rectangle(ax, x - 0.5, y - 0.5, 1, 1, fc=color, ec="white", lw=1, gid="cell")
+    centred(ax, x, y, text, fontsize=size, color=ink_on(color))
+
+
 def _by_mean(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Every candidate once, the one with the least geometric mean of its ratios first."""
+    """The candidates, by the geometric mean of their ratios to the best."""
     ratios: dict[str, list[float]] = {}
     for times in rows.values():
         for candidate, us in times.items():
@@ -201,36 +181,31 @@ def _by_mean(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
 def regrets(
     panels: Mapping[str, Mapping[tuple[str, str], float | None]], labels: tuple[str, str], most: float = 1.25
 ) -> Figure:
-    """Draw what each way of choosing loses against the best choice, over a grid of shapes.
+    """Draw the time that each way of choosing loses against the best choice, in per cent, over a grid of shapes.
+
+    The titles have the geometric mean and the worst case.
 
     Args:
         panels: title → (row, column) → time over that of the best candidate; None where the chosen one was not
-            measured. A panel each, beside each other.
+            measured. Panels are side by side.
         labels: what rows and columns are.
-        most: the ratio from which on all have the same colour.
-
-    Returns:
-        A figure; the geometric mean and the worst case stand over each panel.
+        most: ratios from here on have the same colour.
     """
     cells = [cell for grid in panels.values() for cell in grid]
     rows, columns = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (0, 1))
-    figure = Figure(figsize=(WIDTH, 0.3 * len(rows) + 1.3))
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, axes = canvas_grid(0.3 * len(rows) + 1.3, 1, len(panels), sharey=True)
     for ax, (title, grid) in zip(axes, panels.items()):
         for (row, column), ratio in grid.items():
             x, y = columns.index(column), rows.index(row)
             color = FAINT if ratio is None else _heat(ratio, most)
-            ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=color, ec="white", lw=1, gid="cell"))
-            text = "–" if ratio is None else f"{(ratio - 1) * 100:.0f}"
-            ax.text(x, y, text, ha="center", va="center", fontsize=8.5, color=ink_on(color))
+            _cell(ax, x, y, color, "–" if ratio is None else f"{(ratio - 1) * 100:.0f}", 8.5)
         known = [ratio for ratio in grid.values() if ratio is not None]
-        said = f"mean +{statistics.geometric_mean(known) - 1:.1%}, worst +{max(known) - 1:.0%}" if known else ""
-        ax.set_title(f"{title}\n{said}", fontsize=9.5)
+        losses = f"mean +{statistics.geometric_mean(known) - 1:.1%}, worst +{max(known) - 1:.0%}" if known else ""
+        ax.set_title(f"{title}\n{losses}", fontsize=9.5)
         ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=labels[1])
         ax.set_xticks(range(len(columns)), columns, fontsize=8)
         ax.tick_params(length=0, labelcolor=BLACK)
-        for spine in ax.spines.values():
-            spine.set_visible(False)
+        ax.spines[:].set_visible(False)
     axes[0].set_yticks(range(len(rows)), rows, fontsize=8)
     axes[0].set_ylabel(labels[0])
     return figure

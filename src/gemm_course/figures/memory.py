@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch
 
+from gemm_course.figures.shapes import bare, centred, numbers, rectangle
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, RED, SKY, WIDTH, WRONG, styled
 
 # What happened to one element of a buffer around a matrix, with the colour that shows it.
@@ -31,6 +32,8 @@ def tile_offsets(
 ) -> Figure:
     """Draw every element of a small matrix with its offset in memory, and the tile that a program loads from it.
 
+    The tile's elements are blue, those that its mask must switch off red, gaps between rows or columns pale.
+
     Args:
         shape: (rows, columns) of the matrix.
         block: (rows, columns) of the tile.
@@ -38,12 +41,8 @@ def tile_offsets(
         strides: elements from one row to the next and from one column to the next. Default: row-major without gaps.
         name: of the matrix, for the title.
 
-    Returns:
-        A figure in which the tile's elements are blue, those that its mask must switch off red, and the
-        gaps that the stride leaves between rows (or columns) pale.
-
     Raises:
-        ValueError: an extent that is not positive, or more elements than can be read.
+        ValueError: an extent that is not positive, or more than 400 elements.
     """
     rows, cols = _pair("shape", shape)
     height, width = _pair("block", block)
@@ -62,44 +61,39 @@ def tile_offsets(
             inside = i < rows and j < cols
             tiled = row <= i < row + height and col <= j < col + width
             color = SKY if inside and tiled else "#F9DCC9" if tiled else "white" if inside else "#F4F4F4"
-            axes.add_patch(Rectangle((j, i), 1, 1, facecolor=color, edgecolor=FAINT))
+            rectangle(axes, j, i, 1, 1, fc=color, ec=FAINT)
             ink = BLACK if inside else WRONG if tiled else "#AAAAAA"
-            axes.text(j + 0.5, i + 0.5, str(i * stride_row + j * stride_col), ha="center", va="center",
-                      fontsize=8, color=ink)  # fmt: skip
-    axes.add_patch(Rectangle((0, 0), cols, rows, fill=False, edgecolor=BLACK, linewidth=1.6, zorder=3))
-    _arrow(axes, (col + 0.5, -0.15), (col + 1.5, -0.15), f"next column: +{stride_col}")
-    _arrow(axes, (-0.15, row + 0.5), (-0.15, row + 1.5), f"next row: +{stride_row}", vertical=True)
-    _frame(axes, (-1.0, across + 0.1), (down + 0.1, -0.9))
+            centred(axes, j + 0.5, i + 0.5, str(i * stride_row + j * stride_col), fontsize=8, color=ink)
+    rectangle(axes, 0, 0, cols, rows, fill=False, ec=BLACK, lw=1.6, zorder=3)
+    _step(axes, (col + 0.5, -0.15), (col + 1.5, -0.15))
+    axes.text(col + 0.1, -0.43, f"next column: +{stride_col}", va="bottom", fontsize=9)
+    _step(axes, (-0.15, row + 0.5), (-0.15, row + 1.5))
+    axes.text(-0.45, row + 1.0, f"next row: +{stride_row}", rotation=90, ha="right", va="center", fontsize=9)
+    bare(axes, (-1.0, across + 0.1), (down + 0.1, -0.9), equal=True)
     masked = height * width - max(0, min(rows, row + height) - row) * max(0, min(cols, col + width) - col)
     text = f"{name} ({rows} × {cols}): a {height} × {width} tile at ({row}, {col})"
     axes.set_title(text + (f", {masked} of its elements outside {name}" if masked else ""))
     return figure
 
 
-def _arrow(axes, start, end, text, *, vertical=False) -> None:
-    """An arrow from one element to the next, and what has to be added to the pointer."""
-    arrow = dict(arrowstyle="->", color=BLACK, linewidth=1.4)
-    axes.annotate("", end, start, arrowprops=arrow, annotation_clip=False)
-    if vertical:
-        axes.text(start[0] - 0.3, (start[1] + end[1]) / 2, text, rotation=90, ha="right", va="center", fontsize=9)
-    else:
-        axes.text(start[0] - 0.4, start[1] - 0.28, text, ha="left", va="bottom", fontsize=9)
+def _step(axes, start, end) -> None:
+    """An arrow from one element to the next."""
+    axes.annotate("", end, start, arrowprops=dict(arrowstyle="->", color=BLACK, lw=1.4), annotation_clip=False)
 
 
 @styled()
 def tile_of_product(
     problem: Sequence[int], block: Sequence[int], tile: Sequence[int] = (0, 0), step: int | None = None
 ) -> Figure:
-    """Draw C = A B to scale, B above C and A to its left, with one tile of C and what it is made of.
+    """Draw C = A B to scale, B above C and A to its left, with one tile of C and the blocks of A and B for it.
+
+    Parts outside the matrices are red and hatched.
 
     Args:
         problem: (M, N, K).
         block: (BLOCK_M, BLOCK_N, BLOCK_K).
         tile: (tile row, tile column) in C.
         step: the K block to emphasise. Default: the second, or the only one.
-
-    Returns:
-        A figure in which the parts of tile and blocks that lie outside the matrices are red and hatched.
 
     Raises:
         ValueError: an extent that is not positive, a tile or step that does not exist.
@@ -130,25 +124,19 @@ def tile_of_product(
         _part(axes, (left + start, row), (block_m, block_k), (m - row, k - start), ORANGE, strong)
         _part(axes, (col, above + start), (block_k, block_n), (k - start, n - col), GREEN, strong)
     _part(axes, (col, row), (block_m, block_n), (m - row, n - col), SKY, True)
-    axes.text(col + min(block_n, n - col) / 2, row + min(block_m, m - row) / 2, f"tile\n({tile_m}, {tile_n})",
-              ha="center", va="center", fontsize=9)  # fmt: skip
-    _frame(
-        axes,
-        (left - 0.1 * wide, tiles_n * block_n + 0.02 * wide),
-        (tiles_m * block_m + 0.02 * high, above - 0.07 * high),
-    )
+    centred(axes, col + min(block_n, n - col) / 2, row + min(block_m, m - row) / 2, f"tile\n({tile_m}, {tile_n})",
+            fontsize=9)  # fmt: skip
+    x, y = (left - 0.1 * wide, tiles_n * block_n + 0.02 * wide), (tiles_m * block_m + 0.02 * high, above - 0.07 * high)
+    bare(axes, x, y, equal=True)
     axes.set_title(f"One program: tile ({tile_m}, {tile_n}), step {step + 1} of {steps} along K")
     return figure
 
 
 def _matrix(axes, origin, shape, name, block, label=None) -> None:
-    """An outline with faint tile boundaries; the name in the middle, the vertical or horizontal extent beside it."""
+    """An outline with faint tile boundaries, a name, and an extent beside it."""
     (x, y), (rows, cols) = origin, shape
-    axes.add_patch(Rectangle((x, y), cols, rows, facecolor="#FAFAFA", edgecolor=BLACK, linewidth=1.4))
-    for i in range(block[0], rows, block[0]):
-        axes.plot([x, x + cols], [y + i, y + i], color=FAINT, linewidth=0.8)
-    for j in range(block[1], cols, block[1]):
-        axes.plot([x + j, x + j], [y, y + rows], color=FAINT, linewidth=0.8)
+    rectangle(axes, x, y, cols, rows, fc="#FAFAFA", ec=BLACK, lw=1.4)
+    _tile_lines(axes, x, y, shape, block, color=FAINT, lw=0.8)
     axes.text(x + cols, y, f"{name} ", ha="right", va="bottom", fontsize=12, weight="bold", color=BLACK)
     if label and name == "A":
         axes.text(x, y + rows / 2, label + " ", ha="right", va="center", color=BLACK)
@@ -157,18 +145,18 @@ def _matrix(axes, origin, shape, name, block, label=None) -> None:
 
 
 def _part(axes, origin, block, room, color, strong) -> None:
-    """One block: coloured where it lies in its matrix, hatched in red where it does not."""
+    """One block: coloured inside its matrix, hatched in red outside."""
     (x, y), (rows, cols) = origin, block
     inside_rows, inside_cols = min(rows, room[0]), min(cols, room[1])
     alpha = 0.9 if strong else 0.3
     if strong and (inside_rows < rows or inside_cols < cols):
-        axes.add_patch(Rectangle((x, y), cols, rows, facecolor="#F9DCC9", edgecolor=WRONG, hatch="////", zorder=1.5))
-    axes.add_patch(Rectangle((x, y), inside_cols, inside_rows, facecolor=color, alpha=alpha, zorder=2))
+        rectangle(axes, x, y, cols, rows, fc="#F9DCC9", ec=WRONG, hatch="////", zorder=1.5)
+    rectangle(axes, x, y, inside_cols, inside_rows, fc=color, alpha=alpha, zorder=2)
 
 
 @styled()
 def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "", limit: float | None = None) -> Figure:
-    """Draw where a result departs from what it should be: white is right, blue too small, red too large.
+    """Draw the errors of a result: white is right, blue too small, red too large.
 
     Args:
         got: (M, N) computed matrix, any dtype, on any device. NaN and infinite errors are black.
@@ -177,13 +165,10 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
         title: put before the count of wrong elements.
         limit: error of the strongest colour. Default: the largest error.
 
-    Returns:
-        A figure with the heat map and, if there is a finite error, its scale.
-
     Raises:
         ValueError: the shapes differ, or are not 2-D.
     """
-    got, want = _numbers(got), _numbers(want)
+    got, want = numbers(got), numbers(want)
     if got.ndim != 2 or got.shape != want.shape:
         raise ValueError(f"got and want must be matrices of one shape, got {got.shape} and {want.shape}")
     error = np.subtract(got, want, out=np.zeros_like(got), where=got != want)
@@ -193,7 +178,7 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
     figure, axes = _canvas(got.shape)
     colormap = _ERROR_MAP.with_extremes(bad=BLACK)
     image = axes.imshow(np.ma.masked_invalid(error), cmap=colormap, vmin=-limit, vmax=limit, interpolation="nearest")
-    _tile_lines(axes, got.shape, block, (0, 0))
+    _image_tiles(axes, got.shape, block, (0, 0))
     axes.set_xlabel("column")
     axes.set_ylabel("row")
     for axis in (axes.xaxis, axes.yaxis):
@@ -211,7 +196,7 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
 
 
 def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
-    """What a kernel did to each element of a buffer that held canaries all over.
+    """Sort the elements of a buffer that was full of canaries by what a kernel did to them.
 
     Args:
         buffer: (rows, columns) the whole buffer, after the kernel.
@@ -223,9 +208,9 @@ def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
         (rows, columns) int array of UNTOUCHED, RIGHT, INCORRECT, MISSING and OUTSIDE.
 
     Raises:
-        ValueError: the output does not lie in the buffer.
+        ValueError: the output is not inside the buffer.
     """
-    buffer, want = _numbers(buffer), _numbers(want)
+    buffer, want = numbers(buffer), numbers(want)
     row, col = _pair("at", at, least=0)
     rows, cols = want.shape
     if row + rows > buffer.shape[0] or col + cols > buffer.shape[1]:
@@ -242,33 +227,25 @@ def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
 def written_map(
     buffer, at: Sequence[int], want, canary: float, block: Sequence[int] | None = None, *, title: str = ""
 ) -> Figure:
-    """Draw what a kernel wrote, and where, in and around its output.
+    """Draw the `write_states` in and around an output, which is outlined, with the number of elements in each.
 
     Args:
-        buffer: as for ``write_states``, like ``at``, ``want`` and ``canary``.
-        at: (row, column) of the output's first element in the buffer.
-        want: (M, N) what the output should hold.
-        canary: the number that the buffer was filled with.
+        buffer, at, want, canary: as for `write_states`.
         block: (BLOCK_M, BLOCK_N), to draw the tiles' boundaries.
         title: put before the count of elements written outside.
-
-    Returns:
-        A figure with the output outlined and the number of elements in each state.
     """
     states = write_states(buffer, at, want, canary)
     (row, col), (rows, cols) = at, want.shape
     figure, axes = _canvas(states.shape, extra=1.9)
     colormap = mpl.colors.ListedColormap(STATE_COLORS)
     axes.imshow(states, cmap=colormap, vmin=-0.5, vmax=len(STATES) - 0.5, interpolation="nearest")
-    axes.add_patch(Rectangle((col - 0.5, row - 0.5), cols, rows, fill=False, edgecolor=BLACK, linewidth=1.6, zorder=3))
-    _tile_lines(axes, (rows, cols), block, (row, col))
+    rectangle(axes, col - 0.5, row - 0.5, cols, rows, fill=False, ec=BLACK, lw=1.6, zorder=3)
+    _image_tiles(axes, (rows, cols), block, (row, col))
     counts = np.bincount(states.ravel(), minlength=len(STATES))
     present = [state for state in range(len(STATES)) if counts[state]]
-    handles = [Rectangle((0, 0), 1, 1, facecolor=STATE_COLORS[s], edgecolor=GREY, linewidth=0.5) for s in present]
-    labels = [f"{STATES[s]}: {counts[s]}" for s in present]
-    axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    handles = [Patch(fc=STATE_COLORS[s], ec=GREY, lw=0.5, label=f"{STATES[s]}: {counts[s]}") for s in present]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9)
+    axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     outside = f"{counts[OUTSIDE]} elements written outside C" if counts[OUTSIDE] else "nothing written outside C"
     axes.set_title(f"{title}: {outside}" if title else outside)
@@ -283,29 +260,19 @@ def _canvas(shape, extra: float = 1.4):
     return figure, figure.subplots()
 
 
-def _tile_lines(axes, shape, block, origin) -> None:
+def _image_tiles(axes, shape, block, origin) -> None:
     """Boundaries of the tiles of a matrix whose element (0, 0) is the image's pixel ``origin``."""
-    if block is None:
-        return
-    (rows, cols), (row, col) = shape, origin
+    if block is not None:
+        _tile_lines(axes, origin[1] - 0.5, origin[0] - 0.5, shape, block, color=GREY, lw=0.7, ls=":")
+
+
+def _tile_lines(axes, x, y, shape, block, **look) -> None:
+    """Lines between the tiles of a matrix whose corner is at (x, y)."""
+    rows, cols = shape
     for i in range(block[0], rows, block[0]):
-        axes.plot([col - 0.5, col + cols - 0.5], [row + i - 0.5] * 2, color=GREY, linewidth=0.7, linestyle=":")
+        axes.plot([x, x + cols], [y + i, y + i], **look)
     for j in range(block[1], cols, block[1]):
-        axes.plot([col + j - 0.5] * 2, [row - 0.5, row + rows - 0.5], color=GREY, linewidth=0.7, linestyle=":")
-
-
-def _frame(axes, x: tuple[float, float], y: tuple[float, float]) -> None:
-    axes.set_xlim(*x)
-    axes.set_ylim(*y)
-    axes.set_aspect("equal")
-    axes.axis("off")
-
-
-def _numbers(matrix) -> np.ndarray:
-    """A tensor or array as float64, without importing torch."""
-    if hasattr(matrix, "detach"):
-        matrix = matrix.detach().cpu().double().numpy()
-    return np.asarray(matrix, dtype=np.float64)
+        axes.plot([x + j, x + j], [y, y + rows], **look)
 
 
 def _positive(name: str, value: Sequence[int], count: int, least: int = 1) -> tuple[int, ...]:

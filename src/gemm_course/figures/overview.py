@@ -1,14 +1,15 @@
-"""The picture of the whole course: tokens, a router, experts of unequal size, and one launch that computes them all."""
+"""The picture of the whole course: tokens, a router, experts of unequal size, and one launch for all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, PathPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, PathPatch
 from matplotlib.path import Path
 
 from course_kernels import schedule
+from gemm_course.figures.shapes import centred, rectangle
 from gemm_course.figures.style import BLACK, GREY, WIDTH, color_of, styled
 
 # All in inches. Rows are drawn to scale: one token is one row.
@@ -25,15 +26,13 @@ _MAX_ROW = _K / 4  # so that a few tokens do not become rows higher than wide
 def overview(expert_of: Sequence[int], experts: int = 8, programs: int = 10, block: int = 4) -> Figure:
     """Draw how tokens become a grouped GEMM: routed to experts, multiplied, cut into tiles, dealt to processors.
 
+    The rows of all groups have one scale. Each tile is on the processor that `schedule.walk` gives it to.
+
     Args:
         expert_of: the expert of each token, in the order of the tokens; a (tokens,) tensor or a list.
         experts: number of experts.
         programs: processors (SMs) that share the tiles of the one launch, round-robin.
         block: edge of a square tile, in tokens.
-
-    Returns:
-        The figure. The rows of all groups are drawn to one scale, and each tile where `schedule.walk` says that it
-        runs.
     """
     expert_of = [int(expert) for expert in expert_of]
     sizes = [expert_of.count(g) for g in range(experts)]
@@ -51,7 +50,7 @@ def overview(expert_of: Sequence[int], experts: int = 8, programs: int = 10, blo
 
 
 def _height(sizes: Sequence[int], unit: float) -> float:
-    """Inches that all groups take; a small one takes as much as its weight matrix."""
+    """Inches of all groups; a small one is as high as its weight matrix."""
     return sum(max(size * unit, _K) for size in sizes) + _GAP * (len(sizes) - 1)
 
 
@@ -61,7 +60,7 @@ def _heading(ax, x: float, title: str, note: str) -> None:
 
 
 def _draw_groups(ax, sizes: Sequence[int], unit: float, tile: float) -> list[float]:
-    """A, the weights and the tiled C of each expert; returns the upper edge of each group."""
+    """A, the weights and the tiled C of each expert; return the upper edge of each group."""
     _heading(ax, _A_X, f"{len(sizes)} experts", "a matrix product each, every one of its own size")
     tops, top = [], _TOP
     for g, size in enumerate(sizes):
@@ -70,11 +69,11 @@ def _draw_groups(ax, sizes: Sequence[int], unit: float, tile: float) -> list[flo
         middle = top - slot / 2
         upper = middle + height / 2
         tops.append(upper)
-        ax.add_patch(Rectangle((_A_X, upper - height), _K, height, color=color, lw=0, gid=f"A{g}"))
-        ax.text((_A_X + _K + _W_X) / 2, middle, "×", ha="center", va="center", fontsize=11, color=GREY)
-        ax.add_patch(Rectangle((_W_X, middle - _K / 2), _N, _K, fc=_pale(color), ec=color, lw=1))
-        ax.text(_W_X + _N / 2, middle, f"weights {g}", ha="center", va="center", fontsize=8, color=BLACK)
-        ax.text((_W_X + _N + _C_X) / 2, middle, "=", ha="center", va="center", fontsize=11, color=GREY)
+        rectangle(ax, _A_X, upper - height, _K, height, color=color, lw=0, gid=f"A{g}")
+        centred(ax, (_A_X + _K + _W_X) / 2, middle, "×", fontsize=11, color=GREY)
+        rectangle(ax, _W_X, middle - _K / 2, _N, _K, fc=_pale(color), ec=color, lw=1)
+        centred(ax, _W_X + _N / 2, middle, f"weights {g}", fontsize=8, color=BLACK)
+        centred(ax, (_W_X + _N + _C_X) / 2, middle, "=", fontsize=11, color=GREY)
         _draw_tiles(ax, g, upper, height, tile)
         rows = f"{size} token" + ("" if size == 1 else "s")
         ax.text(_C_X + _N + 0.08, middle, rows, ha="left", va="center", fontsize=8, color="#555555")
@@ -87,26 +86,24 @@ def _draw_tiles(ax, g: int, upper: float, height: float, tile: float) -> None:
     while y > upper - height + 1e-9:
         lower = max(y - tile, upper - height)
         for column in range(_COLUMNS):
-            corner = (_C_X + column * width, lower)
-            ax.add_patch(Rectangle(corner, width, y - lower, fc=color_of(g), ec="white", lw=0.8, gid=f"C{g}"))
+            x = _C_X + column * width
+            rectangle(ax, x, lower, width, y - lower, fc=color_of(g), ec="white", lw=0.8, gid=f"C{g}")
         y = lower
 
 
 def _pale(color: str) -> tuple[float, float, float]:
-    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return tuple(0.75 + 0.25 * channel for channel in (red, green, blue))
+    return tuple(0.75 + 0.25 * int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
 def _draw_routes(ax, expert_of: Sequence[int], tops: Sequence[float], unit: float) -> None:
-    """Tokens in the order in which they came, and a curve from each to its row of its expert's A."""
+    """Tokens in their order, and a curve from each to its row of its expert's A."""
     _heading(ax, _TOKENS_X, "tokens", "as they come")
     _heading(ax, 1.12, "router", "one expert each")
     step = (_TOP - _BOTTOM) / max(len(expert_of), 1)
     used = [0] * len(tops)
     for position, g in enumerate(expert_of):
         y = _TOP - (position + 0.5) * step
-        corner = (_TOKENS_X, y - 0.4 * step)
-        ax.add_patch(Rectangle(corner, _TOKEN_W, 0.8 * step, color=color_of(g), lw=0, gid=f"token{position}"))
+        rectangle(ax, _TOKENS_X, y - 0.4 * step, _TOKEN_W, 0.8 * step, color=color_of(g), lw=0, gid=f"token{position}")
         end = tops[g] - (used[g] + 0.5) * unit
         used[g] += 1
         x0, x1 = _TOKENS_X + _TOKEN_W + 0.04, _A_X - 0.04
@@ -128,9 +125,8 @@ def _draw_launch(ax, sizes: Sequence[int], programs: int, block: int) -> None:
         y = _TOP - (program + 1) * lane
         ax.text(left - 0.06, y + lane / 2, f"SM {program}", ha="right", va="center", fontsize=8, color="#555555")
         for position, tile in enumerate(lane_tiles):
-            corner = (left + position * width, y + 0.08 * lane)
-            color = color_of(tile.problem)
-            ax.add_patch(Rectangle(corner, width, 0.84 * lane, fc=color, ec="white", lw=1.2, gid=f"SM{program}"))
+            x, color = left + position * width, color_of(tile.problem)
+            rectangle(ax, x, y + 0.08 * lane, width, 0.84 * lane, fc=color, ec="white", lw=1.2, gid=f"SM{program}")
     ends = ((left, low - 0.06), (right, low - 0.06))
     ax.add_patch(FancyArrowPatch(*ends, arrowstyle="->", mutation_scale=10, color=GREY))
-    ax.text((left + right) / 2, low - 0.17, "time", ha="center", va="center", fontsize=8, color="#555555")
+    centred(ax, (left + right) / 2, low - 0.17, "time", fontsize=8, color="#555555")

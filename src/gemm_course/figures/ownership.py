@@ -1,4 +1,4 @@
-"""Who computes what: the tables that lead a program to its matrices, the walk over tiles, and writes past the end."""
+"""A program's work: tables that lead to its matrices, tiles by program, and writes past the end."""
 
 from __future__ import annotations
 
@@ -7,33 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_kernels.schedule import tile_counts, tiles
+from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred, rectangle
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, RED, SKY, WIDTH, WRONG, color_of, ink_on, styled
 
-__all__ = ["canary", "count_canary", "owners", "pointer_tables", "tile_strip"]
-
-_SMALLEST_LABEL = 16  # pixels of a tile's side below which its number is left out
-
-
-def _bare(ax, width: float, height: float) -> None:
-    """An axis without frame whose y runs downwards, like the rows of a matrix."""
-    ax.set(xlim=(0, width), ylim=(height, 0))
-    ax.set_axis_off()
+_SMALLEST_LABEL = 16  # pixels: a tile with a shorter side has no number
 
 
 def _cell(ax, x, y, width, height, text, face="white", edge=GREY, **options):
-    ax.add_patch(Rectangle((x, y), width, height, facecolor=face, edgecolor=edge, linewidth=0.8))
-    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=ink_on(face), **options)
+    rectangle(ax, x, y, width, height, fc=face, ec=edge, lw=0.8)
+    centred(ax, x + width / 2, y + height / 2, text, color=ink_on(face), **options)
 
 
 def _arrow(ax, start, end, color, bend=0.0) -> None:
-    style = f"arc3,rad={bend}"
-    ax.add_patch(
-        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, color=color, linewidth=1.6,
-                        connectionstyle=style, shrinkA=0, shrinkB=2)
-    )  # fmt: skip
+    arrow(ax, start, end, color, mutation_scale=13, connectionstyle=f"arc3,rad={bend}", shrinkB=2)
 
 
 @styled()
@@ -42,13 +30,12 @@ def pointer_tables(
 ) -> Figure:
     """Draw how a kernel gets from one argument to the A of a problem: argument, table row, matrix.
 
+    The matrices are to scale among themselves.
+
     Args:
         problems: (M, N, K) of each problem, in elements.
         strides: (row, column) strides of each A, in elements; by default row-major without gaps.
         follow: the problem whose two loads are drawn as arrows 1 and 2.
-
-    Returns:
-        A figure; the matrices are to scale among themselves.
 
     Raises:
         ValueError: there is no problem `follow`.
@@ -59,13 +46,12 @@ def pointer_tables(
     strides = [(k, 1) for _, _, k in problems] if strides is None else [tuple(pair) for pair in strides]
     count = len(problems)
     height = max(count, 4) + 1.6
-    fig = Figure(figsize=(WIDTH, 0.45 * height))
-    ax = fig.add_subplot()
-    _bare(ax, 20, height)
+    fig, ax = canvas(0.45 * height)
+    bare(ax, (0, 20), (height, 0))
     row = 1.5 + follow
 
     _cell(ax, 0.1, row, 2.2, 0.8, "a_ptrs", face=FAINT, family="monospace")
-    ax.text(1.2, row - 0.45, "kernel argument", ha="center", va="center", color=GREY)
+    centred(ax, 1.2, row - 0.45, "kernel argument", color=GREY)
     columns = (("a_ptrs", 3.9, 2.5), ("sizes\nM, N, K", 14.5, 3.0), ("strides\nof A", 17.6, 2.3))
     for title, x, width in columns:
         ax.text(x + width / 2, 1.4, title, ha="center", va="bottom", family="monospace", fontsize=9)
@@ -75,7 +61,7 @@ def pointer_tables(
             _cell(ax, x, 1.5 + g, width, 0.8, text, face=SKY if g == follow else "white", fontsize=9)
         for x in (3.7, 14.3):
             ax.text(x, 1.9 + g, str(g), ha="right", va="center", color=GREY, fontsize=9)
-    ax.text(10.2, 0.35, "the matrices, wherever they were allocated", ha="center", va="center", color=GREY)
+    centred(ax, 10.2, 0.35, "the matrices, wherever they were allocated", color=GREY)
 
     # One shelf, to scale: as large as the space between the tables allows.
     inch = 20 / WIDTH * 0.45  # x units per y unit on the page, so that a square matrix is drawn square
@@ -87,14 +73,14 @@ def pointer_tables(
     x = 7.2
     for g, (m, _, k) in enumerate(problems):
         width, tall = max(k * unit * inch, 0.12), max(m * unit, 0.06)
-        ax.add_patch(Rectangle((x, top), width, tall, facecolor=color_of(g), edgecolor="none"))
+        rectangle(ax, x, top, width, tall, fc=color_of(g), ec="none")
         ax.text(x, top + tall + 0.3, f"A{g}", ha="left", va="center", fontsize=9, color=BLACK)
         if g == follow:
             _arrow(ax, (6.4, row + 0.1), (x + 0.05, top), RED, bend=-0.35)
-            ax.text((6.6 + x) / 2, 0.95, "2", ha="center", va="center", color=RED, weight="bold", fontsize=12)
+            centred(ax, (6.6 + x) / 2, 0.95, "2", color=RED, weight="bold", fontsize=12)
         x += width + gap
     _arrow(ax, (2.35, row + 0.4), (3.4, row + 0.4), RED)
-    ax.text(2.85, row + 0.05, "1", ha="center", va="center", color=RED, weight="bold", fontsize=12)
+    centred(ax, 2.85, row + 0.05, "1", color=RED, weight="bold", fontsize=12)
     return fig
 
 
@@ -104,40 +90,37 @@ def tile_strip(
 ) -> Figure:
     """Draw the tiles of all problems as one strip in their global order, each with its round-robin program.
 
+    Tile numbers are under the strip, positions (row, column) in their problem above it.
+
     Args:
         problems: (M, N, K) of each problem, in elements.
         block: (BLOCK_M, BLOCK_N) of a tile.
-        programs: how many programs share the tiles.
+        programs: number of programs that share the tiles.
         follow: the program whose steps are drawn as arcs; None draws none.
-
-    Returns:
-        A figure: tile numbers under the strip, positions (row, column) in their problem above it.
     """
     found = tiles(problems, block[0], block[1])
-    fig = Figure(figsize=(WIDTH, 2.3))
-    ax = fig.add_subplot()
+    fig, ax = canvas(2.3)
     for tile in found:
         x, program = tile.index, tile.index % programs
         face = color_of(program)
         _cell(ax, x + 0.04, 0, 0.92, 1, str(program), face=face, edge="none", weight="bold", fontsize=12)
-        ax.text(x + 0.5, -0.22, f"{tile.m},{tile.n}", ha="center", va="center", fontsize=9)
-        ax.text(x + 0.5, 1.2, str(tile.index), ha="center", va="center", color=GREY, fontsize=9)
+        centred(ax, x + 0.5, -0.22, f"{tile.m},{tile.n}", fontsize=9)
+        centred(ax, x + 0.5, 1.2, str(tile.index), color=GREY, fontsize=9)
     passed = 0
     for problem, count in enumerate(tile_counts(problems, block[0], block[1])):
         if count:
-            ax.plot([passed + 0.08, passed + count - 0.08], [-0.5, -0.5], color=BLACK, linewidth=1.2)
-            ax.text(passed + count / 2, -0.72, f"problem {problem}: {count} tiles", ha="center", va="center")
+            ax.plot([passed + 0.08, passed + count - 0.08], [-0.5, -0.5], color=BLACK, lw=1.2)
+            centred(ax, passed + count / 2, -0.72, f"problem {problem}: {count} tiles")
         passed += count
     if follow is not None:
         for x in range(follow, passed - programs, programs):
             _arrow(ax, (x + 0.5, 1.4), (x + programs + 0.5, 1.4), color_of(follow), bend=0.22)
             middle = x + programs / 2 + 0.5
-            ax.text(middle, 2.25, f"+{programs}", ha="center", va="center", color=color_of(follow), weight="bold")
+            centred(ax, middle, 2.25, f"+{programs}", color=color_of(follow), weight="bold")
     ax.text(-0.15, -0.22, "row,column", ha="right", va="center", fontsize=9)
     ax.text(-0.15, 0.5, "program", ha="right", va="center", fontsize=9)
     ax.text(-0.15, 1.2, "tile", ha="right", va="center", color=GREY, fontsize=9)
-    ax.set(xlim=(-1.3, max(passed, 1) + 0.1), ylim=(2.45, -0.95))
-    ax.set_axis_off()
+    bare(ax, (-1.3, max(passed, 1) + 0.1), (2.45, -0.95))
     return fig
 
 
@@ -151,18 +134,15 @@ def owners(
     title: str = "",
     gap: float = 0.12,
 ) -> Figure:
-    """Draw every C to scale, its tiles coloured by the program that computed them.
+    """Draw every C to scale, its tiles coloured by program; a boundary tile's dashed outline is the whole tile.
 
     Args:
         problems: (M, N, K) of each problem, in elements.
         block: (BLOCK_M, BLOCK_N) of a tile.
-        programs_of: program of each tile, in global order; below 0 for a tile that nobody computed.
+        programs_of: program of each tile, in global order; below 0 for a tile that no program computed.
         group_m: tile rows in a strip of the order.
         title: over the figure.
         gap: space between two matrices, as a share of the widest.
-
-    Returns:
-        A figure; a boundary tile's dashed outline is the whole tile of which only a part exists.
 
     Raises:
         ValueError: the number of programs given is not the number of tiles.
@@ -177,26 +157,21 @@ def owners(
     lefts = np.cumsum([0.0, *(width + step for width in widths[:-1])])
     total = float(lefts[-1] + widths[-1])
     scale = min((WIDTH - 0.2) / total, 3.6 / deepest)  # inches per element
-    fig = Figure(figsize=(WIDTH, deepest * scale + 0.75))
-    ax = fig.add_subplot()
+    fig, ax = canvas(deepest * scale + 0.75)
     wide = (WIDTH - 0.1) / scale
-    ax.set(xlim=(-0.01 * wide, 0.99 * wide), ylim=(deepest + 0.12 / scale, -0.35 / scale), aspect="equal")
-    ax.set_axis_off()
+    bare(ax, (-0.01 * wide, 0.99 * wide), (deepest + 0.12 / scale, -0.35 / scale), equal=True)
     if title:
         ax.set_title(title)
     labelled = min(block[0], block[1]) * scale * 100 >= _SMALLEST_LABEL
     for tile, program in zip(found, programs_of, strict=True):
         x, y = lefts[tile.problem] + tile.n * block[1], tile.m * block[0]
         if (tile.rows, tile.cols) != (block[0], block[1]):
-            ax.add_patch(Rectangle((x, y), block[1], block[0], fill=False, edgecolor=GREY, linestyle=":"))
+            rectangle(ax, x, y, block[1], block[0], fill=False, ec=GREY, ls=":")
         face = color_of(program) if program >= 0 else "white"
-        ax.add_patch(
-            Rectangle((x, y), tile.cols, tile.rows, facecolor=face, edgecolor="white" if program >= 0 else WRONG)
-        )
+        rectangle(ax, x, y, tile.cols, tile.rows, fc=face, ec="white" if program >= 0 else WRONG)
         if labelled and min(tile.rows, tile.cols) * scale * 100 >= _SMALLEST_LABEL / 2:
             text = str(program) if program >= 0 else "–"
-            middle = (x + tile.cols / 2, y + tile.rows / 2)
-            ax.text(*middle, text, ha="center", va="center", color=ink_on(face), fontsize=9)
+            centred(ax, x + tile.cols / 2, y + tile.rows / 2, text, color=ink_on(face), fontsize=9)
     for problem, (m, n, _) in enumerate(problems):
         ax.text(lefts[problem], -0.07 / scale, f"C{problem} {m}×{n}", ha="left", va="bottom", fontsize=9, color=BLACK)
         if not m or not n:
@@ -205,7 +180,7 @@ def owners(
 
 
 def count_canary(buffer, shape: Sequence[int], origin: Sequence[int] = (0, 0)) -> dict[str, int]:
-    """Count what happened to a NaN-filled buffer around a matrix C.
+    """Count the elements that a kernel wrote in a NaN-filled buffer around a matrix C.
 
     Args:
         buffer: 2-D tensor or array, on the CPU, filled with NaN before the kernel ran.
@@ -238,7 +213,7 @@ def _fates(buffer, shape, origin) -> np.ndarray:
 def canary(
     buffers: dict[str, object], shape: Sequence[int], block: Sequence[int], origin: Sequence[int] = (0, 0)
 ) -> Figure:
-    """Draw what kernels wrote into NaN-filled buffers around C, one panel per buffer.
+    """Draw what kernels wrote into NaN-filled buffers around C (the black frame), one panel per buffer.
 
     Args:
         buffers: panel title → 2-D tensor or array on the CPU, filled with NaN before the kernel ran.
@@ -246,14 +221,10 @@ def canary(
         block: (BLOCK_M, BLOCK_N) of a tile.
         origin: row and column of C's first element in each buffer.
 
-    Returns:
-        A figure; the black frame is C, dotted lines are tile edges.
-
     Raises:
-        ValueError: C does not lie inside a buffer.
+        ValueError: C is not inside a buffer.
     """
-    fig = Figure(figsize=(WIDTH, 4.0))
-    axes = fig.subplots(1, len(buffers), squeeze=False)[0]
+    fig, axes = canvas_grid(4.0, 1, len(buffers))
     colors = ListedColormap([FAINT, BLUE, WRONG, "white"])
     for ax, (title, buffer) in zip(axes, buffers.items(), strict=True):
         fate = _fates(buffer, shape, origin)
@@ -261,19 +232,16 @@ def canary(
         ax.imshow(fate, cmap=colors, vmin=-0.5, vmax=3.5, interpolation="nearest")
         top, left = origin[0] - 0.5, origin[1] - 0.5
         down, across = (-(-extent // size) for extent, size in zip(shape, block, strict=True))
-        for i in range(down + 1):
-            y = top + i * block[0]
-            ax.plot([left, left + across * block[1]], [y, y], color=BLACK, linestyle=":", linewidth=0.8)
-        for j in range(across + 1):
-            x = left + j * block[1]
-            ax.plot([x, x], [top, top + down * block[0]], color=BLACK, linestyle=":", linewidth=0.8)
-        ax.add_patch(Rectangle((left, top), shape[1], shape[0], fill=False, edgecolor=BLACK, linewidth=2))
-        ax.text(origin[1] + shape[1] / 2, origin[0] + shape[0] / 2, f"C\n{counts['written']} written",
-                ha="center", va="center", color="white")  # fmt: skip
+        bottom, right = top + down * block[0], left + across * block[1]
+        edges = [([left, right], [top + i * block[0]] * 2) for i in range(down + 1)]
+        edges += [([left + j * block[1]] * 2, [top, bottom]) for j in range(across + 1)]
+        for xs, ys in edges:
+            ax.plot(xs, ys, color=BLACK, ls=":", lw=0.8)
+        rectangle(ax, left, top, shape[1], shape[0], fill=False, ec=BLACK, lw=2)
+        middle = (origin[1] + shape[1] / 2, origin[0] + shape[0] / 2)
+        centred(ax, *middle, f"C\n{counts['written']} written", color="white")
         past = counts["overwritten"]
         note = f"{past} overwritten past the end" if past else "canary intact"
         ax.set_title(f"{title}: {note}", color=WRONG if past else BLACK)
-        ax.set_xlim(-0.5, fate.shape[1] - 0.5)
-        ax.set_ylim(fate.shape[0] - 0.5, -0.5)
-        ax.set_axis_off()
+        bare(ax, (-0.5, fate.shape[1] - 0.5), (fate.shape[0] - 0.5, -0.5))
     return fig

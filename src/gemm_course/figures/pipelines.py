@@ -1,4 +1,4 @@
-"""What a compiler made of the loops over tiles and over K, and what that does to copies in flight."""
+"""The compiled loops over tiles and over K, and their effect on copies in flight."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, WIDTH, color_of, ink_on, styled
-
-__all__ = ["Span", "count_instructions", "loops", "overlap", "pipeline", "structure"]
+from gemm_course.figures import ptx
+from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle
+from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, color_of, ink_on, styled
 
 COPY, MULTIPLY, STORE = "copy", "multiply", "store"
 _COLORS = {COPY: BLUE, MULTIPLY: GREEN, STORE: ORANGE}
@@ -21,9 +20,6 @@ _EVENTS = (
     (STORE, re.compile(r"cp\.async\.bulk\.tensor\.\dd\.global|st\.global")),
 )
 _LOOPS = ("loop over tiles", "loop over K")
-_LABEL = re.compile(r"\s*(\$L__BB\w+):")
-_INSTRUCTION = re.compile(r"\s*(?:@!?%?\w+\s+)?[a-z]\w*(?:\.[\w:]+)*(?:\s[^;]*)?;")
-_BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$L__BB\w+)")
 
 
 class Run(NamedTuple):
@@ -35,29 +31,26 @@ class Run(NamedTuple):
     last: int
 
 
-def loops(ptx: str) -> tuple[list[Run], list[tuple[int, int]]]:
+def loops(text: str) -> tuple[list[Run], list[tuple[int, int]]]:
     """The copies, multiplications and stores of a kernel in their order, and the loops around them.
 
     Args:
-        ptx: of a kernel for tensor cores whose operands are described.
+        text: PTX of a kernel for tensor cores whose operands have descriptors.
 
     Returns:
-        Runs of instructions, from the first copy on, and loops as (first line, last line), the outer one first: those
-        with a multiplication in them.
+        Runs of instructions, from the first copy on, and the loops that multiply as (first line, last line), the outer
+        one first.
 
     Raises:
         ValueError: no loop multiplies.
     """
-    lines = ptx.splitlines()
-    labels = {match[1]: i for i, line in enumerate(lines) if (match := _LABEL.match(line))}
+    lines = text.splitlines()
     events = [(i, kind) for i, line in enumerate(lines) for kind, pattern in _EVENTS if pattern.search(line)]
     multiplies = [i for i, kind in events if kind == MULTIPLY]
     found: dict[int, int] = {}
-    for i, line in enumerate(lines):
-        target = _BRANCH.search(line)
-        start = labels.get(target[1], i) if target else i
-        if any(start < at < i for at in multiplies):
-            found[start] = max(found.get(start, 0), i)
+    for start, end in ptx.back_edges(lines):
+        if any(start < at < end for at in multiplies):
+            found[start] = max(found.get(start, 0), end)
     if not found:
         raise ValueError("ptx must have a loop with a multiplication in it, found none")
     spans: list[tuple[int, int]] = []
@@ -68,11 +61,11 @@ def loops(ptx: str) -> tuple[list[Run], list[tuple[int, int]]]:
             spans.append((start, end))
     first_copy = next(i for i, kind in events if kind == COPY)
     if spans[0][0] < first_copy:
-        # A loop that is entered in its middle: what stands above the entrance is executed last.
+        # The loop is entered in its middle: the instructions above the entrance come last.
         turned = [(i + len(lines), kind) for i, kind in events if spans[0][0] < i < first_copy]
         spans[0] = (spans[0][0], 2 * len(lines))
         events = [event for event in events if event[0] >= first_copy] + turned
-    # Before the loops, copies alone: a kernel has stores for K = 0 as well, before or behind them in the text.
+    # Before the loops, only copies count: a kernel has stores for K = 0 as well, before or after them in the text.
     events = [
         (i, kind)
         for i, kind in events
@@ -89,9 +82,9 @@ def loops(ptx: str) -> tuple[list[Run], list[tuple[int, int]]]:
     return runs, spans
 
 
-def count_instructions(ptx: str) -> int:
-    """Instructions of a whole kernel's PTX, without labels, declarations and the debugger's directives."""
-    return sum(bool(_INSTRUCTION.match(line)) for line in ptx.splitlines())
+def count_instructions(text: str) -> int:
+    """Number of instructions of a whole kernel's PTX."""
+    return sum(map(ptx.is_instruction, text.splitlines()))
 
 
 @styled()
@@ -99,22 +92,18 @@ def structure(texts: Mapping[str, str]) -> Figure:
     """Draw each kernel's copies, multiplications and stores in their order, with its loops around them.
 
     Args:
-        texts: PTX by name.
-
-    Returns:
-        A figure with a line for each kernel; the numbers count instructions.
+        texts: name of a kernel → PTX; a line each, whose numbers count instructions.
     """
-    figure = Figure(figsize=(WIDTH, 1.25 * len(texts) + 0.2))
-    panels = figure.subplots(len(texts), 1, squeeze=False)[:, 0]
+    figure, panels = canvas_grid(1.25 * len(texts) + 0.2, len(texts), 1)
     found = {name: loops(text) for name, text in texts.items()}
     widest = max(len(runs) for runs, _ in found.values())
     for axes, (name, (runs, spans)) in zip(panels, found.items()):
         for i, run in enumerate(runs):
             color = _COLORS[run.kind]
-            axes.add_patch(Rectangle((i + 0.08, 0), 0.84, 1, fc=color, gid=run.kind))
+            rectangle(axes, i + 0.08, 0, 0.84, 1, fc=color, gid=run.kind)
             words = {COPY: "copies", MULTIPLY: "multiplies", STORE: "stores"}[run.kind]
             text = f"{run.count} {words}" if run.count != 1 else f"1 {run.kind}"
-            axes.text(i + 0.5, 0.5, text, ha="center", va="center", fontsize=9, color=ink_on(color))
+            centred(axes, i + 0.5, 0.5, text, fontsize=9, color=ink_on(color))
         for depth, (start, end) in enumerate(spans):
             inside = [i for i, run in enumerate(runs) if start < run.first and run.last < end]
             if not inside:
@@ -123,16 +112,14 @@ def structure(texts: Mapping[str, str]) -> Figure:
             axes.plot([x0, x0, x1, x1], [y - 0.22, y, y, y - 0.22], color=BLACK, lw=1.5, gid="loop")
             words = _LOOPS[min(depth, 1)] if len(spans) > 1 else "one loop over tiles and K"
             box = dict(fc="white", ec="none", pad=1.5)
-            axes.text((x0 + x1) / 2, y, words, ha="center", va="center", fontsize=9, bbox=box)
+            centred(axes, (x0 + x1) / 2, y, words, fontsize=9, bbox=box)
         axes.set_title(name, fontsize=10)
-        axes.set_xlim(0, widest)
-        axes.set_ylim(-0.05, 1.8)
-        axes.set_axis_off()
+        bare(axes, (0, widest), (-0.05, 1.8))
     return figure
 
 
 class Span(NamedTuple):
-    """A stretch of work: which of the three units, when, for which tile."""
+    """A stretch of work of one unit, "copy", "multiply" or "store", for one tile."""
 
     unit: str
     start: float
@@ -160,7 +147,7 @@ def pipeline(
         copy, multiply, store: time from a copy's start to its arrival, of a block's product, of a tile's store.
 
     Returns:
-        Spans of "copy", "multiply" and "store" in the order of their starts, in the same unit of time as the arguments.
+        Spans in the order of their starts, in the same unit of time as the arguments.
     """
     spans: list[Span] = []
     free = [0.0] * stages  # when each stage was last read
@@ -180,18 +167,14 @@ def pipeline(
 
 @styled()
 def overlap(runs: Mapping[str, Sequence[Span]]) -> Figure:
-    """Draw what ``pipeline`` returned: copies in flight, products and stores over time, coloured by tile.
+    """Draw copies in flight, products and stores over time, coloured by tile, with the end of the last store.
 
     Args:
-        runs: spans by name.
-
-    Returns:
-        A figure with a panel for each, to one scale; its titles say when the last store is done.
+        runs: name → what `pipeline` returns; panels have one scale.
     """
     units = (COPY, MULTIPLY, STORE)
     last = max(span.end for spans in runs.values() for span in spans)
-    figure = Figure(figsize=(WIDTH, 1.7 * len(runs) + 0.2))
-    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+    figure, panels = canvas_grid(1.7 * len(runs) + 0.2, len(runs), 1, sharex=True)
     for axes, (name, spans) in zip(panels, runs.items()):
         lanes = [0.0] * 8  # copies overlap: each takes the first free of the thin lines
         used = 0
@@ -202,12 +185,10 @@ def overlap(runs: Mapping[str, Sequence[Span]]) -> Figure:
                 lanes[lane], used = span.end, max(used, lane + 1)
                 y, height = lane * 0.34, 0.3
             color = color_of(span.tile)
-            axes.add_patch(
-                Rectangle((span.start, y), span.end - span.start, height, fc=color, ec="white", lw=0.8, gid=span.unit)
-            )
+            rectangle(axes, span.start, y, span.end - span.start, height, fc=color, ec="white", lw=0.8, gid=span.unit)
             if span.unit == STORE:
-                axes.text((span.start + span.end) / 2, y + 0.5, f"tile {span.tile}", ha="center", va="center",
-                          fontsize=8, color=ink_on(color))  # fmt: skip
+                centred(axes, (span.start + span.end) / 2, y + 0.5, f"tile {span.tile}", fontsize=8,
+                        color=ink_on(color))  # fmt: skip
         end = max(span.end for span in spans)
         axes.axvline(end, color=BLACK, lw=1.2, ls="--")
         axes.set_title(f"{name}: done after {end:g}", fontsize=10)

@@ -1,10 +1,11 @@
-"""Reads what matters to a learner out of PTX: the loop over K, what its instructions are for, two texts in columns."""
+"""Reads PTX: the loop over K, the purpose of its instructions, descriptor fields, two texts in columns."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 MULTIPLY, COPY, WAIT, MASK, ADDRESS = "multiply", "copy", "wait", "mask", "address"
@@ -15,7 +16,7 @@ PURPOSES = {
     MASK: "compare, select, branch",
     ADDRESS: "compute addresses",
 }
-"""What an instruction is for, in the order in which figures list it, with the words that label it."""
+"""Purposes of instructions, in the order of the figures' legends, with their words there."""
 
 # Searched from the top. A multiplication's own fences and waits synchronise; they do not multiply.
 _RULES = (
@@ -28,42 +29,41 @@ _RULES = (
 _RULES = tuple((purpose, re.compile(pattern)) for purpose, pattern in _RULES)
 _MULTIPLIES = _RULES[0][1]
 _LABEL = re.compile(r"\s*(\$L__BB\w+):")
+_BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$L__BB\w+)")
 _STATEMENT = re.compile(r"\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]")
 _TENSORMAP = re.compile(r"tensormap\.replace\.tile\.(\w+)")
 
 
 def inner_loop(ptx: str) -> list[str]:
-    """The instructions of the loop that multiplies: one round over a block of K.
-
-    Args:
-        ptx: of a kernel whose products are in a loop.
-
-    Returns:
-        One string per instruction, in order, without labels, declarations and the debugger's directives.
+    """The instructions of the shortest loop that multiplies, in order: one round over a block of K.
 
     Raises:
-        ValueError: no loop of this text multiplies.
+        ValueError: no loop of this PTX multiplies.
     """
     lines = ptx.splitlines()
-    labels = {match[1]: i for i, line in enumerate(lines) if (match := _LABEL.match(line))}
-    loops = []
-    for i, line in enumerate(lines):
-        target = re.search(r"\bbra(?:\.uni)?\s+(\$L__BB\w+)", line)
-        if target and labels.get(target[1], i) < i:
-            body = [text for text in lines[labels[target[1]] : i + 1] if _is_instruction(text)]
-            if any(_MULTIPLIES.search(text) for text in body):
-                loops.append(body)
+    bodies = ([line for line in lines[start : end + 1] if is_instruction(line)] for start, end in back_edges(lines))
+    loops = [body for body in bodies if any(_MULTIPLIES.search(line) for line in body)]
     if not loops:
         raise ValueError("ptx must have a loop with a multiplication in it, found none")
-    return [text.strip() for text in min(loops, key=len)]
+    return [line.strip() for line in min(loops, key=len)]
 
 
-def _is_instruction(line: str) -> bool:
+def back_edges(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(line of the label, line of the branch) of every branch back to an earlier label."""
+    labels = {match[1]: i for i, line in enumerate(lines) if (match := _LABEL.match(line))}
+    for i, line in enumerate(lines):
+        target = _BRANCH.search(line)
+        if target and labels.get(target[1], i) < i:
+            yield labels[target[1]], i
+
+
+def is_instruction(line: str) -> bool:
+    """Whether a line of PTX is an instruction: no label, no declaration, no directive of the debugger."""
     return bool(_STATEMENT.match(line)) and line.rstrip().endswith(";")
 
 
 def purpose(instruction: str) -> str:
-    """What an instruction is for, a key of ``PURPOSES``."""
+    """The purpose of an instruction, a key of ``PURPOSES``."""
     opcode = _STATEMENT.match(instruction + " ")
     if opcode is None:
         raise ValueError(f"instruction must be one of PTX, got {instruction!r}")
@@ -71,14 +71,13 @@ def purpose(instruction: str) -> str:
 
 
 def purposes(ptx: str) -> dict[str, int]:
-    """How many instructions of the loop over K serve each of ``PURPOSES``."""
+    """Number of instructions in the loop over K for each of ``PURPOSES``."""
     counts = Counter(map(purpose, inner_loop(ptx)))
     return {name: counts[name] for name in PURPOSES}
 
 
 def descriptor_fields(ptx: str) -> list[str]:
-    """Names of the fields that a kernel fills in when it makes its first descriptor, in its order; fields with one
-    entry per dimension once."""
+    """Names of the fields that a kernel fills in for its first descriptor, in order, each once."""
     names = _TENSORMAP.findall(ptx)
     first = names[: names.index(names[0], 1)] if names[:1] and names[0] in names[1:] else names
     return list(dict.fromkeys(first))

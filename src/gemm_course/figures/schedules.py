@@ -1,4 +1,4 @@
-"""Figures about schedules besides the timelines: waves, reuse of operands, memory traffic, and model against record."""
+"""Schedules without timelines: waves, reuse of operands, memory traffic, and model against record."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_kernels.schedule import tiles
-from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, WIDTH, styled
-
-__all__ = ["model_against_record", "panels_of", "tile_times", "traffic", "waves", "working_set"]
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, rectangle
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, styled
 
 
 @styled()
 def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figure:
-    """Draw the best utilisation that equal tiles allow, over their number.
+    """Draw the best utilisation of equal tiles over their number: tiles / (waves × programs), a saw-tooth.
 
     Args:
-        programs: how many programs share the tiles.
+        programs: number of programs that share the tiles.
         marks: numbers of tiles to mark and label.
-        longest: how many waves the axis holds.
-
-    Returns:
-        The figure: tiles / (waves x programs), a saw-tooth.
+        longest: number of waves on the axis.
     """
     counts = list(range(1, longest * programs + 1))
     best = [count / (-(-count // programs) * programs) for count in counts]
-    figure = Figure(figsize=(WIDTH, 2.4))
-    ax = figure.subplots()
+    figure, ax = canvas(2.4)
     ax.plot(counts, best, color=BLUE, lw=1.2)
     for count in marks:
         share = count / (-(-count // programs) * programs)
@@ -50,16 +45,13 @@ def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figu
 
 
 def panels_of(problem: Sequence[int], block: Sequence[int], programs: int, group_m: int) -> tuple[int, int]:
-    """Count the operand panels that the first wave of one problem reads.
+    """Count the row panels of A and the column panels of B that the first wave of one problem reads.
 
     Args:
         problem: (M, N, K).
         block: (BLOCK_M, BLOCK_N, ...).
         programs: tiles in the wave.
         group_m: tile rows per strip of the order.
-
-    Returns:
-        (row panels of A, column panels of B).
     """
     first = tiles([problem], block[0], block[1], group_m)[:programs]
     return len({tile.m for tile in first}), len({tile.n for tile in first})
@@ -67,26 +59,22 @@ def panels_of(problem: Sequence[int], block: Sequence[int], programs: int, group
 
 @styled()
 def working_set(problem: Sequence[int], block: Sequence[int], programs: int, group_ms: Sequence[int]) -> Figure:
-    """Draw which tiles of one problem run first, and which panels of A and B they read.
+    """Draw the tiles of one problem that run first, and the panels of A (left) and B (above) that they read.
 
     Args:
         problem: (M, N, K).
         block: (BLOCK_M, BLOCK_N, ...).
         programs: tiles in the first wave.
         group_ms: strip heights, one panel of the figure each.
-
-    Returns:
-        The figure. Rows of A that are read are marked on the left of the result's tiles, columns of B above them.
     """
-    figure = Figure(figsize=(WIDTH, 3.5))
-    axes = figure.subplots(1, len(group_ms), squeeze=False)[0]
+    figure, axes = canvas_grid(3.5, 1, len(group_ms))
     rows, cols = -(-problem[0] // block[0]), -(-problem[1] // block[1])
     high, wide = block[0] / block[1], 1.0  # in units of BLOCK_N, so that tiles keep their shape
     margin = 0.06 * cols * wide
     for ax, group_m in zip(axes, group_ms, strict=True):
         first = tiles([problem], block[0], block[1], group_m)[:programs]
         used_m, used_n = sorted({tile.m for tile in first}), sorted({tile.n for tile in first})
-        ax.add_patch(Rectangle((0, 0), cols * wide, rows * high, facecolor="white", edgecolor=GREY, lw=0.8))
+        rectangle(ax, 0, 0, cols * wide, rows * high, fc="white", ec=GREY, lw=0.8)
         for name, color, boxes in (
             ("C", BLUE, [Rectangle((tile.n * wide, tile.m * high), wide, high) for tile in first]),
             ("A", ORANGE, [Rectangle((-margin * 1.3, m * high), margin, high) for m in used_m]),
@@ -94,33 +82,27 @@ def working_set(problem: Sequence[int], block: Sequence[int], programs: int, gro
         ):
             ax.add_collection(PatchCollection(boxes, facecolor=color, edgecolor="white", lw=0.3, label=name))
         read = (len(used_m) * block[0] + len(used_n) * block[1]) * problem[2] * 2
-        ax.text(-margin * 2.6, -margin * 3.4, f"group_m = {group_m}: {read / 2**20:.0f} MiB of A and B\n"
-                f"{len(used_m)} row panels, {len(used_n)} column panels", fontsize=9, va="bottom")  # fmt: skip
+        text = f"group_m = {group_m}: {read / 2**20:.0f} MiB of A and B\n"
+        text += f"{len(used_m)} row panels, {len(used_n)} column panels"
+        ax.text(-margin * 2.6, -margin * 3.4, text, fontsize=9, va="bottom")
         ax.text(-margin * 1.7, len(used_m) * high / 2, "A", color=ORANGE, ha="right", va="center", weight="bold")
         ax.text(len(used_n) * wide / 2, -margin * 1.5, "B", color=GREEN, ha="center", va="bottom", weight="bold")
-        ax.set_xlim(-margin * 3, cols * wide * 1.02)
-        ax.set_ylim(rows * high * 1.02, -margin * 6)
-        ax.set_aspect("equal")
-        ax.axis("off")
+        bare(ax, (-margin * 3, cols * wide * 1.02), (rows * high * 1.02, -margin * 6), equal=True)
     return figure
 
 
 @styled()
 def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title: str = "") -> Figure:
-    """Draw bytes read from memory, several estimates or measurements per row.
+    """Draw bytes read from memory as bars in MB, several estimates or measurements per row.
 
     Args:
-        rows: row label → name → bytes; the same names in every row.
+        rows: row label → name → bytes; the same names in every row, at most three. The last has the darkest colour.
         compulsory: bytes that any order must read, drawn as a line.
         title: over the figure.
-
-    Returns:
-        The figure: bars in MB, each labelled with its value; the last name is drawn in the darkest colour.
     """
     names = list(next(iter(rows.values())))
     colors = dict(zip(names, (FAINT, "#BBBBBB", BLUE)[-len(names) :], strict=True))
-    figure = Figure(figsize=(WIDTH, 0.95 * len(rows) + 0.8))
-    ax = figure.subplots()
+    figure, ax = canvas(0.95 * len(rows) + 0.8)
     step = 0.8 / len(names)
     for row, values in enumerate(rows.values()):
         for position, name in enumerate(names):
@@ -147,26 +129,21 @@ def model_against_record(
 
     Args:
         rows: row label → one time per name, in microseconds.
-        names: what the times are; at most three. The last is drawn as the filled, truest one.
+        names: two or three names of the times. The last has a filled dot.
         title: over the figure.
 
-    Returns:
-        The figure, with its time axis from 0.
-
     Raises:
-        ValueError: a row that has not one time per name.
+        ValueError: a row without one time per name.
     """
-    figure = Figure(figsize=(WIDTH, 0.26 * len(rows) + 1.0))
-    ax = figure.subplots()
-    styles = ((GREY, "o", "white"), (PINK, "s", "white"), (BLUE, "o", BLUE))[-len(names) :] if len(names) == 3 else (
-        (GREY, "o", "white"), (BLUE, "o", BLUE))  # fmt: skip
+    figure, ax = canvas(0.26 * len(rows) + 1.0)
+    middle = [(PINK, "s", "white")] * (len(names) == 3)
+    styles = ((GREY, "o", "white"), *middle, (BLUE, "o", BLUE))
     for row, (label, times) in enumerate(rows.items()):
         if len(times) != len(names):
             raise ValueError(f"rows[{label!r}] is {times}; want {len(names)} times, for {', '.join(names)}")
         ax.plot([min(times), max(times)], [row, row], color=FAINT, lw=3, zorder=1)
         for time, name, (color, marker, face) in zip(times, names, styles):
-            ax.plot([time], [row], marker, ms=7, markeredgecolor=color, markerfacecolor=face, zorder=2,
-                    label=name if row == 0 else "_")  # fmt: skip
+            ax.plot([time], [row], marker, ms=7, mec=color, mfc=face, zorder=2, label=name if row == 0 else "_")
     ax.set_yticks(range(len(rows)), list(rows))
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(0, max(max(times) for times in rows.values()) * 1.05)
@@ -183,18 +160,14 @@ def model_against_record(
 def tile_times(
     recorded: Sequence[tuple[int, float]], lines: Mapping[str, tuple[float, float]], *, title: str = ""
 ) -> Figure:
-    """Draw how long recorded tiles took over their length, and models as straight lines.
+    """Draw the time of recorded tiles over their length, and models as straight lines.
 
     Args:
         recorded: (steps of BLOCK_K, microseconds) of each tile.
         lines: name → (microseconds per tile, microseconds per step).
         title: over the figure.
-
-    Returns:
-        The figure.
     """
-    figure = Figure(figsize=(WIDTH, 2.8))
-    ax = figure.subplots()
+    figure, ax = canvas(2.8)
     # Tiles of one problem all have the same length: spread them a little, always in the same way.
     xs = [steps + (i * 0.618 % 1 - 0.5) * 0.8 for i, (steps, _) in enumerate(recorded)]
     ax.plot(xs, [us for _, us in recorded], ".", ms=3, color=BLUE, alpha=0.5, mew=0, label="recorded")

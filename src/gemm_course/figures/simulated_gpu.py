@@ -1,7 +1,7 @@
 """A simulated GPU to practise measuring on: a queue, an L2 cache, a clock that drifts. It computes nothing.
 
-Its constants are round numbers near an H200's; they are assumptions, not measurements, and so is every time that it
-gives. What it shows is how methods of measuring differ. The same seed gives the same times on every machine.
+Its constants are round numbers near an H200's. They are assumptions, not measurements, and so are its times. It shows
+how methods of measuring differ. The same seed gives the same times on every machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Array", "Event", "SimulatedGpu", "Span"]
-
 PEAK_TFLOPS, MEMORY_TB_S, L2_TB_S = 800.0, 4.0, 12.0
 L2_BYTES = 60 * 10**6
 LAUNCH_US = 3.0  # of the host, to enqueue one kernel or one graph
-SYNC_US = 10.0  # of the host, until it notices that the device is done
+SYNC_US = 10.0  # of the host, from the end of the queue to the return of synchronize()
 START_US = 2.0  # of the device, from one kernel to the next
 GRAPH_START_US = 1.0  # the same inside a graph
 LOAD_US = 20_000.0  # of the host, when a kernel is launched for the first time: compiling, or loading code
@@ -28,36 +26,41 @@ POWER_DROOP = 0.45
 POWER_FREE = 0.6  # though nothing below this demand,
 HEAT_DROOP = 0.08  # and heat takes this share in the long run, at this pace.
 HEAT_US = 10_000.0
-NOISE, HICCUP, HICCUP_CHANCE = 0.02, 6.0, 0.02  # jitter of a kernel; now and then another process is in its way
+NOISE, HICCUP, HICCUP_CHANCE = 0.02, 6.0, 0.02  # jitter of a kernel; now and then another process disturbs it
 _LINE = 2**18  # bytes; whole blocks of this size come and go in the cache
 
 
+@dataclass(frozen=True, eq=False)
 class Array:
-    """A matrix of 16-bit numbers on the simulated GPU: a shape and a kind of content, but no numbers.
+    """A matrix of 16-bit numbers on the simulated GPU: a shape and a kind of content, but no numbers."""
 
-    Attributes:
-        shape: extents.
-        nbytes: its size.
-        activity: share of bits that change from one element to the next, against random numbers: 1 random, 0 zeros.
-    """
+    shape: tuple[int, ...]
+    activity: float  # share of bits that change between elements: 1 for random numbers, 0 for zeros
 
-    def __init__(self, shape: Sequence[int], activity: float):
-        self.shape = tuple(shape)
-        self.activity = activity
-        self.nbytes = 2 * math.prod(self.shape)
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return 2 * math.prod(self.shape)
 
 
 class Span(NamedTuple):
-    """What one of the two was busy with, and when."""
+    """Busy time of the host or the device."""
 
-    lane: str
-    """"host" or "device"."""
+    lane: str  # "host" or "device"
+    name: str  # of the kernel, or "wait"
+    start: float  # µs
+    end: float  # µs
+
+
+class _Kernel(NamedTuple):
+    """The arguments of `SimulatedGpu.launch`."""
+
     name: str
-    """Of the kernel, or "wait" for a host that waits."""
-    start: float
-    """In microseconds."""
-    end: float
-    """In microseconds."""
+    flops: float
+    reads: Sequence[Array]
+    writes: Sequence[Array]
+    efficiency: float
+    streaming: float
 
 
 @dataclass(frozen=True)
@@ -79,26 +82,26 @@ class Event:
 
 
 class SimulatedGpu:
-    """A host and a device with clocks of virtual time: launching returns at once, the device works its queue off.
+    """A host and a device with clocks of virtual time: a launch returns at once, the device works through its queue.
 
     Args:
         seed: of the jitter.
 
     Attributes:
         now: the host's clock in microseconds.
-        spans: what host and device did, for figures.
+        spans: busy times of host and device, for figures.
     """
 
     def __init__(self, seed: int = 0):
         self.now = 0.0
         self.spans: list[Span] = []
         self._random = random.Random(seed)
-        self._free = 0.0  # when the device is done with its queue
+        self._free = 0.0  # when the queue is empty
         self._heat, self._heat_at = 0.0, 0.0
         self._cache: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._arrays: list[Array] = []  # kept, so that no two of them have the same id
         self._loaded: set[str] = set()
-        self._capturing: list[tuple] | None = None
+        self._capturing: list[_Kernel] | None = None
 
     # ---- memory
 
@@ -111,11 +114,11 @@ class SimulatedGpu:
         return self._array(shape, 1.0)
 
     def _array(self, shape: Sequence[int], activity: float) -> Array:
-        self._arrays.append(Array(shape, activity))
+        self._arrays.append(Array(tuple(shape), activity))
         return self._arrays[-1]
 
     def _missed(self, arrays: Sequence[Array]) -> tuple[int, int]:
-        """Bytes that come from memory and from the cache, which then holds what was used last."""
+        """Bytes that come from memory and from the cache, which keeps the most recent ones."""
         missed = hit = 0
         for array in arrays:
             for line in range(-(-array.nbytes // _LINE)):
@@ -141,24 +144,21 @@ class SimulatedGpu:
         Args:
             name: of the kernel; the first launch of a name loads it.
             flops: of its arithmetic.
-            reads, writes: whole arrays. What is read may lie in the cache; what is written goes to memory, and into
-                the cache.
-            efficiency: share of the peak that its arithmetic would reach, were that all.
-            streaming: share of the memory's bandwidth that its loads would reach, were that all; it takes many loads in
+            reads, writes: whole arrays. Reads may come from the cache; writes go to memory, and into the cache.
+            efficiency: share of the peak that its arithmetic alone would reach.
+            streaming: share of the memory's bandwidth that its loads alone would reach; a high one takes many loads in
                 flight. Loads that the cache answers need fewer, and always reach its bandwidth.
         """
+        kernel = _Kernel(name, flops, reads, writes, efficiency, streaming)
         if self._capturing is not None:
-            self._capturing.append((name, flops, reads, writes, efficiency, streaming))
+            self._capturing.append(kernel)
             return
         self._host(name, LAUNCH_US + (0.0 if name in self._loaded else LOAD_US))
         self._loaded.add(name)
-        self._run(name, flops, reads, writes, efficiency, streaming, START_US)
+        self._run(kernel, START_US)
 
     def graph(self, function: Callable[[], object]) -> Callable[[], None]:
-        """Capture the launches of one call.
-
-        Args:
-            function: launches kernels.
+        """Capture the launches of one call of a function.
 
         Returns:
             A function that enqueues all of them at the host's cost of one.
@@ -168,12 +168,12 @@ class SimulatedGpu:
             function()
         finally:
             self._capturing = None
-        self._loaded.update(kernel[0] for kernel in kernels)
+        self._loaded.update(kernel.name for kernel in kernels)
 
         def replay() -> None:
             self._host("graph", LAUNCH_US)
             for i, kernel in enumerate(kernels):
-                self._run(*kernel, GRAPH_START_US if i else START_US)
+                self._run(kernel, GRAPH_START_US if i else START_US)
 
         return replay
 
@@ -195,7 +195,8 @@ class SimulatedGpu:
         self.spans.append(Span("host", name, self.now, self.now + microseconds))
         self.now += microseconds
 
-    def _run(self, name, flops, reads, writes, efficiency, streaming, start_us) -> None:
+    def _run(self, kernel: _Kernel, start_us: float) -> None:
+        name, flops, reads, writes, efficiency, streaming = kernel
         begin = max(self._free, self.now) + start_us
         self._settle_heat(begin, 0.0)
         missed, hit = self._missed(reads)
@@ -205,7 +206,7 @@ class SimulatedGpu:
         activity = sum(a.activity * a.nbytes for a in reads) / max(1, sum(a.nbytes for a in reads))
         arithmetic, clock = flops / PEAK_TFLOPS / efficiency / 1e6, 1.0
         if flops:
-            # The limiter looks at the power of this kernel: at the part of it that is arithmetic, and at its operands.
+            # The power limit depends on the kernel's share of arithmetic, and on its operands.
             demand = activity * efficiency * arithmetic / max(arithmetic, traffic)
             clock = (1 - POWER_DROOP * max(0.0, demand - POWER_FREE)) * (1 - HEAT_DROOP * self._heat)
             arithmetic /= clock
@@ -218,6 +219,5 @@ class SimulatedGpu:
         self.spans.append(Span("device", name, begin, self._free))
 
     def _settle_heat(self, at: float, target: float) -> None:
-        """Let the heat approach a target until a moment."""
         self._heat = target + (self._heat - target) * math.exp((self._heat_at - at) / HEAT_US)
         self._heat_at = at

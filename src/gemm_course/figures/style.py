@@ -13,7 +13,7 @@ BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, RED, YELLOW, BLACK = "#56B4E9", "#D55E00", "#F0E442", "#222222"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, "#999999")
 GREY, FAINT = "#888888", "#DDDDDD"
-WRONG = RED  # what should not be there: a write past the end, an unwritten tile
+WRONG = RED  # a write past the end, an unwritten tile
 WIDTH = 9.0  # inches: a notebook column at 100 dpi
 
 _RC = {
@@ -36,7 +36,7 @@ _RC = {
 
 @contextlib.contextmanager
 def styled() -> Iterator[None]:
-    """Within it, figures are made in the course's look; usable as a decorator of a figure function."""
+    """Give figures made inside the course's look; also a decorator of figure functions."""
     with mpl.rc_context(_RC):
         yield
 

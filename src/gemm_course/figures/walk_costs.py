@@ -6,20 +6,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
-from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, WIDTH, color_of, styled
-
-__all__ = ["ProgramTimes", "program_counts", "time_ratios"]
+from gemm_course.figures.shapes import canvas, canvas_grid, name_rows, ticks_at
+from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, color_of, styled
 
 
 class ProgramTimes(NamedTuple):
     """Time of one launch by its number of programs."""
 
-    simulated_us: Mapping[int, float]
-    """Programs → µs of the cost model."""
-    recorded_us: Mapping[int, float]
-    """Programs → µs measured."""
+    simulated_us: Mapping[int, float]  # programs → µs of the cost model
+    recorded_us: Mapping[int, float]  # programs → µs measured
 
 
 @styled()
@@ -27,18 +23,14 @@ def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
     """Draw the time of one launch against its number of programs, simulated as a staircase and recorded as points.
 
     Args:
-        panels: title → times; one panel each, beside each other.
-
-    Returns:
-        A figure; beside each recorded point stands its number of programs.
+        panels: title → times; panels are side by side.
     """
-    fig = Figure(figsize=(WIDTH, 3.4))
-    axes = fig.subplots(1, len(panels), squeeze=False)[0]
+    fig, axes = canvas_grid(3.4, 1, len(panels))
     for ax, (title, times) in zip(axes, panels.items(), strict=True):
         xs = sorted(times.simulated_us)
         ax.step(xs, [times.simulated_us[x] for x in xs], where="post", color=ORANGE, label="simulated")
         xs = sorted(times.recorded_us)
-        ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, markersize=7, label="recorded on an H200")
+        ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, ms=7, label="recorded on an H200")
         near = 0.08 * (max(xs, default=0) - min(xs, default=0))
         for i, x in enumerate(xs):
             side = "center"  # labels of close neighbours lean away from each other
@@ -46,10 +38,8 @@ def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
                 side = "right"
             elif i and x - xs[i - 1] < near:
                 side = "left"
-            ax.annotate(
-                str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side, va="bottom",
-                color=BLUE, fontsize=9,
-            )  # fmt: skip
+            ax.annotate(str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side,
+                        va="bottom", color=BLUE, fontsize=9)  # fmt: skip
         highest = max([*times.simulated_us.values(), *times.recorded_us.values()])
         ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.15))
         ax.legend(loc="upper right", labelcolor="linecolor")
@@ -60,15 +50,12 @@ def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
 def time_ratios(
     us: Mapping[str, Mapping[str, float]], providers: Mapping[str, str], *, base: str = "cublas loop"
 ) -> Figure:
-    """Draw each provider's time over that of one of them, row by row: left of the line is faster.
+    """Draw each provider's time over that of a base, row by row: left of the line is faster.
 
     Args:
         us: row name → provider → µs.
         providers: provider → name in the figure; a row may lack some.
-        base: the provider that is 1.
-
-    Returns:
-        A figure; beside each row's name stands the base's time.
+        base: the provider that is 1; its time is beside each row's name.
 
     Raises:
         ValueError: a row lacks the base.
@@ -76,18 +63,17 @@ def time_ratios(
     for row, times in us.items():
         if base not in times:
             raise ValueError(f"us must have {base!r} in every row, row {row!r} has {', '.join(map(repr, times))}")
-    fig = Figure(figsize=(WIDTH, 0.5 * len(us) + 1.1))
-    ax = fig.add_subplot()
+    fig, ax = canvas(0.5 * len(us) + 1.1)
     ratios = {row: {p: times[p] / times[base] for p in providers if p in times} for row, times in us.items()}
     names = list(us)
     shift = 0.6 / max(len(providers), 1)  # so that equal times lie beside each other, not on each other
     for y, row in enumerate(names):
-        ax.axhspan(y - 0.42, y + 0.42, color=FAINT, alpha=0.35, linewidth=0, zorder=0)
+        ax.axhspan(y - 0.42, y + 0.42, color=FAINT, alpha=0.35, lw=0, zorder=0)
         for index, provider in enumerate(providers):
             if provider in ratios[row] and provider != base:
                 at = y + (index - len(providers) / 2) * shift
-                ax.plot([ratios[row][provider]], [at], "o", color=color_of(index), markersize=8)
-    ax.axvline(1.0, color=BLACK, linewidth=1.2)
+                ax.plot([ratios[row][provider]], [at], "o", color=color_of(index), ms=8)
+    ax.axvline(1.0, color=BLACK, lw=1.2)
     shown = [name for provider, name in providers.items() if provider != base]
     for index, (provider, name) in enumerate(providers.items()):
         if provider != base:
@@ -96,14 +82,9 @@ def time_ratios(
     every = [ratio for row in ratios.values() for ratio in row.values()]
     low, high = min(*every, 1.0) / 1.25, max(*every, 1.0) * 1.25
     ax.set_xscale("log")
-    ax.set(xlim=(low, high), ylim=(len(names) - 0.5, -0.5))
-    ticks = [x for x in (0.1, 0.2, 0.25, 0.33, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12) if low <= x <= high]
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticklabels([f"{x:g}×" for x in ticks])
+    ax.set_xlim(low, high)
+    ticks_at(ax.xaxis, (0.1, 0.2, 0.25, 0.33, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12), low, high, "{:g}×")
     base_name = providers.get(base, base)
-    ax.set_yticks(range(len(names)), [f"{row}   ({us[row][base]:.0f} µs)" for row in names])
-    ax.tick_params(axis="y", length=0, labelcolor=BLACK)
+    name_rows(ax, [f"{row}   ({us[row][base]:.0f} µs)" for row in names])
     ax.set_xlabel(f"time over that of the {base_name} (its µs in brackets); further left is faster")
-    ax.spines["left"].set_visible(False)
     return fig

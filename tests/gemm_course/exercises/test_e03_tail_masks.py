@@ -8,20 +8,14 @@ import re
 import pytest
 import torch
 
+from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from gemm_course.exercises import manifest
-from gemm_course.judging.judge import Judge
 from gemm_course.notebook_files import cells as submission
 from places import MUTANTS, ROOT
 
 (MASKS,) = manifest.find("03")
 SEEDS = range(2)
 SOLUTION = submission.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
-
-
-@pytest.fixture(scope="module")
-def judge():
-    with Judge() as found:
-        yield found
 
 
 def mutant(name):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from matplotlib.patches import Rectangle
 
 from course_kernels import GemmConfig
+from drawn import rectangles
 from gemm_course.figures import budget
-from gemm_course.figures.budget import Use, cause_of_death, limits, short_name, sm_budget, spread, tile_step
+from gemm_course.figures.budget import Use, limits, rejection_reason, short_name, sm_budget, tile_step
+from gemm_course.figures.shapes import spread_apart
 from gemm_course.figures.style import RED
 
 LARGE = GemmConfig(128, 256, 64, 8, 4, store_parts=2)
@@ -20,25 +21,21 @@ TWO = Use(GemmConfig(128, 128, 64, 4, 3, programs_per_sm=2, store_parts=2), 162,
 NOT_TWO = Use(GemmConfig(128, 128, 64, 4, 4, programs_per_sm=2, store_parts=2), 166, 0, 147488)
 
 
-def rectangles(ax, gid):
-    return [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_gid() == gid]
-
-
 def test_causes_of_death():
-    assert [cause_of_death(use) for use in (FITS, TWO)] == ["", ""]
-    assert cause_of_death(SPILLS) == "spills"
-    assert cause_of_death(SPILLS._replace(spilled=16)) == "", "a few bytes, saved once, kill nothing"
-    assert cause_of_death(TOO_MUCH) == "shared memory"
-    assert cause_of_death(NOT_TWO) == "shared memory", "one program would fit, two do not"
-    assert cause_of_death(Use(GemmConfig(64, 64, 64, 8, programs_per_sm=2), 200, 0, 1000)) == "registers"
+    assert [rejection_reason(use) for use in (FITS, TWO)] == ["", ""]
+    assert rejection_reason(SPILLS) == "spills"
+    assert rejection_reason(SPILLS._replace(spilled=16)) == "", "a few bytes, saved once, kill nothing"
+    assert rejection_reason(TOO_MUCH) == "shared memory"
+    assert rejection_reason(NOT_TWO) == "shared memory", "one program would fit, two do not"
+    assert rejection_reason(Use(GemmConfig(64, 64, 64, 8, programs_per_sm=2), 200, 0, 1000)) == "registers"
 
 
 def test_the_system_takes_a_kib_of_each_program_and_the_limit_is_that_of_one_program():
     one, two = GemmConfig(), GemmConfig(programs_per_sm=2)
-    assert cause_of_death(Use(one, 64, 0, 227 * 1024)) == ""
-    assert cause_of_death(Use(one, 64, 0, 227 * 1024 + 1)) == "shared memory"
-    assert cause_of_death(Use(two, 64, 0, 113 * 1024)) == ""
-    assert cause_of_death(Use(two, 64, 0, 113 * 1024 + 1)) == "shared memory"
+    assert rejection_reason(Use(one, 64, 0, 227 * 1024)) == ""
+    assert rejection_reason(Use(one, 64, 0, 227 * 1024 + 1)) == "shared memory"
+    assert rejection_reason(Use(two, 64, 0, 113 * 1024)) == ""
+    assert rejection_reason(Use(two, 64, 0, 113 * 1024 + 1)) == "shared memory"
 
 
 def test_sums_per_thread():
@@ -56,11 +53,11 @@ def test_short_names_say_what_differs():
     [([0, 10, 20], [0, 10, 20]), ([10, 10], [7.5, 12.5]), ([0, 10, 10, 10, 40], [0, 5, 10, 15, 40]), ([], [])],
 )
 def test_labels_move_apart_and_no_further(wanted, expected):
-    assert spread(wanted, 5) == pytest.approx(expected)
+    assert spread_apart(wanted, 5) == pytest.approx(expected)
 
 
 def test_labels_never_meet_and_stay_in_order():
-    places = spread([0, 1, 1, 2, 6, 7, 7.5, 30], 2)
+    places = spread_apart([0, 1, 1, 2, 6, 7, 7.5, 30], 2)
     assert all(after - before >= 2 - 1e-9 for before, after in itertools.pairwise(places))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,33 +10,18 @@ import numpy as np
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from drawn import boxes, texts, title
 from gemm_course.figures import cute_clusters
 
 import plain_scheduler  # isort: skip
 
 WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 LESS = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
-CUT = CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+CUT = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
 CUTS = {
-    "one shape": LESS, "narrow": replace(CUT, flat=0), "flat": replace(CUT, narrow=0), "both": CUT,
-    "64 narrow": replace(LESS, narrow=64),
+    "one shape": LESS, "narrow": replace(CUT, tail_tile_n=0), "flat": replace(CUT, last_tile_n=0), "both": CUT,
+    "64 narrow": replace(LESS, last_tile_n=64),
 }  # fmt: skip
-
-
-def boxes(axes, gid):
-    return [
-        tuple(round(v, 6) for v in (*each.get_xy(), each.get_width(), each.get_height()))
-        for each in axes.patches
-        if each.get_gid() == gid
-    ]
-
-
-def texts(axes):
-    return [each.get_text() for each in axes.texts]
-
-
-def title(axes):
-    return axes.get_title(loc="left")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +108,7 @@ def times_covered(config, found, rows, columns):
 @pytest.mark.parametrize("tiles_m", [1, 2, 3, 4, 5, 16, 17, 33, 35])
 @pytest.mark.parametrize("tiles_n", [1, 2, 3, 8])
 def test_pairs_are_the_kernels_and_cover_every_tile_once(tiles_m, tiles_n, strip):
-    config = replace(WIDE, strip=strip)
+    config = replace(WIDE, swizzle_size=strip)
     rows, columns = tiles_m * 128 - 5, tiles_n * 256 - 8
     found = cute_clusters.pairs(config, rows, columns)
     tiles = [tile for both in found for tile in both]
@@ -147,13 +133,13 @@ def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns
     tiles = [tile for both in found for tile in both]
     high, flat = ([tile for tile in tiles if tile.height == height] for height in (128, 64))
     assert len(high) + len(flat) == len(tiles)
-    assert bool(flat) == bool(config.flat and 0 < left <= 64)
+    assert bool(flat) == bool(config.tail_tile_n and 0 < left <= 64)
     assert tiles[len(high) :] == flat, "flat ones come last"
     assert {(tile.row, tile.width) for tile in flat} <= {(128 * full, 256)}
     assert all(second.col == first.col + 256 for first, second in found if first.height == 64)
     widths = [tile.width for tile in sorted(high, key=lambda tile: tile.col) if tile.row == 0 and tile.col < columns]
     assert widths == sorted(widths, reverse=True), "the last are narrow"
-    if config.narrow == 128 and high:
+    if config.last_tile_n == 128 and high:
         assert widths.count(128) == narrow
     odd_corner = (full + (left > 0) - bool(flat)) % 2 and len(widths) % 2
     assert outside == bool(odd_corner) + bool(flat and -(-columns // 256) % 2), "one at most for each row side by side"
@@ -161,10 +147,10 @@ def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns
 
 def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
     below, kernels = cute_clusters.odd_row(WIDE, 300, 1024).axes  # 3 rows of 4 tiles
-    assert boxes(below, "for nothing") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
+    assert boxes(below, "wasted") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
     assert boxes(below, "cluster 1") == [(0, 256, 256, 128)], "what is below it is not there"
     assert title(below) == "always one below the other: 8 clusters, tiles for nothing: 4"
-    assert boxes(kernels, "for nothing") == []
+    assert boxes(kernels, "wasted") == []
     assert boxes(kernels, "cluster 0") == [(0, 0, 256, 128), (0, 128, 256, 128)]
     assert boxes(kernels, "cluster 2") == [(0, 256, 256, 128), (256, 256, 256, 128)]
     assert title(kernels) == "the odd row side by side: 6 clusters, tiles for nothing: 0"
@@ -176,7 +162,7 @@ def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
 
 def test_an_odd_row_of_odd_columns_leaves_one_tile_for_nothing_and_an_even_one_none():
     _, kernels = cute_clusters.odd_row(WIDE, 300, 700).axes  # 3 columns
-    assert boxes(kernels, "for nothing") == [(768, 256, 256, 128)]
+    assert boxes(kernels, "wasted") == [(768, 256, 256, 128)]
     assert kernels.get_xlim()[1] > 1024, "and it is in the picture"
     below, kernels = cute_clusters.odd_row(WIDE, 512, 1024).axes
     assert title(below).endswith("8 clusters, tiles for nothing: 0")
@@ -189,10 +175,6 @@ def test_an_odd_row_has_tiles_of_one_shape():
         assert boxes(plain, "cluster 0") == boxes(cut, "cluster 0") == [(0, 0, 192, 128), (0, 128, 192, 128)]
 
 
-def area(axes, gid):
-    return sum(width * height for _, _, width, height in boxes(axes, gid))
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(682, 2048), (600, 1984), (257, 1920), (40, 700), (127, 120)])
 @pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
 def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, rows, columns):
@@ -200,17 +182,20 @@ def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, row
     for axes, each in zip(figure.axes, (config.shapes[0], config)):
         found = cute_clusters.pairs(each, rows, columns)
         assert texts(axes) == [str(number) for number in range(len(found))]
-        assert sum(area(axes, f"cluster {number}") for number in range(len(found))) == rows * columns
+        areas = Counter()
+        for patch in axes.patches:
+            areas[patch.get_gid()] += patch.get_width() * patch.get_height()
+        assert sum(areas[f"cluster {number}"] for number in range(len(found))) == rows * columns
         for number, both in enumerate(found):
             inside = sum(max(0, min(col + width, columns) - col) * (min(row + height, rows) - row)
                          for row, col, height, width in both)  # fmt: skip
-            assert area(axes, f"cluster {number}") == inside
+            assert areas[f"cluster {number}"] == inside
         multiplied = sum(tile.height * tile.width for both in found for tile in both)
-        assert area(axes, "for nothing") == multiplied - rows * columns
+        assert areas["wasted"] == multiplied - rows * columns
         assert f": {1 - rows * columns / multiplied:.1%} multiplied for nothing; " in title(axes)
         assert boxes(axes, "group") == [(0, 0, columns, rows)]
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-        for x, y, width, height in boxes(axes, "for nothing"):
+        for x, y, width, height in boxes(axes, "wasted"):
             assert left <= x < x + width <= right
             assert top <= y < y + height <= bottom
     assert figure.axes[0].axis() == figure.axes[1].axis(), "one scale"
@@ -221,8 +206,8 @@ def test_cut_to_fit_says_which_tiles_there_are():
     assert title(one) == "one shape: 13.9% multiplied for nothing; 6 × 128 rows of 11 × 192 columns"
     rows = "5 × 128 rows of 10 × 192 + 1 × 128 columns, 64 rows of 8 × 256 columns"
     assert title(cut) == f"cut to fit: 4.2% multiplied for nothing; {rows}"
-    assert boxes(cut, "for nothing")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
-    assert boxes(cut, "for nothing")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
+    assert boxes(cut, "wasted")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
+    assert boxes(cut, "wasted")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
     assert boxes(cut, "cluster 28") == [(0, 640, 256, 42), (256, 640, 256, 42)]
     flat_alone = cute_clusters.cut_to_fit(CUT, 40, 700).axes[1]
     assert title(flat_alone).endswith("for nothing; 64 rows of 3 × 256 columns")

@@ -8,27 +8,12 @@ from dataclasses import replace
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from drawn import boxes, texts, title
 from gemm_course.figures import cute_kernel
 
 SHARED = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 EACH = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 schedules = pytest.mark.parametrize("config", [SHARED, EACH], ids=["cooperative", "ping-pong"])
-
-
-def boxes(axes, gid):
-    return [
-        tuple(round(v, 6) for v in (*each.get_xy(), each.get_width(), each.get_height()))
-        for each in axes.patches
-        if each.get_gid() == gid
-    ]
-
-
-def texts(axes):
-    return [each.get_text() for each in axes.texts]
-
-
-def title(axes):
-    return axes.get_title(loc="left")
 
 
 def test_columns_are_registers_and_sums_of_a_thread():
@@ -119,7 +104,7 @@ def test_the_ring_shows_every_stage_and_both_barriers():
 
 def test_turns_show_both_warp_groups_at_one_tile_or_at_two():
     runs = {"together": cute_kernel.simulate(SHARED, 2, 6), "in turn": cute_kernel.simulate(EACH, 2, 6)}
-    together, in_turn = cute_kernel.turns(runs).axes
+    together, in_turn = cute_kernel.warp_group_turns(runs).axes
     assert boxes(together, "multiplies 1") == [(2.5, 0, 6, 0.9), (10.5, 0, 6, 0.9)]
     assert [box[0] for box in boxes(together, "multiplies 2")] == [2.5, 10.5]
     assert boxes(in_turn, "multiplies 1") == [(2.5, 0, 6, 0.9)]
@@ -131,6 +116,6 @@ def test_turns_show_both_warp_groups_at_one_tile_or_at_two():
 
 
 def test_a_store_too_short_for_its_word_is_a_box_alone():
-    (axes,) = cute_kernel.turns({"long": cute_kernel.simulate(EACH, 2, 60)}).axes
+    (axes,) = cute_kernel.warp_group_turns({"long": cute_kernel.simulate(EACH, 2, 60)}).axes
     assert texts(axes) == ["tile 0", "tile 1"]
     assert len(boxes(axes, "store")) == 2

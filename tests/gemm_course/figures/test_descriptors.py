@@ -8,6 +8,7 @@ import re
 import pytest
 
 from course_kernels import schedule
+from drawn import boxes
 from gemm_course.figures import descriptors, ptx
 from gemm_course.figures.style import BLUE, WRONG
 
@@ -19,13 +20,6 @@ $L__BB0_1:
     add.s64     %rd1, %rd1, 64;
     @%p1 bra    $L__BB0_1;
 """
-
-
-def boxes(axes, gid):
-    """(x, y, width, height) of the rectangles with a name."""
-    return [
-        (*patch.get_xy(), patch.get_width(), patch.get_height()) for patch in axes.patches if patch.get_gid() == gid
-    ]
 
 
 def words(figure):

@@ -6,20 +6,16 @@ import itertools
 
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
 
-from gemm_course.figures.lookup import choices, keyed, regrets, slowdowns, stalls
+from drawn import rectangles
+from gemm_course.figures.lookup import choices, regrets, slowdowns, stale_key, stalls
 from gemm_course.figures.style import BLUE, FAINT, GREEN, RED
 
 US = {"small": {"loop": 16.0, "own": 8.0, "key": 8.0}, "large": {"loop": 30.0, "own": 27.0, "key": 99.0}}
 
 
-def rectangles(ax, gid):
-    return [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_gid() == gid]
-
-
 def test_both_lines_are_over_the_base_and_each_point_of_the_key_says_how_much():
-    (ax,) = keyed(US, "loop", "own", "key").axes
+    (ax,) = stale_key(US, "loop", "own", "key").axes
     lines = {line.get_gid(): list(line.get_ydata()) for line in ax.lines}
     assert lines == {"loop": [1.0, 1.0], "own": pytest.approx([0.5, 0.9]), "key": pytest.approx([0.5, 3.3])}
     texts = [text.get_text() for text in ax.texts]
@@ -30,7 +26,7 @@ def test_both_lines_are_over_the_base_and_each_point_of_the_key_says_how_much():
 
 def test_names_at_the_ends_of_the_lines_stay_apart():
     close = {name: {"loop": 10.0, "own": 10.1, "key": 10.2} for name in ("a", "b")}
-    (ax,) = keyed(close, "loop", "own", "key").axes
+    (ax,) = stale_key(close, "loop", "own", "key").axes
     heights = sorted(text.get_position()[1] for text in ax.texts[3:])
     low, high = ax.get_ylim()
     gaps = [after / before for before, after in itertools.pairwise(heights)]

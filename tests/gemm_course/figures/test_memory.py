@@ -8,14 +8,11 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+from drawn import texts
 from gemm_course.figures import memory
 from gemm_course.figures.style import GREEN, ORANGE, SKY, WIDTH, WRONG
 
 CANARY = -999.0
-
-
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
 
 
 def boxes(axes, color):

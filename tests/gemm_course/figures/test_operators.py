@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from drawn import boxes
 from gemm_course.figures import operators
 
 
 def design(tile, cluster, ctas=1):
     return SimpleNamespace(tile=tile, cluster=cluster, ctas=ctas)
-
-
-def boxes(axes, gid):
-    return [(*each.get_xy(), each.get_width(), each.get_height()) for each in axes.patches if each.get_gid() == gid]
 
 
 def test_a_cluster_has_the_tiles_of_its_ctas_and_a_pair_halves_them():

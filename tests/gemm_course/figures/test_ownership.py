@@ -8,14 +8,11 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_kernels import schedule
+from drawn import texts
 from gemm_course.figures import ownership
 from gemm_course.figures.style import SKY, WRONG, color_of
 
 THREE = [(50, 96, 32), (32, 64, 32), (64, 40, 32)]  # 6, 2 and 4 tiles of 32 x 32
-
-
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
 
 
 def rectangles(ax, filled=True):

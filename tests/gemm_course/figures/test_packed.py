@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from drawn import boxes
 from gemm_course.figures import packed
 
 SIZES, TAIL = [10, 6, 0, 13], 5
-
-
-def boxes(axes, gid):
-    """(x, y, width, height) of the rectangles with a name."""
-    return [
-        (*patch.get_xy(), patch.get_width(), patch.get_height()) for patch in axes.patches if patch.get_gid() == gid
-    ]
 
 
 def words(axes):
@@ -40,7 +34,7 @@ def test_boundary_tile_reads_a_whole_tile_and_stores_the_group_s_part():
     assert boxes(axes, "read")[0][1::2] == (8, 8)
     assert boxes(axes, "stored")[0][1::2] == (8, 2)
     assert boxes(axes, "kept")[0][1::2] == (8, 2)
-    assert boxes(axes, "for nothing")[0][1::2] == (10, 6)
+    assert boxes(axes, "wasted")[0][1::2] == (10, 6)
     assert {"A: 8 rows are read", "C: 2 are stored", "6 rows\ncomputed for nothing"} <= set(words(axes))
 
 

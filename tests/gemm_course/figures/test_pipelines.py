@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from course_kernels import codegen
+from drawn import texts
 from gemm_course.figures import pipelines
 
 COPY = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3}], [%r4];"
@@ -62,15 +62,10 @@ def test_instructions_are_counted_without_labels_and_directives():
     assert pipelines.count_instructions(text) == 3
 
 
-def test_the_round_robin_walk_of_a_real_kernel_is_nested():
-    compiled = codegen.compile_kernel("tma", "sm_90", dtype="float16")
-    found, loops = pipelines.loops(compiled.ptx)
+def test_the_round_robin_walk_of_a_real_kernel_is_nested(compiled):
+    found, loops = pipelines.loops(compiled[1].ptx)
     assert len(loops) >= 2
     assert {"copy", "multiply"} <= {run.kind for run in found}
-
-
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
 
 
 def test_structure_draws_brackets_around_what_is_in_a_loop():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from course_kernels import GemmConfig, codegen
 from gemm_course.figures import ptx
 
 # An outer loop around an inner one, as a grouped kernel has; the inner one multiplies.
@@ -86,13 +85,6 @@ def test_columns_keep_every_word_and_line_up():
     assert rows[2] == f"{'add.s32 %r1, %r2':<22}one"
     assert " ".join(" ".join(rows[3:]).split()) == "a long line that does not fit into its column"
     assert all(len(row) <= 42 for row in rows)
-
-
-@pytest.fixture(scope="module")
-def compiled():
-    config = GemmConfig(128, 128, 64, 4, 3)
-    pairs = [(codegen.build(kernel, config=config), "sm_90") for kernel in ("round_robin", "tma")]
-    return codegen.compile_many(pairs)
 
 
 def test_the_lesson_holds_for_the_real_kernels(compiled):

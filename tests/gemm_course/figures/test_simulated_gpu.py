@@ -88,9 +88,10 @@ def test_zeros_are_faster_only_where_power_is_the_limit():
             both.append(median(gpu, gemm(gpu, fill=fill, **options), repeats=100))
         return both[0] / both[1]
 
-    assert ratio(efficiency=0.9) > 1.15
-    assert ratio(efficiency=0.5) < 1.1
-    assert ratio(efficiency=0.9) > ratio(efficiency=0.5) > 1.0, "heat is left"
+    busy, relaxed = ratio(efficiency=0.9), ratio(efficiency=0.5)
+    assert busy > 1.15
+    assert relaxed < 1.1
+    assert busy > relaxed > 1.0, "heat is left"
 
 
 def test_the_clock_sinks_while_the_chip_heats_up_and_recovers():
@@ -169,9 +170,10 @@ def test_the_same_seed_gives_the_same_times_and_another_seed_others():
     def run(seed):
         return times(g := SimulatedGpu(seed), gemm(g), 50)
 
-    assert run(1) == run(1)
-    assert run(1) != run(2)
-    hiccups = [time for time in run(1) + run(2) + run(3) if time > 3 * statistics.median(run(1)[1:])]
+    first, again, second, third = map(run, (1, 1, 2, 3))
+    assert first == again
+    assert first != second
+    hiccups = [time for time in first + second + third if time > 3 * statistics.median(first[1:])]
     assert hiccups, "now and then something is in the way"
 
 

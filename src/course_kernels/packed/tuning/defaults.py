@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
 
-# float32 operands are two types: multiplied exactly, or rounded to TF32 for the tensor cores.
-TYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float8_e4m3fn": 1}  # name → bytes of an element
 _LARGEST = 2**20
 
 
@@ -32,7 +30,7 @@ class Bucket(NamedTuple):
 
     @classmethod
     def of(cls, op: str, M: int, K: int, N: int, G: int) -> Bucket:
-        """The bucket of a product; ``M`` or ``K`` is the total over all groups, as for ``tuned.get_config``."""
+        """The bucket of a product; ``M`` or ``K`` is the total over all groups, as for ``lookup.get_config``."""
         groups = _nearest(max(G, 1), 1, 4096)
         if op == "grouped_mm_k":
             return cls(_nearest(M), _nearest(N), _nearest(K, over=max(G, 1)), groups)
@@ -111,9 +109,9 @@ def defaults(op: str, bucket: Bucket, dtype: str, described: bool) -> tuple[Gemm
     """Configurations that are right where none was measured, the best first; the others are for less shared memory.
 
     Args:
-        op: one of ``tuned.OPS``.
+        op: one of ``lookup.OPS``.
         bucket: of the product.
-        dtype: one of ``TYPES``.
+        dtype: one of ``dtypes.TYPE_BYTES``.
         described: operands and result go through descriptors.
     """
     kind = _kind(dtype)

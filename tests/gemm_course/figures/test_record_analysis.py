@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from course_kernels.bench.rows import by_name
-from gemm_course.figures import rates
+from gemm_course.figures import record_analysis
 from gemm_course.figures.style import FAINT, ORANGE, SKY
 
 ROWS = by_name()
@@ -45,7 +45,7 @@ def dots(axes):
 
 
 def test_a_dot_is_the_peers_time_over_ours():
-    figure = rates.ahead(results(), "mine", ["forward", "dA"])
+    figure = record_analysis.speedups_over_peers(results(), "mine", ["forward", "dA"])
     forward, gradient = figure.axes
     assert dots(forward) == [(pytest.approx(1.2), 0), (pytest.approx(1.25), 1)]
     assert dots(gradient) == [(pytest.approx(0.6), 0), (pytest.approx(0.625), 1)]
@@ -55,7 +55,7 @@ def test_a_dot_is_the_peers_time_over_ours():
 
 
 def test_calls_are_multiples_of_the_graphs_time_and_so_is_the_host():
-    figure = rates.as_called(results(), ["mine", "torch"])
+    figure = record_analysis.as_called(results(), ["mine", "torch"])
     mine, torch = figure.axes
     assert dots(mine) == [(pytest.approx(80 / 70), 0), (pytest.approx(250 / 240), 1)]
     ticks = [
@@ -67,7 +67,7 @@ def test_calls_are_multiples_of_the_graphs_time_and_so_is_the_host():
 
 
 def test_time_is_explained_by_the_roof_the_tiles_and_the_last_wave():
-    found = rates.shares(results(), "mine", (128, 256), 132)["equal12"]
+    found = record_analysis.shares(results(), "mine", (128, 256), 132)["equal12"]
     assert found.bound == "arithmetic"
     # At the dense rate 50 of 70 µs. The twelve groups fill 6 row tiles each but for 85 or 86 rows; 8 columns.
     row = ROWS["equal12"]
@@ -82,7 +82,7 @@ def test_time_is_explained_by_the_roof_the_tiles_and_the_last_wave():
 
 
 def test_a_memory_bound_row_is_explained_by_its_bytes_alone():
-    found = rates.shares(results(), "mine", (128, 256), 132)["decode32"]
+    found = record_analysis.shares(results(), "mine", (128, 256), 132)["decode32"]
     assert found.bound == "memory"
     share = ROWS["decode32"].bytes_moved() / 4.0 / 1e6 / 240.0
     assert list(found.parts.values()) == pytest.approx([share, 0, 0, 1 - share])
@@ -91,13 +91,13 @@ def test_a_memory_bound_row_is_explained_by_its_bytes_alone():
 def test_a_row_above_the_roof_is_cut_at_all_of_its_time():
     fast = results()
     fast["rows"]["decode32"]["us"]["forward"]["mine"]["median_us"] = 1.0
-    assert list(rates.shares(fast, "mine", (128, 256), 132)["decode32"].parts.values()) == [1.0, 0, 0, 0]
+    assert list(record_analysis.shares(fast, "mine", (128, 256), 132)["decode32"].parts.values()) == [1.0, 0, 0, 0]
 
 
 def test_bars_are_the_shares():
     record = results()
-    explained = rates.shares(record, "mine", (128, 256), 132)
-    figure = rates.where_time_goes(record, explained)
+    explained = record_analysis.shares(record, "mine", (128, 256), 132)
+    figure = record_analysis.where_time_goes(record, explained)
     axes = figure.axes[0]
     bars = [patch for patch in axes.patches if patch.get_y() == pytest.approx(1 - 0.36)]
     assert [bar.get_width() for bar in bars] == pytest.approx(list(explained["decode32"].parts.values()))
@@ -109,10 +109,10 @@ def test_bars_are_the_shares():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: rates.ahead(r, "nobody"), "'forward' has none"),
-        (lambda r: rates.as_called(r, ["mine", "nobody"]), "'nobody' is not"),
-        (lambda r: rates.as_called(r, ["dense"]), "'dense' is not"),
-        (lambda r: rates.shares(r, "nobody", (128, 256), 132), "'nobody' was not"),
+        (lambda r: record_analysis.speedups_over_peers(r, "nobody"), "'forward' has none"),
+        (lambda r: record_analysis.as_called(r, ["mine", "nobody"]), "'nobody' is not"),
+        (lambda r: record_analysis.as_called(r, ["dense"]), "'dense' is not"),
+        (lambda r: record_analysis.shares(r, "nobody", (128, 256), 132), "'nobody' was not"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -125,4 +125,4 @@ def test_without_a_dense_product_there_is_no_explanation():
     record = copy.deepcopy(results())
     del record["rows"]["equal12"]["rate"]["forward"]["dense"]
     with pytest.raises(ValueError, match="dense"):
-        rates.shares(record, "mine", (128, 256), 132)
+        record_analysis.shares(record, "mine", (128, 256), 132)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import triton
 
-from course_kernels.kernels import naive
-from gemm_course.figures import source
-from gemm_course.figures.source import show
+from course_kernels.kernels import common
+from gemm_course.figures import listing
+from gemm_course.figures.listing import show
 
 
 def test_a_kernel_is_shown_whole_with_its_decorator_and_module(capsys):
-    show(naive.store_tile)
+    show(common.store_tile)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "# course_kernels.kernels.naive.store_tile"
+    assert lines[0] == "# course_kernels.kernels.common.store_tile"
     assert lines[1] == "@triton.jit"
     assert lines[2].startswith("def store_tile(c_ptr, acc,")
     assert "tl.store(" in lines[-1]
@@ -21,7 +21,7 @@ def test_a_kernel_is_shown_whole_with_its_decorator_and_module(capsys):
 
 
 def test_an_excerpt_by_text_ends_at_the_first_match_after_its_start(capsys):
-    show(naive.accumulate_tile, "for k in range", "b_ptrs +=")
+    show(common.accumulate_tile, "for k in range", "b_ptrs +=")
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].strip() == "..."
     assert lines[2].strip().startswith("for k in range(")
@@ -30,21 +30,21 @@ def test_an_excerpt_by_text_ends_at_the_first_match_after_its_start(capsys):
 
 
 def test_numbers_count_from_the_decorator(capsys):
-    show(naive.tile_position, 1, 2)
+    show(common.tile_position, 1, 2)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "@triton.jit",
         "def tile_position(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):",
         "...",
     ]
-    show(naive.tile_position, 2, 2)
+    show(common.tile_position, 2, 2)
     assert [line.startswith("def") for line in capsys.readouterr().out.splitlines()[1:]] == [False, True, False]
 
 
 def test_an_autotuned_kernel_and_a_python_function_are_shown(capsys):
-    tuned = triton.autotune(configs=[triton.Config({})], key=[])(naive.store_tile)
+    tuned = triton.autotune(configs=[triton.Config({})], key=[])(common.store_tile)
     show(tuned, 2, 2)
     assert "def store_tile" in capsys.readouterr().out
-    show(source.show, 1, 1)
+    show(listing.show, 1, 1)
     assert "def show(function" in capsys.readouterr().out
 
 
@@ -71,7 +71,7 @@ def test_a_method_loses_its_indentation(capsys):
 )
 def test_a_place_that_does_not_exist_is_named(first, last, error, message):
     with pytest.raises(error, match=message):
-        show(naive.store_tile, first, last)
+        show(common.store_tile, first, last)
 
 
 def test_something_without_source_is_refused():

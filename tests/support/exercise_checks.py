@@ -1,4 +1,7 @@
-"""Every exercise: its stub says TODO, its solution passes, its mutants are rejected with their own message."""
+"""Tests of any exercise: its stub says TODO, its solution passes, its mutants are rejected with their own message.
+
+The test module of an exercise imports all of them; the fixtures ``exercise`` and ``mutant`` follow from its name.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,15 @@ import dataclasses
 import functools
 import random
 import re
-from pathlib import Path
 
 import pytest
 
-from gemm_course.exercises import manifest
 from gemm_course.judging import judge as judging
-from gemm_course.judging.judge import Judge
 from gemm_course.notebook_files import cells as submission
 from gemm_course.notebook_files import stubs as generate
 from places import MUTANTS, ROOT
 
 SEEDS = range(20)
-EXERCISES = manifest.exercises()
-
-every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=[e.name for e in EXERCISES])
-every_mutant = pytest.mark.parametrize(
-    ("exercise", "path"),
-    [(e, path) for e in EXERCISES for path in sorted((MUTANTS / e.name).glob("*.py"))],
-    ids=lambda value: value.stem if isinstance(value, Path) else value.name,
-)
-
-
-@pytest.fixture(scope="module")
-def judge():
-    with Judge() as found:
-        yield found
 
 
 def source_of(folder, exercise):
@@ -48,100 +34,44 @@ def message_of(result, check):
     return result.message if check == "-" else next(p.message for p in result.properties if p.name == check)
 
 
-@every_exercise
 def test_the_stub_says_todo_and_nothing_else(judge, exercise):
     result = judge.check(exercise, source_of("exercises", exercise))
     assert (result.status, result.properties, result.points) == ("todo", [], 0)
     assert result.message == f"TODO {exercise.id}: {exercise.todo}"
 
 
-@every_exercise
 def test_the_solution_passes(judge, exercise):
     result = judge.check(exercise, source_of("solutions", exercise))
     assert result.passed, result.text()
     assert result.points == exercise.points
 
 
-@every_exercise
 def test_the_solution_passes_whatever_is_drawn(judge, exercise):
     source = source_of("solutions", exercise)
     failed = [r.text() for seed in SEEDS[:8] if not (r := judge.check(exercise, source, seed, compiling=False)).passed]
     assert failed == []
 
 
-@every_exercise
 def test_there_are_five_mutants(exercise):
     assert len(list((MUTANTS / exercise.name).glob("*.py"))) >= 5
 
 
-@every_mutant
-def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, path):
-    check, says = expected(path)
+def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
+    check, says = expected(mutant)
     if "after 6 s" in says:  # said of any limit; a shorter one says it sooner
         assert exercise.seconds == 6
         exercise, says = dataclasses.replace(exercise, seconds=2.0), says.replace("after 6 s", "after 2 s")
     # Compiling takes longer than all the rest, and only one check looks at it.
-    result = judge.check(exercise, path.read_text(encoding="utf-8"), compiling=check == "compiles")
+    result = judge.check(exercise, mutant.read_text(encoding="utf-8"), compiling=check == "compiles")
     assert result.status == "failed", result.text()
     assert re.search(says, message_of(result, check)), result.text()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "coordinates_exchanged", "ends_after_its_size", "k_stands_still", "leading_dimension_of_the_other",
-        "n_for_the_leading_dimension", "past_the_group", "whole_blocks_of_k",
-    ],
-)  # fmt: skip
-def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
-    (exercise,) = manifest.find("06")
-    source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
-    result = judge.check(exercise, source, compiling=False)
-    said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
-    follows = exercise.module().REASON_ABOVE, exercise.module().NOT_JUDGED
-    first, *others = (message.splitlines()[0] for message in said)
-    assert first not in follows
-    assert set(others) <= set(follows), result.text()
-
-
-# The constant that is right now and then: what a sum of K products is on average.
-@pytest.mark.parametrize("constant", ["0.0", "1.0", "7.0", "4.0 * K"])
-@pytest.mark.parametrize(
-    "where",
-    ["[end, N], [ldc", "[total_m, N], [ldc", "[end, N], [N"],
-    ids=["inside", "past the end", "in the wrong place"],
-)
-def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
-    (exercise,) = manifest.find("06")
-    source = (MUTANTS / exercise.name / "past_the_group.py").read_text(encoding="utf-8")
-    source = source.replace("[total_m, N], [ldc", where).replace("acc.to(", f"(acc * 0 + {constant}).to(")
-    assert where in source
-    assert constant in source
-    earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(2)]
-    assert earned == [0] * 2
-
-
-def ends_with_the_group():
-    """Mutants of exercise 06 whose descriptor of C does."""
-    paths = sorted((MUTANTS / "06_descriptor_kernel").glob("*.py"))
-    return [path for path in paths if "(c_ptr, [end, N]" in path.read_text(encoding="utf-8")]
-
-
-@pytest.mark.parametrize("path", ends_with_the_group(), ids=lambda path: path.stem)
-def test_who_also_writes_past_the_end_earns_no_more(judge, path):
-    (exercise,) = manifest.find("06")
-    source = path.read_text(encoding="utf-8")
-    worse = source.replace("(c_ptr, [end, N]", "(c_ptr, [total_m, N]")
-    alone, both = (judge.check(exercise, each, 0, compiling=False).points for each in (source, worse))
-    assert both <= alone
-
-
-@every_mutant
-def test_no_mutant_passes_by_luck(judge, exercise, path, monkeypatch):
-    check, _ = expected(path)
+def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
+    check, _ = expected(mutant)
     if check in ("-", "compiles"):
         pytest.skip("does not depend on the inputs")
-    source = path.read_text(encoding="utf-8")
+    source = mutant.read_text(encoding="utf-8")
     cases = {seed: bearing_on(check, exercise, seed) for seed in SEEDS}
     first = judged_alone(judge, exercise, source, check, {0: cases[0]}, monkeypatch)
     rejected = {seed for seed, said in first if said}
@@ -188,7 +118,6 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
     return found
 
 
-@every_exercise
 def test_an_answer_that_does_nothing_earns_nothing(judge, exercise):
     """Not even for the checks that it cannot break."""
     lines = source_of("exercises", exercise).splitlines()
@@ -197,13 +126,11 @@ def test_an_answer_that_does_nothing_earns_nothing(judge, exercise):
     assert (result.status, result.points) == ("failed", 0), result.text()
 
 
-@every_exercise
 def test_hints_lead_from_a_nudge_to_nearly_the_answer(exercise):
     assert len(exercise.hints) >= 3
     assert len(set(exercise.hints)) == len(exercise.hints)
 
 
-@every_exercise
 def test_the_notebooks_are_in_step(exercise):
     pytest.importorskip("nbformat")
     pytest.importorskip("jupytext")
@@ -212,7 +139,6 @@ def test_the_notebooks_are_in_step(exercise):
     assert exercises.differences(exercise) == []
 
 
-@every_exercise
 def test_the_exercise_shows_nothing_of_its_solution(exercise):
     text = (ROOT / "exercises" / f"{exercise.name}.ipynb").read_text(encoding="utf-8")
     assert "SOLUTION" not in text
@@ -220,13 +146,8 @@ def test_the_exercise_shows_nothing_of_its_solution(exercise):
     assert generate.hole(exercise).replace('"', '\\"') in text
 
 
-@every_exercise
 def test_every_cell_was_executed(exercise):
     for folder in ("exercises", "solutions"):
         cells = generate.read(ROOT / folder / f"{exercise.name}.ipynb")["cells"]
         counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
         assert counts == list(range(1, len(counts) + 1)), folder
-
-
-def test_no_mutants_without_an_exercise():
-    assert {path.name for path in MUTANTS.iterdir()} == {exercise.name for exercise in EXERCISES}

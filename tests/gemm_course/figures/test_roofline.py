@@ -6,7 +6,7 @@ import matplotlib as mpl
 import pytest
 
 from course_kernels.bench.rows import by_name
-from gemm_course.figures.bench import _spread, against_peers, ceiling, roofline
+from gemm_course.figures.roofline import against_peers, ceiling, roofline, spread_left
 
 ROWS = by_name()
 PROVIDERS = {
@@ -91,7 +91,7 @@ def test_a_row_ahead_of_the_ceiling_is_not_cut():
 
 
 def test_numbers_of_close_rows_stand_apart():
-    placed = _spread({"a": 100.0, "b": 101.0, "c": 100.5, "far": 1.0}, (0.5, 5000.0))
+    placed = spread_left({"a": 100.0, "b": 101.0, "c": 100.5, "far": 1.0}, (0.5, 5000.0))
     assert placed["far"] == 1.0
     assert placed["b"] == 101.0
     assert placed["a"] * 1.3 < placed["c"] * 1.1 < placed["b"]

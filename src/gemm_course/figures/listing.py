@@ -1,4 +1,4 @@
-"""Shows the source of a kernel or function in a lesson, whole or by excerpt."""
+"""Prints the source of a kernel or function in a lesson, whole or by excerpt."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ def show(function: Callable, first: int | str | None = None, last: int | str | N
     """Print the source of a Triton kernel, a Python function or a class, or a part of it.
 
     Args:
-        function: a ``@triton.jit`` kernel (compiled, interpreted or autotuned), a function, method or class; defined in
-            a module or in a notebook's cell.
-        first: where to begin: a line number counted from 1 at the first decorator, or a text, for the first line that
-            contains it. None begins at the top.
-        last: where to end, that line included; a text is looked for from ``first`` on. None goes to the end.
+        function: a ``@triton.jit`` kernel (compiled, interpreted or autotuned), a function, method or class, of a
+            module or a notebook's cell.
+        first: line number from 1, the first decorator's, or a text: the first line that contains it. None is the top.
+        last: the last line to show; a text is looked for from ``first`` on. None is the end.
 
     Raises:
         TypeError: ``function`` has no Python source, or ``first`` or ``last`` is neither a number nor a text.
@@ -52,7 +51,7 @@ def _source_of(function: Callable) -> str:
 
 
 def _find(name: str, place: int | str, lines: list[str], start: int) -> int:
-    """Number of the line that a number or text names, counted from 1."""
+    """Number, from 1, of the line that a number or text means."""
     if isinstance(place, bool) or not isinstance(place, int | str):
         raise TypeError(f"{name} must be a line number or a text, got {place!r}")
     if isinstance(place, int):

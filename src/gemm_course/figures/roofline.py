@@ -1,21 +1,23 @@
-"""Measured rates of grouped products: every provider against the ceiling, and every row under the roofline."""
+"""Measured rates of grouped GEMMs: every provider as a share of the ceiling, and every row under the roofline.
+
+``results`` is what `course_kernels.bench.grouped.measure` returns, or its record; a pass, ``of``, is "forward",
+"called", "dA" or "dB".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
-from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, WIDTH, ink_on, styled
-
-__all__ = ["against_peers", "ceiling", "roofline"]
+from gemm_course.figures.shapes import canvas_grid, percent, ticks_at
+from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, ink_on, styled
 
 _PASSES = {"forward": "forward", "called": "forward, as called", "dA": "gradient of A", "dB": "gradient of B"}
 _PEERS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[4], GREY)  # ours has the first colour of the palette, or its reds
 
 
-def _colors(results: Mapping) -> dict[str, str]:
+def provider_colors(results: Mapping) -> dict[str, str]:
     """Each provider's colour: the same in every figure of one record."""
     ours, peers = iter((BLUE, RED)), iter(_PEERS)
     return {
@@ -37,14 +39,9 @@ def _with_times(results: Mapping, of: str) -> dict[str, Mapping]:
 def ceiling(results: Mapping, row: str, of: str = "forward") -> float | None:
     """The rate that a row could reach at best.
 
-    Args:
-        results: of `bench.grouped.measure`, or its record.
-        row: name of a row.
-        of: a pass; "called" has the ceiling of "forward".
-
     Returns:
-        A dense product of the same size in TFLOP/s where arithmetic bounds the row, a copy's TB/s where memory does;
-        None where the dense product was not measured.
+        The rate of a dense GEMM of the same size in TFLOP/s where arithmetic bounds the row, of a copy in TB/s where
+        memory does; None where the dense GEMM was not measured. The pass "called" has the ceiling of "forward".
     """
     entry = results["rows"][row]
     if entry["kind"] == "memory":
@@ -58,25 +55,19 @@ def ceiling(results: Mapping, row: str, of: str = "forward") -> float | None:
 def against_peers(results: Mapping, of: str = "forward") -> Figure:
     """Draw each row's rates as bars, as shares of the ceiling, with the rates written on them.
 
-    Args:
-        results: of `bench.grouped.measure`, or its record.
-        of: the pass.
-
-    Returns:
-        A figure; 100 % is `ceiling`, and where that was not measured, the fastest provider of the row.
+    100 % is `ceiling`; where that was not measured, it is the fastest provider of the row.
 
     Raises:
         ValueError: an unknown pass, or one that no row was measured on.
     """
-    rows, colors = _with_times(results, of), _colors(results)
+    rows, colors = _with_times(results, of), provider_colors(results)
     shown = [p for p in colors if any(p in entry["rate"][of] for entry in rows.values())]
     # Two columns, filled like those of a newspaper.
     names = [name for name, entry in rows.items() if any(p in entry["rate"][of] for p in shown)]
     half = len(names) if len(names) < 5 else -(-len(names) // 2)
     columns = [names[:half], names[half:]] if half < len(names) else [names]
     slots = max(sum(len(_shares(results, name, of, shown)) + 2 for name in column) for column in columns)
-    figure = Figure(figsize=(WIDTH, 0.165 * slots + 1.1))
-    panels = figure.subplots(1, len(columns), squeeze=False, sharex=True)[0]
+    figure, panels = canvas_grid(0.165 * slots + 1.1, 1, len(columns), sharex=True)
     for axes, column in zip(panels, columns):
         at = 0.0
         for name in column:
@@ -95,9 +86,9 @@ def against_peers(results: Mapping, of: str = "forward") -> Figure:
                           ha="right" if inside else "left", va="center_baseline", fontweight=bold,
                           color=ink_on(color) if inside else BLACK)  # fmt: skip
             at += 2
-        axes.axvline(1.0, color=BLACK, linewidth=1.0, zorder=0.5)
+        axes.axvline(1.0, color=BLACK, lw=1.0, zorder=0.5)
         axes.set_ylim(slots - 1, -1)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        percent(axes.xaxis)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
     handles = [panels[0].barh([0], [0], color=colors[name]) for name in shown]
@@ -109,7 +100,6 @@ def against_peers(results: Mapping, of: str = "forward") -> Figure:
 
 
 def _shares(results: Mapping, row: str, of: str, names: Sequence[str]) -> dict[str, float]:
-    """Provider → its share of the row's ceiling, or of its fastest provider where none was measured."""
     rate = results["rows"][row]["rate"][of]
     rate = {name: rate[name] for name in names if name in rate}
     top = ceiling(results, row, of) or max(rate.values(), default=1.0)
@@ -127,19 +117,18 @@ def _ceiling_text(entry: Mapping, top: float | None, best: float, digits: int) -
 def roofline(results: Mapping, of: str = "forward", provider: str | None = None) -> Figure:
     """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
 
-    Args:
-        results: of `bench.grouped.measure`, or its record.
-        of: the pass.
-        provider: whose points are filled and numbered; None takes the first of ours. The peers' are small.
+    The axes are logarithmic: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part is the
+    fastest dense GEMM, or the fastest of all where no dense GEMM was measured.
 
-    Returns:
-        A figure with logarithmic axes: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part
-        the fastest dense product, or the fastest of all where no dense product was measured.
+    Args:
+        results: see above.
+        of: the pass.
+        provider: its points are large and numbered, all others small; None takes the first of ours.
 
     Raises:
         ValueError: an unknown pass, one that no row was measured on, or a provider without times there.
     """
-    rows, colors = _with_times(results, of), _colors(results)
+    rows, colors = _with_times(results, of), provider_colors(results)
     provider = provider or next(
         (name for name, about in results["providers"].items() if about["role"] == "ours" and name in colors),
         next(iter(colors)),
@@ -155,51 +144,46 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     peaks = [top for name in rows if rows[name]["kind"] == "compute" and (top := ceiling(results, name, of))]
     peak = max(peaks, default=max(max(rates.values()) for _, rates in points.values()))
 
-    figure = Figure(figsize=(WIDTH, 5.0))
-    axes, key = figure.subplots(1, 2, width_ratios=(2.2, 1))
+    figure, (axes, key) = canvas_grid(5.0, 1, 2, width_ratios=(2.2, 1))
     ridge = peak / bandwidth
     low = min(*(x for x, _ in points.values()), ridge / 20) / 2  # both parts of the roof are always seen
     high = max(*(x for x, _ in points.values()), ridge) * 2
-    axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=BLACK, linewidth=1.4)
+    axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=BLACK, lw=1.4)
     axes.fill_between([low, ridge, high], [low * bandwidth, peak, peak], 0.01, color=FAINT, alpha=0.35, linewidth=0)
     above = {"fontsize": 9, "color": BLACK, "ha": "right", "va": "bottom"}
     axes.text(ridge / 8, ridge / 8 * bandwidth * 1.1, f"a copy: {bandwidth:.2f} TB/s", **above)
     axes.text(ridge / 1.1, peak, f"{'dense' if peaks else 'fastest'}: {peak:.0f} TFLOP/s", **above)
-    numbers_at = _spread({name: x for name, (x, _) in points.items()}, (low, high))
+    numbers_at = spread_left({name: x for name, (x, _) in points.items()}, (low, high))
     lowest, listed = peak, []
     for number, (name, (x, rates)) in enumerate(points.items(), 1):
         for other, rate in rates.items():
             lowest = min(lowest, rate)
             if other != provider:
-                axes.plot([x], [rate], "o", markersize=4, color=colors[other], alpha=0.8, zorder=2)
+                axes.plot([x], [rate], "o", ms=4, color=colors[other], alpha=0.8, zorder=2)
         if provider in rates:
-            axes.plot([x], [rates[provider]], "o", markersize=9, color=colors[provider], zorder=3)
-            axes.annotate(
-                str(number), (x, rates[provider]), xytext=(numbers_at[name], peak * 1.75), textcoords="data",
-                ha="center", va="center", fontsize=9, color=colors[provider], fontweight="bold",
-                arrowprops={"arrowstyle": "-", "color": colors[provider], "linewidth": 0.5, "alpha": 0.6},
-            )  # fmt: skip
+            axes.plot([x], [rates[provider]], "o", ms=9, color=colors[provider], zorder=3)
+            axes.annotate(str(number), (x, rates[provider]), xytext=(numbers_at[name], peak * 1.75), textcoords="data",
+                          ha="center", va="center", fontsize=9, color=colors[provider], fontweight="bold",
+                          arrowprops={"arrowstyle": "-", "color": colors[provider], "linewidth": 0.5,
+                                      "alpha": 0.6})  # fmt: skip
         share = f"{rates[provider] / min(peak, x * bandwidth):.0%}" if provider in rates else "–"
         listed.append(f"{number}  {rows[name]['title']}: {share}")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(lowest / 2, peak * 2.3))
     axes.set(xlabel="FLOP per byte that must move", ylabel="TFLOP/s", title=_PASSES[of])
     for axis, (first, last) in ((axes.xaxis, (low, high)), (axes.yaxis, (lowest / 2, peak * 2.3))):
-        ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if first <= t <= last]
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        ticks_at(axis, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000), first, last)
     key.axis("off")
     key.text(0, 1, "share of the roof\n\n" + "\n".join(listed), va="top", fontsize=7.5, color=BLACK,
              transform=key.transAxes, linespacing=1.7)  # fmt: skip
     for i, name in enumerate(n for n in colors if any(n in rates for _, rates in points.values())):
         mark = "●" if name == provider else "•"
-        key.text(0, 0.16 - 0.05 * i, f"{mark} {results['providers'][name]['label']}", fontsize=9,
-                 color=colors[name], transform=key.transAxes)  # fmt: skip
+        key.text(0, 0.16 - 0.05 * i, f"{mark} {results['providers'][name]['label']}", fontsize=9, color=colors[name],
+                 transform=key.transAxes)  # fmt: skip
     return figure
 
 
-def _spread(at: Mapping[str, float], limits: tuple[float, float]) -> dict[str, float]:
-    """Places on a logarithmic axis near those wanted, in the same order, with room for a number at each."""
+def spread_left(at: Mapping[str, float], limits: tuple[float, float]) -> dict[str, float]:
+    """Move numbers on a logarithmic axis apart, to the left, in the same order."""
     gap = (limits[1] / limits[0]) ** (1 / 28)  # 28 two-digit numbers fit beside each other
     places: dict[str, float] = {}
     free = limits[1] / gap

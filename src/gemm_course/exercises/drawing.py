@@ -1,0 +1,34 @@
+"""What several exercises share: whole numbers to multiply, bounds of packed groups, tables of groups, panels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from course_kernels import testing
+
+
+def whole_numbers(rng: random.Random, *shape: int, low: int = 1, high: int = 3) -> torch.Tensor:
+    """A float16 matrix of integers from low to high; sums of their products are exact, so that equal means equal."""
+    return testing.integers(shape, generator=rng.getrandbits(31), low=low, high=high)
+
+
+def bounds_of(ends: Sequence[int]) -> list[tuple[int, int]]:
+    """(first row, end) of each packed group."""
+    return list(pairwise([0, *ends]))
+
+
+def group_tables(watch, ends: Sequence[int], groups: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The watched tables of a launch over some groups: the ends of all groups, and the groups to compute."""
+    offs = watch.table("offs", torch.tensor(ends, dtype=torch.int32))
+    return offs, watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+
+
+def table_panel(title: str, states: list[list[int]], labels: list[list[str]] | None = None, height: int = 1) -> dict:
+    """A panel with a cell for each state; ``height`` is that of a cell, whose width is 1."""
+    shape = [height * len(states), len(states[0])]
+    panel = {"title": title, "shape": shape, "block": [height, 1], "states": states}
+    return panel if labels is None else {**panel, "labels": labels}

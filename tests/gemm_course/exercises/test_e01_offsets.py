@@ -1,0 +1,5 @@
+"""Exercise 01, ends and rows of groups: the tests of any exercise."""
+
+from __future__ import annotations
+
+from exercise_checks import *  # noqa: F403 (the tests of any exercise)

@@ -1,0 +1,59 @@
+"""Exercise 06: one mistake gives one message, and luck earns nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from gemm_course.exercises import manifest
+from places import MUTANTS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coordinates_exchanged", "ends_after_its_size", "k_stands_still", "leading_dimension_of_the_other",
+        "n_for_the_leading_dimension", "past_the_group", "whole_blocks_of_k",
+    ],
+)  # fmt: skip
+def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
+    (exercise,) = manifest.find("06")
+    source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
+    result = judge.check(exercise, source, compiling=False)
+    said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
+    follows = exercise.module().REASON_ABOVE, exercise.module().NOT_JUDGED
+    first, *others = (message.splitlines()[0] for message in said)
+    assert first not in follows
+    assert set(others) <= set(follows), result.text()
+
+
+# The constant that is right now and then: what a sum of K products is on average.
+@pytest.mark.parametrize("constant", ["0.0", "1.0", "7.0", "4.0 * K"])
+@pytest.mark.parametrize(
+    "where",
+    ["[end, N], [ldc", "[total_m, N], [ldc", "[end, N], [N"],
+    ids=["inside", "past the end", "in the wrong place"],
+)
+def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
+    (exercise,) = manifest.find("06")
+    source = (MUTANTS / exercise.name / "past_the_group.py").read_text(encoding="utf-8")
+    source = source.replace("[total_m, N], [ldc", where).replace("acc.to(", f"(acc * 0 + {constant}).to(")
+    assert where in source
+    assert constant in source
+    earned = [judge.check(exercise, source, seed, compiling=False).points for seed in range(2)]
+    assert earned == [0] * 2
+
+
+def ends_with_the_group():
+    """Mutants of exercise 06 whose descriptor of C does."""
+    paths = sorted((MUTANTS / "06_descriptor_kernel").glob("*.py"))
+    return [path for path in paths if "(c_ptr, [end, N]" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", ends_with_the_group(), ids=lambda path: path.stem)
+def test_who_also_writes_past_the_end_earns_no_more(judge, path):
+    (exercise,) = manifest.find("06")
+    source = path.read_text(encoding="utf-8")
+    worse = source.replace("(c_ptr, [end, N]", "(c_ptr, [total_m, N]")
+    alone, both = (judge.check(exercise, each, 0, compiling=False).points for each in (source, worse))
+    assert both <= alone
