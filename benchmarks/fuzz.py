@@ -8,7 +8,7 @@
 
 The case with a given number is always the same, and a run takes consecutive numbers. A hundred at a time are alike in
 what a kernel is compiled for (mode, types, layouts, which extents are multiples of 16) and differ in extents, groups
-and values: compiling for every case would take hours. Operands lie in memory that ends in NaN, and given outputs in
+and values: compiling for every case would take hours. Operands are in memory that ends in NaN, and given outputs in
 memory that is checked for writes around them. Any mismatch is an error with the case's number.
 """
 
@@ -34,6 +34,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.execute import plans
 from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
 
@@ -120,9 +121,11 @@ def config_of(case: GroupedCase) -> GemmConfig | None:
 
 
 def choose_for(case: GroupedCase):
-    """What stands in for `grouped_cute.choose`: half of the cases take one of all configurations in turn, because what
-    is chosen depends on extents, which are small here. Where a configuration has halves, few tiles are nothing but
-    halves; so it comes without, too."""
+    """A replacement for `grouped_cute.choose`: half of the cases take one of all configurations in turn.
+
+    The library chooses by extents, which are small here. A configuration that splits the last wave also comes without,
+    since so few tiles are all in the last wave.
+    """
     kind, as_users = case.seed // ALIKE, grouped_cute.choose
 
     def choose(form, *extents):
@@ -163,6 +166,7 @@ def judge(seed: int, count: int, largest: int, most_groups: int, backend: str = 
     for case in cases(seed, count, largest, most_groups):
         if backend == "cute":
             case = for_cute(case)
+            plans.clear()  # a plan of an earlier case may have another configuration
         if case.scaled and not runtime.supports_fp8():
             continue
         again = f"--count 1 --seed {case.seed} --largest {largest} --most-groups {most_groups} --backend {backend}"

@@ -7,11 +7,11 @@ from course_kernels.bench.rows import by_name
 from gemm_course.cli import bench as command
 
 REPEATS = 100  # in 40, medians of rows at the power limit were up to 0.5 % apart
-LARGE = 5e11  # multiplications and additions of rows that keep the GPU at its power limit
+LARGE = 5e11  # rows of so many multiplications and additions keep the GPU at its power limit
 
 
 def rows() -> dict:
-    """Every row and variant by every provider that is installed; a wrong or failed result of ours is an error."""
+    """All rows by all providers that are installed; a wrong or failed result of ours is an error."""
     present = providers.select(None)
     roles = {provider.name: provider.role for provider in present}
     results = grouped.measure(
@@ -29,8 +29,8 @@ def rows() -> dict:
 
 
 def sustained() -> dict:
-    """Forward of large rows, each provider of one product back to back by itself; beside ours the configurations of its
-    kernel in CuTe DSL with tall tiles, and what choosing costs."""
+    """Forward of large rows, each provider by itself back to back; also the tall configurations of our CuTe DSL kernel,
+    and the cost of choosing among them."""
     table = {name: row for name, row in by_name().items() if row.kind == "compute" and row.flops >= LARGE}
     present = [provider for provider in providers.select(None) if provider.name not in ("loop", "tutorial")]
     present += [configurations.Configured(config) for config in configurations.SWEPT if config.tile_m >= 128]

@@ -23,7 +23,7 @@ def operands(problems) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def verify(name: str, out, group_A, group_B, bound: float = 1e-3) -> None:
-    """Compare outputs with float64 products; the bound is that of one rounding to float16 and a float32 sum."""
+    """Compare outputs with float64 products; the bound allows a float32 sum and one rounding to float16."""
     for i, (c, a, b) in enumerate(zip(out, group_A, group_B)):
         exact = a.double() @ b.double()
         error = ((c.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
@@ -51,7 +51,7 @@ def cublas_loop(group_A, group_B, out):
 
 
 def empty_launch():
-    """A launch that does nothing: what any graph of one kernel costs."""
+    """A launch that does nothing: the cost of any graph of one kernel."""
     import triton
 
     @triton.jit
@@ -166,7 +166,7 @@ def when_to_group() -> dict:
 
 
 def programs() -> dict:
-    """The grouped kernels with other numbers of programs than the GPU's SMs ask for."""
+    """The grouped kernels with several numbers of programs, among them the number of SMs."""
     results = {}
     cases = {row: group_gemm_rows()[row] for row in ("4 x 1024^3", "4 x 2048^3")}
     cases["1024, 512, 256, 128"] = [(n, n, n) for n in (1024, 512, 256, 128)]

@@ -3,6 +3,7 @@
     python benchmarks/run.py                          every record
     python benchmarks/run.py group_gemm switch        these records
     python benchmarks/run.py --out DIR --commit ID    elsewhere; with the commit where there is no git checkout
+    python benchmarks/run.py --stale                  which records are older than their code, without a GPU
 
 A record is written whole, after its outputs were verified; an error leaves the old file as it was.
 """
@@ -15,6 +16,8 @@ import pathlib
 import re
 import sys
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
@@ -28,39 +31,74 @@ import sweep_cute
 import timelines
 import traffic
 import verify
-from course_kernels.bench import record
+from course_kernels.bench import record, tune
+
+_KERNELS, _BENCH, _PACKAGE = "course_kernels/kernels", "course_kernels/bench", "course_kernels/packed"
+_COMMON = ("course_kernels/*.py", *(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin")))
+_LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "tma")), "course_kernels/lists/*.py")
+_PACKED = (
+    *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
+    *(f"{_PACKAGE}/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "torch", "triton")),
+    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/tables/*.json")),
+)  # fmt: skip
+_CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
+_TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
+_ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
+_SWEPT = f"{_BENCH}/configurations.py"
+_CHECKS = "course_kernels/testing/*.py"
+
+
+class Part(NamedTuple):
+    """How a record is measured, and patterns of the files that decide it, as `course_kernels.provenance` takes them."""
+
+    measure: Callable[[], dict]
+    depends_on: tuple[str, ...]
+
 
 RECORDS = {
-    "group_gemm": list_api.rows,
-    "dtypes": list_api.dtypes,
-    "when_to_group": list_api.when_to_group,
-    "programs": list_api.programs,
-    "launches": timelines.launches,
-    "sm_timelines": timelines.schedules,
-    "switch": timelines.switch,
-    "traffic": traffic.swizzle,
-    "grouped_mm": grouped_api.rows,
-    "sustained": grouped_api.sustained,
-    "scaled_grouped_mm": scaled_api.rows,
-    "sweep_cute": sweep_cute.rows,
-    "fuzz": fuzz.fuzz,
-    "fuzz_cute": functools.partial(fuzz.fuzz, 5000, backend="cute"),
-    "gpu_tests": verify.gpu_tests,
-    "sanitizers_triton": functools.partial(verify.sanitizers, "triton"),
-    "sanitizers_cute": functools.partial(verify.sanitizers, "cute"),
-    "notebooks": verify.notebooks,
+    "group_gemm": Part(list_api.rows, (*_LISTS, _TIMING, _TUTORIAL)),
+    "dtypes": Part(list_api.dtypes, (*_LISTS, _TIMING)),
+    "when_to_group": Part(list_api.when_to_group, (*_LISTS, _TIMING)),
+    "programs": Part(list_api.programs, (*_LISTS, _TIMING)),
+    "launches": Part(timelines.launches, _LISTS),
+    "sm_timelines": Part(timelines.schedules, (*_LISTS, _TIMING)),
+    "switch": Part(timelines.switch, _LISTS),
+    "traffic": Part(traffic.swizzle, _LISTS),
+    "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
+    "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
+    "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
+    "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
+    "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
+    "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
+    "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
+    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, _CHECKS)),
+    "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, _CHECKS)),
+    "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
+# `course tune --record` writes this one, together with the table that `grouped_mm` reads.
+DEPENDS_ON = {name: part.depends_on for name, part in RECORDS.items()} | {"tuning": tune.DEPENDS_ON}
+
+
+def why_stale(name: str) -> str:
+    """Commit of a stale record, and the files that have changed since, if git can say."""
+    measured = record.load(name)
+    changed = record.changed_files(measured, DEPENDS_ON[name])
+    files = "files unknown: git does not have the commit" if changed is None else ", ".join(changed)
+    return f"measured at {measured['provenance']['commit'][:12]}; changed since: {files or 'nothing'}"
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="RECORD", help=f"of {', '.join(RECORDS)}")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "results")
+    parser.add_argument("--out", type=pathlib.Path, default=record.RESULTS)
     parser.add_argument("--commit", help="commit of the code in full, where it cannot be asked of git")
+    parser.add_argument("--stale", action="store_true", help="list records that are older than their code, and stop")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in RECORDS]
-    if unknown:
+    if arguments.stale:
+        print(*(f"{name}: {why_stale(name)}" for name in record.stale()), sep="\n")
+        return
+    if unknown := [name for name in arguments.names if name not in RECORDS]:
         parser.error(f"no record {', '.join(unknown)}; there are: {', '.join(RECORDS)}")
     if arguments.commit and not re.fullmatch("[0-9a-f]{40}", arguments.commit):
         parser.error(f"--commit wants all 40 hexadecimal digits, got {arguments.commit!r}")
@@ -70,7 +108,8 @@ def main() -> None:
     for name in arguments.names or RECORDS:
         start = time.time()
         torch.manual_seed(0)
-        record.write(arguments.out / f"{name}.json", RECORDS[name](), arguments.commit)
+        part = RECORDS[name]
+        record.write(arguments.out / f"{name}.json", part.measure(), arguments.commit, part.depends_on)
         print(f"{name}: {time.time() - start:.0f} s", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Measurements of ``scaled_grouped_mm``: rows with float8 operands, and what every provider's sums lose."""
+"""Measurements of ``scaled_grouped_mm``: rows with float8 operands, and the error of every provider's sums."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from course_kernels.bench.interface import Provider, make_operands
 from course_kernels.bench.rows import Row, by_name
 from gemm_course.cli import bench as command
 
-# Long sums of positive numbers, where what is cut off adds up.
+# Long sums of positive numbers, in which truncation errors add up.
 LONG = Row("long", "256 over 3, one empty, 512, 7168", (100, 0, 156), 512, 7168, "compute")
 
 
 def losses(providers: list[Provider], device: torch.device | str = "cuda") -> dict[str, dict[str, float] | str]:
-    """How far long sums of positive numbers are from the exact ones, relative to these: provider → "mean", which says
-    how biased they are, and "largest"; or why there are none. The result is bfloat16, which is off by up to 2**-9."""
+    """Relative errors of long sums of positive numbers: provider → "mean" (the bias) and "largest", or why it failed.
+
+    The results are bfloat16, whose rounding is an error of up to 2**-9.
+    """
     operands = make_operands(LONG, device, scaled.DTYPE)
     generator = torch.Generator(device).manual_seed(1)
 
@@ -48,8 +50,10 @@ def losses(providers: list[Provider], device: torch.device | str = "cuda") -> di
 
 
 def rows() -> dict:
-    """Every row and variant by every provider of scaled products and every configuration of the kernel in CuTe DSL; a
-    wrong or failed result of ours is an error, one of a configuration is noted."""
+    """All rows by all providers of scaled products and all configurations of the kernel in CuTe DSL.
+
+    A wrong or failed result of ours is an error; one of a configuration is noted.
+    """
     table = by_name()
     present = [*scaled.providers(), *map(configurations.Configured, configurations.SWEPT_8_BIT)]
     results = grouped.measure(

@@ -1,4 +1,4 @@
-"""Every configuration of the kernel in CuTe DSL on every row: what ``grouped_cute.choose`` is made from."""
+"""Every configuration of the kernel in CuTe DSL on every row: the data for the rules of ``packed.backends.cute``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from course_kernels.bench.rows import by_name
 
 
 def rows() -> dict:
-    """Forward and both gradients, with torch and a dense product beside them; a configuration that is wrong or fails is
-    noted, and has no times."""
+    """Forward and both gradients, and torch and a dense product for comparison.
+
+    A configuration that is wrong or fails is noted, and has no times.
+    """
     table = by_name()
     present = [*map(configurations.Configured, configurations.SWEPT), providers.Torch(), providers.Dense()]
     results = grouped.measure(

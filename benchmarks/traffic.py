@@ -23,7 +23,7 @@ _UNITS = {"byte": 1, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "sector": 1, "nse
 
 
 def launch_once(group_m: int) -> None:
-    """What runs under the profiler: one launch of the descriptor kernel."""
+    """The work under the profiler: one launch of the descriptor kernel."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
     import torch
 

@@ -1,7 +1,6 @@
-"""What has to hold on a GPU, run and counted: the GPU tests, compute-sanitizer over every kernel, the notebooks.
+"""Run and count the checks of a GPU: the GPU tests, compute-sanitizer over every kernel, the notebooks.
 
-Needs `compute-sanitizer` on the path, and Jupyter with nbval for the notebooks. What cannot run is an error, not an
-omission.
+Needs `compute-sanitizer` on the path, and Jupyter with nbval for the notebooks. A check that cannot run is an error.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
 
 
 def gpu_tests() -> dict[str, int]:
-    """Counts of `pytest -m gpu`, module by module in several processes, for one takes a quarter of an hour."""
+    """Counts of `pytest -m gpu`, module by module in several processes; a single one takes a quarter of an hour."""
     modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     command = [sys.executable, "-m", "pytest", "-m", "gpu", *QUIET]
     with ThreadPoolExecutor(PROCESSES) as pool:

@@ -4,8 +4,8 @@
     compute-sanitizer --tool racecheck python3 tools/sanitize.py
     compute-sanitizer --report-api-errors no python3 tools/sanitize.py --kernels cute
 
-The kernel in CuTe DSL is there on Hopper where the packages of the extra cutlass are installed. What loads it asks the
-driver for things that may not be there, which memcheck would count as errors.
+The kernel in CuTe DSL runs on Hopper, with the packages of the extra cutlass. Loading it asks the driver for optional
+things, which memcheck would count as API errors.
 Each product is compared with the oracle, so that a clean report is the report of kernels that did their work. Without
 a GPU the same cases run in Triton's interpreter, which checks this program and nothing else. `--list` names the cases;
 names given as arguments select some of them.
@@ -39,7 +39,7 @@ PROBLEMS["aligned"] = [Problem(65, 48, 80), Problem(1, 160, 16), Problem(33, 16,
 
 @dataclass(frozen=True)
 class Case:
-    """One call: what is multiplied, how it lies in memory, and which kernel with which walk computes it."""
+    """One call: the problems, their layout in memory, the kernel and its schedule."""
 
     method: str
     problems: str
@@ -83,7 +83,7 @@ def run(case: Case) -> str:
     options = dict(method=case.method, precision=case.precision, config=config)
     # Fewer programs than tiles: each walks on to a second tile and from problem to problem.
     plan = ck.GroupGemmPlan(group_A, group_B, **options, programs=3)
-    for repeat in range(2):  # the second finds the dynamic counter as the first has left it
+    for repeat in range(2):  # the second starts with the dynamic counter that the first left
         for c in plan.out:
             c.fill_(float("nan"))
         plan.run()
@@ -145,7 +145,7 @@ def packed_cases() -> list[Packed]:
 
 
 def run_packed(packed: Packed) -> str:
-    """Compute a case twice and compare; the result lies in memory that is checked for writes around it."""
+    """Compute a case twice and compare; the result is in memory that is checked for writes around it."""
     recipe = torch.nn.functional.ScalingType.RowWise
     config = ck.GemmConfig(64, 32, 32, group_m=2, store_parts=packed.store_parts, schedule=packed.schedule)
 
@@ -159,7 +159,7 @@ def run_packed(packed: Packed) -> str:
     saved = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = packed.precision == "tf32"
     try:
-        for repeat in range(2):  # the second goes through what the first has left prepared
+        for repeat in range(2):  # the second reuses the launch that the first prepared
             check(replace(packed.case, seed=packed.case.seed + repeat), function, device=ck.runtime.device())
     finally:
         torch.backends.cuda.matmul.allow_tf32 = saved
@@ -168,7 +168,7 @@ def run_packed(packed: Packed) -> str:
 
 @dataclass(frozen=True)
 class Cute:
-    """One configuration of the kernel in CuTe DSL, on operands of one form and dtype."""
+    """One configuration of the kernel in CuTe DSL, on operands of one variant and dtype."""
 
     config: CuteConfig
     form: grouped_cute.KernelVariant
@@ -181,8 +181,7 @@ class Cute:
 
 
 def cute_cases() -> list[Cute]:
-    """Every configuration, those that are chosen for few rows among them, and each dtype once; none where the kernel
-    cannot run."""
+    """Every configuration, including those chosen for few rows, and each dtype once; none if the kernel cannot run."""
     if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
         return []
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -198,9 +197,12 @@ def cute_cases() -> list[Cute]:
 
 
 def cute_problems(cute: Cute) -> list[GroupedCase]:
-    """What a case computes: groups of one row of tiles, of an even and of a larger odd number, of tiles of 64 rows and
-    of 128, with an even and an odd number of columns of tiles, whatever their width; and empty groups. Where a
-    configuration has halves, so few tiles are nothing but halves; so it has a problem of more tiles besides."""
+    """The problems of a case, for all heights and widths of tiles.
+
+    Groups have one row of tiles, an even and a larger odd number of rows of tiles, or are empty; columns of tiles are
+    even and odd in number. These few tiles are all in the last wave, so a configuration that splits it gets a problem
+    of more tiles as well.
+    """
     along, major, operand_bytes = cute.form
     case = GroupedCase(
         along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=cute.dtype,
@@ -216,7 +218,7 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
 
 
 def run_cute(cute: Cute) -> str:
-    """Compute a case's problems and compare; results lie in memory that is checked for writes around it."""
+    """Compute a case's problems and compare; results are in memory that is checked for writes around it."""
 
     def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
         operands = Operands(mat_a, mat_b, offs, **scales)

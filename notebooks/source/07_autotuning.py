@@ -518,7 +518,7 @@ def one_for_all(op, extents, dtype):
 
 
 def by_hand(op, extents, dtype):
-    return packed_configs.defaults(op, Bucket.of(op, *extents), dtype, described=True)[0]
+    return packed_configs.defaults(op, Bucket.of(op, *extents), dtype, uses_tma=True)[0]
 
 
 def neighbour(op, extents, dtype):

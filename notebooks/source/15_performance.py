@@ -285,7 +285,7 @@ def honest(gpu, functions, repeats=60):
 show(timing.interleaved_us, "flush = ", "return")
 
 # %%
-show(grouped._ready, "# The freed", "return")
+show(grouped.verified_call, "# The freed", "return")
 
 # %% [markdown]
 # Flushing does one thing more: it keeps the device busy while the host enqueues. Without it a short kernel waits for

@@ -6,13 +6,13 @@ import dataclasses
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
 KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed")
-# What a kernel does not have; every problem of the naive kernel has its own launch, where a schedule has no effect.
+# Schedules that a kernel does not have. On the naive kernel, one launch for each problem, a schedule has no effect.
 _ABSENT_SCHEDULES = {"contiguous": ("chunks",), "transposed": ("chunks", "dynamic")}
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """How a kernel is compiled and launched.
+    """How a kernel is compiled and launched; immutable.
 
     Args:
         block_m, block_n, block_k: tile extents in elements, powers of two of at least 16.
@@ -22,7 +22,7 @@ class GemmConfig:
         programs_per_sm: programs launched per SM.
         store_parts: 1 or 2; the descriptor kernel stores a tile in that many parts.
         schedule: how tiles are handed to programs: "round_robin", "chunks" (contiguous) or "dynamic" (a counter in
-            memory). Without effect where every problem has its own launch.
+            memory). No effect where every problem has its own launch.
     """
 
     block_m: int = 64
@@ -60,22 +60,22 @@ class GemmConfig:
         out_itemsize: int,
         capability: tuple[int, int] | None = None,
         *,
-        described: bool = True,
+        uses_tma: bool = True,
     ) -> int:
-        """Bytes of shared memory that a program takes, at most (barriers of pointer kernels aside: 16 on sm_100).
+        """An upper bound of a program's shared memory in bytes (without 16 bytes for barriers of pointer kernels on
+        sm_100). Arguments as for ``valid_for``.
 
-        The compiler may take less: an older GPU keeps fewer stages there. That it never takes more is tested by
-        compiling every candidate for every target. ``described``: a packed kernel stores through a descriptor.
+        The compiler may take less: an older GPU keeps fewer stages there. A test compiles every candidate for every
+        target and checks that none takes more.
         """
         stages = self.num_stages * self.block_k * (self.block_m + self.block_n) * itemsize
         output = self.block_m * self.block_n * out_itemsize
         packed = kernel in _ABSENT_SCHEDULES
-        # Packed kernels convert, reduce and synchronise through shared memory, too: a row of bias or scales, the search
-        # for a tile's group, barriers.
+        # Packed kernels also have a row of bias or scales, the search for a tile's group, and barriers there.
         extras = max(1024, 4 * (self.block_m + self.block_n)) if packed else 64
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
-            stages *= 2  # for TF32 the compiler keeps a second, transposed copy of one operand's stages, or both's
-        if kernel == "tma" or (packed and described):
+            stages *= 2  # for TF32 the compiler keeps a second, transposed copy of the stages of one or both operands
+        if kernel == "tma" or (packed and uses_tma):
             # The tile leaves through shared memory while the next one's blocks arrive. Before Blackwell the parts of a
             # tile take turns in one buffer; there the compiler gives each its own.
             parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
@@ -92,7 +92,7 @@ class GemmConfig:
         *,
         capability: tuple[int, int] | None = None,
         shared_limit: int | None = None,
-        described: bool = True,
+        uses_tma: bool = True,
     ) -> str | None:
         """Why a kernel cannot run with this configuration; None where it can.
 
@@ -100,12 +100,12 @@ class GemmConfig:
             kernel: one of ``KERNELS``.
             itemsize: bytes of one operand element.
             out_itemsize: bytes of one output element. Default: as ``itemsize``, and 2 for 1-byte operands.
-            capability: the GPU's compute capability; None where there is none.
+            capability: the GPU's compute capability; None for the interpreter and AMD GPUs.
             shared_limit: bytes of shared memory that a program can have; None: no limit.
-            described: the packed kernels store the result through a descriptor.
+            uses_tma: the packed kernels store the result through a descriptor.
 
         Returns:
-            A reason that reads on after "config does not suit", or None.
+            A reason that continues "config does not suit", or None.
 
         Raises:
             ValueError: there is no such kernel.
@@ -118,14 +118,14 @@ class GemmConfig:
             return f"1-byte operands, of which an instruction takes 32 along K: block_k is {self.block_k}"
         if shared_limit is not None:
             out_itemsize = out_itemsize or max(2, itemsize)
-            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, described=described)
+            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma)
             if need > shared_limit:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
         return None
 
     def fitted(self, kernel: str, itemsize: int, out_itemsize: int | None = None, **limits) -> GemmConfig | None:
-        """This configuration with as many of its stages as are valid, of two or more if it has them; None where no
-        number of stages is. Arguments as for ``valid_for``."""
+        """This configuration with as many of its stages as are valid, at least two if it has them; None if no number
+        of stages is valid. Arguments as for ``valid_for``."""
         for stages in range(self.num_stages, min(self.num_stages, 2) - 1, -1):
             fewer = self if stages == self.num_stages else dataclasses.replace(self, num_stages=stages)
             if fewer.valid_for(kernel, itemsize, out_itemsize, **limits) is None:

@@ -1,15 +1,15 @@
-"""Do strided tensors share memory? Exact for tensors of the same strides, careful for all others."""
+"""Whether strided tensors overlap in memory: exact for tensors of the same strides, conservative for others."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_MAX_STEPS = 64  # counts of one stride to try before two tensors are taken to overlap
+_MAX_STEPS = 64  # steps of one stride to try; tensors that need more count as overlapping
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements share an address: each stride must step over all that the smaller ones reach."""
+    """Whether two elements share an address: a stride is no larger than the reach of the smaller strides."""
     if not tensor.numel():
         return False
     reach = 0
@@ -58,7 +58,7 @@ def _reaches(distance: int, extents: list[tuple[int, int, int]]) -> bool:
     (stride, x_size, y_size), *rest = extents
     if not stride:
         return _reaches(distance, rest)
-    # What the smaller strides reach, backwards and forwards, bounds the count of this one.
+    # The reach of the smaller strides, backwards and forwards, bounds the steps of this one.
     back = sum(step * (size - 1) for step, size, _ in rest)
     forth = sum(step * (size - 1) for step, _, size in rest)
     least, most = max(1 - x_size, -((forth - distance) // stride)), min(y_size - 1, (distance + back) // stride)

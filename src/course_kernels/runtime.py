@@ -1,7 +1,7 @@
 """Whether kernels are compiled or interpreted in this process, and what its GPU can do.
 
 Importing this module changes nothing. Triton decides between compiler and interpreter while it is being imported, so
-the answer is settled when the first kernel is loaded (``load_triton``); until then ``mode`` says what it will be.
+the mode is fixed when the first kernel is loaded (``load_triton``); until then, ``mode`` says what it will be.
 
 =================  =============================================  =====================================
 ``mode()``         when                                           where kernels want their tensors
@@ -24,20 +24,19 @@ from typing import NamedTuple
 
 import torch
 
-_TOO_LATE = (
+TOO_LATE = (
     "triton was imported for its compiler, and this process has no GPU (or TRITON_INTERPRET=1 came later), so kernels "
     "cannot run in Triton's interpreter. Restart the process with TRITON_INTERPRET=1, or import gemm_course or run a "
     "kernel of course_kernels before the first `import triton`."
 )
-_COMPILE_ONLY = (
+COMPILE_ONLY = (
     "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
     "to run them in Triton's interpreter."
 )
 _TRUE = frozenset({"1", "true", "on", "yes", "y"})
 
-
 # Oldest compute capability on which Triton uses tensor cores (Turing, 7.5, has them, but Triton multiplies with scalar
-# instructions there); with float8_e4m3fn in them; with descriptors (TMA).
+# instructions there); with descriptors (TMA); with float8_e4m3fn in tensor cores.
 TENSOR_CORE_CAPABILITY = (8, 0)
 DESCRIPTOR_CAPABILITY = (9, 0)
 FP8_CAPABILITY = (8, 9)
@@ -56,18 +55,18 @@ def _library_is_interpreted() -> bool:
 
 
 def _decide() -> tuple[str, str | None]:
-    """The mode, and why kernels cannot run in it."""
+    """The mode, and the reason why kernels cannot run in it, or None."""
     if _library_is_interpreted():
         return "interpreter", None
     flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
     imported = "triton.language" in sys.modules
     if flag in _TRUE:
-        return ("compile-only", _TOO_LATE) if imported else ("interpreter", None)
+        return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
     if has_gpu():
         return "gpu", None
     if flag:
-        return "compile-only", _COMPILE_ONLY
-    return ("compile-only", _TOO_LATE) if imported else ("interpreter", None)
+        return "compile-only", COMPILE_ONLY
+    return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
 
 
 def mode() -> str:
@@ -78,7 +77,7 @@ def mode() -> str:
 def load_triton() -> None:
     """Import Triton, for its interpreter where no GPU is visible and the user has not decided otherwise.
 
-    The choice holds for this process alone: the environment, which child processes inherit, is left as it was.
+    The choice is for this process alone: the environment, which child processes inherit, does not change.
     """
     if "triton.language" in sys.modules:
         return
@@ -90,7 +89,7 @@ def load_triton() -> None:
         importlib.import_module("triton.language")
     finally:
         del os.environ["TRITON_INTERPRET"]
-    # For kernels that are defined later. Triton's own setter would write to the environment.
+    # For kernels that are defined later. Triton's own setter would change the environment.
     vars(sys.modules["triton.knobs"].runtime)["interpret"] = True
 
 
@@ -107,6 +106,7 @@ def interpreter_problem() -> str | None:
             "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with "
             "its extra [interpreter]"
         )
+    load_triton()  # before the plain import below, which would choose the compiler
     import numpy
     import triton
 
@@ -124,11 +124,8 @@ def interpreter_problem() -> str | None:
 def check_can_launch(tensor_device: torch.device) -> None:
     """Check that a kernel can run on tensors of this device.
 
-    Args:
-        tensor_device: device of the kernel's operands.
-
     Raises:
-        RuntimeError: the process cannot run kernels at all, and why.
+        RuntimeError: the process cannot run kernels at all; the message has the reason.
         ValueError: it can, but not on tensors of this device.
     """
     now, why_not = _decide()
@@ -186,54 +183,54 @@ def shared_memory_limit(tensor_device: torch.device | None = None) -> int | None
     return getattr(properties, "shared_memory_per_block_optin", 0) or properties.shared_memory_per_block
 
 
+def _reaches(tensor_device: torch.device | None, needed: tuple[int, int], amd: bool = False) -> bool:
+    """Whether a device has a compute capability. A CPU, where kernels are interpreted, has all; ``amd``: an AMD GPU."""
+    if _index(tensor_device) is None:
+        return True
+    found = capability(tensor_device)
+    return amd if found is None else found >= needed
+
+
 def supports_descriptors(tensor_device: torch.device | None = None) -> bool:
     """Whether descriptor kernels are worth running: TMA hardware (capability 9.0 or newer), or the interpreter."""
-    index = _index(tensor_device)
-    if index is None:
-        return True
-    return (capability(tensor_device) or (0, 0)) >= DESCRIPTOR_CAPABILITY
+    return _reaches(tensor_device, DESCRIPTOR_CAPABILITY)
 
 
 def supports_fp8(tensor_device: torch.device | None = None) -> bool:
     """Whether float8_e4m3fn operands can be multiplied: capability 8.9 or newer, or the interpreter."""
-    index = _index(tensor_device)
-    if index is None:
-        return True
-    return (capability(tensor_device) or (0, 0)) >= FP8_CAPABILITY
+    return _reaches(tensor_device, FP8_CAPABILITY)
 
 
 def supports_bf16(tensor_device: torch.device | None = None) -> bool:
     """Whether bfloat16 operands can be multiplied: capability 8.0 or newer, an AMD GPU, or the interpreter."""
-    return (capability(tensor_device) or TENSOR_CORE_CAPABILITY) >= TENSOR_CORE_CAPABILITY
+    return _reaches(tensor_device, TENSOR_CORE_CAPABILITY, amd=True)
 
 
 def supports_tf32(tensor_device: torch.device | None = None) -> bool:
     """Whether float32 operands can be multiplied in TF32: capability 8.0 or newer, or the interpreter."""
-    if _index(tensor_device) is None:
-        return True
-    return (capability(tensor_device) or (0, 0)) >= TENSOR_CORE_CAPABILITY
+    return _reaches(tensor_device, TENSOR_CORE_CAPABILITY)
 
 
 class Device(NamedTuple):
-    """A device as launches see it.
+    """The properties of a device that launches depend on.
 
     Attributes:
-        arch: what ``get_config`` takes: compute capability, "gfx" for an AMD GPU, None for the interpreter.
+        arch: for ``get_config``: compute capability, "gfx" for an AMD GPU, None for the interpreter.
         capability: compute capability; None for an AMD GPU and the interpreter.
         num_sms: streaming multiprocessors; None in the interpreter.
         shared_limit: bytes of shared memory that a program can have; None in the interpreter.
-        described: whether operands go through descriptors where they can.
+        uses_tma: whether operands go through descriptors where they can.
     """
 
     arch: tuple[int, int] | str | None
     capability: tuple[int, int] | None
     num_sms: int | None
     shared_limit: int | None
-    described: bool
+    uses_tma: bool
 
     @classmethod
     def of(cls, device: torch.device) -> Device:
-        """This machine's."""
+        """A device of this machine."""
         version, sms = capability(device), num_sms(device)
         arch = version or (None if sms is None else "gfx")
         return cls(arch, version, sms, shared_memory_limit(device), supports_descriptors(device))
@@ -258,14 +255,14 @@ def allows_tf32() -> bool:
     matmul = torch.backends.cuda.matmul
     try:
         return matmul.allow_tf32
-    except RuntimeError:  # the newer setting is in use, and torch refuses to answer by the older one
+    except RuntimeError:  # the newer setting is in use, and torch refuses to read the older one
         return matmul.fp32_precision == "tf32"
 
 
 def outside_graphs(function):
-    """Decorator: ``torch.compile`` calls the function as it is, between two graphs, and does not look inside.
+    """Decorator: ``torch.compile`` calls the function between two graphs and does not trace it.
 
-    As ``torch.compiler.disable``, without its import of the compiler (almost a second) where nothing is compiled.
+    Like ``torch.compiler.disable``, but imports the compiler (almost a second) only where something is compiled.
     """
     disabled = []
 
@@ -287,7 +284,7 @@ def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
 def ensure_allocator() -> None:
     """Give Triton memory for descriptors that kernels make on the device, unless the user has set an allocator.
 
-    Triton keeps its allocator in a context variable, so that each thread (autograd's, for one) starts without.
+    Triton keeps its allocator in a context variable, so each new thread (such as autograd's) starts without one.
     """
     from triton.runtime import _allocation
 

@@ -31,6 +31,7 @@ def output(code: str, **environment) -> str:
     return done.stdout.strip()
 
 
+INDENT = "\n" + " " * 8
 MULTIPLY = """
     import torch
     a = torch.ones(16, 16)
@@ -61,7 +62,7 @@ def test_import_and_torch_path_without_numpy():
         import sys
         sys.modules["numpy"] = None  # what `import numpy` finds when it is not installed
         import course_kernels
-        {textwrap.dedent(MULTIPLY).replace(chr(10), chr(10) + " " * 8)}
+        {textwrap.dedent(MULTIPLY).replace(chr(10), INDENT)}
         print(multiply("auto")[0, 0].item())
     """)
     assert done == "16.0"
@@ -74,11 +75,37 @@ def test_kernels_without_numpy_say_what_to_install():
         find = importlib.util.find_spec
         importlib.util.find_spec = lambda name, *rest: None if name == "numpy" else find(name, *rest)
         import course_kernels
-        {textwrap.dedent(MULTIPLY).replace(chr(10), chr(10) + " " * 8)}
+        {textwrap.dedent(MULTIPLY).replace(chr(10), INDENT)}
         multiply()
     """)
     assert done.returncode != 0
     assert "RuntimeError: Triton's interpreter needs numpy" in done.stderr
+
+
+def test_import_changes_nothing_in_the_process():
+    changed = output("""
+        import os, sys
+        import torch
+        before = dict(os.environ), list(sys.meta_path)
+        import course_kernels
+        print((dict(os.environ), list(sys.meta_path)) != before)
+    """)
+    assert changed == "False"
+
+
+@without_gpu
+def test_a_kernel_leaves_the_environment_to_child_processes():
+    """A worker that sees a GPU decides by itself, though its parent interprets kernels."""
+    done = output(f"""
+        import os, subprocess, sys
+        import course_kernels
+        {textwrap.dedent(MULTIPLY).replace(chr(10), INDENT)}
+        before = dict(os.environ)
+        print(multiply()[0, 0].item(), course_kernels.runtime.mode(), dict(os.environ) == before)
+        code = "import torch; torch.cuda.device_count = lambda: 1; import course_kernels.runtime as r; print(r.mode())"
+        print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    """)
+    assert done.splitlines() == ["16.0 interpreter True", "gpu"]
 
 
 @pytest.mark.parametrize(
@@ -126,25 +153,26 @@ def test_interpreter_can_be_refused(flag):
 
 
 @without_gpu
-def test_triton_imported_first_warns_and_then_fails_by_name():
+def test_triton_imported_first_fails_by_name_when_a_kernel_is_called():
     code = f"""
 import warnings
 import triton, triton.language
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
     import course_kernels
-print([(w.category.__name__, "Import course_kernels first" in str(w.message)) for w in caught])
 print(course_kernels.runtime.mode())
 {textwrap.dedent(MULTIPLY)}
 for method in ("naive", "round_robin", "tma"):
     try:
         multiply(method)
     except RuntimeError as error:
-        print(method, "triton was imported before course_kernels" in str(error), "restart" in str(error))
+        print(method, str(error) == course_kernels.runtime.TOO_LATE)
 print(multiply("auto")[0, 0].item())
 """
-    failed = [f"{method} True True" for method in ("naive", "round_robin", "tma")]
-    assert output(code).splitlines() == ["[('RuntimeWarning', True)]", "compile-only", *failed, "16.0"]
+    failed = [f"{method} True" for method in ("naive", "round_robin", "tma")]
+    assert output(code).splitlines() == ["compile-only", *failed, "16.0"]
+    for words in ("triton was imported for its compiler", "Restart the process with TRITON_INTERPRET=1"):
+        assert words in runtime.TOO_LATE
 
 
 @without_gpu
@@ -162,10 +190,9 @@ print(multiply()[0, 0].item())
 @without_gpu
 def test_flag_set_after_triton_was_imported_comes_too_late():
     code = """
-import os, warnings
+import os
 import triton, triton.language
 os.environ["TRITON_INTERPRET"] = "1"
-warnings.simplefilter("ignore")
 import course_kernels
 print(course_kernels.runtime.mode())
 """

@@ -8,22 +8,23 @@ The record belongs to the kernels, the code that compiles them and the version o
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.util
-import io
 import json
-import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import course_kernels
 from course_kernels.codegen import Build, Compiled, CompileError, close, compile_many
+from course_kernels.provenance import digest
 from places import ROOT
 
 RECORD = Path(__file__).with_suffix(".json")
+SOURCES = (
+    "course_kernels/kernels/*.py",
+    *(f"course_kernels/codegen/{name}.py" for name in ("child", "compiled", "compiler")),
+)
 Pair = tuple[Build, str]
 
 
@@ -64,30 +65,10 @@ def key(pair: Pair) -> str:
 
 
 def made_from() -> dict[str, str]:
-    """What a record belongs to: Triton's version, and the kernels without comments, docstrings and line numbers."""
-    digest = hashlib.sha256()
-    package = Path(course_kernels.__file__).parent
-    compiling = [package / "codegen" / name for name in ("child.py", "compiled.py", "compiler.py")]
-    for path in [*sorted((package / "kernels").glob("*.py")), *compiling]:
-        digest.update(f"{path.name}\n{code_of(path)}\n".encode())
+    """What a record belongs to: Triton's version, and the code of the kernels and of what compiles them."""
     import triton  # not before course_kernels, which decides how it is set up
 
-    return {"triton": triton.__version__, "sources": digest.hexdigest()[:16]}
-
-
-def code_of(path: Path) -> str:
-    """A file without comments, docstrings and empty lines."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(node) is not None:
-            first = node.body[0]
-            lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+    return {"triton": triton.__version__, "sources": digest(SOURCES)}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Configurations of the kernel in CuTe DSL, each measured by itself, and what it costs to choose as we do."""
+"""Measure each configuration of the kernel in CuTe DSL by itself, and compare the chosen one with the best."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from course_kernels.packed.problem import Operands as Product
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
-# Beside what is offered: what cuts its tiles to fit, with narrow ones alone and with neither; those that have halves,
-# without them; those of few rows without windows, as they are chosen; two more widths of 64 rows, one in clusters,
-# which may suit large groups; and the tiles that read least, whose stores nothing hides.
+# The shipped configurations, and some that are not shipped: with one or none of the two ways to fit tiles to groups;
+# without a split last wave; without windows, as chosen for few rows; two more widths of 64 rows, one in clusters, which
+# may suit large groups; and the tiles that read least, which do not overlap their stores with work.
 SWEPT = (
     *CONFIGS,
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128),
@@ -38,7 +38,7 @@ SWEPT_8_BIT = (
 
 
 class Configured(Ours):
-    """The kernel in CuTe DSL in one configuration, whatever the operands."""
+    """The kernel in CuTe DSL in one configuration, for all operands."""
 
     role = "candidate"
 
@@ -47,15 +47,18 @@ class Configured(Ours):
         self.config, self.name, self.label = config, config.name, f"cute, {config.name}"
 
     def _suits(self, along: str, few_rows: bool) -> bool:
-        """Whether it may be the fastest. A group of few rows leaves most of a tall tile empty; tiles of few rows share
-        too little with others where they do not form a cluster, and have no place along "k"."""
+        """Whether it may be the fastest.
+
+        A group of few rows leaves most of a tall tile empty. Low tiles read too much for many rows, unless they form a
+        cluster, and are not for groups along "k".
+        """
         tall = self.config.tile_m >= 128
         if along == "k":
             return tall and not self.config.tail_tile_n and not self.config.split_last_wave
         return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:
-        """Passes for which the operands have a form, where the configuration may be the fastest."""
+        """The passes that the kernel can compute, if the configuration may be the fastest."""
         o = operands
         few_rows = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
 
@@ -80,36 +83,28 @@ class Configured(Ours):
 
 
 def ranking(row: Row, entry: Mapping) -> str:
-    """One row's rates as text, a line for each pass with the fastest first, and what failed.
-
-    Args:
-        row: that was measured.
-        entry: of `grouped.measure`.
-
-    Returns:
-        Lines of text.
-    """
+    """Rates of a row that `grouped.measure` measured: a line for each pass, the fastest first; then the failures."""
     lines, digits = [f"{row.name}: {row.title} ({row.unit})"], 0 if row.kind == "compute" else 2
-    for of, rate in entry["rate"].items():
+    for pass_name, rate in entry["rate"].items():
         cells = (f"{name} {rate[name]:.{digits}f}" for name in sorted(rate, key=rate.get, reverse=True))
-        lines.append(f"  {of}: " + ", ".join(cells))
+        lines.append(f"  {pass_name}: " + ", ".join(cells))
     for name, failed in entry["failed"].items():
         lines += [f"  ! {name} failed, {step}: {reason}" for step, reason in failed.items()]
     return "\n".join(lines)
 
 
-def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
-    """What `grouped_cute.choose` says for a pass of a row."""
+def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
+    """The configuration that the library chooses for a pass of a row."""
     form, size, depth = {
         "forward": (grouped_cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
         "dA": (grouped_cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
         "dB": (grouped_cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
-    }[of]
+    }[pass_name]
     return grouped_cute.choose(form, row.total_m / row.groups, size, depth)
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:
-    """What the choice costs against the best configuration of each row and pass.
+    """The chosen configuration against the best one, for each row and pass.
 
     Args:
         rows: by name.
@@ -117,17 +112,17 @@ def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_byt
         operand_bytes: of the operands.
 
     Returns:
-        row → pass → {"best", "chosen", "times"}: two names, and the chosen one's time over the best one's; None where
-        the chosen one was not measured. No entry where no configuration was.
+        row → pass → {"best", "chosen", "times"}: two names, and the chosen one's time over the best one's, or None if
+        the chosen one was not measured. A pass without measured configurations has no entry.
     """
     names = {config.name for config in (*SWEPT, *SWEPT_8_BIT)}
     found: dict = {}
     for name, entry in entries.items():
-        for of, by_provider in entry["us"].items():
+        for pass_name, by_provider in entry["us"].items():
             times = {provider: us["median_us"] for provider, us in by_provider.items() if provider in names}
-            if of == "called" or not times:
+            if pass_name == "called" or not times:
                 continue
-            best, choice = min(times, key=times.get), chosen(rows[name], of, operand_bytes).name
+            best, choice = min(times, key=times.get), chosen(rows[name], pass_name, operand_bytes).name
             ratio = round(times[choice] / times[best], 3) if choice in times else None
-            found.setdefault(name, {})[of] = {"best": best, "chosen": choice, "times": ratio}
+            found.setdefault(name, {})[pass_name] = {"best": best, "chosen": choice, "times": ratio}
     return found

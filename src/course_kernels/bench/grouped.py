@@ -1,27 +1,27 @@
-"""Measure `grouped_mm` and its peers on rows of `bench.rows`: verified first, then timed in turn, in one run."""
+"""Measure `grouped_mm` and its peers on rows of `bench.rows`: results are verified, then timed in turn, in one run."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from course_kernels.bench import timing
-from course_kernels.bench.interface import Calls, Operands, Provider, make_operands
+from course_kernels.bench.interface import Calls, Operands, Provider, make_operands, one_line
 from course_kernels.bench.rows import PASSES, Row
+from course_kernels.bench.verification import count_wrong
 
-__all__ = ["GpuTimer", "SustainedTimer", "WrongResult", "measure", "speedups", "verify"]
+__all__ = ["GpuTimer", "SustainedTimer", "WrongResult", "measure", "speedups", "verified_call", "verify"]
 
 REPEATS = 40
 _TRIAL_REPEATS = 5  # to choose a candidate
-_HOST_REPEATS = 60
 _COPY_BYTES = 4 * 2**30
-# What sums of 8-bit products may lose in tensor cores, of the element and of its group's root mean square each: one or
-# two in a hundred where all of K is one sum.
+# The relative loss of sums of 8-bit products in tensor cores: one or two in a hundred when all of K is one sum.
 _LOSS_OF_8_BITS = 2.0**-5
 
 Result = Tensor | Sequence[Tensor]
@@ -32,10 +32,13 @@ class WrongResult(AssertionError):
 
 
 class GpuTimer:
-    """The clock of a measurement: CUDA graphs, events, a flushed L2 cache. Tests bring another."""
+    """The clock of a measurement: CUDA graphs, events, a flushed L2 cache. Tests use another."""
+
+    interleaved_us = staticmethod(timing.interleaved_us)
+    host_us = staticmethod(functools.partial(timing.host_us, repeats=60))
 
     def graph(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Capture one call; what is returned replays it and returns its result, the same memory each time."""
+        """Capture one call; the returned function replays it and returns its result, always in the same memory."""
         kept: list[Result] = []
 
         def once() -> None:
@@ -50,14 +53,6 @@ class GpuTimer:
 
         return replay
 
-    def interleaved_us(self, functions: Mapping[str, Callable], repeats: int) -> dict[str, list[float]]:
-        """As `timing.interleaved_us`."""
-        return timing.interleaved_us(dict(functions), repeats)
-
-    def host_us(self, function: Callable) -> float:
-        """As `timing.host_us`."""
-        return timing.host_us(function, _HOST_REPEATS)
-
     def copy_tb_s(self) -> float:
         """Bytes read and written by a copy within the device's memory, in TB/s."""
         source = torch.zeros(_COPY_BYTES // 4, dtype=torch.int32, device="cuda")
@@ -66,71 +61,64 @@ class GpuTimer:
         return 2 * _COPY_BYTES / statistics.median(times) / 1e6
 
     def settle(self) -> None:
-        """Wait for the device; raises what it has to complain of."""
+        """Wait for the device; raises its pending error, if any."""
         torch.cuda.synchronize()
 
     def free(self) -> None:
-        """Give memory that is no longer used back to the device."""
+        """Give unused memory back to the device."""
         gc.collect()
         torch.cuda.empty_cache()
 
 
 class SustainedTimer(GpuTimer):
-    """A clock for what bounds a product that runs again and again, as layers do: power. Providers run by themselves,
-    one after the other, and the best of their candidates is the best of such runs."""
+    """A clock for products that run again and again, as layers do, where the power limit decides the speed.
 
-    def interleaved_us(self, functions: Mapping[str, Callable], repeats: int) -> dict[str, list[float]]:
-        """As `timing.sustained_us`."""
-        return timing.sustained_us(dict(functions), repeats)
+    Providers run one after the other, each by itself, and so do the candidates of a provider.
+    """
 
-
-def _groups(result: Result, operands: Operands, of: str) -> Sequence[Tensor]:
-    if not isinstance(result, Tensor):
-        return result
-    return result.unbind() if of == "dB" else result.split(operands.sizes)
+    interleaved_us = staticmethod(timing.sustained_us)
 
 
-def verify(result: Result, operands: Operands, of: str) -> None:
-    """Compare a pass's result with float64 products, element by element.
+def _exact(operands: Operands, pass_name: str) -> Iterator[Tensor]:
+    """The float64 results of each group."""
+    o = operands
+    a = o.a.split(o.sizes)
+    if pass_name in ("dA", "dB"):
+        for g, d_out in enumerate(o.d_out.split(o.sizes)):
+            yield d_out.double() @ o.weight[g].double() if pass_name == "dA" else d_out.double().mT @ a[g].double()
+        return
+    for g, factors in enumerate([None] * len(a) if o.scale_a is None else o.scale_a.split(o.sizes)):
+        exact = a[g].double() @ o.weight[g].double().mT
+        yield exact if factors is None else exact * (factors[:, None].double() * o.scale_b[g].double())
 
-    The bound is one unit in the last place of the result's dtype, at the element and at the group's root mean square
-    each: the rounding, and sums in another order (cuBLAS may add parts in bfloat16). It is wider for 8-bit operands,
-    whose sums may lose more. Operands are random normal, so an element that was not computed is off by far more.
+
+def verify(result: Result, operands: Operands, pass_name: str) -> None:
+    """Compare a pass's result with float64 products, as `count_wrong` does, within one unit in the last place.
+
+    The bound is wider for 8-bit operands, whose sums may lose more.
 
     Args:
         result: of the pass, or a list of its groups.
-        operands: that it was computed from.
-        of: one of `PASSES`.
+        operands: of the pass.
+        pass_name: one of `PASSES`.
 
     Raises:
         WrongResult: names the first group that is wrong, and how many of its elements are.
     """
-    sizes, outs = operands.sizes, _groups(result, operands, of)
-    scaled = operands.scale_a is not None
-    a = operands.a.split(sizes)
-    d_out = None if scaled else operands.d_out.split(sizes)
-    factors = operands.scale_a.split(sizes) if scaled else None
-    wrong = []
-    for g, out in enumerate(outs):
-        if of == "dA":
-            exact = d_out[g].double() @ operands.weight[g].double()
-        elif of == "dB":
-            exact = d_out[g].double().mT @ a[g].double()
-        else:
-            exact = a[g].double() @ operands.weight[g].double().mT
-        if scaled:
-            exact *= factors[g][:, None].double() * operands.scale_b[g].double()
-        if out.shape != exact.shape:
-            raise WrongResult(f"group {g} has shape {tuple(out.shape)}, wanted {tuple(exact.shape)}")
-        rms = exact.square().mean().sqrt() if exact.numel() else 0.0
-        bound = (exact.abs() + rms) * (_LOSS_OF_8_BITS if scaled else torch.finfo(out.dtype).eps)
-        wrong.append((~((out.double() - exact).abs() <= bound)).sum())  # a NaN is not within any bound
-    if len(outs) != len(sizes):
-        raise WrongResult(f"{len(outs)} groups came back, wanted {len(sizes)}")
-    counts = torch.stack(wrong).tolist() if wrong else []
-    for g, count in enumerate(counts):
+    sizes, groups = operands.sizes, result
+    if isinstance(result, Tensor):
+        groups = result.unbind() if pass_name == "dB" else result.split(sizes)
+    if len(groups) != len(sizes):
+        raise WrongResult(f"{len(groups)} groups came back, wanted {len(sizes)}")
+    N, K = operands.weight.shape[1:]
+    for g, (group, size) in enumerate(zip(groups, sizes)):
+        shape = {"dA": (size, K), "dB": (N, K)}.get(pass_name, (size, N))
+        if group.shape != shape:
+            raise WrongResult(f"group {g} has shape {tuple(group.shape)}, wanted {shape}")
+    unit = _LOSS_OF_8_BITS if operands.scale_a is not None else torch.finfo(groups[0].dtype).eps if groups else 0.0
+    for g, count in enumerate(count_wrong(groups, _exact(operands, pass_name), unit)):
         if count:
-            raise WrongResult(f"{count} of {outs[g].numel()} elements of group {g} are wrong ({sizes[g]} rows)")
+            raise WrongResult(f"{count} of {groups[g].numel()} elements of group {g} are wrong ({sizes[g]} rows)")
 
 
 def _poison(result: Result) -> None:
@@ -138,8 +126,8 @@ def _poison(result: Result) -> None:
         part.fill_(float("nan"))
 
 
-def _chosen(candidates: dict[str, Callable], timer, failures: dict[str, str]) -> tuple[str, Callable[[], Result]]:
-    """The fastest candidate as a graph, and its name; those that cannot run are noted."""
+def _fastest(candidates: dict[str, Callable], timer, failures: dict[str, str]) -> tuple[str, Callable[[], Result]]:
+    """Name and graph of the fastest candidate; `failures` gets the reasons of those that cannot run."""
     graphs = {}
     for name, function in candidates.items():
         try:
@@ -148,7 +136,7 @@ def _chosen(candidates: dict[str, Callable], timer, failures: dict[str, str]) ->
             timer.settle()
             if len(candidates) == 1:
                 raise
-            failures[name] = _reason(error)
+            failures[name] = one_line(error)
     if not graphs:
         raise RuntimeError(f"no configuration runs; the first: {next(iter(failures.values()))}")
     if len(graphs) == 1:
@@ -158,23 +146,19 @@ def _chosen(candidates: dict[str, Callable], timer, failures: dict[str, str]) ->
     return best, graphs[best]
 
 
-def _ready(candidates: dict[str, Callable], of: str, operands: Operands, timer, failures: dict[str, str]):
-    """(candidate, function to time) of a pass, after its result over poisoned memory was verified."""
-    if of == "called":
+def verified_call(
+    candidates: dict[str, Callable], pass_name: str, operands: Operands, timer, failures: dict[str, str]
+) -> tuple[str, Callable[[], Result]]:
+    """Name and function of the candidate to time, after its result over poisoned memory was verified."""
+    if pass_name == "called":
         choice, function = next(iter(candidates.items()))
     else:
-        choice, function = _chosen(candidates, timer, failures)
+        choice, function = _fastest(candidates, timer, failures)
     # The freed NaNs are what the allocator gives a call that makes its own result.
     _poison(function())
     result = function()
-    verify(result, operands, of)
+    verify(result, operands, pass_name)
     return choice, function
-
-
-def _reason(error: Exception) -> str:
-    """An exception on one line that fits a table's footnote."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")
 
 
 def _measure_row(
@@ -183,20 +167,20 @@ def _measure_row(
     operands = make_operands(row, device, dtype)
     entry = {
         "title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K, "kind": row.kind, "unit": row.unit,
-        "flops": row.flops, "bytes": {of: row.bytes_moved(of, dtype.itemsize) for of in passes},
+        "flops": row.flops, "bytes": {name: row.bytes_moved(name, dtype.itemsize) for name in passes},
         "us": {}, "rate": {}, "choice": {}, "host_us": {}, "unsuited": {}, "failed": {},
     }  # fmt: skip
     prepared: dict[str, Calls] = {}
 
     def attempt(name: str, step: str, function: Callable, *arguments):
-        """The function's value; None where it failed, and then the entry says why."""
+        """The function's value; if it fails, None, and the entry has the reason."""
         try:
             value = function(*arguments)
             timer.settle()
             return value
         except Exception as error:
-            entry["failed"].setdefault(name, {})[step] = _reason(error)
-        timer.settle()  # raises where the device is lost, and with it every figure to come
+            entry["failed"].setdefault(name, {})[step] = one_line(error)
+        timer.settle()  # raises if the device is lost: nothing more can be measured
         return None
 
     for provider in providers:
@@ -204,26 +188,26 @@ def _measure_row(
             entry["unsuited"][provider.name] = reason
         elif (calls := attempt(provider.name, "prepare", provider.prepare, operands)) is not None:
             prepared[provider.name] = calls
-    for of in passes:
+    for pass_name in passes:
         ready, choices, found = {}, {}, None
         for name, calls in prepared.items():
-            if not (candidates := calls.of(of)):
+            if not (candidates := calls.of(pass_name)):
                 continue
             failures: dict[str, str] = {}
-            found = attempt(name, of, _ready, candidates, of, calls.operands or operands, timer, failures)
+            arguments = (candidates, pass_name, calls.operands or operands, timer, failures)
+            found = attempt(name, pass_name, verified_call, *arguments)
             for candidate, reason in failures.items():
-                entry["failed"].setdefault(name, {})[f"{of}, {candidate}"] = reason
+                entry["failed"].setdefault(name, {})[f"{pass_name}, {candidate}"] = reason
             if found is not None:
                 choices[name], ready[name] = found
         times = timer.interleaved_us(ready, repeats) if ready else {}
-        entry["us"][of] = {name: timing.summary(values) for name, values in times.items()}
-        entry["rate"][of] = {
-            name: float(f"{row.rate(us['median_us'], of, dtype.itemsize):.4g}") for name, us in entry["us"][of].items()
-        }
-        entry["choice"][of] = {name: choice for name, choice in choices.items() if choice}
-        if of == "called":
+        us = entry["us"][pass_name] = {name: timing.summary(values) for name, values in times.items()}
+        rates = {name: row.rate(each["median_us"], pass_name, dtype.itemsize) for name, each in us.items()}
+        entry["rate"][pass_name] = {name: float(f"{rate:.4g}") for name, rate in rates.items()}
+        entry["choice"][pass_name] = {name: choice for name, choice in choices.items() if choice}
+        if pass_name == "called":
             entry["host_us"] = {name: round(timer.host_us(function), 1) for name, function in ready.items()}
-        del ready, found  # a graph keeps its memory
+        del ready, found  # graphs keep their memory
         timer.free()
     return entry
 
@@ -239,7 +223,7 @@ def measure(
     timer=None,
     tell: Callable[[Row, dict], object] | None = None,
 ) -> dict:
-    """Measure rows: every provider's result verified over poisoned memory, then all of them timed in turn.
+    """Measure rows: verify every provider's result over poisoned memory, then time all of them in turn.
 
     Args:
         rows: problems, one after the other; their memory is freed between them.
@@ -247,21 +231,21 @@ def measure(
         passes: of `PASSES`.
         repeats: timed calls of each provider and pass, at least 2.
         device: of the operands.
-        dtype: of the operands. Those of 8 bits have scales and no gradients; providers must be made for them.
-        timer: what times; None is `GpuTimer`, which lets providers take turns.
+        dtype: of the operands. 8-bit operands have scales and no gradients, and need providers of scaled products.
+        timer: the clock; None is `GpuTimer`, with which providers take turns.
         tell: called with each row and its entry as soon as it is measured.
 
     Returns:
         A dict for `record.write`: "dtype", "repeats", "copy_tb_s" (the ceiling of memory-bound rows), "providers"
         (label, role, version, and why one is absent), "rows" and "speedups" (see `speedups`). A row has µs (median
-        and quartiles) and rate by pass and provider, host µs per call, the configuration chosen among several,
-        "unsuited" and "failed". A provider that failed has no times; what failed and why stands in its row.
+        and quartiles) and rate by pass and provider, host µs per call, the chosen candidates, "unsuited" and "failed".
+        A provider that failed has no times; its row has the reason.
 
     Raises:
         ValueError: an unknown pass, one that 8-bit operands do not have, or fewer than 2 repeats.
     """
     known = PASSES if dtype.itemsize > 1 else PASSES[:2]
-    if unknown := [of for of in passes if of not in known]:
+    if unknown := [name for name in passes if name not in known]:
         raise ValueError(f"passes must be among {', '.join(known)}, got {', '.join(map(repr, unknown))}")
     if repeats < 2:
         raise ValueError(f"repeats must be at least 2, since quartiles are taken; got {repeats}")
@@ -299,36 +283,31 @@ def speedups(results: Mapping) -> dict:
         results: of `measure`.
 
     Returns:
-        ours → pass → other → {"times", "rows", "worst"}: the mean, over how many rows, the least of them. The other
-        "best peer" is the fastest peer of each row.
+        ours → pass → other → {"times", "rows", "worst"}: the mean, the number of rows, the smallest of their ratios.
+        The other "best peer" is the fastest peer of each row.
     """
-    about = results["providers"]
-    ours = [name for name, each in about.items() if each["role"] == "ours"]
-    peers = [name for name, each in about.items() if each["role"] == "peer"]
-    candidates = [name for name, each in about.items() if each["role"] == "candidate"]
-    table: dict = {}
-    for mine in ours:
+    roles = {name: each["role"] for name, each in results["providers"].items()}
+    ratios: dict = {}  # ours → pass → other → a ratio for each row
+    for mine in (name for name, role in roles.items() if role == "ours"):
         for entry in results["rows"].values():
-            for of, us in entry["us"].items():
+            for pass_name, us in entry["us"].items():
                 if mine not in us:
                     continue
-                others = {name: us[name]["median_us"] for name in us if name != mine and name not in candidates}
-                if among := [others[name] for name in peers if name in others]:
-                    others["best peer"] = min(among)
+                others = {name: us[name]["median_us"] for name in us if name != mine and roles[name] != "candidate"}
+                if peers := [time for name, time in others.items() if roles[name] == "peer"]:
+                    others["best peer"] = min(peers)
                 for other, time in others.items():
-                    ratios = table.setdefault(mine, {}).setdefault(of, {}).setdefault(other, [])
-                    ratios.append(time / us[mine]["median_us"])
+                    by_other = ratios.setdefault(mine, {}).setdefault(pass_name, {})
+                    by_other.setdefault(other, []).append(time / us[mine]["median_us"])
+
+    def summary(values: list[float]) -> dict:
+        mean = math.exp(statistics.fmean(map(math.log, values)))
+        return {"times": round(mean, 3), "rows": len(values), "worst": round(min(values), 3)}
+
     return {
         mine: {
-            of: {
-                other: {
-                    "times": round(math.exp(statistics.fmean(map(math.log, ratios))), 3),
-                    "rows": len(ratios),
-                    "worst": round(min(ratios), 3),
-                }
-                for other, ratios in others.items()
-            }
-            for of, others in by_pass.items()
+            pass_name: {other: summary(values) for other, values in by_other.items()}
+            for pass_name, by_other in by_pass.items()
         }
-        for mine, by_pass in table.items()
+        for mine, by_pass in ratios.items()
     }

@@ -1,7 +1,7 @@
-"""Who computes the rows of a benchmark: this library, its peers, and a ceiling; each says itself whether it can.
+"""The providers of a benchmark: this library, its peers, and a ceiling. Each says whether it can run here.
 
-Every provider gets the same operands in the same memory. A pass is a table of candidates (configurations of one
-library); the fastest is measured, so that nobody is shown with a configuration that was tuned for something else.
+All providers get the same operands in the same memory. A pass is a table of candidates (configurations of one
+library), and the fastest is measured: no peer is shown with a configuration that was tuned for another problem.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from course_kernels import runtime
-from course_kernels.bench.interface import Calls, Operands, Provider
+from course_kernels import grouped_mm, runtime
+from course_kernels.bench.interface import Calls, Operands, Provider, one_line
 from course_kernels.bench.rows import Row
 from course_kernels.packed import problem as grouped_checks
 from course_kernels.packed.backends import cute as grouped_cute
@@ -32,7 +32,7 @@ class Ours(Provider):
         self.backend, self.name, self.label = backend, backend, f"grouped_mm ({backend})"
 
     def unavailable(self) -> str | None:
-        """The kernel in CuTe DSL wants its packages, and Hopper."""
+        """The kernel in CuTe DSL needs its packages, and Hopper."""
         if self.backend != "cute":
             return None
         try:
@@ -42,9 +42,7 @@ class Ours(Provider):
         return None
 
     def prepare(self, operands: Operands) -> Calls:
-        """Results of graphs go into the shared buffers; the call as a user makes it allocates its own."""
-        from course_kernels import grouped_mm
-
+        """Calls for graphs write into the shared buffers; the call as a user makes it allocates its result."""
         o, backend = operands, self.backend
         return Calls(
             forward={"": lambda: grouped_mm(o.a, o.weight.mT, offs=o.offs, out=o.out, backend=backend)},
@@ -55,42 +53,44 @@ class Ours(Provider):
 
 
 class Torch(Provider):
-    """`torch.nn.functional.grouped_mm`."""
+    """`torch.nn.functional.grouped_mm`, of torch 2.10; a little earlier it had a private name."""
 
     name, label = "torch", "torch grouped_mm"
+    function_name, multiple = "grouped_mm", 8  # N and K must be whole 16 bytes
 
     def unavailable(self) -> str | None:
-        """It came with torch 2.10; a little earlier under a private name."""
-        return None if self._function() else f"torch {torch.__version__} has no grouped_mm"
+        """An older torch does not have it."""
+        return None if self.function() else f"torch {torch.__version__} has no {self.function_name}"
 
-    @staticmethod
-    def _function():
+    def function(self) -> Callable | None:
+        """The function, if this torch has it."""
         return getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
     def unsuited(self, row: Row) -> str | None:
-        """Its rule of 16 bytes."""
-        return None if row.N % 8 == row.K % 8 == 0 else "torch wants N and K to be multiples of 8"
+        """Its alignment rule."""
+        fits = row.N % self.multiple == row.K % self.multiple == 0
+        return None if fits else f"torch wants N and K to be multiples of {self.multiple}"
 
     def prepare(self, operands: Operands) -> Calls:
-        """It has no `out=`: every pass allocates its result, in a graph once for all replays."""
-        o, function = operands, self._function()
+        """It has no `out=`: each call allocates its result, in a graph once for all replays."""
+        o, function = operands, self.function()
         forward = {"": lambda: function(o.a, o.weight.mT, offs=o.offs)}
         return Calls(
             forward=forward,
             called=forward,
             d_a={"": lambda: function(o.d_out, o.weight, offs=o.offs)},
-            # The layout in which torch's own backward makes it for a transposed B.
+            # The layout that torch's own backward gives it for a transposed B.
             d_b={"": lambda: function(o.d_out.mT, o.a, offs=o.offs)},
         )
 
 
 class CublasLoop(Provider):
-    """One `torch.mm` per group into slices of the result, for sizes that the host knows."""
+    """One `torch.mm` per group into slices of the result; the host has to know the sizes."""
 
     name, label = "loop", "cuBLAS loop"
 
     def prepare(self, operands: Operands) -> Calls:
-        """As called, it also slices; in a graph the slices are made before."""
+        """The call of a user slices the operands, too; for graphs that is done here."""
         o = operands
         a, d_out = o.a.split(o.sizes), o.d_out.split(o.sizes)
         out, d_a = o.out.split(o.sizes), o.d_a.split(o.sizes)
@@ -117,12 +117,12 @@ class CublasLoop(Provider):
 
 
 class Dense(Provider):
-    """One cuBLAS product of the same total size: what arithmetic allows, though it computes something else."""
+    """One cuBLAS product of the same total size: it computes something else, and shows what arithmetic allows."""
 
     name, label, role = "dense", "dense cuBLAS, same size", "ceiling"
 
     def unsuited(self, row: Row) -> str | None:
-        """Reading one weight instead of all of them bounds nothing."""
+        """It reads one weight instead of all of them, so it is no ceiling where reading bounds."""
         return None if row.kind == "compute" else "a dense product reads one weight; here the copy bandwidth bounds"
 
     def prepare(self, operands: Operands) -> Calls:
@@ -143,17 +143,17 @@ class Dense(Provider):
 
 
 class Tutorial(Provider):
-    """The kernel that tutorials present: float16, row-major copies of the weights, memory padded to whole tiles."""
+    """The kernel of tutorials: float16, row-major copies of the weights, memory padded to whole tiles."""
 
     name, label = "tutorial", "tutorial's kernel (fp16, padded)"
 
     def unsuited(self, row: Row) -> str | None:
-        """It has no masks; padding covers M and N, not K."""
+        """It has no masks, and only M and N are padded."""
         return None if row.K % 64 == 0 else f"it wants K to be a multiple of 64, got {row.K}"
 
     def prepare(self, operands: Operands) -> Calls:
-        """Its tables and padded copies are made before, and its results come back as their parts of padded memory."""
-        from course_kernels.bench.tutorial_peer import TutorialPlan, configurations
+        """Tables and padded copies are made here; results are views of padded memory."""
+        from course_kernels.bench.tutorial_peer import TutorialPlan, configurations  # loads Triton
 
         group_A = [part.half() for part in operands.a.split(operands.sizes)]
         group_B = [weight.mT.contiguous().half() for weight in operands.weight.unbind()]
@@ -170,12 +170,12 @@ class Tutorial(Provider):
         return Calls(forward=dict(zip(names, map(candidate, settings))))
 
 
-# Tiles (M, N, ping-pong) on Hopper, each with clusters of two along M and along N: the twelve of the course's table.
+# Tiles (M, N, ping-pong) on Hopper, each with clusters of two along M and along N: twelve configurations.
 _QUACK_TILES = (
     (128, 128, True), (128, 160, True), (128, 192, True), (128, 208, True), (256, 128, False), (256, 192, False),
 )  # fmt: skip
 _QUACK_CLUSTERS = ((2, 1), (1, 2))
-# Compiling takes seconds a configuration, once for each pass: the gradients choose among fewer.
+# Each takes seconds to compile, once for each pass, so the gradients have fewer.
 _QUACK_GRADIENT_TILES = ((128, 128, True), (128, 192, True), (256, 192, False))
 _QUACK_GRADIENT_CLUSTERS = ((2, 1),)
 
@@ -186,7 +186,7 @@ class Quack(Provider):
     name, label = "quack", "QuACK (best configuration)"
 
     def unavailable(self) -> str | None:
-        """It needs its package, the CuTe DSL, and the configurations here are for capability 9."""
+        """It needs its package and the CuTe DSL; the configurations here are for capability 9."""
         for module, package in (("quack", "quack-kernels"), ("cutlass", "nvidia-cutlass-dsl")):
             if importlib.util.find_spec(module) is None:
                 return f"{package} is not installed"
@@ -194,31 +194,30 @@ class Quack(Provider):
             return "its configurations here are for compute capability 9"
         try:
             importlib.import_module("quack.gemm")
-        except Exception as error:  # whatever a half-installed package raises is the reason
-            reason = (str(error).splitlines() or [""])[0]
-            return f"quack.gemm cannot be imported: {type(error).__name__}: {reason}"
+        except Exception as error:  # a half-installed package may raise anything
+            return f"quack.gemm cannot be imported: {one_line(error)}"
         return None
 
     def version(self) -> str | None:
-        """Of quack-kernels, where it says so."""
+        """Of quack-kernels."""
         try:
             return importlib.metadata.version("quack-kernels")
         except importlib.metadata.PackageNotFoundError:
             return getattr(importlib.import_module("quack"), "__version__", None)
 
     def unsuited(self, row: Row) -> str | None:
-        """Its rule of 16 bytes."""
+        """Its alignment rule."""
         return None if row.N % 8 == row.K % 8 == 0 else "QuACK wants N and K to be multiples of 8"
 
     def prepare(self, operands: Operands) -> Calls:
-        """Group starts (G+1,) on the device; each candidate compiles when first called, once for all rows."""
+        """A candidate compiles when it is first called, once for all rows."""
         gemm = importlib.import_module("quack.gemm").gemm
         o = operands
-        starts = torch.nn.functional.pad(o.offs, (1, 0))
+        starts = torch.nn.functional.pad(o.offs, (1, 0))  # (G+1,)
         weight_t, a_t, d_out_t = o.weight.mT, o.a.mT, o.d_out.mT
 
         def product(left: Tensor, right: Tensor, result: Tensor, groups: dict, tile: tuple, cluster: tuple) -> Callable:
-            def run(result: Tensor | None = result) -> Tensor:
+            def run(result: Tensor = result) -> Tensor:
                 gemm(
                     left, right, result, None, None, tile[0], tile[1], cluster[0], cluster[1],
                     pingpong=tile[2], persistent=True, **groups,
@@ -227,50 +226,39 @@ class Quack(Provider):
 
             return run
 
-        def candidates(
-            left: Tensor, right: Tensor, result: Tensor, groups: dict, tiles: tuple, clusters: tuple
-        ) -> dict:
+        def candidates(*operands, tiles: Sequence[tuple] = _QUACK_TILES, clusters: Sequence = _QUACK_CLUSTERS) -> dict:
             return {
-                f"{m}x{n}{' ping-pong' if pingpong else ''}, cluster {cluster[0]}x{cluster[1]}": product(
-                    left, right, result, groups, (m, n, pingpong), cluster
+                f"{tile[0]}x{tile[1]}{' ping-pong' if tile[2] else ''}, cluster {cluster[0]}x{cluster[1]}": product(
+                    *operands, tile, cluster
                 )
-                for m, n, pingpong in tiles
+                for tile in tiles
                 for cluster in clusters
             }
 
+        few = dict(tiles=_QUACK_GRADIENT_TILES, clusters=_QUACK_GRADIENT_CLUSTERS)
         by_m, by_k = {"cu_seqlens_m": starts}, {"cu_seqlens_k": starts}
         default = product(o.a, o.weight, o.out, by_m, (128, 192, True), (2, 1))  # QuACK's own default on Hopper
         return Calls(
-            forward=candidates(o.a, o.weight, o.out, by_m, _QUACK_TILES, _QUACK_CLUSTERS),
+            forward=candidates(o.a, o.weight, o.out, by_m),
             called={"128x192 ping-pong, cluster 2x1": lambda: default(o.a.new_empty(o.out.shape))},
-            # Its B is (G, n, k): for dA n is K and k is N; for dB the groups lie along k.
-            d_a=candidates(o.d_out, weight_t, o.d_a, by_m, _QUACK_GRADIENT_TILES, _QUACK_GRADIENT_CLUSTERS),
-            d_b=candidates(d_out_t, a_t, o.d_weight, by_k, _QUACK_GRADIENT_TILES, _QUACK_GRADIENT_CLUSTERS),
+            # Its B is (G, n, k): for dA n is K and k is N; for dB the groups are along k.
+            d_a=candidates(o.d_out, weight_t, o.d_a, by_m, **few),
+            d_b=candidates(d_out_t, a_t, o.d_weight, by_k, **few),
         )
 
 
 def providers() -> list[Provider]:
-    """Every provider, whether it can run here or not, ours first."""
+    """All providers, available here or not, ours first."""
     return [*map(Ours, backends()), Quack(), Torch(), CublasLoop(), Tutorial(), Dense()]
 
 
 def backends() -> list[str]:
-    """The backends of `grouped_mm` that are kernels of ours: a new one is measured as soon as it is accepted."""
+    """The backends of `grouped_mm` that are kernels of ours; a new one is measured without an entry here."""
     return [name for name in grouped_checks.BACKENDS if name not in ("auto", "torch")]
 
 
 def select(names: Sequence[str] | None) -> list[Provider]:
-    """Providers by name.
-
-    Args:
-        names: of providers; None takes all.
-
-    Returns:
-        Providers in their order.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    """Providers by name, in the order of `providers`; None selects all. An unknown name is a ValueError."""
     every = {provider.name: provider for provider in providers()}
     if names is None:
         return list(every.values())

@@ -1,44 +1,47 @@
-"""Records of measurements: JSON files that say where their numbers come from."""
+"""Records of measurements: JSON files that say where their numbers come from, and which code they depend on."""
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import pathlib
 import platform
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
 
 import torch
 
-import course_kernels
+from course_kernels.provenance import ROOT, digest
+
+__all__ = ["LIBRARY", "RESULTS", "changed_files", "commit", "is_stale", "load", "provenance", "read", "stale", "write"]
+
+RESULTS = ROOT.parent / "benchmarks" / "results"  # of the checkout that this package runs from
+LIBRARY = ("course_kernels/**/*.py", "course_kernels/**/*.json")
 
 
-def source_digest() -> str:
-    """SHA-256 over the library's Python files, so that a record can be matched with the code that it measured."""
-    root = pathlib.Path(course_kernels.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def _git(*arguments: str) -> str | None:
+    """What a git command prints; None where it fails, as outside a checkout."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def commit() -> str | None:
     """Commit of the working tree with "+changes" where it differs; None outside a git checkout."""
-    root = pathlib.Path(course_kernels.__file__).parent
-
-    def git(*arguments):
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    return head and head + "+changes" * bool(changes)
 
 
-def provenance(commit_id: str | None = None) -> dict:
-    """Machine, versions, date and commit of a measurement made now, on the current GPU."""
+def provenance(commit_id: str | None = None, depends_on: Sequence[str] = LIBRARY) -> dict:
+    """Machine, versions, date, commit and dependencies of a measurement made now, on the current GPU.
+
+    Args:
+        commit_id: of the code, where git cannot say.
+        depends_on: patterns of the files that decide the measurement, as ``course_kernels.provenance`` takes them.
+    """
     import triton
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -53,27 +56,30 @@ def provenance(commit_id: str | None = None) -> dict:
         "python": platform.python_version(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": commit_id or commit(),
-        "source_sha256": source_digest(),
+        "depends_on": list(depends_on),
+        "depends_digest": digest(depends_on),
     }
 
 
-def write(path: str | pathlib.Path, results: dict, commit_id: str | None = None) -> None:
-    """Write results with their provenance to a JSON file that diffs line by line."""
-    text = json.dumps({"provenance": provenance(commit_id), **results}, indent=1)
+def write(
+    path: str | pathlib.Path, results: dict, commit_id: str | None = None, depends_on: Sequence[str] = LIBRARY
+) -> None:
+    """Write results with their ``provenance`` to a JSON file that diffs line by line."""
+    text = json.dumps({"provenance": provenance(commit_id, depends_on), **results}, indent=1)
     # A list of plain values is a row of a table: one line.
     text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda row: "[" + re.sub(r"\s*\n\s*", " ", row[1]) + "]", text)
     pathlib.Path(path).write_text(text + "\n")
 
 
 def load(name: str) -> dict:
-    """The record ``benchmarks/results/<name>.json`` of the checkout that this package runs from.
+    """The record ``benchmarks/results/<name>.json``.
 
     Raises:
         FileNotFoundError: the package is installed without the checkout, or there is no such record.
     """
-    path = pathlib.Path(course_kernels.__file__).parents[2] / "benchmarks" / "results" / f"{name}.json"
+    path = RESULTS / f"{name}.json"
     if not path.is_file():
-        raise FileNotFoundError(f"no record {name!r}: records lie in benchmarks/results of the course's checkout")
+        raise FileNotFoundError(f"no record {name!r}: records are in benchmarks/results of the course's checkout")
     return read(path)
 
 
@@ -87,3 +93,28 @@ def read(path: str | pathlib.Path) -> dict:
     if "provenance" not in record:
         raise ValueError(f"{path} has no provenance: it was not written by a benchmark program")
     return record
+
+
+def is_stale(record: Mapping) -> bool:
+    """Whether code that a record depends on has changed since, or is gone; so is a record without dependencies."""
+    about = record["provenance"]
+    try:
+        return about.get("depends_digest") != digest(about.get("depends_on", ()))
+    except ValueError:
+        return True
+
+
+def stale() -> list[str]:
+    """Names of the stale records in benchmarks/results."""
+    return [path.stem for path in sorted(RESULTS.glob("*.json")) if is_stale(read(path))]
+
+
+def changed_files(record: Mapping, depends_on: Sequence[str]) -> list[str] | None:
+    """Files that match patterns and differ from those of a record's commit; None where git does not know it.
+
+    A change of a comment counts here, so a record with changed files need not be stale.
+    """
+    commit_id = str(record["provenance"]["commit"]).removesuffix("+changes")
+    patterns = [f":(glob){pattern}" for pattern in depends_on]
+    printed = _git("diff", "--name-only", "--relative", "--no-renames", commit_id, "--", *patterns)
+    return None if printed is None else printed.splitlines()

@@ -1,7 +1,7 @@
-"""The problems that `grouped_mm` is measured on: nine rows of a layer's real shapes, and four variants that are unkind.
+"""The problems that `grouped_mm` is measured on: nine rows with shapes of real layers, and four with harder sizes.
 
 Each is the forward product of a layer of experts: (total_m, K) times a weight per group, (G, N, K) transposed, in
-bfloat16. Sizes are drawn from a seed with Python's generator, so that they are the same on every machine.
+bfloat16. Python's generator draws the sizes from a seed, so they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PASSES", "Row", "by_name", "rows", "select", "variants"]
+__all__ = ["PASSES", "Row", "by_name", "jittered", "rows", "select", "variants"]
 
 # What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
-_ELEMENT_BYTES = 2  # bfloat16: results, and operands where nothing else is said
+_ELEMENT_BYTES = 2  # of bfloat16, the dtype of results and, by default, of operands
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Row:
 
     Attributes:
         name: short, for the command line and records.
-        title: what a table shows.
+        title: for tables.
         sizes: rows of each group; any may be 0.
         N, K: extents of every group's weight.
-        kind: "compute" where arithmetic bounds it on an H200, "memory" where reading the weights does.
+        kind: what bounds it on an H200: "compute" (arithmetic) or "memory" (reading the weights).
     """
 
     name: str
@@ -50,36 +50,26 @@ class Row:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the product, which each gradient has too."""
+        """Multiplications and additions of the product, and of each gradient."""
         return 2 * self.total_m * self.N * self.K
 
-    def bytes_moved(self, of: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> int:
+    def bytes_moved(self, pass_name: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> int:
         """Bytes of both operands and the result of a pass, each counted once.
 
-        Args:
-            of: one of `PASSES`. Weights of empty groups need not be read, their gradients are written as zeros.
-            operand_bytes: of an element of the operands; one of the result has two.
+        The weight of an empty group is not read, but its gradient is written.
 
-        Returns:
-            Bytes.
+        Args:
+            pass_name: one of `PASSES`.
+            operand_bytes: bytes of an operand's element; a result's element has two.
         """
-        weights = (self.groups if of == "dB" else sum(size > 0 for size in self.sizes)) * self.N * self.K
+        weights = (self.groups if pass_name == "dB" else sum(size > 0 for size in self.sizes)) * self.N * self.K
         rows_a, rows_out = self.total_m * self.K, self.total_m * self.N
-        result = {"dA": rows_a, "dB": weights}.get(of, rows_out)
+        result = {"dA": rows_a, "dB": weights}.get(pass_name, rows_out)
         return operand_bytes * (rows_a + rows_out + weights - result) + _ELEMENT_BYTES * result
 
-    def rate(self, us: float, of: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> float:
-        """TFLOP/s of a compute-bound row, TB/s of a memory-bound one.
-
-        Args:
-            us: time in µs.
-            of: the pass that took it, one of `PASSES`.
-            operand_bytes: as for `bytes_moved`.
-
-        Returns:
-            The rate in `unit`.
-        """
-        return (self.flops if self.kind == "compute" else self.bytes_moved(of, operand_bytes)) / us / 1e6
+    def rate(self, us: float, pass_name: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> float:
+        """TFLOP/s of a compute-bound row, TB/s of a memory-bound one, for a pass that took `us` microseconds."""
+        return (self.flops if self.kind == "compute" else self.bytes_moved(pass_name, operand_bytes)) / us / 1e6
 
     @property
     def unit(self) -> str:
@@ -87,14 +77,14 @@ class Row:
         return "TFLOP/s" if self.kind == "compute" else "TB/s"
 
 
-def _jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
-    """Sizes drawn evenly from ±30 % of a mean; the seeds below are those whose sums come within 0.2 % of it."""
+def jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
+    """Sizes drawn evenly within ±30 % of a mean. The sums of the rows below are within 0.2 % of groups × mean."""
     draw = random.Random(seed)
     return tuple(round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups))
 
 
 def _zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[int, ...]:
-    """Sizes in proportion to rank ** -exponent that sum to `total`; which group has which rank is drawn."""
+    """Sizes in proportion to rank ** -exponent that sum to `total`; the groups' ranks are drawn."""
     weights = [rank**-exponent for rank in range(1, groups + 1)]
     exact = [total * weight / math.fsum(weights) for weight in weights]
     sizes = [math.floor(size) for size in exact]
@@ -110,16 +100,12 @@ def _equal(groups: int, total: int) -> tuple[int, ...]:
 
 
 def rows() -> list[Row]:
-    """The nine rows of the performance targets.
-
-    Returns:
-        Seven rows bound by arithmetic, then two of decoding, bound by memory.
-    """
+    """The nine rows of the performance targets: seven bound by arithmetic, then two of decoding, bound by memory."""
     return [
         Row("equal12", "8192 over 12 equal, 2048, 1024", _equal(12, 8192), 2048, 1024, "compute"),
-        Row("jitter4", "~32768 over 4 ±30%, 6144, 7168", _jittered(4, 8192, 1), 6144, 7168, "compute"),
-        Row("jitter8-tall", "~32768 over 8 ±30%, 7168, 3072", _jittered(8, 4096, 154), 7168, 3072, "compute"),
-        Row("jitter8-square", "~32768 over 8 ±30%, 4096, 4096", _jittered(8, 4096, 351), 4096, 4096, "compute"),
+        Row("jitter4", "~32768 over 4 ±30%, 6144, 7168", jittered(4, 8192, 1), 6144, 7168, "compute"),
+        Row("jitter8-tall", "~32768 over 8 ±30%, 7168, 3072", jittered(8, 4096, 154), 7168, 3072, "compute"),
+        Row("jitter8-square", "~32768 over 8 ±30%, 4096, 4096", jittered(8, 4096, 351), 4096, 4096, "compute"),
         Row("zipf8", "16384 over 8 Zipf(0.8), 14336, 4096", _zipf(8, 16384, 4), 14336, 4096, "compute"),
         Row("zipf128-up", "32768 over 128 Zipf(0.8), 1536, 2048", _zipf(128, 32768, 5), 1536, 2048, "compute"),
         Row("zipf128-down", "32768 over 128 Zipf(0.8), 2048, 768", _zipf(128, 32768, 6), 2048, 768, "compute"),
@@ -129,10 +115,10 @@ def rows() -> list[Row]:
 
 
 def variants() -> list[Row]:
-    """Four rows whose sizes are unkind: jittered, all rows in one group, every other group empty, one row a group."""
+    """Four rows with harder sizes: jittered, all rows in one group, every other group empty, one row a group."""
     halved = tuple(size * (g % 2) for g, size in enumerate(_equal(128, 65536)))
     return [
-        Row("jitter12", "~8192 over 12 ±30%, 2048, 1024", _jittered(12, 8192 / 12, 11), 2048, 1024, "compute"),
+        Row("jitter12", "~8192 over 12 ±30%, 2048, 1024", jittered(12, 8192 / 12, 11), 2048, 1024, "compute"),
         Row("one-hot8", "16384 in one of 8, 4096, 4096", (0, 0, 0, 16384, 0, 0, 0, 0), 4096, 4096, "compute"),
         Row("half-empty128", "32768 over every other of 128, 1536, 2048", halved, 1536, 2048, "compute"),
         Row("single256", "1 each over 256, 4096, 7168", (1,) * 256, 4096, 7168, "memory"),
@@ -148,7 +134,7 @@ def select(names: Sequence[str] | None) -> list[Row]:
     """Rows by name.
 
     Args:
-        names: of rows; the beginning of names will do ("zipf128" is two rows). None takes all.
+        names: names or beginnings of names ("zipf128" selects two rows). None selects all.
 
     Returns:
         Rows in the order of the table, each once.
@@ -164,6 +150,6 @@ def select(names: Sequence[str] | None) -> list[Row]:
             near = difflib.get_close_matches(name, table, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(table)}"
             raise ValueError(f"rows must be names or beginnings of names, got {name!r}; {hint}")
-    # A name in full is meant in full, even where another begins with it.
+    # A full name selects one row, even if another name begins with it.
     chosen = {k for name in names for k in ([name] if name in table else [x for x in table if x.startswith(name)])}
     return [row for name, row in table.items() if name in chosen]

@@ -1,13 +1,15 @@
-"""Who computes the rows of a benchmark with 8-bit operands and a factor for each row and column."""
+"""The providers of products with 8-bit operands and a factor for each row and column."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from course_kernels import scaled_grouped_mm
 from course_kernels.bench.interface import Calls, Operands, Provider
-from course_kernels.bench.providers import Ours, backends
-from course_kernels.bench.rows import Row
+from course_kernels.bench.providers import Dense, Ours, Torch, backends
 
 __all__ = ["DTYPE", "DenseScaled", "OursScaled", "TorchScaled", "providers"]
 
@@ -22,9 +24,7 @@ class OursScaled(Ours):
         self.label = f"scaled_grouped_mm ({backend})"
 
     def prepare(self, operands: Operands) -> Calls:
-        """The result of a graph goes into the shared buffer; the call as a user makes it allocates its own."""
-        from course_kernels import scaled_grouped_mm
-
+        """The call for graphs writes into the shared buffer; the call as a user makes it allocates its result."""
         row_wise = torch.nn.functional.ScalingType.RowWise
         o, backend = operands, self.backend
 
@@ -36,29 +36,23 @@ class OursScaled(Ours):
         return Calls(forward={"": lambda: call(out=o.out)}, called={"": call})
 
 
-class TorchScaled(Provider):
-    """`torch.nn.functional.scaled_grouped_mm`, with sums kept in tensor cores all along K where `fast`."""
+class TorchScaled(Torch):
+    """`torch.nn.functional.scaled_grouped_mm`; `fast` keeps sums in tensor cores all along K."""
+
+    function_name, multiple = "scaled_grouped_mm", 16
 
     def __init__(self, fast: bool):
         self.fast, self.name = fast, "torch-fast" if fast else "torch"
         self.label = "torch scaled_grouped_mm" + ", fast accumulation" * fast
 
-    @staticmethod
-    def _function():
+    def function(self) -> Callable | None:
+        """The function, if this torch has it."""
         return getattr(torch.nn.functional, "scaled_grouped_mm", None)
 
-    def unavailable(self) -> str | None:
-        """It came with torch 2.10."""
-        return None if self._function() else f"torch {torch.__version__} has no scaled_grouped_mm"
-
-    def unsuited(self, row: Row) -> str | None:
-        """Its rule of 16 bytes."""
-        return None if row.N % 16 == row.K % 16 == 0 else "torch wants N and K to be multiples of 16"
-
     def prepare(self, operands: Operands) -> Calls:
-        """It has no `out=`: it allocates its result, in a graph once for all replays."""
+        """It has no `out=`: each call allocates its result, in a graph once for all replays."""
         row_wise = torch.nn.functional.ScalingType.RowWise
-        o, function, fast = operands, self._function(), self.fast
+        o, function, fast = operands, self.function(), self.fast
 
         def call() -> Tensor:
             return function(
@@ -69,17 +63,13 @@ class TorchScaled(Provider):
         return Calls(forward={"": call}, called={"": call})
 
 
-class DenseScaled(Provider):
-    """One product of the same total size by `torch._scaled_mm`, which computes something else."""
+class DenseScaled(Dense):
+    """One product of the same total size by `torch._scaled_mm`."""
 
-    name, label, role = "dense", "dense torch._scaled_mm, same size", "ceiling"
-
-    def unsuited(self, row: Row) -> str | None:
-        """Reading one weight instead of all of them bounds nothing."""
-        return None if row.kind == "compute" else "a dense product reads one weight; here the copy bandwidth bounds"
+    label = "dense torch._scaled_mm, same size"
 
     def prepare(self, operands: Operands) -> Calls:
-        """All rows with the first weight; the faster one of its two ways to accumulate."""
+        """All rows with the first weight, by the faster of its two ways to accumulate."""
         o = operands.as_dense()
         scales = dict(scale_a=o.scale_a[:, None], scale_b=o.scale_b)
 
@@ -90,5 +80,5 @@ class DenseScaled(Provider):
 
 
 def providers() -> list[Provider]:
-    """Every provider of scaled products, whether it can run here or not, ours first."""
+    """All providers of scaled products, available here or not, ours first."""
     return [*map(OursScaled, backends()), TorchScaled(False), TorchScaled(True), DenseScaled()]

@@ -12,7 +12,7 @@ import torch
 
 
 def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDAGraph:
-    """Capture one call of ``function`` in a CUDA graph, after warming it up on the capture's side stream."""
+    """Capture one call of ``function`` in a CUDA graph, after warming it up on a side stream."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -27,16 +27,18 @@ def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDA
 
 
 def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60) -> dict[str, list[float]]:
-    """Time several functions in turn, so that clock drift meets them all alike, and each time in another order, so that
-    none always follows the same one, which may leave it a slower clock.
+    """Time several functions in turn, each round in another order.
+
+    Taking turns spreads clock drift over all of them. The order changes because a function may leave the next one a
+    slower clock.
 
     Args:
         functions: name → callable that enqueues the work, already warm.
         repeats: timed calls of each.
 
     Returns:
-        name → µs of each call, between events on the device. Before each call the L2 cache is overwritten, which also
-        gives the host time to enqueue: what is timed is the device.
+        name → µs of each call, between events on the device. Each call finds the L2 cache overwritten; meanwhile the
+        host enqueues the call, so its time is not measured.
     """
     flush = torch.empty(64 * 2**20, dtype=torch.int32, device="cuda")
     events = {
@@ -61,19 +63,20 @@ def sustained_us(
     settling: float = 0.3,
     rounds: int = 3,
 ) -> dict[str, list[float]]:
-    """Time several functions one after the other, each back to back: first for as long as the GPU's clock needs to
-    settle at what the function's power leaves it. In rounds, each in another order, since what ran before still tells a
-    little: warmth, and what power it drew. L2 keeps what the call before has left there.
+    """Time several functions one after the other, each called back to back.
+
+    A function first runs until the GPU's clock has settled at the power that it draws. Each round has another order,
+    because the function before has a small effect: it leaves the GPU warmer or cooler. The L2 cache is not overwritten.
 
     Args:
         functions: name → callable that enqueues the work, already warm.
-        repeats: parts of the time that is measured in a round.
-        seconds: that are measured in a round.
-        settling: seconds before.
+        repeats: measurements of a function in a round.
+        seconds: measured time of a function in a round.
+        settling: seconds before that.
         rounds: turns of each function.
 
     Returns:
-        name → µs of a call, of each part of each round.
+        name → µs of a call, for each measurement.
     """
 
     def run(function: Callable[[], object], calls: int, parts: int) -> list[float]:

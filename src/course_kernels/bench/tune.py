@@ -1,16 +1,14 @@
-"""Which configuration of the packed kernels is fastest, measured bucket by bucket; the result is a table for `tuned`.
+"""Find the fastest configuration of the packed kernels, bucket by bucket, and write the table that lookups read.
 
-A run writes its file after every bucket and leaves out those that the file has from the same kernels, so that it can be
-interrupted and continued. What measures is a parameter: the logic is tested without a GPU.
+A run writes the table after each bucket and skips buckets that the table has from the present code, so it can be
+interrupted and continued. The function that measures is a parameter: tests of the logic need no GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,36 +16,38 @@ from pathlib import Path
 
 import torch
 
-import course_kernels
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import Bucket, candidates
+from course_kernels.provenance import digest
 
-__all__ = ["Case", "Measured", "Outcome", "Regret", "grid", "kernel_digest", "missing", "regret", "select", "tune"]
+__all__ = ["DEPENDS_ON", "Case", "Measured", "Outcome", "Regret", "grid", "missing", "regret", "select", "tune"]
 
 OPS = ("grouped_mm", "grouped_mm_k")
-# What decides how fast a configuration is; tables say which state of these files they were measured with.
-_KERNEL_SOURCES = (
-    "kernels/contiguous.py", "kernels/transposed.py", "kernels/naive.py", "kernels/round_robin.py",
-    "grouped_launch.py", "packed_configs.py",
-)  # fmt: skip
+# The files that decide which configurations are tried and how fast each is. An entry says which state of them it has.
+DEPENDS_ON = (
+    *(f"course_kernels/kernels/{name}.py" for name in ("codes", "common", "contiguous", "round_robin", "transposed")),
+    *(f"course_kernels/packed/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "triton")),
+    *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "packed/tuning/defaults")),
+    *(f"course_kernels/bench/{name}.py" for name in ("timing", "tune_gpu", "verification")),
+)
 _MOST_FLOPS, _MOST_BYTES = 5e12, 40e9  # of a product of the grid: 8 ms of arithmetic, 10 ms of traffic on an H200
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A product that a bucket is measured with.
+    """The product that represents a bucket.
 
     Attributes:
         name: a row of the benchmark and its pass, or the extents.
         op: "grouped_mm" or "grouped_mm_k".
         dtype: a name in ``dtypes.TYPE_BYTES``.
-        sizes: of each group, rows or depth.
-        M: rows of the result, for "grouped_mm_k"; else 0.
-        N: its columns.
-        K: depth, for "grouped_mm"; else 0.
+        sizes: rows of each group, or its depth for "grouped_mm_k".
+        M: rows of the result for "grouped_mm_k", else 0.
+        N: columns of the result.
+        K: depth for "grouped_mm", else 0.
         b_layout: "col" for weights stored (G, N, K), "row" for (G, K, N).
     """
 
@@ -62,14 +62,14 @@ class Case:
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
-        """M, K, N, G as ``get_config`` takes them, the ragged one in total."""
+        """M, K, N, G as ``get_config`` takes them; the ragged one is a total."""
         total = sum(self.sizes)
         M, K = (self.M, total) if self.op == "grouped_mm_k" else (total, self.K)
         return M, K, self.N, len(self.sizes)
 
     @property
     def bucket(self) -> Bucket:
-        """The bucket that it stands for."""
+        """The bucket of these extents."""
         return Bucket.of(self.op, *self.extents)
 
     @property
@@ -80,7 +80,7 @@ class Case:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of operands and result, each once, the result in at least 2 bytes."""
+        """Bytes of operands and result, each counted once."""
         M, K, N, G = self.extents
         size = TYPE_BYTES[self.dtype]
         a, b, c = (M * K, K * N, G * M * N) if self.op == "grouped_mm_k" else (M * K, G * K * N, M * N)
@@ -88,22 +88,21 @@ class Case:
 
     @property
     def seconds(self) -> float:
-        """A guess of one call's time, for the time that is left."""
+        """A rough time of one call, to estimate the time left."""
         rate = {1: 1e15, 2: 6e14}.get(TYPE_BYTES[self.dtype], 3e14 if self.dtype == "tf32" else 3e13)
         return max(self.flops / rate, self.bytes_moved / 4e12) + 5e-6
 
 
 def _jittered(groups: int, mean: int, seed: int) -> tuple[int, ...]:
     """Sizes within ±30 % of a mean whose total is groups × mean."""
-    draw = random.Random(seed)
-    sizes = [round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups)]
+    sizes = list(bench_rows.jittered(groups, mean, seed))
     for i in range(abs(excess := sum(sizes) - groups * mean)):
         sizes[i % groups] -= 1 if excess > 0 else -1
     return tuple(sizes)
 
 
 def _of_rows(dtype: str) -> Iterable[Case]:
-    """The benchmark's rows: forward product, dA and dB of a layer that stores its weights (G, N, K)."""
+    """Forward, dA and dB of the benchmark's rows; weights are stored (G, N, K)."""
     for row in bench_rows.rows():
         yield Case(f"{row.name}-forward", "grouped_mm", dtype, row.sizes, 0, row.N, row.K, "col")
         yield Case(f"{row.name}-dA", "grouped_mm", dtype, row.sizes, 0, row.K, row.N, "row")
@@ -116,7 +115,7 @@ def _of_grid(dtype: str, quick: bool) -> Iterable[Case]:
     for rows in (16, 32, 64, 128, 256, 512, 1024, 4096):
         for N, K in layers[:1] if quick else layers:
             for groups in (8,) if quick else (8, 64):
-                few = rows <= 64  # all groups of few rows are full, so that the bucket is the tile's
+                few = rows <= 64  # equal groups: one bucket is one height of tile
                 sizes = (rows * 3 // 4,) * groups if few else _jittered(groups, rows, rows + groups)
                 extents = f"{rows}x{N}x{K}x{groups}"
                 yield Case(f"rows-{extents}", "grouped_mm", dtype, sizes, 0, N, K, "col")
@@ -125,13 +124,12 @@ def _of_grid(dtype: str, quick: bool) -> Iterable[Case]:
 
 
 def grid(dtypes: Sequence[str] = ("bfloat16",), ops: Sequence[str] = OPS, quick: bool = False) -> list[Case]:
-    """What is measured by default: the benchmark's rows with their gradients first, then a grid of sizes; of cases in
-    one bucket the first.
+    """The cases to measure: the benchmark's rows with their gradients, then a grid of sizes. A bucket has one case.
 
     Args:
         dtypes: names in ``dtypes.TYPE_BYTES``.
-        ops: of ``OPS``. A batched product takes the entries of "grouped_mm".
-        quick: no rows of the benchmark, and one layer and number of groups.
+        ops: of ``OPS``. Batched products use the entries of "grouped_mm".
+        quick: leave out the benchmark's rows, and take one layer and one number of groups.
 
     Raises:
         ValueError: an unknown dtype or op.
@@ -160,21 +158,12 @@ def select(cases: Sequence[Case], names: Sequence[str] | None) -> list[Case]:
     return [case for case in cases if names is None or case.name.startswith(tuple(names))]
 
 
-def kernel_digest() -> str:
-    """SHA-256 over the sources that decide how fast a configuration is, shortened to 16 digits."""
-    root = Path(course_kernels.__file__).parent
-    digest = hashlib.sha256()
-    for name in _KERNEL_SOURCES:
-        digest.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
 # ---- measuring
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Times of each configuration in µs; and of those that were wrong or did not run, the reason."""
+    """Times of each configuration in µs, and why others were wrong or failed."""
 
     us: Mapping[GemmConfig, Sequence[float]]
     failed: Mapping[GemmConfig, str] = dataclasses.field(default_factory=dict)
@@ -182,8 +171,8 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended: buckets measured, left out because the file has them, without any configuration that ran, and
-    left for another run because time was up; failures as lines."""
+    """Counts of buckets: measured; kept from an earlier run of the same code; empty, because no configuration ran; left
+    for another run, because time was up. And a line for each configuration that failed or was wrong."""
 
     measured: int
     kept: int
@@ -196,10 +185,16 @@ def _row(config: GemmConfig) -> list:
     return list(dataclasses.astuple(config))
 
 
-def _write(path: Path, provenance: dict, key: str, entries: Iterable[dict]) -> None:
-    """Write a file of entries, one a line, in one step: an interruption leaves the old one."""
-    head = {"provenance": provenance, "config_fields": list(tuned.CONFIG_FIELDS)}
-    lines = ",\n".join(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in entries)
+def _write(path: Path, provenance: Mapping, key: str, entries: Mapping) -> None:
+    """Write a file of entries, one a line, in one step: an interruption leaves the old file.
+
+    The file has a digest only if all entries have the same, so a file with an old entry is stale.
+    """
+    rows = [entries[identity] for identity in sorted(entries)]
+    sources = {row.get("source") for row in rows}
+    depends = {"depends_on": DEPENDS_ON, "depends_digest": sources.pop() if len(sources) == 1 else None}
+    head = {"provenance": {**provenance, **depends}, "config_fields": list(tuned.CONFIG_FIELDS)}
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
     text = json.dumps(head, indent=1)[:-2] + f',\n "{key}": [\n{lines}\n ]\n}}\n'
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(text)
@@ -220,19 +215,19 @@ def _identity(entry: Mapping) -> tuple:
 
 
 def _known(out: Path, record: Path | None) -> tuple[dict, dict]:
-    """What a table and a record have, by bucket."""
+    """The entries of a table and of a record, by bucket."""
     read = {_identity(entry): entry for entry in _read(out, "entries")}
     return read, {_identity(entry): entry for entry in (_read(record, "buckets") if record else [])}
 
 
 def missing(cases: Sequence[Case], out: Path, record: Path | None, again: bool) -> list[Case]:
-    """The cases that a table, and the record if there is to be one, lack from the present kernels; all if ``again``."""
-    digest = kernel_digest()
+    """The cases whose buckets the table or the record lacks, or has from other code; all of them if ``again``."""
+    source = digest(DEPENDS_ON)
     files = _known(out, record)[: 2 if record else 1]
 
     def known(case):
         identity = (case.op, case.dtype, tuple(case.bucket))
-        return all(file.get(identity, {}).get("source") == digest for file in files)
+        return all(file.get(identity, {}).get("source") == source for file in files)
 
     return [case for case in cases if again or not known(case)]
 
@@ -249,27 +244,24 @@ def tune(
     tell: Callable[[str], object] = print,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measure the candidates of each case's bucket and write the fastest to a table, after each.
+    """Measure the candidates of each case's bucket, and write the fastest to a table after each bucket.
 
     Args:
-        cases: of different buckets, in the order in which they are measured.
-        measure: times configurations of a case, or says why one cannot be.
-        out: the table; what it has of other buckets stays.
-        provenance: machine, versions, date and commit, as ``record.provenance`` gives them.
-        record: a file that keeps the times of all candidates, for ``regret``.
-        again: measure buckets, too, that the table has from the same sources.
-        limit_s: no bucket is begun after this many seconds.
+        cases: one for each bucket, in the order of measuring.
+        measure: times configurations of a case.
+        out: the table; its entries of other buckets stay.
+        provenance: machine, versions, date and commit, as from ``record.provenance``.
+        record: a file for the times of all candidates, which ``regret`` reads.
+        again: measure even the buckets that the table has from the present code.
+        limit_s: begin no bucket after this many seconds.
         tell: called with a line of progress for each bucket.
         clock: seconds.
 
-    Returns:
-        What was done.
-
     Raises:
-        ValueError: ``out`` or ``record`` exists and was not written by this.
+        ValueError: ``out`` or ``record`` exists and the tuner did not write it.
     """
     out, record = Path(out), None if record is None else Path(record)
-    digest = kernel_digest()
+    source = digest(DEPENDS_ON)
     entries, recorded = _known(out, record)
     due = missing(cases, out, record, again)
     kept = len(cases) - len(due)
@@ -300,18 +292,18 @@ def tune(
         tell(f"{about}: {us[best]:g} µs with {tuned.describe(best)}")
         common = {
             "op": case.op, "dtype": case.dtype, "bucket": list(case.bucket), "shape": list(case.extents),
-            "case": case.name, "source": digest, "date": provenance.get("date"),
+            "case": case.name, "source": source, "date": provenance.get("date"),
         }  # fmt: skip
         entry = {**common, "config": _row(best), "us": us[best]}
         if len(ranked) > 1:
             entry["runner_up"] = {"config": _row(ranked[1]), "us": us[ranked[1]]}
         entries[_identity(entry)] = entry
-        _write(out, dict(provenance), "entries", [entries[key] for key in sorted(entries)])
+        _write(out, provenance, "entries", entries)
         if record:
             times = [[*_row(config), us[config]] for config in ranked]
             failed = [[*_row(config), reason] for config, reason in found.failed.items()]
             recorded[_identity(entry)] = {**common, "times": times, "failed": failed}
-            _write(record, dict(provenance), "buckets", [recorded[key] for key in sorted(recorded)])
+            _write(record, provenance, "buckets", recorded)
     return Outcome(done - empty, kept, empty, len(due) - done, tuple(failures))
 
 
@@ -320,7 +312,7 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class Regret:
-    """What a choice costs in one bucket: ``ratio`` is its time over the best one's; None where it was not measured."""
+    """The cost of a choice in one bucket: ``ratio`` is its time over the best one's, or None if it was not measured."""
 
     op: str
     dtype: str
@@ -336,14 +328,11 @@ class Regret:
 def regret(
     recorded: Mapping, choose: Callable[[str, tuple[int, int, int, int], str], GemmConfig] | None = None
 ) -> list[Regret]:
-    """Chosen against best, for each bucket of a file that ``tune`` wrote with ``record``.
+    """The chosen configuration against the best one, for each bucket of a record of ``tune``.
 
     Args:
         recorded: the file's content.
         choose: op, (M, K, N, G) and name of the dtype → configuration. Default: ``get_config`` on the record's GPU.
-
-    Returns:
-        One for each bucket, in the file's order.
     """
     major, minor = map(int, str(recorded["provenance"]["capability"]).split("."))
 

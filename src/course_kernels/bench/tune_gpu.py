@@ -1,17 +1,20 @@
-"""The tuner's clock: configurations of the packed kernels verified, then timed in turn in CUDA graphs."""
+"""Time configurations of the packed kernels for the tuner: verified, then in turn in CUDA graphs."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
 
 from course_kernels.bench import timing
+from course_kernels.bench.interface import one_line
 from course_kernels.bench.tune import Case, Measured
+from course_kernels.bench.verification import count_wrong
 from course_kernels.config import GemmConfig
 from course_kernels.packed.backends import triton
 from course_kernels.packed.problem import Operands, Options
@@ -19,8 +22,8 @@ from course_kernels.packed.tuning.defaults import candidates
 
 REPEATS = 9
 _MAX_THREADS = 16
-# A result may differ from the exact one by this times (its magnitude + the group's root mean square): a unit in the
-# last place of a 16-bit result; for float32 results what sums of up to 2**14 products were seen to lose, several times.
+# The unit of `count_wrong`: the last place of a 16-bit result; for float32 several times the loss that sums of up to
+# 2**14 products showed.
 _UNITS = {"float16": 2**-10, "bfloat16": 2**-7, "float8_e4m3fn": 2**-7, "float32": 2**-14, "tf32": 2**-8}
 
 
@@ -30,8 +33,8 @@ def operands(case: Case, device: torch.device | str = "cuda", *, tiny: bool = Fa
     Args:
         case: the product.
         device: of the tensors.
-        tiny: with small extents for which Triton compiles the same kernel: of the same layouts and number of groups,
-            multiples of 16 where the case's are.
+        tiny: take small extents for which Triton compiles the same kernel: the same layouts and number of groups, and
+            multiples of 16 where the case has them.
     """
     dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
     sizes, M, N, K = case.sizes, case.M, case.N, case.K
@@ -73,25 +76,22 @@ def _groups(case: Case, out: torch.Tensor) -> Sequence[torch.Tensor]:
     return out.unbind() if case.op == "grouped_mm_k" else out.split(case.sizes)
 
 
-def _exact(case: Case, g: int, start: int, a, b, scale_a, scale_b) -> torch.Tensor:
-    end = start + case.sizes[g]
-    if case.op == "grouped_mm_k":
-        return a[:, start:end].double() @ b[start:end].double()
-    product = a[start:end].double() @ b[g].double()
-    return product if scale_a is None else product * scale_a[start:end, None].double() * scale_b[g].double()
+def _exact(case: Case, a, b, offs, out, scale_a, scale_b) -> Iterator[torch.Tensor]:
+    """The float64 results of each group."""
+    for g, (start, end) in enumerate(itertools.pairwise(itertools.accumulate(case.sizes, initial=0))):
+        if case.op == "grouped_mm_k":
+            yield a[:, start:end].double() @ b[start:end].double()
+            continue
+        product = a[start:end].double() @ b[g].double()
+        yield product if scale_a is None else product * scale_a[start:end, None].double() * scale_b[g].double()
 
 
 def wrong_elements(case: Case, tensors: tuple, reference: torch.Tensor | None = None) -> int:
-    """How many elements of a result are off, against float64 products, or twice the bound against a right result."""
-    a, b, _, out, *scales = tensors
-    start, wrong = 0, []
-    for g, part in enumerate(_groups(case, out)):
-        exact = _exact(case, g, start, a, b, *scales) if reference is None else _groups(case, reference)[g].float()
-        start += case.sizes[g]
-        rms = exact.square().mean().sqrt() if exact.numel() else 0.0
-        bound = (exact.abs() + rms) * (_UNITS[case.dtype] * (1 if reference is None else 2))
-        wrong.append((~((part.to(exact.dtype) - exact).abs() <= bound)).sum())  # a NaN is within no bound
-    return int(torch.stack(wrong).sum()) if wrong else 0
+    """Elements of a result that differ from float64 products, or from a verified result by twice the bound."""
+    out, unit = _groups(case, tensors[3]), _UNITS[case.dtype]
+    if reference is None:
+        return sum(count_wrong(out, _exact(case, *tensors), unit))
+    return sum(count_wrong(out, (part.float() for part in _groups(case, reference)), 2 * unit))
 
 
 @contextmanager
@@ -104,16 +104,11 @@ def _tf32(case: Case):
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")
-
-
 def compile_ahead(cases: Sequence[Case], tell: Callable[[str], object] = print) -> None:
-    """Compile what the cases need, several kernels at a time, by running each on tiny operands.
+    """Compile the kernels of all cases, several at a time, by running each on tiny operands.
 
-    The compiler works without Python's lock for the most part. What fails here fails again, with its reason, when it
-    is measured.
+    Threads suffice: the compiler mostly works without Python's lock. A kernel that fails here fails again when it is
+    measured, and is reported then.
     """
     work: dict[tuple, tuple[Case, GemmConfig]] = {}
     for case in cases:
@@ -122,7 +117,7 @@ def compile_ahead(cases: Sequence[Case], tell: Callable[[str], object] = print) 
             work.setdefault((*fixed, sum(case.sizes) % 16 == 0), (case, config))
     threads = min(_MAX_THREADS, os.cpu_count() or 1)
     tell(f"compiling {len(work)} kernels, {threads} at a time")
-    device = torch.device("cuda", torch.cuda.current_device())  # a new thread's own would be the first
+    device = torch.device("cuda", torch.cuda.current_device())  # a new thread would use the first GPU
 
     def one(item: tuple[Case, GemmConfig]) -> None:
         case, config = item
@@ -134,22 +129,19 @@ def compile_ahead(cases: Sequence[Case], tell: Callable[[str], object] = print) 
     for tf32 in (False, True):
         items = [item for item in work.values() if (item[0].dtype == "tf32") is tf32]
         if items:
-            # A setting of the process: not while other threads' cases want the other.
+            # TF32 is a setting of the process, so cases with it do not run beside cases without.
             with _tf32(items[0][0]), ThreadPoolExecutor(threads) as pool:
                 list(pool.map(one, items))
     torch.cuda.synchronize()
 
 
 def measure(case: Case, configs: Sequence[GemmConfig], repeats: int = REPEATS) -> Measured:
-    """Time configurations of a case on the current GPU, each after its result over poisoned memory was verified.
+    """Time configurations of a case on the current GPU, after each result over poisoned memory was verified.
 
     Args:
         case: the product.
-        configs: to time.
-        repeats: timed calls of each, in turn, the L2 cache flushed before each.
-
-    Returns:
-        Times, and reasons where a configuration failed or was wrong.
+        configs: configurations to time.
+        repeats: timed calls of each, in turn; the L2 cache is overwritten before each.
     """
     tensors = operands(case)
     out = tensors[3]
@@ -166,8 +158,8 @@ def measure(case: Case, configs: Sequence[GemmConfig], repeats: int = REPEATS) -
                     failed[config] = f"{wrong} of {out.numel()} elements are wrong"
                     continue
             except Exception as error:
-                failed[config] = _reason(error)
-                torch.cuda.synchronize()  # raises where the device is lost, and with it every figure to come
+                failed[config] = one_line(error)
+                torch.cuda.synchronize()  # raises if the device is lost: nothing more can be measured
                 continue
             graphs[config] = graph
             reference = out.clone() if reference is None else reference

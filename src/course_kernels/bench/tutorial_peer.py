@@ -1,7 +1,7 @@
-"""The peer that this course starts from: a grouped GEMM as tutorials present it.
+"""The peer that this course starts from: a grouped GEMM as tutorials present it. For comparison; do not use it.
 
-Row-major fp16 operands behind plain tables, no masks (memory has to be padded to whole tiles), three
-configurations, and an autotuner whose key is the number of problems alone. Written for comparison; do not use it.
+Row-major fp16 operands in plain tables of pointers, no masks (memory has to be padded to whole tiles), three
+configurations, and an autotuner whose key is the number of problems alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def tutorial_kernel(
     a_ptrs, b_ptrs, c_ptrs, sizes, lds, num_problems,
     NUM_SM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """C_g = A_g @ B_g by a fixed number of programs; every tile is taken to be whole."""
+    """C_g = A_g @ B_g by a fixed number of programs; reads and writes whole tiles."""
     tile = tl.program_id(0)
     passed = 0
     for g in range(num_problems):
@@ -71,7 +71,7 @@ class TutorialPlan:
 
     def __init__(self, group_A, group_B, config: int):
         def whole(matrix):
-            """The matrix itself where it is whole tiles, a padded copy where it is not."""
+            """The matrix itself if it is whole tiles, else a padded copy."""
             rows, cols = (-(-extent // 128) * 128 for extent in matrix.shape)
             if matrix.shape == (rows, cols):
                 return matrix

@@ -1,4 +1,4 @@
-"""Compile any kernel for any GPU on a machine without one, and read what the compiler made of it.
+"""Compile any kernel for any GPU on a machine without one, and read the result.
 
 >>> compiled = compile_kernel("tma", "sm_90", dtype="float16")
 >>> compiled.registers, compiled.spills.bytes, compiled.instructions["wgmma"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from course_kernels import runtime
+from course_kernels.codegen.packed import build_packed, shipped_packed
 from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, Build
 from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig
@@ -42,27 +43,30 @@ def build(
     """The specialisation that ``group_gemm``, or ``grouped_mm``, launches for problems of this kind.
 
     Args:
-        kernel: "naive", "round_robin" or "tma"; "contiguous" or "transposed", for which ``packed.build_packed`` has
-            more options and says what these mean.
+        kernel: "naive", "round_robin" or "tma"; or "contiguous" or "transposed", whose options are those of
+            ``packed.build_packed``.
         dtype: of A and B: "float16", "bfloat16", "float32" or "float8_e4m3fn".
         out_dtype: of C. Default: as ``group_gemm`` chooses it.
-        a_layout, b_layout, c_layout: "row" (last stride 1), "col" (first stride 1) or "any"; "tma" reads no "any".
-        config: block sizes and the rest. Default: the first of ``config.candidates``.
-        aligned: the matrices satisfy the 16-byte rule. For "tma" that concerns C alone: A and B have to.
+        a_layout, b_layout, c_layout: "row" (last stride 1), "col" (first stride 1) or "any"; A and B of "tma" cannot
+            be "any".
+        config: block sizes and the rest. Default: the first of ``cost_model.candidates``.
+        aligned: the matrices satisfy the 16-byte rule. For "tma" this is about C alone: A and B always do.
         precision: as for ``group_gemm``.
         record: with the log of programs, SMs and times.
 
+    Raises:
+        ValueError: an option value that does not exist.
+        TypeError: an option that the kernel does not have, or no configuration.
+
     Notes:
-        Compile-time values come from ``launch.compile_time_arguments``, which the launch itself uses. As for
-        run-time arguments, Triton specialises further by their values: a count of exactly one problem, say.
+        Compile-time values come from ``launch.compile_time_arguments``, as in the launch itself. Triton specialises
+        further by values of run-time arguments, such as a count of exactly one problem.
     """
-    from course_kernels.lists import launch
+    from course_kernels.lists import launch  # imports Triton, which takes a second
 
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
     if kernel in PACKED_KERNELS:
-        from course_kernels.codegen.packed import build_packed
-
         if record:
             raise ValueError(f"record must be False for {kernel!r}, which keeps no log")
         options = dict(a_layout=a_layout, b_layout=b_layout, c_layout=c_layout, aligned=aligned, precision=precision)
@@ -82,15 +86,10 @@ def build(
     config = config or candidates(kernel, dtype.itemsize, precision)[0].config
     layouts = (a_layout, b_layout, c_layout)
     constexprs = launch.compile_time_arguments(
-        kernel,
-        config,
-        dtype=dtype,
-        out_dtype=out_dtype,
-        layouts=tuple(LAYOUTS[layout] for layout in layouts),
+        kernel, config, dtype=dtype, out_dtype=out_dtype, layouts=tuple(LAYOUTS[layout] for layout in layouts),
         aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
-        precision=precision,
-        record_level=int(Record.TIME if record else Record.OFF),
-    )
+        precision=precision, record_level=Record.TIME if record else Record.OFF,
+    )  # fmt: skip
     if kernel == "naive":
         signature, divisible = _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs)
     else:
@@ -112,14 +111,9 @@ def build(
 
 
 def _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs) -> tuple[dict, tuple[str, ...]]:
-    """Signature and 16-divisible arguments of the naive kernel; strides of 1 are added to ``constexprs``, which is
-    what Triton makes of them."""
-    signature = {
-        "a_ptr": f"*{TRITON_TYPES[dtype]}",
-        "b_ptr": f"*{TRITON_TYPES[dtype]}",
-        "c_ptr": f"*{TRITON_TYPES[out_dtype]}",
-    }
-    signature.update(M="i32", N="i32", K="i32")
+    """Signature and 16-divisible arguments of the naive kernel. As in a launch, strides of 1 become constexprs."""
+    operand, result = f"*{TRITON_TYPES[dtype]}", f"*{TRITON_TYPES[out_dtype]}"
+    signature = {"a_ptr": operand, "b_ptr": operand, "c_ptr": result, "M": "i32", "N": "i32", "K": "i32"}
     for (row, col), layout in zip((("am", "ak"), ("bk", "bn"), ("cm", "cn")), layouts, strict=True):
         for stride, unit_layout in ((f"stride_{row}", "col"), (f"stride_{col}", "row")):
             if layout == unit_layout:
@@ -130,9 +124,8 @@ def _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs) -> tuple[di
 
 
 def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: str = "ieee") -> bool:
-    """Whether the library runs this kernel on operands of this dtype there: ``runtime``'s rules for a target."""
-    target = find_target(target)
-    capability = target.capability
+    """Whether the library runs this kernel on operands of this dtype on a target, by ``runtime``'s rules."""
+    capability = find_target(target).capability
     if kernel == "tma" and (capability or (0, 0)) < runtime.DESCRIPTOR_CAPABILITY:
         return False
     if dtype == FP8:
@@ -143,10 +136,8 @@ def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: s
 
 
 def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Build]:
-    """Every kind of launch that ``group_gemm`` and ``grouped_mm`` choose by themselves on a target: kernel × dtype
-    (float32 as IEEE and TF32) × layouts of A and B × aligned or not × configuration.
-
-    C is row-major and of the default dtype; ``build`` makes the others.
+    """Every kind of launch that ``group_gemm`` and ``grouped_mm`` choose on a target: kernel × dtype (float32 as IEEE
+    and TF32) × layouts of A and B × aligned or not × configuration. C is row-major and of the default dtype.
 
     Args:
         target: a name in ``TARGETS``.
@@ -159,8 +150,6 @@ def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Buil
             if not supports(target, kernel, dtype, precision):
                 continue
             if kernel in PACKED_KERNELS:
-                from course_kernels.codegen.packed import shipped_packed
-
                 builds += shipped_packed(target, kernel, dtype, precision)
                 continue
             sides = ("row", "col") if kernel == "tma" else ("row", "col", "any")
@@ -168,20 +157,15 @@ def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Buil
                 if aligned and "any" in (a, b):
                     continue  # never aligned
                 fitting = candidates(
-                    kernel,
-                    dtype.itemsize,
-                    precision,
-                    out_itemsize=default_out_dtype(dtype).itemsize,
-                    shared_limit=target.shared_limit,
-                    aligned=aligned,
-                    capability=target.capability,
-                )
+                    kernel, dtype.itemsize, precision, out_itemsize=default_out_dtype(dtype).itemsize,
+                    shared_limit=target.shared_limit, aligned=aligned, capability=target.capability,
+                )  # fmt: skip
                 options = dict(dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
                 builds += [build(kernel, config=candidate.config, **options) for candidate in fitting]
     return builds
 
 
 def claims(spec: Build) -> tuple[str, ...]:
-    """Names of the targets on which ``group_gemm`` or ``grouped_mm`` chooses this build by itself."""
+    """Names of the targets on which ``group_gemm`` or ``grouped_mm`` chooses this build."""
     kernels = [spec.kernel] if spec.kernel in KERNELS else []
     return tuple(name for name in TARGETS if spec in set(shipped(name, kernels)))

@@ -1,7 +1,7 @@
 """The process that compiles: run as a script, with Triton's compiler instead of its interpreter.
 
-It receives a ``Build`` and a target, sends back ("ok", artefacts) or ("error", message), and goes on until its
-pipe is closed.
+It receives a ``Build`` and a target, sends back ("ok", artefacts) or ("error", message), and ends when its pipe is
+closed. Imports of Triton are inside functions, because the parent process imports this module, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_MESSAGE_LINES = 30
 
 
 def find_kernel(name: str):
-    """The ``@triton.jit`` function that a ``Build.kernel`` names. A file is read again when it has changed."""
+    """The ``@triton.jit`` function that a ``Build.kernel`` names. A changed file is read again."""
     from triton.runtime.jit import JITFunction
 
     if ":" not in name:
@@ -93,7 +93,7 @@ def compile_build(build, target) -> dict:
 
 
 def describe(error: BaseException) -> str:
-    """The messages of an exception and its causes, each once, outermost first, and short."""
+    """The messages of an exception and its causes, each once, outermost first, shortened."""
     messages: list[str] = []
     while error is not None:
         text = str(error).strip()

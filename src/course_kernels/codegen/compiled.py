@@ -1,15 +1,16 @@
-"""What the compiler made of a kernel: its text, its instructions, and what it takes of a GPU."""
+"""A compiled kernel: its text, its instructions, and the registers and shared memory that it takes."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import functools
+import importlib.util
 import re
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ _PTX_COPY = re.compile(_START + r"cp\.async\.c[ag][^;]*?\],[^;]*?\], (\w+)", re.
 _AMD_ACCESS = re.compile(_START + r"(?:global|buffer)_(load|store)_(?:lds_)?([a-z]+\d*)", re.MULTILINE)
 _AMD_BYTES = {"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16, "short": 2, "ushort": 2, "sshort": 2}
 
-# For excerpts: what to leave out of a line (a wgmma lists up to 128 registers), and which lines.
+# Left out of excerpts: parts of a line (a wgmma lists up to 128 registers), and whole lines.
 _COMMENT = re.compile(r"\s*//.*$|\s+;.*$|\s+loc\(#.*\)$")
 _LONG_LIST = re.compile(r"\{\s*([%\w]+)(?:,\s*[%\w]+){6,},\s*([%\w]+)\s*\}")
 _NOISE = re.compile(r"\s*\.(loc|file|cfi_\w+)\b|#loc|\$L__tmp|\.?Ltmp")
@@ -64,7 +65,7 @@ class Compiled:
     """A kernel compiled for a target.
 
     Attributes:
-        build, target: what was compiled, and for what.
+        build, target: the kernel's build and its target.
         asm: text of each stage: "ttir", "ttgir", "llir" and "ptx" or "amdgcn".
         binary: the cubin or hsaco file.
         shared_bytes: bytes of shared memory (LDS) per program.
@@ -78,7 +79,7 @@ class Compiled:
 
     @classmethod
     def from_artefacts(cls, build: Build, target: Target, artefacts: dict) -> Compiled:
-        """From what the child process sends back."""
+        """From the reply of the child process."""
         asm = {name: artefacts[name] for name in ("ttir", "ttgir", "llir", "ptx", "amdgcn") if name in artefacts}
         binary = artefacts["cubin" if target.backend == "cuda" else "hsaco"]
         return cls(build, target, asm, binary, artefacts["shared"])
@@ -113,7 +114,7 @@ class Compiled:
 
     @property
     def fits(self) -> bool:
-        """Whether a program's shared memory is within what the target has. Compiling does not ask; launching does."""
+        """Whether the target has a program's shared memory. The compiler does not check it; a launch does."""
         return self.shared_bytes <= self.target.shared_limit
 
     @property
@@ -130,8 +131,8 @@ class Compiled:
 
     @functools.cached_property
     def spills(self) -> Spills:
-        """What did not fit in registers. Scalar registers that AMD's compiler keeps in vector registers do not count:
-        they never reach memory."""
+        """What did not fit in registers. Scalar registers that AMD's compiler keeps in vector registers do not count,
+        because they never reach memory."""
         if self.target.backend != "cuda":
             size = self._amd_metadata("private_segment_fixed_size")
             return Spills(size, self.text.count("scratch_store"), self.text.count("scratch_load"))
@@ -151,9 +152,8 @@ class Compiled:
         """NVIDIA machine code, disassembled by the nvdisasm that comes with Triton."""
         if self.target.backend != "cuda":
             raise AttributeError(f"{self.target} has no sass; amdgcn is its machine code's assembly")
-        import triton
-
-        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+        # Found without importing Triton, which would settle this process's mode.
+        tool = Path(importlib.util.find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.binary)
             file.flush()
@@ -161,8 +161,8 @@ class Compiled:
 
     @functools.cached_property
     def instructions(self) -> dict[str, int]:
-        """How often the instructions that matter occur in the assembly (not how often they run). ``bulk tensor``
-        copies are TMA's; ``cp.async`` counts the others that go to shared memory past the registers."""
+        """How often important instructions occur in the assembly (not how often they run). ``bulk tensor`` copies are
+        TMA's; ``cp.async`` counts the other asynchronous copies to shared memory."""
         return {
             name: len(re.findall(f"{_START}(?:{pattern})", self.text, re.MULTILINE))
             for name, pattern in _INSTRUCTIONS.items()
@@ -218,8 +218,8 @@ _FORMAT_WITH_SIZE = 4
 def _cubin_attribute(cubin: bytes, attribute: int) -> int:
     """The largest value that .nv.info gives any function for an attribute; 0 where it does not occur.
 
-    Entries are a format, an attribute and 16 bits: a value, or for format 4 the size of what follows, here a symbol
-    and a value of 32 bits each. Read here because the driver, which also knows, is not installed without a GPU.
+    An entry is a format, an attribute and 16 bits: a value, or for format 4 the size of the data that follows, here a
+    symbol and a value of 32 bits each. The driver could tell, too, but is not installed without a GPU.
     """
     table_offset = struct.unpack_from("<Q", cubin, 0x28)[0]
     entry_size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
@@ -242,13 +242,19 @@ def _cubin_attribute(cubin: bytes, attribute: int) -> int:
 
 
 def summary(compiled: Iterable[Compiled]) -> str:
-    """A text table: one line per kernel with what it takes, and a column for each instruction that any of them has."""
+    """A text table: a line for each kernel, with its resources and a column for each instruction that any has."""
     compiled = list(compiled)
     names = [name for name in _INSTRUCTIONS if any(one.instructions[name] for one in compiled)]
     rows = [["kernel", "target", "registers", "spilled B", "shared B", *names]]
     for one in compiled:
         numbers = [one.registers, one.spills.bytes, one.shared_bytes, *(one.instructions[name] for name in names)]
         rows.append([str(one.build), one.target.name, *map(str, numbers)])
+    return text_table(rows, left=2)
+
+
+def text_table(rows: Sequence[Sequence[str]], left: int) -> str:
+    """Rows of cells in columns two spaces apart, the first ``left`` columns to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    justify = [str.ljust, str.ljust, *[str.rjust] * (len(widths) - 2)]
-    return "\n".join("  ".join(f(cell, w) for f, cell, w in zip(justify, row, widths, strict=True)) for row in rows)
+    justify = [str.ljust] * left + [str.rjust] * (len(widths) - left)
+    lines = ("  ".join(f(cell, w) for f, cell, w in zip(justify, row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

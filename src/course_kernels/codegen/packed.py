@@ -43,7 +43,7 @@ def build_packed(
     aligned: bool = True,
     precision: str = "ieee",
     bias: bool = False,
-    described: bool = True,
+    uses_tma: bool = True,
     keep_tail: bool = False,
     groups: int = _GROUPS,
 ) -> Build:
@@ -60,7 +60,7 @@ def build_packed(
         aligned: addresses and strides satisfy the 16-byte rule; for A, B and C alike.
         precision: "ieee" or "tf32", for float32.
         bias: with a bias of the operands' dtype.
-        described: the target has descriptors.
+        uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
 
@@ -80,17 +80,17 @@ def build_packed(
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     operands, out = stand_ins(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
     problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
-    prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, described))
+    prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not uses_tma(prepared.arguments))
+    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not all_through_tma(prepared.arguments))
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 
-def uses_tma(arguments: dict) -> bool:
+def all_through_tma(arguments: dict) -> bool:
     """Whether all of a launch's operands and its result go through descriptors."""
     return all(hasattr(arguments[name], "block_shape") for name in ("a", "b", "c_desc"))
 
@@ -153,11 +153,11 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
     for mode in MODES[kernel]:
         for (a, b), aligned in itertools.product(LAYOUTS[mode], (True, False)):
             options = dict(mode=mode, dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
-            options["described"] = there
-            described = " pointers" not in str(build_packed(kernel, **options))
-            for config in tuned.all_configs(_OPS[mode], name, arch, described):
+            options["uses_tma"] = there
+            uses_tma = " pointers" not in str(build_packed(kernel, **options))
+            for config in tuned.all_configs(_OPS[mode], name, arch, uses_tma):
                 limits = dict(
-                    capability=target.capability, shared_limit=target.shared_limit, described=described
+                    capability=target.capability, shared_limit=target.shared_limit, uses_tma=uses_tma
                 )  # fmt: skip
                 fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPE_BYTES[name], **limits)
                 if fitted is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from enum import IntEnum
 
 from course_kernels.kernels.codes import Layout
 
 LIST_KERNELS = ("naive", "round_robin", "tma")
-
 PACKED_KERNELS = ("contiguous", "transposed")
 KERNELS = LIST_KERNELS + PACKED_KERNELS
-LAYOUTS = {"any": int(Layout.ANY), "row": int(Layout.ROW_MAJOR), "col": int(Layout.COL_MAJOR)}
+LAYOUTS = {"any": Layout.ANY, "row": Layout.ROW_MAJOR, "col": Layout.COL_MAJOR}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +44,9 @@ class Build:
                 f"kernel must be one of {KERNELS}, 'module:function' or 'path/to/file.py:function', got {self.kernel!r}"
             )
         object.__setattr__(self, "signature", dict(self.signature))
-        object.__setattr__(self, "constexprs", dict(self.constexprs))
+        # Codes as plain numbers: two spellings of one build are equal.
+        plain = {name: int(value) if isinstance(value, IntEnum) else value for name, value in self.constexprs.items()}
+        object.__setattr__(self, "constexprs", plain)
         object.__setattr__(self, "divisible_by_16", tuple(sorted(self.divisible_by_16)))
         if both := self.signature.keys() & self.constexprs.keys():
             raise ValueError(f"arguments are either in signature or in constexprs, got {sorted(both)} in both")

@@ -1,4 +1,4 @@
-"""NVIDIA's CUTLASS Operator API: operators are found by the operands that they are for, and compiled, read and run.
+"""NVIDIA's CUTLASS Operator API: find operators for given operands, compile them, read their code and run them.
 
 >>> args = cutlass_ops.arguments(mat_a, mat_b, offs=offs)
 >>> found = cutlass_ops.discover(args, "100f")
@@ -7,15 +7,15 @@
 >>> cutlass_ops.run(compiled, args)
 
 All but the last line works on a machine without a GPU, and without memory for the operands: describe them with tensors
-on torch's "meta" device. Arguments and operators are NVIDIA's own objects, for which the rest of its API works, too;
-ours is what it leaves out: compiling without a driver, and saying why no operator was found. Importing this package
-also registers our operator for Hopper (``hopper``), where NVIDIA has none.
+on torch's "meta" device. Arguments and operators are NVIDIA's own objects, and the rest of its API takes them, too.
+This package adds what the API lacks: it compiles without a driver, and gives reasons where no operator was found.
+Importing it also registers our operator for Hopper (``hopper``), where NVIDIA has none.
 
 It needs the extra ``cutlass``; nothing else of the library does.
 """
 
 try:
-    import cutlass.operators  # noqa: F401 (asked for here once, so that its absence has one message)
+    import cutlass.operators  # noqa: F401 (imported here once, so that its absence has one message)
 except ImportError as error:
     raise ImportError(
         "course_kernels.cutlass_ops needs NVIDIA's CUTLASS packages (nvidia-cutlass-operators, nvidia-cutlass-dsl): "

@@ -1,4 +1,4 @@
-"""Compile an operator for a GPU that this machine need not have, and run what was compiled."""
+"""Compile an operator for a GPU that this machine need not have, and run it on one that it has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cutlass.utils import HardwareInfo
 
 from course_kernels.codegen import CompileError
 from course_kernels.cutlass_ops.discovery import design, find_target
-from course_kernels.cutlass_ops.operands import NoOperator, gaps, refusal, tensors
+from course_kernels.cutlass_ops.operands import NoOperator, check_arguments, gaps, refusal, tensors
 
 # SMs by compute capability: H100 and H200, B200.
 SMS = {90: 132, 100: 148}
@@ -32,11 +32,11 @@ class Compiled:
     Attributes:
         operator: NVIDIA's object.
         target: for which it was compiled.
-        clusters: that it launches at most, by the caller's word or the table; None where the driver was asked.
-        artifact: NVIDIA's object, which ``operator.run`` takes.
+        clusters: the most that it launches, as given or from the table; None where the driver was asked.
+        artifact: NVIDIA's object, for ``operator.run``.
         ptx: the assembly for a virtual machine.
         cubin: the machine code's file.
-        seconds: that compiling took.
+        seconds: the time that compiling took.
     """
 
     operator: ops.Operator
@@ -69,18 +69,19 @@ def compile(
         operator: of ``discover``.
         args: dtypes and layouts to compile for; extents may differ when it is run.
         target: as for ``discover``.
-        clusters: how many clusters the GPU holds at a time, which a persistent operator launches. Default: where this
-            machine's GPU is one that the code runs on, what its driver says, else its SMs (``SMS``) over the cluster's.
+        clusters: how many clusters the GPU holds at a time, which a persistent operator launches. Default: the
+            driver's number where the code runs on this machine's GPU, else the target's SMs (``SMS``) over the CTAs of
+            a cluster.
 
     Raises:
-        TypeError: ``operator`` is none, or ``args`` are none of the API's.
+        TypeError: ``operator`` is no operator, or ``args`` are not the API's.
         NoOperator: the operator does not take these operands on this target.
         ValueError: the number of clusters is not known for the target, or is not positive.
         CompileError: the compiler's message.
     """
     if not isinstance(operator, ops.Operator):
         raise TypeError(f"operator must be one that discover has found, got {type(operator).__name__}")
-    _check_kind(args)
+    check_arguments(args, ops.RuntimeArguments)
     target = find_target(target)
     _check(operator, args, target)
     if clusters is None and not _runs_here(target):
@@ -107,21 +108,21 @@ def compile(
 
 
 def run(compiled: Compiled, args: ops.IndexPtrGroupedGemmArguments) -> None:
-    """Launch what was compiled on the current stream; the result goes to the arguments' ``out``.
+    """Launch a compiled operator on the current stream; the result goes to the arguments' ``out``.
 
     Args:
         compiled: of ``compile``.
-        args: on the GPU, of the dtypes and layouts that were compiled for.
+        args: on the GPU, with the dtypes and layouts of the compilation.
 
     Raises:
-        TypeError: ``compiled`` is not what ``compile`` returned, or ``args`` are none of the API's.
+        TypeError: ``compiled`` is not what ``compile`` returned, or ``args`` are not the API's.
         NoOperator: the operator does not take these operands.
         RuntimeError: this machine has no GPU that the code runs on.
         ValueError: the operands are not on a GPU.
     """
     if not isinstance(compiled, Compiled):
         raise TypeError(f"compiled must be what compile returned, got {type(compiled).__name__}")
-    _check_kind(args)
+    check_arguments(args, ops.RuntimeArguments)
     major, minor = compiled.target.major, compiled.target.minor
     others = {"f": " or of its family", "a": ""}.get(str(compiled.target)[-1], " or later")
     needs = f"this was compiled for sm_{compiled.target} and needs an NVIDIA GPU of compute capability {major}.{minor}"
@@ -139,17 +140,12 @@ def run(compiled: Compiled, args: ops.IndexPtrGroupedGemmArguments) -> None:
         compiled.operator.run(args, compiled.artifact, stream=stream, assume_supported_args=True)
 
 
-def _check_kind(args) -> None:
-    if not isinstance(args, ops.RuntimeArguments):
-        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
-
-
 def _check(operator: ops.Operator, args, target: ops.TargetSm) -> None:
     name = operator.metadata.operator_name
     if wrong := gaps(args):
         raise NoOperator(f"{name} does not take these operands", wrong)
-    if told := refusal(operator, args, target):
-        raise NoOperator(f"{name} does not take these operands on {target}", told)
+    if wrong := refusal(operator, args, target):
+        raise NoOperator(f"{name} does not take these operands on {target}", wrong)
 
 
 def _runs_here(target: ops.TargetSm) -> bool:
@@ -161,8 +157,8 @@ def _runs_here(target: ops.TargetSm) -> bool:
 
 @contextlib.contextmanager
 def _keeping_text(folder: str, target: ops.TargetSm) -> Iterator[None]:
-    """CuTe DSL keeps PTX and machine code, and takes the architecture from here, as from its environment variables
-    CUTE_DSL_KEEP and CUTE_DSL_ARCH, which it reads only once."""
+    """Make CuTe DSL keep PTX and machine code and compile for the target. Its environment variables for this,
+    CUTE_DSL_KEEP and CUTE_DSL_ARCH, are read only once."""
     settings = CuTeDSL._get_dsl().envar
     values = {"keep_ptx": True, "keep_cubin": True, "dump_dir": folder}
     before = {name: getattr(settings, name) for name in values}
@@ -174,14 +170,14 @@ def _keeping_text(folder: str, target: ops.TargetSm) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(settings, name, value)
-        del settings.arch  # back to the environment variable, or to asking the driver when it matters
+        del settings.arch  # the environment variable, or the driver, decides again
 
 
 @contextlib.contextmanager
 def _clusters(number: int | None) -> Iterator[None]:
-    """Operators ask ``HardwareInfo`` how many clusters fit, and that asks the driver. Here it answers by itself."""
+    """Answer operators that ask ``HardwareInfo``, and so the driver, how many clusters fit."""
     if number is None:
-        torch.cuda.synchronize()  # the question needs this thread to have a context
+        torch.cuda.synchronize()  # the driver answers only a thread that has a context
         yield
         return
     before = HardwareInfo.__init__, HardwareInfo.get_max_active_clusters

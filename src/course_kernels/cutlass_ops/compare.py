@@ -1,24 +1,23 @@
-"""Whether a grouped product is right: beside the reference loop, and beside torch's own."""
+"""Whether a grouped product is right: compared with the reference loop and with torch."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import cutlass.operators as ops
 import torch
 
-from course_kernels.cutlass_ops.operands import tensors
+from course_kernels.cutlass_ops.operands import check_arguments, tensors
 from course_kernels.testing.grouped_tolerance import grouped_error_bound
 
 
 class Comparison(NamedTuple):
-    """What ``out`` is beside the right answer.
+    """``out``, compared with the right answer.
 
     Attributes:
-        right: every element within its error bound.
+        right: every element is within its error bound.
         worst: the largest error, as a fraction of the bound at that element; infinite where a NaN is wrong.
         from_torch: the largest difference from ``torch.nn.functional.grouped_mm``; None where torch refuses.
-        tail: what the rows past the last group are: "zero", "other", or "none" where there are none.
+        tail: the rows past the last group: "zero", "other", or "none" where there are no such rows.
     """
 
     right: bool
@@ -28,20 +27,19 @@ class Comparison(NamedTuple):
 
 
 def compare(args) -> Comparison:
-    """Compare what is in ``out`` with a loop over the groups in float64, and with ``torch.nn.functional.grouped_mm``.
+    """Compare ``out`` with a loop over the groups in float64, and with ``torch.nn.functional.grouped_mm``.
 
     Args:
-        args: of ``arguments``, after a run, or after anything else that computes the product. Finite operands.
+        args: of ``arguments``, with finite operands, and with the product in ``out``.
 
     Returns:
-        The comparison, the tail left out of all but ``tail``. Reads the result, and so waits for the device.
+        The comparison; only its ``tail`` is about the tail. Reads the result, and so waits for the device.
 
     Raises:
         TypeError: args are not of ``arguments``.
         ValueError: tensors without memory, on the device "meta".
     """
-    if not isinstance(args, ops.IndexPtrGroupedGemmArguments):
-        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
+    check_arguments(args)
     mat_a, mat_b, out, offs = tensors(args)
     if out.is_meta:
         raise ValueError("args must have a result to compare, got tensors on the device 'meta', which have no memory")
@@ -57,7 +55,7 @@ def compare(args) -> Comparison:
 
 
 def _parts(along: str, offs) -> tuple[tuple, tuple | None]:
-    """Indices of what belongs to groups, and of the tail."""
+    """Indices of the groups, and of the tail."""
     end = int(offs[-1]) if offs.numel() else 0
     if along == "k":
         return (), None

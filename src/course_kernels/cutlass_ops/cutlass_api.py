@@ -1,7 +1,7 @@
-"""The names that the API had in its first release, when its package was ``cutlass_api``, over those of today.
+"""The names of the API's first release, when its package was ``cutlass_api``, on top of the present ones.
 
-Code from then runs with its first line changed to ``from course_kernels.cutlass_ops import cutlass_api``. Everything
-here warns that it is deprecated.
+Code for that release runs after ``from course_kernels.cutlass_ops import cutlass_api``. Every name warns that it is
+deprecated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def get_kernels(
 
     Args:
         args: of ``arguments.GroupedGemmArguments``.
-        metadata_filter: of an operator's metadata, whether to list it.
+        metadata_filter: predicate of an operator's metadata.
         cc: compute capability without its dot: 90, 100.
-        providers: where to look; None means everywhere.
+        providers: of operators; None means all.
 
     Returns:
-        Operators; none where none takes the arguments, and no word about why.
+        Operators; an empty list, without a reason, where none takes the arguments.
     """
     _warn("get_kernels", "get_operators(args, target_sm=...)")
     target = None if cc is None else ops.TargetSm(cc=cc)

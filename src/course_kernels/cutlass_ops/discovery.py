@@ -1,4 +1,4 @@
-"""Which operators there are for some operands, and what tells one from another."""
+"""The operators for some operands, and how they differ."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import NamedTuple
 import cutlass.operators as ops
 import torch
 
-from course_kernels.cutlass_ops.operands import NoOperator, accepts, gaps, reasons
+from course_kernels.codegen.compiled import text_table
+from course_kernels.cutlass_ops.operands import NoOperator, accepts, check_arguments, gaps, reasons
 
 
 class Design(NamedTuple):
-    """What tells operators for the same operands apart, from their metadata.
+    """How operators for the same operands differ, from their metadata.
 
     Attributes:
-        tile: rows, columns and depth of what one MMA instruction group works on at a time: by one CTA, or by two.
-        others: rows and columns of tiles of other shapes, where the operator tells that it has some.
+        tile: rows, columns and depth that one MMA instruction group works on at a time, in one CTA or in two.
+        others: rows and columns of tiles of other shapes, where the metadata names some.
         cluster: CTAs along M and N that are launched together and share loads.
         ctas: CTAs that share one MMA instruction, 1 or 2.
-        stages: blocks in flight from global to shared memory; None where the operator decides when it is compiled.
-        schedule: how warps share the work, where the operator tells; else "".
-        targets: what it can be compiled for.
+        stages: blocks in flight from global to shared memory; None where the operator decides at compilation.
+        schedule: how warps share the work; "" where the metadata does not say.
+        targets: GPUs that it can be compiled for.
         source: the package that it comes from.
     """
 
@@ -37,11 +38,7 @@ class Design(NamedTuple):
 
 
 def design(operator: ops.Operator) -> Design:
-    """Read an operator's metadata.
-
-    Args:
-        operator: any operator of the API for matrix products.
-    """
+    """The design of any operator of the API for matrix products."""
     metadata = operator.metadata
     made = metadata.design
     return Design(
@@ -57,11 +54,11 @@ def design(operator: ops.Operator) -> Design:
 
 
 class Operators(Sequence):
-    """Operators that were found, as a table; one of them by its index.
+    """Operators that were found: a sequence of NVIDIA's objects, and a table when printed.
 
     Args:
         operators: NVIDIA's objects.
-        why_none: why there are none, where there are none.
+        why_none: the reason where there are none.
     """
 
     _COLUMNS = ("", "tile", "others", "cluster", "CTAs", "stages", "schedule", "targets", "source")
@@ -83,14 +80,14 @@ class Operators(Sequence):
 
     @property
     def designs(self) -> list[Design]:
-        """What tells each from the others."""
+        """The design of each."""
         return [design(operator) for operator in self]
 
     def where(self, **wanted) -> Operators:
         """Those whose design has these values.
 
         Args:
-            wanted: fields of ``Design`` with the value to have, or a function that says whether a value will do.
+            wanted: fields of ``Design``, each with the value to have or a predicate.
 
         Raises:
             TypeError: a design has no such field.
@@ -106,15 +103,15 @@ class Operators(Sequence):
         return Operators(fitting, "" if fitting else self._why_none or self._missing(wanted))
 
     def _missing(self, wanted: dict) -> str:
-        """Which values no design has, and which there are."""
+        """The wanted values that no design has, and those that there are."""
         rows = [row._asdict() for row in self.designs]
-        told = []
+        missing = []
         for key, want in wanted.items():
             there = sorted({row[key] for row in rows}, key=str)
             if not any(want(value) if callable(want) else want == value for value in there):
                 what = "what was asked" if callable(want) else repr(want)
-                told.append(f"{key} is one of {', '.join(map(repr, there))}, not {what}")
-        return "; ".join(told) or f"none has all of {', '.join(wanted)} as asked"
+                missing.append(f"{key} is one of {', '.join(map(repr, there))}, not {what}")
+        return "; ".join(missing) or f"none has all of {', '.join(wanted)} as asked"
 
     def __str__(self) -> str:
         if not self._operators:
@@ -128,8 +125,7 @@ class Operators(Sequence):
                 (str(i), tile, others, cluster, str(row.ctas), stages, row.schedule, ", ".join(row.targets), row.source)
             )
         kept = [i for i in range(len(self._COLUMNS)) if i == 0 or any(row[i] for row in rows[1:])]
-        widths = [max(len(row[i]) for row in rows) for i in kept]
-        return "\n".join("  ".join(row[i].ljust(w) for i, w in zip(kept, widths)).rstrip() for row in rows)
+        return text_table([[row[i] for i in kept] for row in rows], left=len(kept))
 
     def __repr__(self) -> str:
         return f"<{len(self)} operators>"
@@ -146,19 +142,18 @@ def discover(
     Args:
         args: of ``arguments``.
         target: "90a" (H100, H200), "100f" (B200 and its family), ...; see ``find_target``.
-        where: of an operator's metadata, whether to list it.
+        where: predicate of an operator's metadata.
 
     Returns:
         At least one operator.
 
     Raises:
-        NoOperator: there is none; the message says what the operands, or the target, would have to be.
+        NoOperator: there is none; the message says which operands or target there would have to be.
         TypeError: args are not of ``arguments``.
         ValueError: there is no such target.
     """
     target = find_target(target)
-    if not isinstance(args, ops.IndexPtrGroupedGemmArguments):
-        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
+    check_arguments(args)
     if wrong := gaps(args):
         raise NoOperator("no operator takes these operands", wrong)
     found = _taking(args, target)
@@ -180,7 +175,7 @@ def _taking(args, target: ops.TargetSm) -> list[ops.Operator]:
 
 
 def _with_a_letter(target: ops.TargetSm) -> list[ops.TargetSm]:
-    """Of a target that every later GPU has, such as "90", those that this GPU, or its family, has: "90a"."""
+    """For a portable target, such as "90", the targets of that GPU alone and of its family: "90a"."""
     if not str(target).isdigit():
         return []
     found = []
@@ -194,8 +189,9 @@ def find_target(target: str | ops.TargetSm | None) -> ops.TargetSm:
     """The target of that name, or this machine's.
 
     Args:
-        target: compute capability without its dot, and what the code may use: "90a" what that GPU alone has, "100f"
-            what its family has, "80" what all later ones have, too; also as "sm_90a". None means this machine's GPU.
+        target: compute capability without its dot, and a letter for what the code may use: "90a" for instructions of
+            that GPU alone, "100f" for those of its family, "80" for those of all later GPUs; also as "sm_90a". None
+            means this machine's GPU.
 
     Raises:
         ValueError: there is no such target, or None was given and there is no GPU.

@@ -1,4 +1,4 @@
-"""Our operator for Hopper: what an Operator class has to say so that the API finds, compiles and runs a kernel.
+"""Our operator for Hopper: the Operator class by which the API finds, compiles and runs the kernel.
 
 Importing this module registers it with NVIDIA's provider of CuTe DSL operators. The kernel is ``kernels.cute_sm90``.
 """
@@ -27,19 +27,19 @@ from course_kernels.kernels.cute_sm90.kernel import HopperGroupedGemm
 
 IN_DTYPES = (cutlass.Float16, cutlass.BFloat16)
 OUT_DTYPES = (cutlass.Float16, cutlass.BFloat16, cutlass.Float32)
-# Where stride 1 is, group first: along K in A and in B, which is stored (G, N, K); along N in the result.
+# The dimension with stride 1, group first: K in A and in B, which is stored (G, N, K); N in the result.
 STRIDES = {"A": (0, 0, 1), "B": (0, 1, 0), "out": (0, 0, 1)}
 ALIGNMENT_BYTES = 16  # TMA's rule, for addresses and for strides
 
 
 @dataclasses.dataclass(kw_only=True)
 class HopperDesignMetadata(BLASDesignMetadata):
-    """What tells one configuration from another.
+    """How one configuration differs from another.
 
     Attributes:
         schedule: "cooperative" or "pingpong": how warp groups share the work.
-        other_tiles: rows and columns of tiles that do not have the shape of most.
-        config: all that the kernel is made from.
+        other_tiles: rows and columns of narrow, flat and half tiles.
+        config: the kernel's configuration.
     """
 
     schedule: str
@@ -49,7 +49,7 @@ class HopperDesignMetadata(BLASDesignMetadata):
 
 @ops.CuTeDSLProvider.register
 class HopperGroupedGemmOperator(CuteDslOperator):
-    """Groups packed along M, on wgmma: float16 or bfloat16 operands, sums in float32, zeros behind the last group."""
+    """Groups packed along M, on wgmma: float16 or bfloat16 operands, sums in float32, zeros after the last group."""
 
     supported_args_type = ops.IndexPtrGroupedGemmArguments
     designed_for_min_cc = 90
@@ -59,7 +59,7 @@ class HopperGroupedGemmOperator(CuteDslOperator):
         self.impl = HopperGroupedGemm(metadata.design.config)
 
     def _supports(self, args: ops.IndexPtrGroupedGemmArguments, target_sm=None) -> ops.Status:
-        """What metadata cannot say: extents, which have to fit one another and must not be 0."""
+        """Check the extents, which metadata cannot describe: they fit one another, and none is 0."""
         (total_m, K), (groups, _, N) = args.A.shape, args.B.shape
         if args.B.shape[1] != K or args.offsets.shape[0] != groups or tuple(args.out.shape) != (total_m, N):
             shapes = [tuple(each.shape) for each in (args.A, args.B, args.out, args.offsets)]
@@ -84,8 +84,7 @@ class HopperGroupedGemmOperator(CuteDslOperator):
         target_sm=None,
         args: ops.IndexPtrGroupedGemmArguments | None = None,
     ) -> list[HopperGroupedGemmOperator]:
-        """One operator for each configuration and combination of dtypes. Whether it fits the arguments, the filter
-        knows."""
+        """One operator for each configuration and combination of dtypes that passes the filter."""
         if epilogue_args is not None:
             return []
         found = []
@@ -116,7 +115,7 @@ def _tensors(args: ops.IndexPtrGroupedGemmArguments) -> tuple:
 
 
 def _operands() -> Iterator[IndexPtrGroupedGemmOperandsMetadata]:
-    """What the operands have to be, for each combination of dtypes."""
+    """Constraints on the operands, for each combination of dtypes."""
     for dtype, out_dtype in itertools.product(IN_DTYPES, OUT_DTYPES):
         dtypes = {"A": dtype, "B": dtype, "out": out_dtype}
         yield IndexPtrGroupedGemmOperandsMetadata(

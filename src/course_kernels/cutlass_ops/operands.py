@@ -1,4 +1,4 @@
-"""The operands of a grouped product as NVIDIA's arguments, and what keeps an operator from taking them."""
+"""The operands of a grouped product as NVIDIA's arguments, and the reasons why an operator does not take them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_kernels.dtypes import FP8, MODE_OF_RANKS, dtype_name
 
-# What each dimension of mat_a, mat_b and out is called, by the extent that the groups share out.
+# Names of the dimensions of mat_a, mat_b and out, by the extent that the groups share.
 _NAMES = {
     "m": (("total_m", "K"), ("G", "K", "N"), ("total_m", "N")),
     "n": (("G", "M", "K"), ("K", "total_n"), ("M", "total_n")),
@@ -21,14 +21,14 @@ _NAMES = {
 }
 _OPERANDS = ("mat_a", "mat_b", "out")
 _FIELDS = {"mat_a": "A", "mat_b": "B", "out": "out", "offs": "offsets"}
-_COMMON_DTYPES = (torch.bfloat16, FP8)  # a class that takes neither is not found when reasons are asked
+_COMMON_DTYPES = (torch.bfloat16, FP8)  # reasons are read from classes that take one of these
 
 
 class NoOperator(ValueError):
     """No operator takes these operands on this target.
 
     Attributes:
-        reasons: what would have to be different, a sentence each.
+        reasons: one sentence for each thing that would have to be different.
     """
 
     def __init__(self, what: str, reasons: list[str]):
@@ -45,7 +45,7 @@ def arguments(
     out_dtype: torch.dtype | None = None,
     accumulator_type: torch.dtype = torch.float32,
 ) -> ops.IndexPtrGroupedGemmArguments:
-    """Describe a grouped product to the Operator API. As for ``grouped_mm``, ranks say which extent the groups share.
+    """Describe a grouped product to the Operator API. As in ``grouped_mm``, ranks decide which extent the groups share.
 
     =====  ================  ================  ================
     mode   mat_a             mat_b             out
@@ -56,15 +56,15 @@ def arguments(
     =====  ================  ================  ================
 
     Args:
-        mat_a, mat_b: as in the table. On the CPU or the "meta" device, too: enough to discover and to compile.
+        mat_a, mat_b: as in the table. The CPU and the "meta" device are enough to discover and to compile.
         offs: (G,) exclusive end of each group along the shared extent.
-        out: where the result goes. Default: a new tensor, row-major.
+        out: the tensor for the result. Default: a new one, row-major.
         out_dtype: dtype of the new tensor. Default: mat_a's.
         accumulator_type: dtype of the sums.
 
     Returns:
-        Arguments that refer to the tensors and do not copy them. Which dtypes, layouts and alignments there are
-        operators for is for ``discover`` to say.
+        Arguments that refer to the tensors and do not copy them. ``discover`` checks whether there are operators for
+        their dtypes, layouts and alignments.
 
     Raises:
         TypeError: an argument is no tensor, or no dtype; ends that are no integers.
@@ -118,14 +118,20 @@ def arguments(
     )
 
 
+def check_arguments(args, kind: type = ops.IndexPtrGroupedGemmArguments) -> None:
+    """Raise TypeError unless ``args`` are arguments of the API."""
+    if not isinstance(args, kind):
+        raise TypeError(f"args must be what arguments returned, got {type(args).__name__}")
+
+
 def tensors(args) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The tensors that arguments refer to: mat_a, mat_b, out and offs."""
     return tuple(operand.tensor.runtime_tensor for operand in (args.A, args.B, args.out, args.offsets))
 
 
 def gaps(args) -> list[str]:
-    """Operands with unused memory between their rows. The API's own checks let them pass, but what it compiles computes
-    strides from shapes."""
+    """Reasons against operands with unused memory between their rows. The API's own checks accept them, but its code
+    computes strides from shapes."""
     found = []
     for name, operand in zip(_OPERANDS, (args.A, args.B, args.out)):
         if 0 in operand.shape:
@@ -144,23 +150,23 @@ def gaps(args) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def _declared(operator_class: type[ops.Operator]) -> set[tuple]:
-    """Every combination of dtypes that a class of operators claims to compute: of A, B and out, and of the sums.
+    """Every combination of dtypes that a class of operators declares: of A, B and out, and of the sums.
 
-    The API asks a class for its operators with the arguments in hand, and some then forget to look at dtypes: they
-    return operators that do not compile, or that compute in less precision than they were given.
+    Some classes ignore dtypes when the API asks them for operators for given arguments. They return operators that do
+    not compile, or that compute in less precision than that of the operands.
     """
     return {_dtypes(each.metadata.operands) for each in operator_class.generate_operators(lambda metadata: True)}
 
 
 def accepts(operator: ops.Operator, args, target: ops.TargetSm) -> bool:
-    """Whether an operator takes the arguments on a target: by its own word, and by what its class declares."""
+    """Whether an operator takes the arguments on a target, by its own check and by its class's declaration."""
     if not (operator.supports(args, target) and reaches(target, operator.metadata)):
         return False
     return _dtypes(args) in _declared(operator.metadata.operator_class)
 
 
 def refusal(operator: ops.Operator, args, target: ops.TargetSm) -> list[str]:
-    """Why an operator does not take the arguments on a target; nothing where it does."""
+    """Reasons why an operator does not take the arguments on a target; none where it does."""
     if accepts(operator, args, target):
         return []
     if not reaches(target, operator.metadata):
@@ -174,7 +180,7 @@ def refusal(operator: ops.Operator, args, target: ops.TargetSm) -> list[str]:
 
 
 def _misfits(wanted, args) -> list[str]:
-    """Which dtypes and layouts are not those of one operator."""
+    """Dtypes and layouts that differ from those of one operator."""
     if getattr(wanted, "offsets_along", None) != args.offsets_along:
         return [f"offs shares out {args.offsets_along.upper()}, which this operator is not for"]
     pairs = [(name, getattr(wanted, each).dtype, getattr(args, each).dtype) for name, each in _FIELDS.items()]
@@ -188,8 +194,8 @@ def _misfits(wanted, args) -> list[str]:
 
 
 def reaches(target: ops.TargetSm, metadata: ops.OperatorMetadata) -> bool:
-    """Whether an operator can be compiled for a target: the API lets code for "100f" pass for "100", where the
-    instructions of the family are missing."""
+    """Whether an operator can be compiled for a target. The API accepts code for "100f" on "100", which lacks the
+    family's instructions."""
     portable = ops.ArchPortability.Portable
     return any(
         each.is_portable_to(target) and (target.portability != portable or each.portability == portable)
@@ -202,9 +208,9 @@ def _dtypes(of) -> tuple:
 
 
 def reasons(args, target: ops.TargetSm) -> list[str]:
-    """Why no operator takes these arguments on this target.
+    """Reasons why no operator takes these arguments on this target.
 
-    Nothing here knows an operator: dtypes, layouts, alignments and targets are what the registered ones declare.
+    All dtypes, layouts, alignments and targets come from the declarations of the registered operators.
     """
     along = args.offsets_along
     known = _known(along)
@@ -214,8 +220,8 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
         return [f"offs shares out {along.upper()}, and there are operators only where it shares out {others}"]
     found = []
 
-    def narrow(complaint: str, fits) -> None:
-        """Go on with those that fit; where none does, complain and go on with all."""
+    def keep(complaint: str, fits) -> None:
+        """Keep the operators that fit; if none does, complain and keep all."""
         nonlocal known
         fitting = [each for each in known if fits(each.operands)]
         if fitting:
@@ -224,27 +230,27 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
             found.append(complaint)
 
     def names(operand: str) -> str:
-        """The dtypes that operators take, on this target where there are some for it."""
+        """The dtypes that operators take; if some operators are for this target, theirs."""
         here = [each for each in known if reaches(target, each)] or known
         return _list({_name(getattr(each.operands, operand).dtype) for each in here})
 
     mat_a = _name(args.A.dtype)
-    narrow(f"mat_a must be {names('A')}, got {mat_a}", lambda wanted: wanted.A.dtype == args.A.dtype)
-    if not found:  # else what the others have to be is not known
-        narrow(
+    keep(f"mat_a must be {names('A')}, got {mat_a}", lambda wanted: wanted.A.dtype == args.A.dtype)
+    if not found:  # otherwise the right dtypes of the other operands are unknown
+        keep(
             f"mat_b must be {names('B')} where mat_a is {mat_a}, got {_name(args.B.dtype)}",
             lambda wanted: wanted.B.dtype == args.B.dtype,
         )
-        narrow(
+        keep(
             f"out must be {names('out')} for operands of {mat_a}, got {_name(args.out.dtype)}: give out_dtype",
             lambda wanted: wanted.out.dtype == args.out.dtype,
         )
     sums = {each.operands.accumulator_type for each in known}
-    narrow(
+    keep(
         f"accumulator_type must be {_list(map(_name, sums))}, got {_name(args.accumulator_type)}",
         lambda wanted: wanted.accumulator_type == args.accumulator_type,
     )
-    narrow(
+    keep(
         f"offs must be {names('offsets')}, got {_name(args.offsets.dtype)}: use .to(torch.int32)",
         lambda wanted: wanted.offsets.dtype == args.offsets.dtype,
     )
@@ -258,7 +264,7 @@ def reasons(args, target: ops.TargetSm) -> list[str]:
 
 
 def _own_words(args, target: ops.TargetSm, classes: set[type[ops.Operator]]) -> list[str]:
-    """What operators whose metadata admits the arguments say against them."""
+    """The errors of operators whose metadata admits the arguments."""
     admitting = [
         each
         for cls in classes
@@ -269,7 +275,7 @@ def _own_words(args, target: ops.TargetSm, classes: set[type[ops.Operator]]) -> 
 
 
 def _empty(args) -> list[str]:
-    """Extents of 0: a product without elements, or a sum of nothing, is no operator's to compute."""
+    """Reasons against extents of 0: no operator computes an empty product or an empty sum."""
     found: dict[str, str] = {}
     for names, name, operand in zip(_NAMES[args.offsets_along], _OPERANDS, (args.A, args.B, args.out)):
         for extent, size in zip(names, operand.shape):
@@ -279,14 +285,14 @@ def _empty(args) -> list[str]:
 
 
 def _layouts(args, wanted) -> list[str]:
-    """What of the operands' strides and addresses breaks an operator's rules."""
+    """Reasons against the operands' strides and addresses, by an operator's rules."""
     given, rules = (args.A, args.B, args.out), (wanted.A, wanted.B, wanted.out)
     each = zip(_OPERANDS, given, rules, _NAMES[args.offsets_along])
     return [complaint for operand in each for complaint in _layout(*operand)]
 
 
 def _layout(name: str, operand, rule, names: tuple[str, ...]) -> Iterator[str]:
-    """What of a dense operand's strides and address breaks an operator's rule."""
+    """Reasons against a dense operand's strides and address, by an operator's rule."""
     rank = len(operand.shape)
     along = rule.stride[-rank:].index(1)
     shape, strides = tuple(operand.shape), tuple(operand.stride)
@@ -310,7 +316,7 @@ def _layout(name: str, operand, rule, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _known(along: str) -> list[ops.OperatorMetadata]:
-    """What the operators for groups that share out this extent declare; designs that take the same operands once."""
+    """Metadata of the operators for groups that share this extent, once for each kind of operands."""
     classes = {}
     for dtype, transposed in itertools.product(_COMMON_DTYPES, itertools.product((False, True), repeat=3)):
         found = ops.get_operators(_example(along, dtype, transposed))
@@ -321,7 +327,7 @@ def _known(along: str) -> list[ops.OperatorMetadata]:
 
 
 def _example(along: str, dtype: torch.dtype, transposed: tuple[bool, ...]):
-    """Arguments without memory whose alignment is beyond doubt."""
+    """Aligned arguments without memory."""
     operands = []
     for names, flip in zip(_NAMES[along], transposed):
         tensor = torch.empty([2 if name == "G" else 256 for name in names], dtype=dtype, device="meta")
@@ -344,5 +350,5 @@ def _list(values, last: str = "or") -> str:
 
 
 def _targets(targets: dict[str, ops.TargetSm]) -> str:
-    """Targets in words; "f" stands for a family, of which each member is one."""
+    """Targets in words; "f" is a family of targets."""
     return _list(f"{name} (or any {name[:-2]}xa)" if name.endswith("f") else name for name in targets)

@@ -1,4 +1,4 @@
-"""What the compiler made of an operator: size, registers, and the instructions that matter."""
+"""A compiled operator: size, registers, and the instructions that matter."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 from course_kernels.codegen import Compiled as Code
 from course_kernels.codegen import Spills, Target
+from course_kernels.codegen.compiled import text_table
 from course_kernels.cutlass_ops.artifact import Compiled
 from course_kernels.cutlass_ops.discovery import design
 
-# In the order in which a block of the operands meets them.
+# In the order in which a block of the operands passes through them.
 _PTX = {
     "TMA load": r"cp\.async\.bulk\.tensor\.\dd\.shared",
     "TMA load, multicast": r"cp\.async\.bulk\.tensor\.\dd\.shared\S*\.multicast",
@@ -27,7 +28,7 @@ _PTX = {
     "cluster barrier": r"barrier\.cluster",
     "tensormap.replace": r"tensormap\.replace",
 }
-# The same, as the machine has them.
+# The same in machine code.
 _SASS = {
     "TMA load": r"UTMALDG",
     "TMA load, multicast": r"UTMALDG\S*\.MULTICAST",
@@ -68,7 +69,7 @@ class Report:
 
     @property
     def registers(self) -> int:
-        """Registers per thread at the launch; ``setmaxnreg`` moves them between warps later."""
+        """Registers per thread at launch; ``setmaxnreg`` moves them between warps later."""
         return self._code.registers
 
     @property
@@ -86,14 +87,14 @@ class Report:
 
     @functools.cached_property
     def stages(self) -> int | None:
-        """Blocks in flight, by the metadata, or by what the operator decided when it was compiled; None if untold."""
+        """Blocks in flight: from the metadata, or as the operator decided at compilation; None if neither says."""
         decided = vars(getattr(self.compiled.operator, "impl", None) or object)
-        told = (decided.get(name) for name in ("num_ab_stage", "ab_stage"))
-        return design(self.compiled.operator).stages or next((n for n in told if n is not None), None)
+        stages = (decided.get(name) for name in ("num_ab_stage", "ab_stage"))
+        return design(self.compiled.operator).stages or next((n for n in stages if n is not None), None)
 
     @functools.cached_property
     def instructions(self) -> dict[str, int]:
-        """How often the instructions that matter stand in the PTX (not how often they run)."""
+        """How often important instructions occur in the PTX (not how often they run)."""
         return {name: len(re.findall(f"{_PREDICATE}(?:{p})", self.ptx, re.MULTILINE)) for name, p in _PTX.items()}
 
     @property
@@ -103,7 +104,7 @@ class Report:
 
     @functools.cached_property
     def machine_instructions(self) -> dict[str, int]:
-        """The like of ``instructions`` in the machine code: loops may have been unrolled, or waits expanded."""
+        """``instructions`` of the machine code, in which loops may be unrolled and waits expanded."""
         return {name: len(re.findall(f"{_SASS_START}(?:{p})", self.sass, re.MULTILINE)) for name, p in _SASS.items()}
 
     def excerpt(self, pattern: str, before: int = 2, after: int = 6, *, occurrence: int = 0, stage: str = "") -> str:
@@ -118,16 +119,10 @@ class Report:
 
 
 def report(compiled: Compiled) -> Report:
-    """Read what the compiler made of an operator.
-
-    Args:
-        compiled: of ``compile``.
-
-    Returns:
-        Counts, sizes and excerpts; printed, a table.
+    """Read a compiled operator: counts, sizes and excerpts; printed, a table.
 
     Raises:
-        TypeError: an operator that has not been compiled, or anything else.
+        TypeError: ``compiled`` is not what ``compile`` returned.
     """
     if not isinstance(compiled, Compiled):
         raise TypeError(f"compiled must be what compile returned, got {type(compiled).__name__}")
@@ -137,11 +132,8 @@ def report(compiled: Compiled) -> Report:
 def side_by_side(reports: Iterable[Report]) -> str:
     """A text table: a column for each report, a row for each number that any of them has.
 
-    Args:
-        reports: of ``report``.
-
     Raises:
-        TypeError: one of them is no report.
+        TypeError: one of them is not what ``report`` returned.
     """
     reports = list(reports)
     for i, each in enumerate(reports):
@@ -161,8 +153,4 @@ def side_by_side(reports: Iterable[Report]) -> str:
     for name in _PTX:
         if any(each.instructions[name] for each in reports):
             rows.append([name, *(str(each.instructions[name]) for each in reports)])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))]).rstrip()
-        for row in rows
-    )
+    return text_table(rows, left=1)

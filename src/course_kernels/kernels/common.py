@@ -20,22 +20,9 @@ def tile_position(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 @triton.jit
 def accumulate_tile(
-    a_ptr,
-    b_ptr,
-    row,
-    col,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    a_ptr, b_ptr, row, col, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """The (BLOCK_M, BLOCK_N) float32 product of A[row:, :] and B[:, col:]; elements outside either matrix count 0.
 
     Offsets are 64-bit: row * stride passes 2**31 for matrices that large.
@@ -71,7 +58,7 @@ def multiply_add(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Round the accumulator once, to C's type, and write what lies inside C."""
+    """Round the accumulator once, to C's type, and write the part inside C."""
     rows = row + tl.arange(0, BLOCK_M)
     cols = col + tl.arange(0, BLOCK_N)
     c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * stride_cm + cols.to(tl.int64)[None, :] * stride_cn

@@ -1,4 +1,4 @@
-"""Groups packed one behind the other along M: one descriptor for all of A, one for all of B, one for all of C.
+"""Groups packed one after the other along M: one descriptor for all of A, one for all of B, one for all of C.
 
 A tile of A may start at any row, because a descriptor's row coordinate needs no alignment, and may reach into the next
 group's rows: they only make rows of the tile that are never stored. Only the store must know where the group ends. It
@@ -28,8 +28,7 @@ GROUPED = tl.constexpr(int(Store.GROUPED))
 
 @triton.jit
 def group_bounds(offs_ptr, g, total, used):
-    """First row of group g and the row after its last; what ``offs`` says outside of [0, total] is not believed. Both
-    are 0 where not ``used``."""
+    """First row of group g and the row after its last, clamped to [0, total]; both are 0 where not ``used``."""
     start = tl.load(offs_ptr + g - 1, mask=used & (g > 0), other=0)
     end = tl.load(offs_ptr + g, mask=used, other=0)
     start = tl.minimum(tl.maximum(start, 0), total).to(tl.int32)
@@ -71,7 +70,7 @@ def scaled_and_biased(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """acc * scale_a[row] * scale_b[g, col] + bias[g, col], all in float32. ``row_a`` is the tile's first entry of
-    ``scale_a``, of which ``rows`` exist; what is None is left out."""
+    ``scale_a``, of which ``rows`` exist; arguments that are None are left out."""
     cols = col + tl.arange(0, BLOCK_N)
     if scale_a_ptr is not None:
         at = tl.arange(0, BLOCK_M)
@@ -85,8 +84,8 @@ def scaled_and_biased(
 
 @triton.jit
 def store_part(desc, c_ptr, part, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, KIND: tl.constexpr):
-    """Round once and store what lies inside the group. ``row`` is the part's first row of C: not before ``start``
-    where there is a window."""
+    """Round once and store the part inside the group. ``row`` is the part's first row of C; with a window, it is not
+    before ``start``."""
     if KIND == WINDOW:
         # Coordinates of a window: the last ``end - start`` rows in front of its bound are the group's.
         sign, base, inside = to_ragged_indices(start, end - start, row - start)
@@ -182,11 +181,11 @@ def contiguous_kernel(
         c_desc: window of C (total, N), descriptor of C (G, M, N), or None; c_ptr: pointer to C, for masks and the tail.
         offs_ptr: (G,) ends; counter_ptr: one int32 that is 0, for the dynamic schedule.
         bias_ptr: (G, N); scale_a_ptr: (total,) or (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
-        ROW_STEP: tiles begin at multiples of it: 1, but the elements in 16 bytes where A is a descriptor in which the
-            rows lie side by side, for a descriptor's innermost coordinate has to be aligned. Then C goes through
-            pointers, which spare the rows before the group.
+        ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
+            the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
+            pointers, which leave out the rows before the group.
         GROUPS: at least G, a power of two.
-        ZERO_TAIL: write zeros to the rows behind the last group.
+        ZERO_TAIL: write zeros to the rows after the last group.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
     groups = tl.arange(0, GROUPS)

@@ -13,26 +13,10 @@ from course_kernels.kernels.record import record_tile, start_clock
 
 @triton.jit
 def naive_kernel(
-    a_ptr,
-    b_ptr,
-    c_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
-    log_ptr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RECORD: tl.constexpr,
-):
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, log_ptr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
     """C = A @ B for one problem; one program computes one tile. Grid: (tiles_m * tiles_n,)."""
     started = start_clock(RECORD)
     tile = tl.program_id(0)

@@ -1,6 +1,6 @@
 """Many matrix products, one launch: a fixed number of programs strides through the tiles of all problems.
 
-The host leaves four tables on the device: base pointers of A, B and C, sizes (G, 3) and strides (G, 6). Every program
+The host puts four tables on the device: base pointers of A, B and C, sizes (G, 3) and strides (G, 6). Every program
 walks the problems in order, keeps count of the tiles it has passed, and computes those that are its own. Tile order
 and ownership are those of ``course_kernels.schedule``; a test compares the two tile by tile.
 
@@ -59,18 +59,14 @@ def next_dynamic_tile(counter_ptr, total_tiles):
 
 @triton.jit
 def problem_size(
-    sizes_ptr,
-    g,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    ALIGN_M: tl.constexpr = 1,
-    ALIGN_N: tl.constexpr = 1,
+    sizes_ptr, g,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALIGN_M: tl.constexpr = 1, ALIGN_N: tl.constexpr = 1,
     ALIGN_K: tl.constexpr = 1,
-):
+):  # fmt: skip
     """M, N, K and the tile grid of problem g. An empty problem has no tiles.
 
-    What divides an extent is said here, on the load itself: said by the caller, it would be a note on the call,
-    which is lost when the call is inlined, and every masked load would be one element wide.
+    The hint of what divides an extent is here, on the load itself. The caller's hint would be on the call, and would be
+    lost when the call is inlined: every masked load would be one element wide.
     """
     M = tl.multiple_of(tl.load(sizes_ptr + g * 3), ALIGN_M)
     N = tl.multiple_of(tl.load(sizes_ptr + g * 3 + 1), ALIGN_N)
@@ -104,29 +100,11 @@ def problem_strides(strides_ptr, LAYOUT: tl.constexpr, ALIGN: tl.constexpr):
 
 @triton.jit
 def round_robin_kernel(
-    a_ptrs,
-    b_ptrs,
-    c_ptrs,
-    sizes_ptr,
-    strides_ptr,
-    num_problems,
-    total_tiles,
-    counter_ptr,
-    log_ptr,
-    A_DTYPE: tl.constexpr,
-    C_DTYPE: tl.constexpr,
-    A_LAYOUT: tl.constexpr,
-    B_LAYOUT: tl.constexpr,
-    C_LAYOUT: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SCHEDULE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RECORD: tl.constexpr,
-):
+    a_ptrs, b_ptrs, c_ptrs, sizes_ptr, strides_ptr, num_problems, total_tiles, counter_ptr, log_ptr,
+    A_DTYPE: tl.constexpr, C_DTYPE: tl.constexpr, A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr,
+    C_LAYOUT: tl.constexpr, ALIGN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
     """C_g = A_g @ B_g for every problem g; any number of programs on grid axis 0.
 
     a_ptrs, b_ptrs, c_ptrs: int64 (G,) addresses. sizes_ptr: int32 (G, 3) M, N, K. strides_ptr: int64 (G, 6) strides in

@@ -83,30 +83,12 @@ def compute_tile(
 
 @triton.jit
 def tma_kernel(
-    a_ptrs,
-    b_ptrs,
-    c_ptrs,
-    sizes_ptr,
-    strides_ptr,
-    num_problems,
-    total_tiles,
-    counter_ptr,
-    log_ptr,
-    A_DTYPE: tl.constexpr,
-    C_DTYPE: tl.constexpr,
-    A_LAYOUT: tl.constexpr,
-    B_LAYOUT: tl.constexpr,
-    C_LAYOUT: tl.constexpr,
-    DESCRIBE_C: tl.constexpr,
-    STORE_PARTS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SCHEDULE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RECORD: tl.constexpr,
-):
+    a_ptrs, b_ptrs, c_ptrs, sizes_ptr, strides_ptr, num_problems, total_tiles, counter_ptr, log_ptr,
+    A_DTYPE: tl.constexpr, C_DTYPE: tl.constexpr, A_LAYOUT: tl.constexpr, B_LAYOUT: tl.constexpr,
+    C_LAYOUT: tl.constexpr, DESCRIBE_C: tl.constexpr, STORE_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SCHEDULE: tl.constexpr,
+    PRECISION: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
     """C_g = A_g @ B_g for every problem g. Arguments as in ``round_robin_kernel``; A and B satisfy the 16-byte rule.
     Where DESCRIBE_C, so does C, and it is row-major; elsewhere C has any layout and is stored through pointers."""
     ALIGN: tl.constexpr = 128 // A_DTYPE.primitive_bitwidth

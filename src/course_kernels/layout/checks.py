@@ -1,4 +1,4 @@
-"""What makes a description of groups wrong: its form, checked always, and its values, checked on request."""
+"""Checks of a description of groups: of its form always, of its values on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def description(name: str, value: Tensor) -> None:
-    """Raise unless `value` has the form of the description `name`: 1-D, int32 or int64."""
+    """Check the form of the description `name`: 1-D, int32 or int64."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if value.dtype not in (torch.int32, torch.int64):
@@ -23,7 +23,7 @@ def description(name: str, value: Tensor) -> None:
 
 
 def extent(name: str, value: int) -> None:
-    """Raise unless `value` is a count that the host knows."""
+    """Check that `value` is a count on the host."""
     if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int on the host, got {type(value).__name__}")
     if value < 0:
@@ -31,7 +31,7 @@ def extent(name: str, value: int) -> None:
 
 
 def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
-    """Raise unless `value` is a tensor of rows that a layout on `device` can move."""
+    """Check that `value` is a tensor of rows on `device`."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if value.ndim < ndim:
@@ -44,7 +44,7 @@ def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
 
 
 def sizes_of(kind: str, values: Tensor, G: int) -> Tensor:
-    """The sizes (G,) that a description stands for, once its values are known to be in order."""
+    """Check the values of a description; return the sizes (G,)."""
     if kind == "row_groups":
         return _sizes_of_row_groups(values, G)
     if kind in ("ends", "offsets"):
@@ -54,7 +54,7 @@ def sizes_of(kind: str, values: Tensor, G: int) -> Tensor:
 
 
 def fits(kind: str, sizes: Tensor, dtype: torch.dtype, total_m: int | None, max_m: int | None) -> None:
-    """Raise unless the groups fit into their slots, their dtype and the packed tensor."""
+    """Check that the groups fit into their slots, their dtype and the packed tensor."""
     if max_m is not None:
         _reject(sizes > max_m, lambda i: f"group {i} has {sizes[i]} rows, more than its max_m = {max_m} slots")
     used = int(sizes.sum())
@@ -82,7 +82,7 @@ def _sizes_of_row_groups(ids: Tensor, G: int) -> Tensor:
         (ids < -1) | (ids >= G),
         lambda i: f"row_groups[{i}] = {ids[i]}: wants a group from 0 to G - 1 = {G - 1}, or -1 for padding",
     )
-    keys = torch.where(ids < 0, G, ids)  # padding sorts behind every group
+    keys = torch.where(ids < 0, G, ids)  # padding sorts after every group
     _reject(
         torch.diff(keys) < 0,
         lambda i: (

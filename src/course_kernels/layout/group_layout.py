@@ -8,8 +8,8 @@ The same three groups of 2, 0 and 3 rows, with one row of padding after them:
     row_groups   (total_m,)      0 0 2 2 2 -1    the group of each row, -1 is padding
     masked       (G,) + max_m    2 0 3           group g owns the first masked_m[g] of its own max_m slots
 
-A conversion is a few operations on the device that holds the description. None reads a value on the host, so
-all of them can run ahead of the GPU, inside a CUDA graph, and on fake or meta tensors.
+A conversion is a few operations on the description's device. None reads a value on the host, so all of them can run
+ahead of the GPU, inside a CUDA graph, and on fake or meta tensors.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ class GroupLayout:
     The rows of group 0 start at packed row 0, and each group starts where the previous one ends. Rows after the
     last group are the tail.
 
+    Methods take two numbers from the host: `total_m`, the packed rows, tail included, and `max_m`, the slots of each
+    group, which may be left out where the layout was built from `masked_m`.
+
     Raises:
         TypeError: a description is no tensor, or neither int32 nor int64; a count is no int.
-        ValueError: a description is not 1-D, or has the wrong length; a count is negative.
+        ValueError: a description is not 1-D, or has the wrong length; a count is negative, or missing.
 
     Attributes:
         source: the description given, (G,), (G + 1,) or (total_m,), int32 or int64.
@@ -74,63 +77,43 @@ class GroupLayout:
 
     @classmethod
     def from_sizes(cls, sizes: Tensor) -> GroupLayout:
-        """Describe groups by their number of rows.
-
-        Args:
-            sizes: (G,) int32 or int64, rows of each group.
-        """
+        """Groups from `sizes`, (G,) int32 or int64: the rows of each group."""
         checks.description("sizes", sizes)
         return cls(sizes, "sizes", sizes.shape[0])
 
     @classmethod
     def from_ends(cls, ends: Tensor) -> GroupLayout:
-        """Describe groups by the row after each group's last one (`offs` in torch and CUTLASS).
-
-        Args:
-            ends: (G,) int32 or int64, exclusive ends, not decreasing.
-        """
+        """Groups from `ends`, (G,) int32 or int64: exclusive ends, not decreasing (`offs` in torch and CUTLASS)."""
         checks.description("ends", ends)
         return cls(ends, "ends", ends.shape[0])
 
     @classmethod
     def from_offsets(cls, offsets: Tensor) -> GroupLayout:
-        """Describe groups by their starts followed by the last end (Helion's and the jagged kernels' way).
-
-        Args:
-            offsets: (G + 1,) int32 or int64, not decreasing; the first entry is 0.
-
-        Raises:
-            ValueError: there is no entry; no groups are a single 0.
-        """
+        """Groups from `offsets`, (G + 1,) int32 or int64: 0, then the ends, not decreasing (as in Helion). No groups
+        are a single 0."""
         checks.description("offsets", offsets)
         return cls(offsets, "offsets", offsets.shape[0] - 1)
 
     @classmethod
     def from_row_groups(cls, row_groups: Tensor, G: int) -> GroupLayout:
-        """Describe groups by the group of each row.
+        """Groups from the group of each row.
 
         Args:
-            row_groups: (total_m,) int32 or int64; entries in [-1, G), sorted, with the -1 of padding rows
-                last.
-            G: number of groups; the ids alone cannot say, as the last groups may be empty.
+            row_groups: (total_m,) int32 or int64; entries in [-1, G), sorted, with the -1 of padding rows last.
+            G: number of groups, which the ids do not tell, because the last groups may be empty.
 
         Notes:
-            A router's ids are not sorted. `order = GroupLayout.sort_order(ids)` and then `rows[order]` and
-            `from_row_groups(ids[order], G)` make them so. On unsorted ids, or ids with padding between
-            groups, the sizes are still the right counts but the rows are elsewhere; `validate` reports that.
-            An id outside [-1, G) counts as padding, and `validate` reports that too.
+            A router's ids are not sorted. `order = GroupLayout.sort_order(ids)` sorts them: use `rows[order]` and
+            `from_row_groups(ids[order], G)`. On unsorted ids, or ids with padding between groups, the sizes are
+            right but the rows are elsewhere. An id outside [-1, G) counts as padding. `validate` reports all three.
         """
         checks.description("row_groups", row_groups)
         return cls(row_groups, "row_groups", G)
 
     @classmethod
     def from_masked(cls, masked_m: Tensor, max_m: int) -> GroupLayout:
-        """Describe groups by the active rows among the slots that each group owns.
-
-        Args:
-            masked_m: (G,) int32 or int64, active rows of each group, at most `max_m`.
-            max_m: slots of each group, the M extent of a padded (G, max_m, ...) tensor.
-        """
+        """Groups from `masked_m`, (G,) int32 or int64: the active rows of each group among its `max_m` slots in a
+        padded (G, max_m, ...) tensor."""
         checks.description("masked_m", masked_m)
         return cls(masked_m, "masked_m", masked_m.shape[0], max_m)
 
@@ -183,18 +166,7 @@ class GroupLayout:
         return torch.cat([ends.new_zeros(1), ends])
 
     def row_groups(self, total_m: int | None = None) -> Tensor:
-        """The group of each packed row.
-
-        Args:
-            total_m: number of rows, tail included; a host number, since the sum of the sizes is on the
-                device. May be left out where the layout was built from row ids.
-
-        Returns:
-            (total_m,) ids; -1 in the tail.
-
-        Raises:
-            TypeError, ValueError: an extent is no int, is negative, or is missing where it is needed.
-        """
+        """(total_m,) group of each packed row, -1 in the tail. A layout built from row ids needs no `total_m`."""
         if self.kind == "row_groups" and total_m in (None, self.source.shape[0]):
             return self.source
         if total_m is None:
@@ -208,14 +180,14 @@ class GroupLayout:
 
     @staticmethod
     def sort_order(row_groups: Tensor) -> Tensor:
-        """The permutation that brings rows into groups: what dispatch in a mixture of experts does.
+        """The permutation that sorts rows by group, as dispatch in a mixture of experts does.
 
         Args:
             row_groups: (total_m,) int32 or int64 ids in any order; negative ids are padding.
 
         Returns:
-            (total_m,) int64 `order`, so that `row_groups[order]` is sorted with padding last. Rows of one
-            group keep their order.
+            (total_m,) int64 `order`: `row_groups[order]` is sorted with padding last. Rows of one group keep their
+            order.
         """
         checks.description("row_groups", row_groups)
         last = torch.iinfo(row_groups.dtype).max
@@ -224,44 +196,17 @@ class GroupLayout:
     # ---- rows, moved
 
     def masked(self, max_m: int | None = None) -> Tensor:
-        """Which slots of a padded tensor hold a row.
-
-        Args:
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
-
-        Returns:
-            (G, max_m) bool.
-
-        Raises:
-            TypeError, ValueError: an extent is no int, is negative, or is missing where it is needed.
-        """
+        """(G, max_m) bool: which slots of a padded tensor hold a row."""
         slots = torch.arange(self._slots(max_m), dtype=self.dtype, device=self.device)
         return slots < self.sizes[:, None]
 
     def pad_indices(self, max_m: int | None = None) -> Tensor:
-        """For each slot of the padded layout, the packed row that belongs there.
-
-        Args, Raises: as `masked`.
-
-        Returns:
-            (G, max_m) int64 packed row numbers; -1 where the slot is padding.
-        """
+        """(G, max_m) int64: the packed row of each slot of the padded layout, -1 where the slot is padding."""
         return padding.pad_indices(self.offsets, self._slots(max_m))
 
     def pack_indices(self, total_m: int, max_m: int | None = None) -> Tensor:
-        """For each packed row, the slot of the padded layout (flattened to G * max_m) that it comes from.
-
-        Args:
-            total_m: number of packed rows, tail included.
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
-
-        Returns:
-            (total_m,) int64 slot numbers g * max_m + i; -1 in the tail, and for a row that its group's slots
-            cannot hold.
-
-        Raises:
-            TypeError, ValueError: as `masked`.
-        """
+        """(total_m,) int64: the slot g * max_m + i of each packed row; -1 in the tail, and for a row beyond its group's
+        slots."""
         max_m = self._slots(max_m)
         checks.extent("total_m", total_m)
         return padding.pack_indices(self.row_groups(total_m), self.offsets, max_m)
@@ -271,9 +216,8 @@ class GroupLayout:
 
         Args:
             packed: (total_m, ...) rows, on the layout's device.
-            max_m: slots of each group; may be left out where the layout was built from `masked_m`. Rows
-                beyond a group's slots are dropped; `validate(max_m=...)` reports them.
-            fill: what the padding holds.
+            max_m: as in the class. Rows beyond a group's slots are dropped; `validate(max_m=...)` reports them.
+            fill: value of the padding.
 
         Returns:
             (G, max_m, ...) of the dtype of `packed`, a copy; differentiable.
@@ -292,8 +236,8 @@ class GroupLayout:
 
         Args:
             padded: (G, max_m, ...), on the layout's device.
-            total_m: number of rows of the result; a host number, so that nothing has to be read back.
-            fill: what the tail holds.
+            total_m: number of rows of the result.
+            fill: value of the tail.
 
         Returns:
             (total_m, ...) of the dtype of `padded`, a copy; differentiable.
@@ -330,7 +274,6 @@ class GroupLayout:
 
         Raises:
             ValueError: a value is wrong; the message has the description's name, the index and the value.
-            TypeError: an extent is no int.
         """
         for name, extent in (("total_m", total_m), ("max_m", max_m)):
             if extent is not None:
@@ -341,7 +284,7 @@ class GroupLayout:
         return self
 
     def __repr__(self) -> str:
-        # Printing values waits for a GPU, and fake or meta tensors have none: show them where they are free.
+        # Printing values waits for a GPU, and fake or meta tensors have none: show them only on the CPU.
         shown = ""
         if type(self.source) is Tensor and self.device.type == "cpu" and self.G <= _MAX_SHOWN:
             shown = f", sizes={self.sizes.tolist()}"
@@ -352,14 +295,13 @@ class GroupLayout:
 def padding_waste(sizes: GroupLayout | Tensor | Sequence[int]) -> float:
     """The share of extra rows that padding every group to the largest one adds: G * max / sum - 1.
 
-    Reads values on the host, so it waits for a device that holds them: for reports, not for hot paths.
+    Reads values on the host, so it waits for their device: for reports, not for hot paths.
 
     Args:
         sizes: rows of each group, as a layout, a (G,) tensor or a sequence of ints.
 
     Returns:
-        0.0 for equal groups, G - 1 when all rows are in one group; 0.0 where there are no rows, as nothing is
-        padded then.
+        0.0 for equal groups, and without rows; G - 1 when all rows are in one group.
 
     Raises:
         ValueError: a size is negative.

@@ -1,7 +1,7 @@
 """Tiles, their global order, and the order in which static schemes hand them to programs.
 
-Everything here is plain integer arithmetic: it is what the device code does, written so that it can be read,
-drawn and compared with what a kernel recorded.
+All of it is plain integer arithmetic: the arithmetic of the device code, in a form that can be read, drawn and compared
+with a kernel's record.
 """
 
 from __future__ import annotations
@@ -34,24 +34,17 @@ STATIC_ORDERS = ("round_robin", "chunks", "swizzled")
 class Tile(NamedTuple):
     """One BLOCK_M x BLOCK_N piece of one problem's output."""
 
-    problem: int
-    """Position of its problem in the list."""
-    m: int
-    """Tile row inside the problem (its first matrix row is `m * BLOCK_M`)."""
-    n: int
-    """Tile column inside the problem."""
-    rows: int
-    """Rows that exist, at most BLOCK_M: fewer in a boundary tile."""
-    cols: int
-    """Columns that exist, at most BLOCK_N."""
-    k: int
-    """Length of the sum behind each of its elements, in elements."""
-    index: int
-    """Position in the global order over all problems."""
+    problem: int  # its position in the list
+    m: int  # tile row inside the problem; its first matrix row is m * BLOCK_M
+    n: int  # tile column inside the problem
+    rows: int  # rows that exist: BLOCK_M, or fewer in a boundary tile
+    cols: int  # columns that exist: BLOCK_N, or fewer
+    k: int  # elements of each of its sums
+    index: int  # position in the global order over all problems
 
 
 def check_problems(problems: Iterable[Sequence[int]]) -> list[tuple[int, int, int]]:
-    """Return the problems as a list of (M, N, K) ints, or say which one is wrong."""
+    """The problems as a list of (M, N, K) ints; an error names the first wrong one."""
     checked = []
     for position, problem in enumerate(problems):
         try:
@@ -65,7 +58,7 @@ def check_problems(problems: Iterable[Sequence[int]]) -> list[tuple[int, int, in
 
 
 def check_positive(name: str, value: int) -> int:
-    """Return `value` as an int of at least 1, or say what it was."""
+    """`value` as an int of at least 1."""
     try:
         number = as_int(value)
     except TypeError:
@@ -76,25 +69,21 @@ def check_positive(name: str, value: int) -> int:
 
 
 def check_block(block: Sequence[int]) -> tuple[int, ...]:
-    """Return `block` as (BLOCK_M, BLOCK_N) or (BLOCK_M, BLOCK_N, BLOCK_K), or say what it was."""
-    try:
-        length = len(block)
-    except TypeError:
-        length = 0
-    if length not in (2, 3):
+    """`block` as (BLOCK_M, BLOCK_N) or (BLOCK_M, BLOCK_N, BLOCK_K)."""
+    if not hasattr(block, "__len__") or len(block) not in (2, 3):
         raise TypeError(f"block is {block!r}; want (BLOCK_M, BLOCK_N) or (BLOCK_M, BLOCK_N, BLOCK_K)")
     return tuple(check_positive(f"block[{i}]", extent) for i, extent in enumerate(block))
 
 
 def check_order(order: str) -> str:
-    """Return `order` if it is one of `ORDERS`, or list the choices."""
+    """`order`, if it is one of `ORDERS`."""
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}; want one of {', '.join(map(repr, ORDERS))}")
     return order
 
 
 def strip_height(order: str, group_m: int | None) -> int:
-    """Return the strip height of an order: as given, else 8 for `swizzled` and 1 (row-major) otherwise."""
+    """Tile rows in a strip: as given, else 8 for `swizzled` and 1 (row-major) for the others."""
     if group_m is None:
         return DEFAULT_SWIZZLE if order == "swizzled" else 1
     return check_positive("group_m", group_m)
@@ -103,18 +92,11 @@ def strip_height(order: str, group_m: int | None) -> int:
 def tile_counts(problems: Iterable[Sequence[int]], block_m: int, block_n: int) -> list[int]:
     """Count the tiles of each problem.
 
-    Args:
-        problems: (M, N, K) of each problem, in elements.
-        block_m: rows of a tile.
-        block_n: columns of a tile.
+    Args, Raises: as `tiles`.
 
     Returns:
-        One count per problem. A problem with M = 0 or N = 0 has none; one with K = 0 has its full number,
-        because its output exists and must be written with zeros.
-
-    Raises:
-        TypeError: a problem is not three integers.
-        ValueError: a negative extent, or a block extent below 1.
+        One count per problem. A problem with M = 0 or N = 0 has no tiles. One with K = 0 has its full number, because
+        its output exists and must be filled with zeros.
     """
     block_m, block_n = check_positive("block_m", block_m), check_positive("block_n", block_n)
     return [-(-m // block_m) * -(-n // block_n) for m, n, _ in check_problems(problems)]
@@ -125,10 +107,9 @@ def tiles(problems: Iterable[Sequence[int]], block_m: int, block_n: int, group_m
 
     Args:
         problems: (M, N, K) of each problem, in elements.
-        block_m: rows of a tile.
-        block_n: columns of a tile.
+        block_m, block_n: rows and columns of a tile.
         group_m: tile rows in a strip. A strip is walked column by column, so that tiles that run together
-            share operand panels; with 1 the order is row-major, the column changing fastest.
+            share operand panels. With 1 the order is row-major: the column changes fastest.
 
     Returns:
         The tiles; `result[i].index == i`.
@@ -184,7 +165,7 @@ def walk(
         group_m: tile rows in a strip (see `tiles`); by default 8 for `swizzled`, else 1.
 
     Returns:
-        One list of tiles per program, possibly empty; together they hold every tile once.
+        One list of tiles per program, maybe empty; together they hold every tile once.
 
     Raises:
         TypeError: a problem or the block has the wrong form.

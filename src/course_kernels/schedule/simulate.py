@@ -50,10 +50,9 @@ class CostModel:
         ValueError: a rate or `itemsize` that is not positive, or a negative time.
 
     Notes:
-        What it leaves out: programs do not slow each other down (the rates are those of a busy chip already),
-        two programs on one multiprocessor do not overlap, a boundary tile costs as much as a full one (its
-        masked elements are multiplied too), and a miss in the L2 cache costs no time (`bytes_moved` counts
-        the misses).
+        Simplifications: programs do not slow each other down (the rates are those of a busy chip already), two
+        programs on one multiprocessor do not overlap, a boundary tile costs as much as a full one (its masked
+        elements are multiplied, too), and a miss in the L2 cache costs no time (`bytes_moved` counts the misses).
     """
 
     tflops_per_program: float = 5.0
@@ -99,10 +98,8 @@ class Span(NamedTuple):
 class LowerBounds(NamedTuple):
     """No schedule on the same programs finishes earlier than either; in microseconds."""
 
-    work: float
-    """All tiles' time, divided by the number of programs."""
-    longest: float
-    """The most expensive single tile."""
+    work: float  # all tiles' time, divided by the number of programs
+    longest: float  # the most expensive single tile
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class Timeline:
         problems: (M, N, K) of each problem.
         programs: one list of spans per program, in time order. A gap between spans is time in which the
             program fetched its next tile's number or waited for a launch.
-        cost: the model behind the times.
+        cost: the model of the times.
         kernels: (start, end) of each kernel in microseconds, the first at 0; empty without tiles.
     """
 
@@ -217,7 +214,7 @@ def _first_free(
 
 
 def _prepare(problems, programs, block, cost, group_m):
-    """Check what both simulators take; return it with the tiles and the time of a tile by its K."""
+    """Check the arguments of both simulators; return them with the tiles and the time of a tile by its K."""
     problems = check_problems(problems)
     programs = check_positive("programs", programs)
     block = check_block(block)
@@ -283,20 +280,11 @@ def one_launch_per_problem(
 ) -> Timeline:
     """Simulate a loop that launches one kernel per problem, each waiting for the one before.
 
-    Args:
-        problems: (M, N, K) of each problem, in elements.
-        programs: how many tiles the GPU runs at once; 132 is one per multiprocessor of an H200.
-        block: (BLOCK_M, BLOCK_N, BLOCK_K).
-        cost: times of a tile and of a launch; by default `CostModel()`.
-        group_m: tile rows in a strip (see `tiles`).
+    Args, Raises: as `simulate`; `programs` is the number of tiles that the GPU runs at once.
 
     Returns:
-        The timeline, its order named `one_launch_per_problem`. The first kernel starts at 0: its launch,
-        which every method pays, is left out. A problem without tiles launches nothing.
-
-    Raises:
-        TypeError: a problem, the block or the cost has the wrong form.
-        ValueError: an extent out of range.
+        The timeline, its order named `one_launch_per_problem`. The first kernel starts at 0: its launch, which every
+        method needs, is left out. A problem without tiles launches nothing.
     """
     problems, programs, block, cost, found, us_of = _prepare(problems, programs, block, cost, group_m)
     lines: list[list[Span]] = [[] for _ in range(programs)]

@@ -18,23 +18,19 @@ H200_L2_BYTES = 60 * 2**20
 class Traffic(NamedTuple):
     """Bytes that a schedule moves."""
 
-    requested: int
-    """Operand bytes that the tiles ask for: every tile its own row panel of A and column panel of B."""
-    from_memory: int
-    """Of those, the bytes that are not in the cache when asked for."""
-    compulsory: int
-    """Every operand byte that any tile needs, once: what an unlimited cache would read."""
-    written: int
-    """Result bytes."""
+    requested: int  # operand bytes of all tiles: each needs its row panel of A and column panel of B
+    from_memory: int  # of those, the bytes that are not in the cache when requested
+    compulsory: int  # every operand byte that any tile needs, once, as with an unlimited cache
+    written: int  # result bytes
 
     @property
     def hit_rate(self) -> float:
-        """Share of the requested bytes that the cache has, 0 to 1; 1 if nothing was asked for."""
+        """Share of the requested bytes that the cache has, 0 to 1; 1 if nothing was requested."""
         return 1.0 - self.from_memory / self.requested if self.requested else 1.0
 
 
 def bytes_moved(timeline: Timeline, *, l2_bytes: int = H200_L2_BYTES, k_slab: int = 256) -> Traffic:
-    """Count the bytes that a timeline's tiles ask for and those that memory must deliver.
+    """Count the bytes that a timeline's tiles request, and those that memory must deliver.
 
     Args:
         timeline: which tiles run, and when.

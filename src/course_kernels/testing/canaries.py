@@ -42,21 +42,18 @@ def poisoned(
 ) -> tuple[Tensor, Callable[..., None]]:
     """A tensor inside a larger buffer, all of it filled with canaries (NaN where the dtype has one).
 
-    As an input (`view.copy_(data)`), it turns a read past the edge into NaN in the result; as an output, it
-    shows a write past the edge and an element that was never written.
+    As an input (`view.copy_(data)`), it turns a read past the edge into NaN in the result. As an output, it shows a
+    write past the edge and an element that was never written.
 
     Args:
-        shape: of the view, at least 1-D. The last two dimensions get the margin, so every matrix of a batch
-            has one.
-        dtype: of the view.
+        shape: of the view, at least 1-D. The last two dimensions get the margin, so every matrix of a batch has one.
+        dtype, device: of the view.
         margin: elements on each side; 16 keeps the alignment that TMA wants, an odd number breaks it.
-        device: of the buffer.
 
     Returns:
-        The view, full of canaries, and `verify(all_written=False)`, which raises AssertionError naming the
-        first place outside the view that changed, by its index relative to the view (-1 is one before it),
-        and with `all_written=True` also the first element of the view that still holds the canary. (An 8-bit
-        NaN that was computed looks like a canary.)
+        The view, full of canaries, and `verify(all_written=False)`. It raises AssertionError with the first changed
+        place outside the view, by its index relative to the view (-1 is one before it), and with `all_written=True`
+        also with the first element of the view that holds the canary. (A computed 8-bit NaN looks like a canary.)
 
     Raises:
         ValueError: `shape` is empty, `margin` is less than 1, or there is no canary for `dtype`.
@@ -102,23 +99,21 @@ BATCH_LAYOUTS = ("shared", "permuted")
 
 
 def strided_like(tensor: Tensor, how: str) -> Tensor:
-    """The values of a matrix, or a batch of them, laid out in memory another way, with canaries in the gaps.
+    """The values of a matrix, or a batch of them, in another memory layout, with canaries in the gaps.
 
     Args:
         tensor: (..., M, N), any strides.
-        how: "row", row-major without gaps; "col", column-major without gaps; "transposed", a transposed view
-            of a row-major matrix with a longer leading dimension; "padded", row-major with a longer leading
-            dimension that keeps 16-byte alignment; "unaligned", row-major with an odd leading dimension and
-            an odd start; "every_other", every other column of a wider matrix, so that neither stride is 1;
-            "expanded", the first row under every index (stride 0), the one layout whose values differ from
-            the tensor's.
+        how: "row", row-major without gaps; "col", column-major without gaps; "transposed", a transposed view of a
+            row-major matrix with a longer leading dimension; "padded", row-major with a longer leading dimension that
+            keeps 16-byte alignment; "unaligned", row-major with an odd leading dimension and an odd start;
+            "every_other", every other column of a wider matrix, so that neither stride is 1; "expanded", the first row
+            under every index (stride 0), the one layout whose values differ from the tensor's.
 
     Returns:
         A view of a new buffer with the shape, dtype and device of `tensor`.
 
     Raises:
-        ValueError: `how` is not one of `STRIDES`, `tensor` has fewer than two dimensions, or an unknown
-            dtype.
+        ValueError: `how` is not one of `STRIDES`, `tensor` has fewer than two dimensions, or an unknown dtype.
     """
     if how not in STRIDES:
         raise ValueError(f"how must be one of {', '.join(STRIDES)}, got {how!r}")

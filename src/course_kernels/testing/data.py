@@ -36,13 +36,10 @@ def reference_problems(scale: int = 1) -> list[Problem]:
     """The four square problems of 1024, 512, 256 and 128 that the Triton tutorial groups.
 
     Args:
-        scale: divides every extent; 8 gives 128, 64, 32 and 16, which the interpreter manages in a moment.
+        scale: divides every extent, and 128; 8 gives 128, 64, 32 and 16, which the interpreter computes quickly.
 
     Returns:
         Four problems, the largest first.
-
-    Raises:
-        ValueError: `scale` does not divide 128.
     """
     if scale < 1 or 128 % scale:
         raise ValueError(f"scale must be a divisor of 128, got {scale}")
@@ -78,13 +75,12 @@ ROUTERS = ("uniform", "zipf", "one_hot")
 
 
 def route(router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: int = 0, seed: int = 0) -> Tensor:
-    """Send each token to one expert, as the running example's router does.
+    """Send each token to one expert, as the course's example router does.
 
     Args:
-        router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as the
-            loads that imbalanced routers show) or "one_hot" (all to expert `hot`).
-        tokens: number of tokens.
-        experts: number of experts.
+        router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as in imbalanced
+            routers) or "one_hot" (all to expert `hot`).
+        tokens, experts: how many there are.
         s: Zipf's exponent; 0 is uniform.
         hot: the expert that "one_hot" chooses.
         seed: chooses the draw; the same on every machine and version of torch.
@@ -142,8 +138,7 @@ def integers(
         shape: of the result.
         dtype: of the result; must hold every whole number from `low` to `high`.
         generator: a CPU generator, advanced by the call, or a seed for a fresh one.
-        low: smallest value.
-        high: largest value, included.
+        low, high: smallest and largest value.
         device: of the result.
 
     Returns:
@@ -177,7 +172,7 @@ def make_operands(
         problems: the extents, as `Problem` or (M, N, K).
         dtype: of all operands.
         generator: a CPU generator, advanced by the call, or a seed for a fresh one.
-        strides: how all operands lie in memory, one of `STRIDES`.
+        strides: memory layout of all operands, one of `STRIDES`.
         device: of the operands.
 
     Returns:

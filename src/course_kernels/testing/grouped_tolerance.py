@@ -1,4 +1,7 @@
-"""How far the products of groups may be from the oracle: ``tolerance`` for every mode of grouped_mm."""
+"""How far the products of groups may be from the oracle: ``tolerance`` for every mode of grouped_mm.
+
+``extras`` are the ``bias``, ``scale_a`` and ``scale_b`` of `reference.grouped_mm`.
+"""
 
 from __future__ import annotations
 
@@ -28,30 +31,23 @@ def grouped_error_bound(
     offs: Tensor | None,
     out_dtype: torch.dtype,
     *,
-    bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
     accumulation: str | None = None,
+    **extras,
 ) -> tuple[Tensor, Tensor]:
-    """`error_bound` for the products of groups, in any mode of `reference.grouped_mm`.
-
-    Args:
-        mat_a, mat_b, offs, bias, scale_a, scale_b: as `reference.grouped_mm`.
-        out_dtype: floating dtype that the result is rounded to.
-        accumulation: as in `error_bound`.
+    """`error_bound` for the products of groups, in any mode of `reference.grouped_mm`, whose arguments it takes.
 
     Returns:
         Two float64 tensors of the result's shape: the value, and the largest absolute error. Both are 0 in the tail.
 
     Raises:
-        ValueError: the dtypes differ, no tolerance is known for them, K is too long for a bound, or as
-            `reference.grouped_mm`.
+        ValueError: as `error_bound` or `reference.grouped_mm`.
     """
+    bias = extras.get("bias")
     if mat_a.dtype != mat_b.dtype:
         raise ValueError(f"mat_a is {mat_a.dtype}, mat_b is {mat_b.dtype}: they must be equal")
-    scales = dict(scale_a=scale_a, scale_b=scale_b)
-    exact = reference.grouped_mm(mat_a, mat_b, offs, bias=bias, **scales).detach()
-    widths = {name: None if t is None else t.detach().abs() for name, t in scales.items()}
+    extras = {name: t.detach() for name, t in extras.items() if t is not None}
+    exact = reference.grouped_mm(mat_a, mat_b, offs, **extras).detach()
+    widths = {name: t.abs() for name, t in extras.items() if name != "bias"}
     wide = [t.detach().to(torch.float64).abs() for t in (mat_a, mat_b)]
     products = reference.grouped_mm(*wide, offs, **widths)
     # The steps of each sum: K, or each group's own in mode "k".
@@ -63,7 +59,7 @@ def grouped_error_bound(
     relative = relative_error(lookup(mat_a.dtype, accumulation, mat_a.is_cuda), steps, k)
     magnitude = products if bias is None else products + _bias_rows(exact, offs, bias.detach().abs().to(exact))
     # Each scale and the bias is one more float32 operation on what came before.
-    epilogue = sum(t is not None for t in (bias, scale_a, scale_b)) * 2.0**-23
+    epilogue = len(extras) * 2.0**-23
     error = relative * products * (1 + epilogue) + epilogue * magnitude
     return exact, rounded_bound(exact, error, magnitude, k, out_dtype)
 
@@ -105,17 +101,15 @@ def assert_grouped_close(
     mat_b: Tensor,
     offs: Tensor | None = None,
     *,
-    bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
     tail: str = "zero",
     accumulation: str | None = None,
+    **extras,
 ) -> None:
     """Check the products of groups against the float64 oracle, each element within its own error bound.
 
     Args:
         out: the result, in the shape that `reference.grouped_mm` gives it, of any floating dtype.
-        mat_a, mat_b, offs, bias, scale_a, scale_b: as `reference.grouped_mm`.
+        mat_a, mat_b, offs, extras: as `reference.grouped_mm`.
         tail: "zero" wants exact zeros past the last group (modes "m" and "n"), "any" ignores them.
         accumulation: as in `error_bound`.
 
@@ -125,8 +119,7 @@ def assert_grouped_close(
         ValueError: as `grouped_error_bound`, or a group's operands are not finite.
     """
     group_at, part = _grouped_shape(out, mat_a, mat_b, offs, tail)
-    extras = dict(bias=bias, scale_a=scale_a, scale_b=scale_b)
-    exact, bound = grouped_error_bound(mat_a, mat_b, offs, out.dtype, **extras, accumulation=accumulation)
+    exact, bound = grouped_error_bound(mat_a, mat_b, offs, out.dtype, accumulation=accumulation, **extras)
     if not bound.isfinite().all():
         raise ValueError(
             "mat_a and mat_b must be finite within the groups: there is no answer to compare with otherwise"
@@ -140,32 +133,27 @@ def assert_grouped_exact(
     mat_b: Tensor,
     offs: Tensor | None = None,
     *,
-    bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
     tail: str = "zero",
+    **extras,
 ) -> None:
     """Check that the products of whole numbers are the exact ones, rounded once to the result's dtype.
 
-    Args:
-        out: the result, in the shape that `reference.grouped_mm` gives it, of any floating dtype.
-        mat_a, mat_b, offs, bias: as `reference.grouped_mm`; whole numbers within the groups.
-        scale_a, scale_b: as `reference.grouped_mm`; powers of two, and no bias beside them.
-        tail: as in `assert_grouped_close`.
+    Args: as `assert_grouped_close`. Operands and bias hold whole numbers within the groups, scales hold powers of two
+    and come without a bias.
 
     Raises:
         AssertionError: as `assert_grouped_close`.
         ValueError: as `assert_exact`, or scales that are no powers of two or come with a bias.
     """
     group_at, part = _grouped_shape(out, mat_a, mat_b, offs, tail)
-    a, b, *rows = whole_numbers(mat_a=mat_a, mat_b=mat_b, bias=bias)
-    scales = dict(scale_a=scale_a, scale_b=scale_b)
-    for name, t in scales.items():
-        if t is not None and (bias is not None or (torch.frexp(t.detach()).mantissa != 0.5).any()):
+    a, b, *rows = whole_numbers(mat_a=mat_a, mat_b=mat_b, bias=extras.get("bias"))
+    for name in ("scale_a", "scale_b"):
+        t = extras.get(name)
+        if t is not None and (rows or (torch.frexp(t.detach()).mantissa != 0.5).any()):
             raise ValueError(f"{name} must hold powers of two, without a bias beside it")
     magnitude = reference.grouped_mm(a.abs(), b.abs(), offs)
     for each in rows:
         magnitude += _bias_rows(magnitude, offs, each.abs())
     check_sums(magnitude, mat_a.dtype)
-    wanted = reference.grouped_mm(a, b, offs, out.dtype, bias=bias, **scales)
+    wanted = reference.grouped_mm(a, b, offs, out.dtype, **extras)
     compare_exact(out[part], wanted[part], "the grouped product", group_at)

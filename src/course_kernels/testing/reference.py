@@ -1,8 +1,12 @@
-"""The oracle: every product of the course as a plain loop over groups in high precision.
+"""The oracle: every product as a plain loop over groups in high precision.
 
-Nothing here calls the library's kernels, so a test that compares against it compares two independent
-computations. All functions accept any strides and every floating or integer dtype that torch can widen
-exactly (fp8 included), may synchronise with the device, and are differentiable where torch's own casts are.
+Nothing here calls the library's kernels, so a test that compares with it compares two independent computations. All
+functions accept any strides and every floating or integer dtype that torch can widen exactly (fp8 included). They may
+wait for the device, and are differentiable where torch's casts are.
+
+Arguments that all functions share: ``out_dtype`` is the dtype of the result, and None keeps ``compute_dtype``, so that
+nothing is rounded; ``compute_dtype`` is float64, or float32 where speed matters more than the last digits. All raise
+TypeError for an operand that is no tensor, or boolean or complex, and ValueError for any other ``compute_dtype``.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ __all__ = ["gemm", "group_gemm", "grouped_mm", "padded_bmm"]
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """A float32 oracle that a global switch turns into 11-bit arithmetic would be no oracle."""
+    """Switch TF32 off: its 11-bit arithmetic would make the oracle wrong."""
     matmul = torch.backends.cuda.matmul
     try:
         setting, saved, off = "allow_tf32", matmul.allow_tf32, False
@@ -57,16 +61,12 @@ def gemm(
     Args:
         a: (M, K), any dtype and strides.
         b: (K, N), any dtype and strides, on the device of `a`.
-        out_dtype: dtype of the result; None keeps `compute_dtype`, so that nothing is rounded.
-        compute_dtype: float64, or float32 where speed matters more than the last digits.
 
     Returns:
         (M, N) on the device of `a`; zeros where K is 0.
 
     Raises:
-        TypeError: an operand is no tensor, or boolean or complex.
-        ValueError: an operand is not 2-D, the K extents or the devices differ, or `compute_dtype` is another
-            type.
+        ValueError: an operand is not 2-D, or the K extents or the devices differ.
 
     Notes:
         torch narrows float64 to 16 bits through float32. The two roundings differ from a single one only for
@@ -96,16 +96,12 @@ def group_gemm(
     Args:
         group_A: G matrices (M_i, K_i).
         group_B: G matrices (K_i, N_i).
-        out_dtype: dtype of the results; None keeps `compute_dtype`.
-        compute_dtype: float64 or float32.
 
     Returns:
         G matrices (M_i, N_i).
 
     Raises:
-        ValueError: the lists differ in length, or a problem's operands do not fit (the message has its
-            index).
-        TypeError: an operand is no tensor, or boolean or complex.
+        ValueError: the lists differ in length, or a problem's operands do not fit; the message has its index.
     """
     if len(group_A) != len(group_B):
         raise ValueError(f"group_A has {len(group_A)} matrices, group_B has {len(group_B)}: one B for each A")
@@ -119,7 +115,7 @@ def group_gemm(
 
 
 def _grouped_shape(mat_a: Tensor, mat_b: Tensor, offs: Tensor | GroupLayout | None) -> tuple[str, int, list[int]]:
-    """The mode, G, and the (G + 1) bounds of the groups (none in mode "batch"), once everything fits."""
+    """Check shapes and ends; return the mode, G, and the (G + 1) bounds of the groups (none in mode "batch")."""
     for name, value in (("mat_a", mat_a), ("mat_b", mat_b)):
         _check_matrix(name, value, 3 if isinstance(value, Tensor) and value.ndim == 3 else 2)
     mode = MODE_OF_RANKS[mat_a.ndim, mat_b.ndim]
@@ -143,7 +139,7 @@ def _grouped_shape(mat_a: Tensor, mat_b: Tensor, offs: Tensor | GroupLayout | No
 
 
 def _per_group(name: str, value: Tensor | None, lengths: list[int]) -> list[Tensor | None]:
-    """A vector for each group, from a tensor that holds them one after another, packed or as rows."""
+    """A vector for each group, from a tensor that holds them packed or as rows."""
     if value is None:
         return [None] * len(lengths)
     _check_matrix(name, value, 2 if isinstance(value, Tensor) and value.ndim == 2 else 1)
@@ -182,20 +178,16 @@ def grouped_mm(
         mat_b: as in the table, any dtype and strides, on the device of `mat_a`.
         offs: (G,) exclusive group ends along the shared extent, or any GroupLayout with G groups; its values are
             validated. None in mode "batch".
-        out_dtype: dtype of the result; None keeps `compute_dtype`.
         bias: (G, N), added to every row of its group before the result is rounded; not in mode "n".
         scale_a: multiplies the rows of each group's product, as in the table.
         scale_b: multiplies the columns of each group's product, as in the table.
-        compute_dtype: float64 or float32.
 
     Returns:
         As in the table. The tail (rows of mode "m", columns of mode "n" past the last group) is zero, and so is the
-        product of an empty group in mode "k" before its bias is added; what the operands hold past the last group
-        has no effect.
+        product of an empty group in mode "k" before its bias is added. Operands past the last group have no effect.
 
     Raises:
         ValueError: shapes do not fit, the ends decrease or leave the shared extent, or a bias in mode "n".
-        TypeError: an operand is no tensor, or boolean or complex.
     """
     _check_precision(compute_dtype)
     mode, groups, bounds = _grouped_shape(mat_a, mat_b, offs)
@@ -243,21 +235,18 @@ def padded_bmm(
     *,
     compute_dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Multiply padded groups one by one, ignoring what lies in the padding.
+    """Multiply padded groups one by one, ignoring the padding.
 
     Args:
         mat_a: (G, max_m, K), each group's rows first, padding after them.
         mat_b: (G, K, N).
         masked_m: (G,) int32 or int64 active rows of each group; None means that all rows are active.
-        out_dtype: dtype of the result; None keeps `compute_dtype`.
-        compute_dtype: float64 or float32.
 
     Returns:
         (G, max_m, N); padding rows are zero whatever mat_a holds there, NaN included.
 
     Raises:
         ValueError: shapes do not fit, or an entry of `masked_m` leaves [0, max_m].
-        TypeError: an operand is no tensor, or boolean or complex.
     """
     _check_precision(compute_dtype)
     _check_matrix("mat_a", mat_a, 3)

@@ -75,7 +75,7 @@ TOLERANCES: dict[tuple[torch.dtype, str], Tolerance] = {
 
 
 def lookup(dtype: torch.dtype, accumulation: str | None, on_gpu: bool) -> Tolerance:
-    """The table's entry for operands of `dtype`; see `error_bound` for the default and the errors."""
+    """The table's entry for operands of `dtype`, as in `error_bound`."""
     offered = [name for known, name in TOLERANCES if known == dtype]
     if not offered:
         raise ValueError(f"no tolerance is known for operands of {dtype}")
@@ -107,8 +107,7 @@ def error_bound(
         Two float64 tensors of the product's shape: the value, and the largest absolute error.
 
     Raises:
-        ValueError: the dtypes differ, no tolerance is known for them, K is too long for a bound, or shapes do
-            not fit.
+        ValueError: the dtypes differ or have no tolerance, K is too long for a bound, or shapes do not fit.
     """
     if a.dtype != b.dtype:
         raise ValueError(f"a is {a.dtype}, b is {b.dtype}: they must be equal")
@@ -127,12 +126,12 @@ def relative_error(rule: Tolerance, steps: int | Tensor, most: int) -> float | T
 
 
 def rounded_bound(exact: Tensor, error: Tensor, magnitude: Tensor, k: int, out_dtype: torch.dtype) -> Tensor:
-    """The largest error of sums of `k` products that are off by `error`, once they are rounded to `out_dtype`."""
+    """The largest error of sums of `k` products that are off by `error`, after rounding to `out_dtype`."""
     info = torch.finfo(out_dtype)
     # Half a unit in the last place of the result, taken where the accumulated error may have carried it.
     rounding = (exact.abs() + error) * info.eps / 2
-    # Below float32's normal range hardware may flush to zero; below the result's it rounds to its finest
-    # step. A product whose magnitudes are all 0 is exact.
+    # Below float32's normal range hardware may flush to zero; below the result's it rounds to its finest step. A
+    # product of zeros is exact.
     flushed = k * torch.finfo(torch.float32).tiny + info.smallest_normal * info.eps
     return error + rounding + torch.where(magnitude > 0, flushed, 0.0)
 
@@ -148,7 +147,7 @@ def check_result(out: Tensor, shape: torch.Size, what: str) -> None:
 
 
 def fail(what: str, out: Tensor, wanted: Tensor, wrong: Tensor, error: Tensor, detail) -> None:
-    """Raise AssertionError with the number of wrong elements, the first and the worst; `detail(index)` adds to both."""
+    """Raise AssertionError with the number of wrong elements, the first and the worst, each with `detail(index)`."""
     first = wrong.nonzero()[0].tolist()
     worst_at = torch.where(wrong, error.nan_to_num(torch.inf, torch.inf), -1.0).flatten().argmax()
     worst = [int(i) for i in torch.unravel_index(worst_at, wrong.shape)]
@@ -166,16 +165,16 @@ def assert_close_to_oracle(
 
     Args:
         out: (M, N) or (G, M, N) result, of any floating dtype. NaN is never right; infinity only where the
-            exact value lies past what the dtype holds.
+            exact value is beyond the range of the dtype.
         a: (M, K), or (G, M, K).
         b: (K, N), or (G, K, N).
         accumulation: as in `error_bound`.
         what: names the result in the message.
 
     Raises:
-        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first and
-            the worst, and the bound there.
-        ValueError: as `error_bound`, or an operand is not finite, which leaves nothing to compare with.
+        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first, the worst,
+            and the bound there.
+        ValueError: as `error_bound`, or an operand is not finite, so that there is no answer.
     """
     check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
     exact, bound = error_bound(a, b, out.dtype, accumulation=accumulation)
@@ -211,14 +210,12 @@ def assert_group_close(
     """Check every product of a list with `assert_close_to_oracle`.
 
     Args:
-        outs: G results.
-        group_A: G matrices (M_i, K_i).
-        group_B: G matrices (K_i, N_i).
+        outs: G results (M_i, N_i).
+        group_A, group_B: G matrices (M_i, K_i) and (K_i, N_i).
         accumulation: as in `error_bound`.
 
     Raises:
-        AssertionError: the number of results is wrong, or one of them is; the message has the problem's
-            index.
+        AssertionError: the number of results is wrong, or one of them is; the message has the problem's index.
         ValueError: as `error_bound`.
     """
     if not len(outs) == len(group_A) == len(group_B):
@@ -230,17 +227,12 @@ def assert_group_close(
 def assert_exact(out: Tensor, a: Tensor, b: Tensor, *, what: str = "the product") -> None:
     """Check that the product of whole numbers is the exact one, rounded once to the result's dtype.
 
-    Args:
-        out: (M, N) or (G, M, N) result, of any floating dtype.
-        a: (M, K), or (G, M, K), whole numbers.
-        b: (K, N), or (G, K, N), whole numbers.
-        what: names the result in the message.
+    Args: as `assert_close_to_oracle`; the operands hold whole numbers.
 
     Raises:
-        AssertionError: shape or dtype is wrong, or elements are; the message has their number, the first and
-            the worst.
-        ValueError: the operands are not whole, or so large that a sum may leave float32's 24 bits (14 bits
-            for 8-bit operands, which is what Hopper keeps), so that a correct kernel need not be exact.
+        AssertionError: as `assert_close_to_oracle`.
+        ValueError: the operands are not whole, or so large that a sum may leave float32's 24 bits (14 bits for 8-bit
+            operands, as many as Hopper keeps), so that a correct kernel need not be exact.
     """
     check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
     wide = whole_numbers(a=a, b=b)

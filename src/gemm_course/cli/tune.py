@@ -78,7 +78,7 @@ def run(
     from course_kernels.runtime import Device
 
     device = Device.of(torch.device("cuda", torch.cuda.current_device()))
-    if not device.described:
+    if not device.uses_tma:
         raise Stop(CANNOT, "tables are for GPUs with descriptors (sm_90 or newer); defaults serve this one")
     from course_kernels.bench import tune_gpu
 

@@ -1,286 +1,26 @@
-"""The benchmark of grouped_mm: exact rows, providers that compute the product, and numbers that mean what they say.
-
-Nothing is timed here: a clock made for the tests runs each function and gives the times it was told to.
-"""
+"""Measuring: a wrong result is never timed, and a record has every number. The tests bring their own clock."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
 import math
-import sys
-import types
 
 import pytest
 import torch
 
+from bench_stand_ins import DECODE, TINY, Correct, product
 from clock import Clock
-from course_kernels import runtime
-from course_kernels.bench import grouped, record
+from course_kernels.bench import grouped, timing
 from course_kernels.bench import providers as known
-from course_kernels.bench import rows as bench_rows
-from course_kernels.bench.configurations import SWEPT
-from course_kernels.bench.interface import Calls, Provider, make_operands
+from course_kernels.bench.interface import Calls, make_operands
 from course_kernels.bench.rows import PASSES, Row
-from gemm_course.cli import app as command
-from gemm_course.cli import bench as bench_command
-from places import ROOT
-
-TINY = Row("tiny", "40 over 4, 16, 24", (8, 0, 24, 8), 16, 24, "compute")
-DECODE = Row("tiny-decode", "1 each over 3, 8, 16", (1, 1, 1), 8, 16, "memory")
-
-
-class Correct(Provider):
-    """Ours, as far as these tests care; `spoil` changes a result before it is handed out."""
-
-    name, label, role = "mine", "mine", "ours"
-
-    def __init__(self, spoil=lambda result, of: result):
-        self.spoil = spoil
-
-    def prepare(self, o):
-        def forward():
-            return torch.cat([x.float() @ w.float().mT for x, w in zip(o.a.split(o.sizes), o.weight)]).bfloat16()
-
-        def d_a():
-            return torch.cat([d.float() @ w.float() for d, w in zip(o.d_out.split(o.sizes), o.weight)]).bfloat16()
-
-        def d_b():
-            parts = zip(o.d_out.split(o.sizes), o.a.split(o.sizes))
-            return torch.stack([d.float().mT @ x.float() for d, x in parts]).bfloat16()
-
-        passes = {"forward": forward, "called": forward, "dA": d_a, "dB": d_b}
-        spoilt = {of: {"": lambda f=f, of=of: self.spoil(f(), of)} for of, f in passes.items()}
-        return Calls(spoilt["forward"], spoilt["called"], spoilt["dA"], spoilt["dB"])
-
 
 PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
+FP8 = torch.float8_e4m3fn
 
 
 def measure(rows=(TINY,), providers=None, **arguments):
     arguments = {"timer": Clock(), "repeats": 4, "device": "cpu"} | arguments
     return grouped.measure(list(rows), providers or [Correct(), *PEERS], **arguments)
-
-
-# rows
-
-
-def test_rows_are_those_of_the_targets():
-    sizes = {row.name: (row.groups, row.total_m, row.N, row.K) for row in bench_rows.rows()}
-    assert len(sizes) == 9
-    assert sizes["equal12"] == (12, 8192, 2048, 1024)
-    assert sizes["zipf8"] == (8, 16384, 14336, 4096)
-    assert sizes["zipf128-up"] == (128, 32768, 1536, 2048)
-    assert sizes["zipf128-down"] == (128, 32768, 2048, 768)
-    assert sizes["decode256"] == (256, 1024, 4096, 7168)
-    assert sizes["decode32"] == (32, 640, 7168, 2048)
-    for name, groups in (("jitter4", 4), ("jitter8-tall", 8), ("jitter8-square", 8)):
-        assert sizes[name][0] == groups
-        assert sizes[name][1] == pytest.approx(32768, rel=0.002)
-    assert [row.name for row in bench_rows.variants()] == ["jitter12", "one-hot8", "half-empty128", "single256"]
-
-
-def test_sizes_are_the_same_everywhere():
-    """Records of two machines are compared row by row: these numbers must never move."""
-    table = bench_rows.by_name()
-    assert table["jitter4"].sizes == (6395, 9900, 9489, 6988)
-    assert table["jitter8-tall"].sizes == (3366, 5134, 3790, 4909, 3958, 2880, 3977, 4802)
-    assert table["jitter8-square"].sizes == (4976, 4282, 3659, 3535, 5322, 3594, 3990, 3405)
-    assert table["jitter12"].sizes == (663, 707, 856, 669, 686, 718, 554, 688, 736, 803, 516, 602)
-    assert table["zipf8"].sizes == ZIPF8
-    assert table["equal12"].sizes == (682, 683, 683) * 4
-    for name, weighed in (("zipf128-up", 2239835), ("zipf128-down", 2321851)):
-        assert sum(g * size for g, size in enumerate(table[name].sizes)) == weighed
-
-
-ZIPF8 = (2910, 1068, 1208, 1398, 960, 5066, 2103, 1671)
-
-
-def test_sizes_have_the_shape_that_their_names_promise():
-    table = bench_rows.by_name()
-    for name in ("jitter4", "jitter8-tall", "jitter8-square", "jitter12"):
-        mean = {"jitter12": 8192 / 12}.get(name, 32768 / table[name].groups)
-        assert all(0.7 * mean - 1 <= size <= 1.3 * mean + 1 for size in table[name].sizes)
-    largest_first = sorted(table["zipf128-up"].sizes, reverse=True)
-    assert largest_first[0] / largest_first[9] == pytest.approx(10**0.8, rel=0.01)
-    assert list(table["zipf128-up"].sizes) != largest_first, "a router's favourites are not the first experts"
-    assert table["zipf128-up"].sizes != table["zipf128-down"].sizes
-    assert sorted(table["one-hot8"].sizes) == [0] * 7 + [16384]
-    assert table["half-empty128"].sizes[:4] == (0, 512, 0, 512)
-    assert sum(size == 0 for size in table["half-empty128"].sizes) == 64
-    assert set(table["single256"].sizes) == {1}
-
-
-def test_work_is_counted_once():
-    assert TINY.flops == 2 * 40 * 16 * 24
-    activations = 2 * 40 * (16 + 24)
-    assert TINY.bytes_moved() == TINY.bytes_moved("dA") == activations + 2 * 3 * 16 * 24, "an empty group's is not read"
-    assert TINY.bytes_moved("dB") == activations + 2 * 4 * 16 * 24, "but its gradient is written"
-    assert TINY.rate(10.0) == pytest.approx(TINY.flops / 10e-6 / 1e12)
-    assert DECODE.rate(10.0, "dB") == pytest.approx(DECODE.bytes_moved("dB") / 10e-6 / 1e12)
-    assert (TINY.unit, DECODE.unit) == ("TFLOP/s", "TB/s")
-
-
-def test_rows_are_chosen_by_the_beginning_of_their_names():
-    def names(chosen):
-        return [row.name for row in bench_rows.select(chosen)]
-
-    assert names(["zipf128"]) == ["zipf128-up", "zipf128-down"]
-    assert names(["decode", "equal12"]) == ["equal12", "decode256", "decode32"], "in the table's order"
-    assert names(["zipf8"]) == ["zipf8"]
-    assert len(names(None)) == 13
-    with pytest.raises(ValueError, match="got 'equal21'; did you mean equal12"):
-        bench_rows.select(["equal21"])
-
-
-# providers
-
-
-@pytest.mark.parametrize("provider", PEERS, ids=lambda p: p.name)
-@pytest.mark.parametrize("row", [TINY, DECODE], ids=lambda row: row.name)
-def test_peers_compute_the_product_and_its_gradients(provider, row):
-    operands = make_operands(row, "cpu")
-    calls = provider.prepare(operands)
-    for of in PASSES:
-        for function in calls.of(of).values():
-            grouped.verify(function(), calls.operands or operands, of)
-    assert set(calls.of("forward")) == set(calls.of("dB")) == {""}
-
-
-def test_operands_are_random_and_results_hold_nan():
-    operands = make_operands(TINY, "cpu")
-    assert operands.offs.tolist() == [8, 8, 32, 40]
-    assert operands.offs.dtype == torch.int32
-    for matrix, scale in ((operands.a, 1.0), (operands.d_out, 1.0), (operands.weight, 24**-0.5)):
-        assert matrix.float().std().item() == pytest.approx(scale, rel=0.1)
-    for result, shape in ((operands.out, (40, 16)), (operands.d_a, (40, 24)), (operands.d_weight, (4, 16, 24))):
-        assert result.shape == shape
-        assert result.isnan().all()
-    assert torch.equal(make_operands(TINY, "cpu").a, operands.a)
-
-
-@pytest.mark.parametrize("backend", ["torch", "triton"])
-@pytest.mark.parametrize("row", [TINY, DECODE], ids=lambda row: row.name)
-def test_ours_computes_the_product_and_its_gradients(backend, row):
-    operands = make_operands(row, runtime.device(), torch.float16)  # bfloat16 is slow in the interpreter
-    calls = known.Ours(backend).prepare(operands)
-    for of in PASSES:
-        result = calls.of(of)[""]()
-        grouped.verify(result, operands, of)
-        shared = {"forward": operands.out, "dA": operands.d_a, "dB": operands.d_weight}.get(of)
-        assert of == "called" or result.data_ptr() == shared.data_ptr(), "every provider writes the same memory"
-
-
-def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monkeypatch):
-    assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "cute"]
-    monkeypatch.setattr(known.grouped_checks, "BACKENDS", ("auto", "triton", "torch", "new"))
-    assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "new"]
-    assert known.select(["new"])[0].label == "grouped_mm (new)"
-
-
-def test_cute_is_left_out_with_a_reason_where_it_cannot_run(monkeypatch):
-    (cute,) = known.select(["cute"])
-    monkeypatch.setattr(known.grouped_cute, "runs_on", lambda device: False)
-    assert "compute capability 9.0" in cute.unavailable()
-    monkeypatch.setattr(known.grouped_cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(known.grouped_cute, "installed", lambda: False)
-    assert "[cutlass]" in cute.unavailable()
-    monkeypatch.setattr(known.grouped_cute, "installed", lambda: True)
-    assert cute.unavailable() is None
-    assert known.select(["triton"])[0].unavailable() is None
-
-
-def test_dense_is_no_ceiling_where_memory_bounds():
-    assert "copy bandwidth" in known.Dense().unsuited(DECODE)
-    assert known.Dense().unsuited(TINY) is None
-
-
-def test_providers_say_what_keeps_them_away(monkeypatch):
-    present = {"quack": False, "cutlass": True}
-    monkeypatch.setattr(known.importlib.util, "find_spec", lambda name: present.get(name) or None)
-    assert known.Quack().unavailable() == "quack-kernels is not installed"
-    present |= {"quack": True, "cutlass": False}
-    assert known.Quack().unavailable() == "nvidia-cutlass-dsl is not installed"
-    monkeypatch.delattr(torch.nn.functional, "grouped_mm")
-    assert known.Torch().unavailable() is None, "the older name will do"
-    monkeypatch.delattr(torch, "_grouped_mm")
-    assert "has no grouped_mm" in known.Torch().unavailable()
-    odd = Row("odd", "", (4,), 12, 20, "compute")
-    assert known.Torch().unsuited(odd)
-    assert "multiple of 64, got 20" in known.Tutorial().unsuited(odd)
-
-
-def test_unknown_providers_are_refused():
-    assert [provider.name for provider in known.select(["dense", "torch"])] == ["torch", "dense"]
-    with pytest.raises(ValueError, match=r"providers must be among .*torch.*; got 'cublas'"):
-        known.select(["cublas"])
-
-
-def test_quack_is_asked_for_the_right_products(monkeypatch):
-    """Its calls, on a stand-in that computes what QuACK's source says that it does."""
-    asked = []
-
-    def gemm(A, B, D, C, semaphore, tile_M, tile_N, cluster_M, cluster_N, *, pingpong, persistent,
-             cu_seqlens_m=None, cu_seqlens_k=None):  # fmt: skip
-        asked.append((tile_M, tile_N, cluster_M, cluster_N, pingpong))
-        starts = cu_seqlens_m if cu_seqlens_k is None else cu_seqlens_k
-        assert starts.dtype == torch.int32
-        for g, (start, end) in enumerate(zip(starts.tolist(), starts.tolist()[1:])):
-            if cu_seqlens_k is None:
-                assert A.stride(-1) == D.stride(-1) == 1
-                D[start:end] = (A[start:end].float() @ B[g].float().mT).bfloat16()
-            else:
-                assert A.stride(-2) == B.stride(-2) == 1
-                D[g] = (A[:, start:end].float() @ B[:, start:end].float().mT).bfloat16()
-
-    module = types.ModuleType("quack.gemm")
-    module.gemm = gemm
-    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
-    monkeypatch.setitem(sys.modules, "quack.gemm", module)
-    operands = make_operands(TINY, "cpu")
-    calls = known.Quack().prepare(operands)
-    for of, count in (("forward", 12), ("called", 1), ("dA", 3), ("dB", 3)):
-        asked.clear()
-        assert len(calls.of(of)) == count
-        for function in calls.of(of).values():
-            grouped.verify(function(), operands, of)
-        assert len(set(asked)) == count
-
-
-def test_the_tutorials_kernel_gets_float16_groups_and_each_of_its_configurations(monkeypatch):
-    from course_kernels.bench import tutorial_peer
-
-    class Plan:
-        def __init__(self, group_A, group_B, config):
-            assert all(m.dtype == torch.float16 and m.is_contiguous() for m in [*group_A, *group_B])
-            self.group_A, self.group_B, self.config = group_A, group_B, None
-
-        def run(self):
-            asked.append(self.config["NUM_SM"])
-            return [(a.float() @ b.float()).half() for a, b in zip(self.group_A, self.group_B)]
-
-    asked, settings = [], [dict(NUM_SM=n, BLOCK_M=128, BLOCK_N=64, BLOCK_K=32) for n in (84, 132)]
-    monkeypatch.setattr(tutorial_peer, "TutorialPlan", Plan)
-    monkeypatch.setattr(tutorial_peer, "configurations", lambda: settings)
-    operands = make_operands(TINY, "cpu")
-    calls = known.Tutorial().prepare(operands)
-    assert list(calls.forward) == ["128x64x32, 84 programs", "128x64x32, 132 programs"]
-    for function in calls.forward.values():
-        grouped.verify(function(), operands, "forward")
-    assert asked == [84, 132]
-    assert not calls.d_a
-    assert not calls.d_b
-
-
-# verification
-
-
-def spoilt(index, value):
-    def spoil(result, of):
-        result[index] = value
-        return result
-
-    return spoil
 
 
 @pytest.mark.parametrize("of", PASSES)
@@ -310,7 +50,25 @@ def test_a_result_of_another_shape_is_wrong():
         grouped.verify(operands.out[:, :8], operands, "forward")
 
 
-# measuring
+def test_a_result_with_too_few_groups_is_wrong():
+    operands = make_operands(TINY, "cpu")
+    with pytest.raises(grouped.WrongResult, match="3 groups came back, wanted 4"):
+        grouped.verify(operands.out.split(operands.sizes)[:3], operands, "forward")
+
+
+def test_a_wrong_result_of_8_bit_operands_is_found():
+    operands = make_operands(TINY, "cpu", FP8)
+    o = operands
+    right = product(o.a, o.weight.mT, o.offs, o.scale_a, o.scale_b)
+    grouped.verify(right, operands, "forward")
+    for value in (float("nan"), right[9, 5].item() + 1.0):
+        broken = right.clone()
+        broken[9, 5] = value
+        with pytest.raises(grouped.WrongResult, match="1 of 384 elements of group 2 are wrong"):
+            grouped.verify(broken, operands, "forward")
+    for scales in ((o.scale_a * 1.2, o.scale_b), (o.scale_a, o.scale_b.flip(0))):
+        with pytest.raises(grouped.WrongResult):
+            grouped.verify(product(o.a, o.weight.mT, o.offs, *scales), operands, "forward")
 
 
 def test_a_record_has_every_number():
@@ -444,159 +202,15 @@ def test_bad_arguments_are_refused_before_anything_runs():
         measure(repeats=1, timer=None)
 
 
-# course bench
+def test_8_bit_operands_have_no_gradients():
+    with pytest.raises(ValueError, match="passes must be among forward, called, got 'dA'"):
+        grouped.measure([TINY], [], passes=("forward", "dA"), dtype=FP8, timer=Clock())
 
 
-def test_list_names_rows_and_providers(capsys):
-    assert command.main(["bench", "--list"]) == 0
-    shown = capsys.readouterr().out
-    for row in [*bench_rows.rows(), *bench_rows.variants()]:
-        assert row.name in shown
-        assert row.title in shown
-    for name in ("torch", "loop", "quack", "tutorial", "dense"):
-        assert f"  {name} " in shown
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--rows", "nothing"], "got 'nothing'"),
-        (["--providers", "nothing"], "got 'nothing'"),
-        (["--repeats", "1"], "at least 2"),
-        (["--json", "/no/such/folder/x.json"], "folder that exists"),
-        (["--passes", "dC"], "--passes must be among forward, called, dA, dB, got 'dC'"),
-    ],
-)
-def test_wrong_usage_is_seen_before_measuring(options, message, capsys):
-    assert command.main(["bench", *options]) == command.USAGE
-    assert message in capsys.readouterr().err
-
-
-def test_without_a_gpu_it_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert command.main(["bench"]) == command.CANNOT
-    assert "torch sees none" in capsys.readouterr().err
-
-
-@pytest.fixture
-def on_a_gpu(monkeypatch):
-    """`course bench` as on a GPU, with tiny rows, the tests' clock and providers that run here."""
-    table = {row.name: row for row in (TINY, DECODE)}
-    measured = grouped.measure
-
-    def prepare(providers, us=None):
-        def here(rows, chosen, **arguments):
-            return measured(rows, chosen, **(arguments | {"timer": Clock(us), "device": "cpu"}))
-
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(bench_rows, "by_name", lambda: table)
-        monkeypatch.setattr(known, "providers", lambda: providers)
-        monkeypatch.setattr(grouped, "measure", here)
-        monkeypatch.setattr(record, "provenance", lambda commit_id: {"gpu": "NVIDIA H200"})
-
-    return prepare
-
-
-def test_the_command_measures_prints_and_writes(on_a_gpu, capsys, tmp_path):
-    on_a_gpu([Correct(), *PEERS, known.Quack()], {"mine": 10.0, "torch": 15.0, "loop": 20.0, "dense": 8.0})
-    files = [tmp_path / name for name in ("x.json", "x.png", "roof.png")]
-    options = ["--json", str(files[0]), "--plot", str(files[1]), "--roofline", str(files[2]), "--repeats", "3"]
-    assert command.main(["bench", *options]) == 0
-    shown = capsys.readouterr().out
-    assert "quack is left out: quack-kernels is not installed" in shown
-    assert "measuring 2 rows by mine, torch, loop, dense" in shown
-    assert shown.index("tiny: 40 over 4") < shown.index("tiny-decode: 1 each")
-    assert "mine, times faster" in shown
-    assert "torch 1.50 (1.50)" in shown
-    assert "dense not measured" in shown
-    results = record.read(files[0])
-    assert results["provenance"] == {"gpu": "NVIDIA H200"}
-    assert results["rows"]["tiny"]["us"]["forward"]["torch"]["median_us"] == 15.0
-    assert all(path.stat().st_size > 1000 for path in files)
-
-
-def test_the_command_fails_where_ours_is_wrong(on_a_gpu, capsys):
-    on_a_gpu([Correct(spoilt((0, 0), 9.0)), known.Torch()])
-    assert command.main(["bench", "--rows", "tiny", "--passes", "forward"]) == command.FAILED
-    printed = capsys.readouterr()
-    assert "tiny, mine, forward: WrongResult" in printed.err
-    assert "! mine failed, forward" in printed.out
-
-
-def test_nobody_to_measure_is_no_success(on_a_gpu, capsys):
-    on_a_gpu([known.Quack()])
-    assert command.main(["bench"]) == command.CANNOT
-    assert "none of these providers is installed" in capsys.readouterr().err
-
-
-def test_a_wrong_peer_is_shown_and_is_no_failure(on_a_gpu, capsys):
-    peer = Correct(spoilt((0, 0), 9.0))
-    peer.name, peer.role = "peer", "peer"
-    on_a_gpu([Correct(), peer])
-    assert command.main(["bench", "--rows", "tiny", "--passes", "forward"]) == 0
-    assert "! peer failed, forward: WrongResult" in capsys.readouterr().out
-
-
-def test_the_table_marks_the_fastest_and_not_the_ceiling():
-    entry = {
-        "rate": {"forward": {"mine": 600.4, "torch": 500.0, "dense": 700.0}},
-        "host_us": {}, "unsuited": {}, "failed": {},
-    }  # fmt: skip
-    shown = bench_command.table(TINY, entry, {"mine": "ours", "torch": "peer", "dense": "ceiling", "quack": "peer"})
-    line = next(line for line in shown.splitlines() if "forward" in line)
-    assert line.split() == ["forward", "600*", "500", "700"]
-    assert "quack" not in shown
-
-
-@pytest.fixture
-def grouped_api():
-    path = ROOT / "benchmarks" / "grouped_api.py"
-    spec = importlib.util.spec_from_file_location("grouped_api", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.by_name = lambda: {"tiny": TINY}
-    return module
-
-
-def test_large_rows_are_measured_back_to_back(on_a_gpu, grouped_api, monkeypatch):
-    asked = []
-
-    def measure(rows, chosen, **arguments):
-        asked.append((rows, arguments["passes"], type(arguments["timer"])))
-        return grouped.measure(rows, chosen, **arguments)
-
-    on_a_gpu([Correct(), known.Torch(), known.CublasLoop()])
-    monkeypatch.setattr(grouped_api, "grouped", types.SimpleNamespace(**vars(grouped) | {"measure": measure}))
-    small = dataclasses.replace(TINY, name="small", sizes=(8,))
-    grouped_api.by_name = lambda: {"tiny": TINY, "small": small, "tiny-decode": DECODE}
-    grouped_api.LARGE = TINY.flops
-    results = grouped_api.sustained()
-    assert asked == [([TINY], ("forward",), grouped.SustainedTimer)]
-    assert set(results["rows"]["tiny"]["us"]) == {"forward"}
-    assert set(results["rows"]["tiny"]["us"]["forward"]) == {"mine", "torch"}, "a loop is no one product"
-    assert {name for name, each in results["providers"].items() if "absent" in each} == {
-        config.name for config in SWEPT if config.tile_m >= 128
-    }
-    assert results["regrets"] == {}
-    on_a_gpu([Correct(spoilt((0, 0), 9.0))])
-    with pytest.raises(AssertionError, match="tiny, mine, forward: WrongResult"):
-        grouped_api.sustained()
-
-
-def test_a_timer_of_long_runs_is_a_clock_like_the_others(monkeypatch):
-    monkeypatch.setattr(grouped.timing, "sustained_us", lambda functions, repeats: (functions, repeats))
-    assert grouped.SustainedTimer().interleaved_us({"a": print}, 7) == ({"a": print}, 7)
-
-
-def test_the_record_refuses_wrong_results_of_ours(on_a_gpu, grouped_api):
-    on_a_gpu([Correct(), known.Torch()])
-    assert set(grouped_api.rows()["rows"]["tiny"]["us"]["dB"]) == {"mine", "torch"}
-    on_a_gpu([Correct(spoilt((0, 0), 9.0)), known.Torch()])
-    with pytest.raises(AssertionError, match="tiny, mine, forward: WrongResult"):
-        grouped_api.rows()
-    on_a_gpu([known.Torch()])
-    with pytest.raises(RuntimeError, match="no backend of grouped_mm"):
-        grouped_api.rows()
+def test_a_timer_of_long_runs_differs_in_how_functions_take_turns():
+    assert grouped.GpuTimer().interleaved_us is timing.interleaved_us
+    assert grouped.SustainedTimer().interleaved_us is timing.sustained_us
+    assert issubclass(grouped.SustainedTimer, grouped.GpuTimer)
 
 
 @pytest.mark.gpu

@@ -1,10 +1,8 @@
-"""Records and timing: a number without provenance is refused, medians are medians, the peer computes the product."""
+"""Records: a number without provenance is refused, and a record knows when its code has changed."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
 import re
 import subprocess
 from types import SimpleNamespace
@@ -12,32 +10,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from course_kernels import GroupGemmPlan
-from course_kernels.bench import record, timing
-from course_kernels.testing import assert_exact, make_operands
-from places import ROOT
+from course_kernels import provenance
+from course_kernels.bench import record
 
-RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 PROVENANCE = {
-    "gpu",
-    "capability",
-    "sms",
-    "l2_bytes",
-    "torch",
-    "triton",
-    "cuda",
-    "python",
-    "date",
-    "commit",
-    "source_sha256",
-}
+    "gpu", "capability", "sms", "l2_bytes", "torch", "triton", "cuda", "python", "date", "commit", "depends_on",
+    "depends_digest",
+}  # fmt: skip
+PATTERNS = ("course_kernels/kernels/*.py",)
 
 
 def test_record_round_trip(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "provenance", lambda commit_id: {"gpu": "a GPU", "commit": commit_id})
+    monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"commit": commit_id, "on": on})
     path = tmp_path / "one.json"
-    record.write(path, {"rows": {"4 x 128^3": 7.5}}, commit_id="abc")
-    assert record.read(path) == {"provenance": {"gpu": "a GPU", "commit": "abc"}, "rows": {"4 x 128^3": 7.5}}
+    record.write(path, {"rows": {"4 x 128^3": 7.5}}, "abc", PATTERNS)
+    assert record.read(path) == {"provenance": {"commit": "abc", "on": [*PATTERNS]}, "rows": {"4 x 128^3": 7.5}}
     assert len(path.read_text().splitlines()) > 5, "one line a value, so that a change is a small diff"
 
 
@@ -48,169 +35,105 @@ def test_record_without_provenance_is_refused(tmp_path):
         record.read(path)
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
-def test_committed_records_say_where_they_come_from(path):
-    provenance = record.read(path)["provenance"]
-    assert set(provenance) >= PROVENANCE
-    assert all(provenance[name] for name in PROVENANCE), provenance
-    assert re.fullmatch(r"[0-9a-f]{64}", provenance["source_sha256"])
-    assert re.match(r"[0-9a-f]{40}(\+changes)?$", provenance["commit"])
-
-
-def test_there_are_records():
-    assert RESULTS
-
-
-def test_source_digest_follows_the_sources(monkeypatch, tmp_path):
-    import course_kernels
-
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "__init__.py").write_text("")
-    source = tmp_path / "kernels" / "one.py"
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of one file, which records may depend on, in a folder that may become a git checkout."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    record.RESULTS.mkdir()
+    source = tmp_path / "package" / "one.py"
+    source.parent.mkdir()
     source.write_text("x = 1\n")
-    monkeypatch.setattr(course_kernels, "__file__", str(tmp_path / "__init__.py"))
-    first = record.source_digest()
-    assert record.source_digest() == first
-    source.write_text("x = 2\n")
-    changed = record.source_digest()
-    source.write_text("x = 1\n")
-    source.rename(tmp_path / "kernels" / "two.py")
-    assert len({first, changed, record.source_digest()}) == 3, "contents and names both count"
-    (tmp_path / "notes.txt").write_text("no source")
-    assert record.source_digest() not in (first, changed)
+    return source
 
 
-def test_commit_says_when_the_tree_differs(tmp_path, monkeypatch):
-    import course_kernels
+ONE = ["package/*.py"]
 
-    monkeypatch.setattr(course_kernels, "__file__", str(tmp_path / "__init__.py"))
+
+def test_a_record_is_stale_once_its_code_has_changed(package):
+    fresh = {"provenance": {"depends_on": ONE, "depends_digest": provenance.digest(ONE)}}
+    assert not record.is_stale(fresh)
+    package.write_text("# a comment\nx = 1\n")
+    assert not record.is_stale(fresh)
+    package.write_text("x = 2\n")
+    assert record.is_stale(fresh)
+    package.write_text("x = 1\n")
+    package.with_name("two.py").write_text("y = 1\n")
+    assert record.is_stale(fresh), "a new file matches"
+    package.with_name("two.py").unlink()
+    assert not record.is_stale(fresh)
+    package.unlink()
+    assert record.is_stale(fresh), "nothing matches"
+
+
+def test_a_record_that_does_not_say_what_it_depends_on_is_stale(package):
+    for about in ({}, {"depends_on": ONE}, {"depends_on": ONE, "depends_digest": None}, {"depends_on": []}):
+        assert record.is_stale({"provenance": about})
+
+
+def test_stale_records_are_named(package):
+    for name, found in (("b", "0"), ("a", None), ("fresh", provenance.digest(ONE))):
+        about = {"depends_on": ONE, "depends_digest": found}
+        (record.RESULTS / f"{name}.json").write_text(json.dumps({"provenance": about}))
+    assert record.stale() == ["a", "b"]
+
+
+def test_a_record_is_loaded_by_its_name(package):
+    (record.RESULTS / "one.json").write_text('{"provenance": {}, "us": 1}')
+    assert record.load("one")["us"] == 1
+    with pytest.raises(FileNotFoundError, match="no record 'two': records are in benchmarks/results"):
+        record.load("two")
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_files_that_changed_since_a_records_commit(package, tmp_path):
+    measured = {"provenance": {"commit": "1" * 40}}
+    assert record.changed_files(measured, ONE) is None, "no git checkout"
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    assert record.changed_files(measured, ONE) is None, "no such commit"
+    measured["provenance"]["commit"] = record.commit() + "+changes"
+    assert record.changed_files(measured, ONE) == []
+    package.write_text("x = 2\n")
+    (tmp_path / "other.py").write_text("")
+    git(tmp_path, "add", ".")
+    assert record.changed_files(measured, ONE) == ["package/one.py"]
+    package.rename(package.with_name("two.py"))
+    git(tmp_path, "add", ".")
+    assert record.changed_files(measured, ONE) == ["package/one.py", "package/two.py"]
+    assert record.changed_files(measured, ["package/deep/*.py"]) == []
+
+
+def test_commit_says_when_the_tree_differs(package, tmp_path):
     assert record.commit() is None, "no git checkout"
-
-    def git(*arguments):
-        identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
-        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
-
-    git("init")
-    (tmp_path / "__init__.py").write_text("")
-    git("add", ".")
-    git("commit", "-m", "first")
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
     clean = record.commit()
     assert re.fullmatch(r"[0-9a-f]{40}", clean)
-    (tmp_path / "__init__.py").write_text("x = 1\n")
+    package.write_text("x = 3\n")
     assert record.commit() == clean + "+changes"
 
 
-def test_summary_gives_median_and_quartiles():
-    assert timing.summary([5.0, 1.0, 4.0, 2.0, 3.0]) == {"median_us": 3.0, "q1_us": 1.5, "q3_us": 4.5}
-    assert timing.summary([1.23456, 1.23456, 1.23456])["median_us"] == 1.23
+def test_provenance_has_machine_versions_date_commit_and_dependencies(monkeypatch):
+    gpu = SimpleNamespace(name="a GPU", major=9, minor=0, multi_processor_count=132, L2_cache_size=50)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    about = record.provenance("abc", PATTERNS)
+    assert set(about) == PROVENANCE
+    assert (about["gpu"], about["capability"], about["sms"], about["l2_bytes"]) == ("a GPU", "9.0", 132, 50)
+    assert (about["commit"], about["depends_on"]) == ("abc", [*PATTERNS])
+    assert about["depends_digest"] == provenance.digest(PATTERNS)
+    assert not record.is_stale({"provenance": about})
+    assert not record.is_stale({"provenance": record.provenance("abc")}), "the whole library, where nothing is said"
 
 
 @pytest.mark.gpu
 def test_provenance_is_complete():
     assert set(record.provenance()) == PROVENANCE
-
-
-@pytest.mark.gpu
-def test_graph_of_a_plan_replays_what_was_captured():
-    group_A, group_B = make_operands([(128, 128, 128)] * 4, device="cuda")
-    plan = GroupGemmPlan(group_A, group_B)
-    graph = timing.capture(plan.run)
-    for c in plan.out:
-        c.fill_(float("nan"))
-    graph.replay()
-    for c, a, b in zip(plan.out, group_A, group_B):
-        assert_exact(c, a, b)
-
-
-FLUSH = "\0"
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Calls instead of a device: ``clock.called`` has what was called, and ``clock.us`` says how long one of them, by
-    its place there, takes."""
-    clock = SimpleNamespace(called=[], us=None)
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            self.at = len(clock.called)
-
-        def elapsed_time(self, end):
-            return sum(map(clock.us, range(self.at, end.at))) / 1e3
-
-    cuda = SimpleNamespace(Event=Event, synchronize=lambda: None)
-    flush = SimpleNamespace(zero_=lambda: clock.called.append(FLUSH))
-    monkeypatch.setattr(timing, "torch", SimpleNamespace(cuda=cuda, int32=None, empty=lambda *_, **__: flush))
-    clock.functions = lambda names: {name: lambda name=name: clock.called.append(name) for name in names}
-    return clock
-
-
-def test_rounds_are_whole_and_no_function_always_follows_the_same(clock):
-    """And L2 is overwritten before each call, which is no part of what is timed."""
-    names, called = "abcd", clock.called
-    clock.us = lambda i: 1e3 * ord(called[i])
-    times = timing.interleaved_us(clock.functions(names), repeats=40)
-    assert times == {name: [ord(name) * 1e3] * 40 for name in names}
-    assert called[::2] == [FLUSH] * (40 * len(names))
-    called = called[1::2]
-    rounds = [called[i : i + len(names)] for i in range(0, len(called), len(names))]
-    assert all(sorted(each) == list(names) for each in rounds)
-    for name in names:
-        before = {called[i - 1] for i, other in enumerate(called) if i and other == name}
-        assert before >= set(names) - {name}
-
-
-def test_back_to_back_each_function_runs_alone_and_settles_first(clock):
-    """A call takes 100 µs, but 300 before the clock has settled, for 40 calls without another one in between."""
-    called = clock.called
-
-    def alone(i):
-        return sum(1 for _ in itertools.takewhile(lambda name: name == called[i], reversed(called[:i])))
-
-    clock.us = lambda i: 300 if alone(i) < 40 else 100
-    random.seed(0)
-    times = timing.sustained_us(clock.functions("abcd"), repeats=4, seconds=0.006, settling=0.015, rounds=3)
-    assert times == {name: [100.0] * 12 for name in "abcd"}
-    turns = [name for name, _ in itertools.groupby(called)]
-    rounds = [turns[i : i + 4] for i in range(0, len(turns), 4)]
-    assert [sorted(each) for each in rounds] == [list("abcd")] * 3, "nobody in between"
-    assert len(set(map(tuple, rounds))) > 1, "always in the same order"
-    # Two calls that say how long one takes, 300 µs here; then 15 ms of them, and 6 ms in four parts.
-    assert {called.count(name) for name in "abcd"} == {3 * (2 + 15000 // 300 + 4 * (6000 // 4 // 300))}
-
-
-@pytest.mark.gpu
-def test_times_back_to_back_are_of_the_device():
-    slow, fast = (lambda: torch.cuda._sleep(2_000_000)), (lambda: torch.cuda._sleep(200_000))
-    times = timing.sustained_us({"slow": slow, "fast": fast}, repeats=3, seconds=0.02, settling=0.02, rounds=2)
-    median = {name: timing.summary(values)["median_us"] for name, values in times.items()}
-    assert 5 < median["slow"] / median["fast"] < 15
-
-
-@pytest.mark.gpu
-def test_interleaved_times_are_of_the_device_and_of_the_right_function():
-    slow, fast = (lambda: torch.cuda._sleep(2_000_000)), (lambda: torch.cuda._sleep(20_000))
-    times = timing.interleaved_us({"slow": slow, "fast": fast}, repeats=10)
-    assert {name: len(values) for name, values in times.items()} == {"slow": 10, "fast": 10}
-    median = {name: timing.summary(values)["median_us"] for name, values in times.items()}
-    assert median["slow"] > 300
-    assert median["fast"] < median["slow"] / 5
-
-
-@pytest.mark.gpu
-def test_host_time_is_not_the_devices():
-    assert timing.host_us(lambda: torch.cuda._sleep(2_000_000), repeats=40) < 300
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("config", [0, 1, 2])
-def test_tutorial_peer_computes_the_product(config):
-    from course_kernels.bench.tutorial_peer import TutorialPlan
-
-    group_A, group_B = make_operands([(256, 256, 256), (64, 192, 128), (320, 64, 64)], device="cuda")
-    outs = TutorialPlan(group_A, group_B, config).run()
-    for i, (c, a, b) in enumerate(zip(outs, group_A, group_B)):
-        assert_exact(c, a, b, what=f"problem {i}")

@@ -6,41 +6,20 @@ import dataclasses
 import json
 
 import pytest
-import torch
 
-from course_kernels import GemmConfig, runtime
-from course_kernels.bench import rows, tune, tune_gpu
-from course_kernels.bench.tune import Case, Measured, regret
-from course_kernels.dtypes import TYPE_BYTES
+from course_kernels import GemmConfig
+from course_kernels.bench import rows, tune
+from course_kernels.bench.tune import Case, regret
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import Bucket, candidates
-from gemm_course.cli import app as command
-from gemm_course.cli import tune as tune_command
+from course_kernels.provenance import digest
+from tuner_stand_in import PROVENANCE, Fake
 
-PROVENANCE = {"gpu": "no GPU", "capability": "9.0", "date": "2026-01-01", "commit": "0"}
 CASES = [
     Case("rows-a", "grouped_mm", "bfloat16", (300, 212), 0, 512, 1024),
     Case("depth-b", "grouped_mm_k", "bfloat16", (1000, 1048), 512, 512, 0),
     Case("rows-c", "grouped_mm", "bfloat16", (12, 12), 0, 512, 1024),
 ]
-
-
-class Fake:
-    """Times that make one candidate of each bucket the fastest, the one at a given place."""
-
-    def __init__(self, place=1, failing=None):
-        self.place, self.failing, self.measured = place, failing, []
-
-    def __call__(self, case, configs):
-        self.measured.append(case.name)
-        us, failed = {}, {}
-        for i, config in enumerate(configs):
-            if self.failing is not None and self.failing(i):
-                failed[config] = "wrong, on purpose"
-            else:
-                centre = 10.0 + abs(i - self.place)
-                us[config] = [centre + 50, centre, centre - 0.1, centre + 0.1, centre]
-        return Measured(us, failed)
 
 
 def run(path, fake, cases=CASES, **options):
@@ -56,7 +35,8 @@ def test_the_fastest_by_median_is_written_with_its_runner_up_and_where_it_comes_
     outcome = run(tmp_path, Fake(place=2))
     assert dataclasses.astuple(outcome) == (3, 0, 0, 0, ())
     table = content(tmp_path)
-    assert table["provenance"] == PROVENANCE
+    depends = {"depends_on": list(tune.DEPENDS_ON), "depends_digest": digest(tune.DEPENDS_ON)}
+    assert table["provenance"] == content(tmp_path, "all.json")["provenance"] == PROVENANCE | depends
     assert table["config_fields"] == [field.name for field in dataclasses.fields(GemmConfig)]
     assert len(table["entries"]) == 3
     by_case = {entry["case"]: entry for entry in table["entries"]}
@@ -68,7 +48,7 @@ def test_the_fastest_by_median_is_written_with_its_runner_up_and_where_it_comes_
         assert GemmConfig(*entry["runner_up"]["config"]) in (configs[1], configs[3])
         assert (entry["op"], Bucket(*entry["bucket"])) == (case.op, case.bucket)
         assert entry["shape"] == list(case.extents)
-        assert (entry["source"], entry["date"]) == (tune.kernel_digest(), "2026-01-01")
+        assert (entry["source"], entry["date"]) == (digest(tune.DEPENDS_ON), "2026-01-01")
 
 
 def test_what_is_written_is_what_get_config_reads(tmp_path, monkeypatch):
@@ -103,12 +83,15 @@ def test_a_run_goes_on_where_the_last_one_ended(tmp_path, monkeypatch):
     assert third.measured == []
     assert run(tmp_path, third, again=True).measured == 3
     # Other kernels: what was measured with the old ones is stale, and stays until it is replaced.
-    monkeypatch.setattr(tune, "kernel_digest", lambda: "another")
+    monkeypatch.setattr(tune, "digest", lambda patterns: "another")
     fourth = Fake()
     assert run(tmp_path, fourth, CASES[:1]).measured == 1
     assert fourth.measured == ["rows-a"]
     assert [entry["source"] == "another" for entry in content(tmp_path)["entries"]].count(True) == 1
     assert len(content(tmp_path)["entries"]) == 3
+    assert content(tmp_path)["provenance"]["depends_digest"] is None, "a table with an old entry is stale"
+    assert run(tmp_path, Fake()).measured == 2
+    assert content(tmp_path)["provenance"]["depends_digest"] == "another"
 
 
 def test_a_record_that_lacks_a_bucket_has_it_measured(tmp_path):
@@ -167,9 +150,6 @@ def test_regret_is_chosen_over_best(tmp_path):
     assert all(each.ratio is None or each.ratio >= 1 for each in regret(record))
 
 
-# ---- what is measured
-
-
 def test_the_grid_has_one_case_for_each_bucket_and_the_rows_of_the_benchmark_first():
     cases = tune.grid()
     assert len({(case.op, case.dtype, case.bucket) for case in cases}) == len(cases)
@@ -214,93 +194,3 @@ def test_sizes_of_a_case(case):
         assert (M, K) == (sum(case.sizes), 1024)
         assert case.bytes_moved == 2 * (M * 1024 + 2 * 1024 * 512 + M * 512)
     assert case.flops == 2 * M * K * N
-
-
-SMALL = [
-    Case("m", "grouped_mm", "float16", (20, 0, 12), 0, 32, 48),
-    Case("m", "grouped_mm", "float16", (20, 0, 12), 0, 32, 48, "row"),
-    Case("k", "grouped_mm_k", "float16", (20, 0, 12), 16, 32, 0),
-    Case("fp8", "grouped_mm", "float8_e4m3fn", (20, 12), 0, 32, 64),
-    Case("tf32", "grouped_mm", "tf32", (20, 12), 0, 32, 64),
-]
-
-
-@pytest.mark.skipif(runtime.mode() == "compile-only", reason="kernels cannot be launched in this process")
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"{case.name}-{case.b_layout}")
-def test_operands_are_multiplied_and_a_wrong_element_is_seen(case):
-    tensors = tune_gpu.operands(case, runtime.device())
-    _, b, offs, out, *_ = tensors
-    assert tuple(offs.tolist()) == tuple(torch.tensor(case.sizes).cumsum(0).tolist())
-    assert b.dim() == 2 or (b.stride(-1) == 1) == (case.b_layout == "row")
-    out.fill_(float("nan"))
-    assert tune_gpu.wrong_elements(case, tensors) == out.numel()
-    tune_gpu._launch(case, GemmConfig(32, 32, 32), *tensors)()
-    assert tune_gpu.wrong_elements(case, tensors) == 0
-    reference = out.clone()
-    out.view(-1)[5] += 1.0
-    assert tune_gpu.wrong_elements(case, tensors) == tune_gpu.wrong_elements(case, tensors, reference) == 1
-
-
-@pytest.mark.parametrize("dtype", TYPE_BYTES)
-def test_tiny_operands_are_compiled_for_as_the_real_ones_are(dtype):
-    """Same types, layouts, number of groups and multiples of 16: nothing else of them is known at compile time."""
-    from course_kernels.codegen.packed import _specialised
-    from course_kernels.packed.backends.triton_launch import prepare
-    from course_kernels.runtime import Device
-
-    device = Device((9, 0), (9, 0), 132, None, True)
-    real = [case for case in tune.grid([dtype]) if case.bytes_moved < 5e7]
-    for case in real[:: max(1, len(real) // 6)]:
-        config = candidates(case.op, case.bucket, case.dtype)[0]
-        builds = []
-        for tiny in (False, True):
-            a, b, offs, out, *scales = tune_gpu.operands(case, "cpu", tiny=tiny)
-            prepared = prepare(
-                (a, b, offs, out, None, *scales), keep_tail=False, config=config,
-                precision="tf32" if dtype == "tf32" else "ieee", device=device,
-            )  # fmt: skip
-            builds.append((prepared.kernel, prepared.options, *_specialised(prepared.kernel, prepared.arguments)))
-        assert builds[0] == builds[1], case
-
-
-# ---- the command
-
-
-def test_the_command_lists_and_refuses(capsys, tmp_path):
-    assert command.SUBCOMMANDS["tune"].module == tune_command.__name__
-    assert command.main(["tune", "--list", "--rows", "decode32"]) == tune_command.OK
-    listed = capsys.readouterr().out
-    assert "decode32-dB" in listed
-    assert "32 groups of 32×8192×2048" in listed
-    for options in (["--repeats", "1"], ["--dtypes", "int8"], ["--rows", "nothing"], ["--limit-seconds", "0"],
-                    ["--out", str(tmp_path / "absent" / "x.json")]):  # fmt: skip
-        assert command.main(["tune", *options]) == tune_command.USAGE
-        assert options[0].removeprefix("--").split("-")[0] in capsys.readouterr().err
-    if not torch.cuda.is_available():
-        assert command.main(["tune", "--quick", "--out", str(tmp_path / "x.json")]) == tune_command.CANNOT
-        assert "torch sees none here" in capsys.readouterr().err
-        assert not (tmp_path / "x.json").exists()
-
-
-def test_the_command_measures_writes_and_reports(monkeypatch, tmp_path, capsys):
-    from course_kernels.bench import record
-    from course_kernels.runtime import Device
-
-    fake = Fake(failing=lambda i: i == 3)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(Device, "of", classmethod(lambda cls, device: cls((9, 0), (9, 0), 132, None, True)))
-    monkeypatch.setattr(record, "provenance", lambda commit_id=None: {**PROVENANCE, "commit": commit_id})
-    monkeypatch.setattr(tune_gpu, "compile_ahead", lambda cases: print(f"{len(cases)} ahead"))
-    monkeypatch.setattr(tune_gpu, "measure", lambda case, configs, repeats: fake(case, configs))
-    monkeypatch.setattr(tuned, "TABLES", tmp_path)
-    options = ["tune", "--quick", "--commit", "abc", "--ops", "grouped_mm"]
-    assert command.main(options) == tune_command.FAILED
-    printed = capsys.readouterr()
-    assert "8 ahead" in printed.out
-    assert "8 buckets measured, 0 kept, 0 left" in printed.out
-    assert "wrong, on purpose" in printed.err
-    assert content(tmp_path)["provenance"]["commit"] == "abc"
-    fake.failing = None
-    assert command.main(options) == tune_command.OK
-    assert "0 buckets measured, 8 kept" in capsys.readouterr().out

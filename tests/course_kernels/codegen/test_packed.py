@@ -92,7 +92,7 @@ def estimated(target: str) -> list:
         ):
             small = config.block_k * TYPE_BYTES.get(options.get("dtype", "bfloat16"), 2) >= 32
             if small and ("float8" not in options.get("dtype", "") or there):
-                specs.append((build(kernel, config=config, described=there, **options), config))
+                specs.append((build(kernel, config=config, uses_tma=there, **options), config))
     return specs
 
 
@@ -137,9 +137,9 @@ def test_shared_memory_estimate_is_an_upper_bound(target):
             continue
         itemsize = 1 if "float8" in str(spec) else 4 if "float32 " in str(spec) else 2
         wide = 4 if itemsize == 4 or "*fp32" in spec.signature["c_ptr"] else 2
-        described = spec.constexprs["C_KIND"] != 0
+        uses_tma = spec.constexprs["C_KIND"] != 0
         capability = TARGETS[target].capability
-        bound = config.shared_memory(spec.kernel, itemsize, wide, capability, described=described)
+        bound = config.shared_memory(spec.kernel, itemsize, wide, capability, uses_tma=uses_tma)
         assert found.shared <= bound, (str(spec), config)
 
 

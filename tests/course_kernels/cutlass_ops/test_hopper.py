@@ -9,16 +9,7 @@ import torch
 from course_kernels import cutlass_ops
 from course_kernels.cutlass_ops import NoOperator, cutlass_api, hopper
 from course_kernels.kernels.cute_sm90.config import CONFIGS
-
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def described(dtype=BF16, total_m=8192, groups=12, k=1024, n=2048, **options):
-    """Arguments without memory: by default, the problem of NVIDIA's own notebook."""
-    mat_a = torch.empty(total_m, k, dtype=dtype, device="meta")
-    mat_b = torch.empty(groups, n, k, dtype=dtype, device="meta").mT
-    offs = torch.empty(groups, dtype=torch.int32, device="meta")
-    return cutlass_ops.arguments(mat_a, mat_b, offs=offs, **options)
+from cutlass_cases import BF16, FP16, FP32, described
 
 
 def test_the_api_finds_it_for_hopper_and_nvidias_for_blackwell():

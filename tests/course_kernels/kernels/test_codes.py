@@ -21,6 +21,10 @@ def test_every_schedule_of_a_configuration_has_a_code():
     assert tuple(code.name.lower() for code in Schedule) == SCHEDULES
 
 
+def test_no_two_codes_are_equal():
+    assert len(Layout) == len(Schedule) == len(Store) == len(Record) == 3  # a repeated value would be an alias
+
+
 def test_codes_are_read_without_triton():
     script = "import sys, course_kernels.kernels.codes; assert 'triton' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

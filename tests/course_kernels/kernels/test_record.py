@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_kernels import GemmConfig, GroupGemmPlan, runtime, schedule
-from course_kernels.lists import launch
 from course_kernels.testing import Problem, assert_exact, empty_problems, make_operands
 from places import ROOT
 
@@ -176,12 +175,6 @@ def test_interpreter_log_leaves_times_blank():
     (step,) = plan.launches
     assert step.records.shape == (step.tiles, 4)
     assert (step.records[:, 1:] == -1).all()
-
-
-def test_kernel_constants_match_the_schedules_names():
-    assert list(launch._SCHEDULE_CODE) == ["round_robin", "chunks", "dynamic"]
-    assert len(set(launch._SCHEDULE_CODE.values())) == 3
-    assert len({launch.ROW_MAJOR, launch.COL_MAJOR, launch.ANY}) == 3
 
 
 SANITIZE = ROOT / "tools" / "sanitize.py"

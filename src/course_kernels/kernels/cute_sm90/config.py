@@ -80,12 +80,12 @@ class CuteConfig:
         )
 
     def product_cols(self, operand_bytes: int) -> int:
-        """Columns that one product of a warp group covers. Those of 8-bit operands go through accumulators of their
-        own (``mainloop.multiply_apart``), and of 256 columns there is no room for two sets."""
+        """Columns that one product of a warp group covers. Products of 8-bit operands have their own accumulators
+        (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns."""
         return 128 if operand_bytes == 1 and self.tile_n == 256 else self.tile_n
 
     def accumulators(self, operand_bytes: int) -> int:
-        """Registers of a thread that sums take."""
+        """Registers that the sums take in a thread."""
         cols = self.tile_n + (self.product_cols(1) if operand_bytes == 1 else 0)
         return self.tile_m * cols // (WARP_GROUP * self.sharing_groups)
 
@@ -139,16 +139,7 @@ class CuteConfig:
 
 
 def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> None:
-    """Raise unless there is a kernel for such operands.
-
-    Args:
-        offsets_along: "m" or "k".
-        b_major: what is contiguous in B, "k" or "n".
-        operand_bytes: of an element of the operands, 1 or 2.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Raise ValueError unless there is a kernel for such operands. Arguments as for ``configs_for``."""
     if offsets_along not in ("m", "k"):
         raise ValueError(f"offsets_along must be 'm' or 'k', got {offsets_along!r}")
     if b_major not in ("k", "n"):
@@ -183,16 +174,16 @@ CONFIGS_8_BIT = (
 
 
 def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tuple[CuteConfig, ...]:
-    """What may be the fastest for some product of a kind.
+    """Configurations of which each is the fastest for some product of a kind.
 
     Args:
         offsets_along: "m" or "k".
-        b_major: what is contiguous in B, "k" or "n".
-        operand_bytes: of an element of the operands, 1 or 2.
+        b_major: the contiguous dimension of B, "k" or "n".
+        operand_bytes: bytes of an element of the operands, 1 or 2.
 
     Returns:
-        `CONFIGS`; along "k" those of them that there are for it, without halves; `CONFIGS_8_BIT` for elements of one
-        byte.
+        `CONFIGS`; along "k" those that are valid there, without splitting the last wave; `CONFIGS_8_BIT` for elements
+        of one byte.
 
     Raises:
         ValueError: there is no kernel for such operands.

@@ -61,8 +61,8 @@ def first_row(cut: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Const
 
 @cute.jit
 def scale_tile(cut: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
-    """Multiply a warp group's part of a tile with the factors of its rows and columns. What lies outside of the result
-    is multiplied with the last factor inside, and not stored."""
+    """Multiply a warp group's part of a tile with the factors of its rows and columns. Elements outside of the result
+    are multiplied with the last factor inside, and not stored."""
     # A thread holds pairs of columns, eight apart, of two rows, eight apart: wgmma's layout.
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
@@ -155,7 +155,7 @@ def zero_row(rows: cute.Tensor, row: Int32):
 
 @cute.jit
 def zero_tail(c: cute.Tensor, problem: Problem, worker: Int32, workers: Int32):
-    """Write zeros to the rows of C behind the last group, a warp a row; this warp is ``worker`` of ``workers``."""
+    """Write zeros to the rows of C after the last group, a warp a row; this warp is ``worker`` of ``workers``."""
     used = group_end(problem.offs, cute.size(problem.offs) - 1, problem.total)
     for row in cutlass.range(used + worker, problem.total, workers, unroll=1):
         zero_row(c, row)

@@ -34,13 +34,13 @@ TURN = 3
 
 
 class HopperGroupedGemm:
-    """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros behind the last group.
+    """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros after the last group.
     Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty.
 
     Args:
         config: tiles, cluster, stages, schedule.
         offsets_along: "m" or "k".
-        b_major: what is contiguous in B, "k" or "n"; along "k" it is "n".
+        b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n".
         operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
 
     Raises:
@@ -72,18 +72,18 @@ class HopperGroupedGemm:
         scale_a: cute.Tensor | None = None,
         scale_b: cute.Tensor | None = None,
     ):
-        """Make the descriptors and launch. No extent may be 0: a result without elements needs no launch, and zeros
-        without depth, or without groups, are the caller's to write. Offsets may say what they like.
+        """Make the descriptors and launch. No extent may be 0: an empty result needs no launch, and the caller writes
+        the zeros of a result without depth or groups. Offsets may have any values.
 
         Args:
             a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16, bfloat16 or float8_e4m3fn.
-            b: (G, K, N), what ``b_major`` says contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
+            b: (G, K, N), ``b_major`` contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
             offs: (G,) int32, rows, or lines along K, at which the groups end.
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
-            scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32, which rows and columns of
-                the product are multiplied with before it is rounded.
+            scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32 factors of the product's
+                rows and columns, before it is rounded.
         """
         config = self.config
         scales = None if cutlass.const_expr(scale_a is None) else Scales(scale_a, scale_b)
@@ -286,7 +286,7 @@ def compile_for(
         dtype: of the operands, "float16" or "bfloat16"; along "m" with B's K contiguous "float8_e4m3fn", too.
         out_dtype: of the result, "float16", "bfloat16" or "float32"; by default ``dtype``, "bfloat16" for 8 bits.
         offsets_along: "m", or "k" for the gradient of a weight.
-        b_major: what is contiguous in B: "k" or "n" along "m", by default "k"; along "k" it is "n".
+        b_major: the contiguous dimension of B: "k" or "n" along "m", by default "k"; along "k" it is "n".
         scaled: whether rows and columns of the product are multiplied with factors; along "m".
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
@@ -294,10 +294,9 @@ def compile_for(
 
     Returns:
         A callable of torch tensors ``(a, b, c, offs)``, then ``scale_a, scale_b`` where ``scaled``, as in
-        ``HopperGroupedGemm.__call__``, which launches on torch's current stream. No extent is 0 (nothing is launched
-        for those: see there), none that is divided into groups over 2**30, and those of contiguous dimensions are
-        multiples of 8, but scale_a's; pointers but scale_a's, and strides of the other dimensions, are multiples of 16
-        bytes.
+        ``HopperGroupedGemm.__call__``. It launches on torch's current stream. No extent may be 0, and none that the
+        groups divide may be over 2**30. Extents of contiguous dimensions are multiples of 8; pointers, and strides of
+        the other dimensions, are multiples of 16 bytes. For scale_a, these two rules do not hold.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.

@@ -58,7 +58,7 @@ class Load(NamedTuple):
 
 
 def make_load(operand: cute.Tensor, layout: cute.ComposedLayout, lines: int, depth: int, cluster: int) -> Load:
-    """How blocks of (lines, depth) of a whole operand come to shared memory of a layout."""
+    """The copy of blocks of (lines, depth) of a whole operand to shared memory of a layout."""
     block = cute.slice_(layout, (None, None, 0))
     own = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), operand, block, (lines, depth))
     if cluster == 1:
@@ -105,7 +105,7 @@ def stages_of(shape: Shape, stages: cute.Pointer) -> tuple[cute.Tensor, cute.Ten
 
 
 def make_ring(config, barriers: cute.Pointer) -> pipeline.PipelineTmaAsync:
-    """The barriers of the ring of stages. With how many bytes a stage is full is ``filled_by``'s to say."""
+    """The barriers of the ring of stages; ``filled_by`` sets with how many bytes a stage is full."""
     # A stage is read by the warps that share the CTA's tile; and the other CTA of the cluster writes to it, too.
     readers = config.sharing_groups * (WARP_GROUP // 32) * config.cluster
     return pipeline.PipelineTmaAsync.create(
@@ -165,7 +165,7 @@ def load_block(
     full: cute.Pointer,
     ctas: cutlass.Constexpr[int | None] = None,
 ):
-    """Bring block ``k`` of what ``loads_of`` found into a stage; of ``ctas`` too, a bit for each of the cluster."""
+    """Load block ``k`` of a part from ``loads_of`` into a stage, also of ``ctas``, a bit for each of the cluster."""
     to, blocks = loads
     mask = None if cutlass.const_expr(ctas is None) else Int16(ctas)
     cute.copy(atom, blocks[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask)

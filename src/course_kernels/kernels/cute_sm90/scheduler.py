@@ -1,14 +1,14 @@
-"""Which tile is next: every warp finds out for itself, from the groups' ends.
+"""Which tile is next: every warp computes it from the groups' ends.
 
-The tiles of a cluster belong to one group, so what is handed out are cluster tiles: two tiles, one below the other (one
-tile, where a cluster is one CTA). A group whose rows of tiles are odd in number has the last of them cut into cluster
-tiles of two tiles side by side. Flat tiles, too, lie side by side; they are the last of their group.
-Cluster tiles are numbered through, group by group, and a cluster takes every ``clusters``-th of them. What all clusters
-take at a time is a *wave*. The last one's cluster tiles may be cut in two, to give twice as many clusters half as much.
+The tiles of a cluster belong to one group, so clusters take cluster tiles: two tiles, one below the other (one tile,
+where a cluster is one CTA). If a group has an odd number of rows of tiles, cluster tiles of the last row are two tiles
+side by side. Flat tiles are side by side, too, and are the last of their group. Cluster tiles are numbered over all
+groups, and a cluster takes every ``clusters``-th of them. All clusters together take a *wave*. The cluster tiles of the
+last wave may be split in two, so that twice as many clusters get half the work each.
 
-The lanes of a warp look at 32 groups at a time, a *window of groups*: each counts its group's cluster tiles, a sum over
-the lanes tells where each group's numbers end, and one vote finds the group. The numbers only rise, so groups that have
-been passed are never looked at again. Along K a group that is empty has no tiles: its zeros are no product.
+The lanes of a warp hold 32 groups at a time, a *window of groups*. Each lane counts its group's cluster tiles, a sum
+over the lanes gives the end of each group's numbers, and one vote finds the group. The numbers only rise, so no earlier
+group is visited again. Along K an empty group has no tiles: its zeros are no product.
 """
 
 from typing import NamedTuple
@@ -31,8 +31,8 @@ class Window(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Where the groups end, and extents: ``total`` of what the groups divide, M and N of the result, K where it is the
-    same for all."""
+    """The groups' ends, and extents: ``total`` of the dimension that the groups divide, M and N of the result, and K
+    where it is the same for all."""
 
     offs: cute.Tensor
     total: Int32
@@ -42,10 +42,10 @@ class Problem(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A CTA's tile: whether there is one, its shape among ``CuteConfig.shapes``, whether the cluster's other tile lies
-    beside it and not above or below, its group, its first row and column in C, its blocks along K. The group lies from
-    ``start`` to before ``end`` along M or K. Where a column is left over, the second of two tiles side by side lies
-    outside of the result; a lower half may lie behind the group's last row; no other tile lies outside."""
+    """A CTA's tile: whether there is one, its shape among ``CuteConfig.shapes``, whether the cluster's other tile is
+    beside it and not above or below, its group, its first row and column in C, its blocks along K. The group is from
+    ``start`` to before ``end`` along M or K. Where a column is left over, the second of two tiles side by side is
+    outside of the result; a lower half may be after the group's last row; no other tile is outside."""
 
     found: Boolean
     shape: Int32
@@ -60,7 +60,7 @@ class Tile(NamedTuple):
 
 @cute.jit
 def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
-    """The row after group g's last. What ``offs`` says outside of [0, total] is not believed."""
+    """The row after group g's last, clamped to [0, total]."""
     return cutlass.min(cutlass.max(offs[g], 0), total)
 
 
@@ -93,7 +93,7 @@ def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
 
 @cute.jit
 def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
-    """Group g's first row, or line along K, and the one after its last: 0 and 0 behind the last group."""
+    """Group g's first row, or line along K, and the one after its last; 0 and 0 after the last group."""
     start, end = Int32(0), Int32(0)
     if g < cute.size(problem.offs):
         end = group_end(problem.offs, g, problem.total)
@@ -106,7 +106,7 @@ def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
 def open_window(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, first: Int32, before: Int32
 ) -> Window:
-    """The window of the groups from ``first`` on. ``before``: cluster tiles of all groups in front of it."""
+    """The window of the groups from ``first`` on. ``before``: cluster tiles of all earlier groups."""
     lane = cute.arch.lane_idx()
     start, end = group_span(problem, first + lane)
     tiles = Int32(0)
@@ -139,9 +139,9 @@ def first_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: P
 
 @cute.jit
 def first_half(window: Window, total: Int32) -> Int32:
-    """The last wave's first cluster tile where its tiles are cut in two; else ``total``, the number of all. They are
-    cut where there is a cluster for each half, and where all of them are of groups in this window, the last: who finds
-    a tile in an earlier one does not know ``total``. Called by whole warps."""
+    """The last wave's first cluster tile where its tiles are split in two; else ``total``, the number of all. They are
+    split where there is a cluster for each half, and all of them are of groups in this window, the last one: a warp
+    still in an earlier window does not know ``total``. Called by whole warps."""
     clusters = cute.arch.grid_dim()[2]
     first = total // clusters * clusters
     if 2 * (total - first) > clusters or first < cute.arch.shuffle_sync(window.passed - window.tiles, 0):
@@ -153,8 +153,8 @@ def first_half(window: Window, total: Int32) -> Int32:
 def find_group(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Int32, Int32, Int32]:
-    """The window that holds what a cluster takes as number ``number``, and the lane of its group, ``LANES`` where there
-    is nothing to take; the number of the cluster tile, and which half of it, -1 for all. Called by whole warps."""
+    """The window with a cluster's ``number``-th piece of work; the lane of its group, ``LANES`` where there is none;
+    the number of the cluster tile; and which half of it, -1 for all. Called by whole warps."""
     lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
     while lane == LANES and window.first + LANES < cute.size(problem.offs):
         before = cute.arch.shuffle_sync(window.passed, LANES - 1)
@@ -176,8 +176,8 @@ def find_group(
 def blocks_at(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Int32]:
-    """The window that holds what a cluster takes as number ``number``, or an earlier one, and the blocks along K of its
-    tiles; any number where there is nothing to take. Called by whole warps."""
+    """The window with a cluster's ``number``-th piece of work, or an earlier one, and the blocks along K of its tiles;
+    any number where there is none. Called by whole warps."""
     if cutlass.const_expr(along == "m"):
         return window, cute.ceil_div(problem.K, config.tile_k)
     window, lane, _, _ = find_group(config, along, problem, window, number)
@@ -189,8 +189,8 @@ def blocks_at(
 def find_tile(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window, number: Int32
 ) -> tuple[Window, Tile]:
-    """The window that holds what a cluster takes as number ``number``, and this CTA's tile of it, which may be of half
-    a cluster tile. Called by whole warps."""
+    """The window with a cluster's ``number``-th piece of work, and this CTA's tile of it, maybe of half a cluster
+    tile. Called by whole warps."""
     window, lane, number, half = find_group(config, along, problem, window, number)
     found = lane < LANES
     lane = cutlass.min(lane, LANES - 1)

@@ -52,7 +52,7 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
     ragged = problem.mode != "batch"
     groups, depth, columns = mat_b.shape
     rows = mat_a.shape[0] if ragged else mat_a.shape[1]
-    uses_tma = device.described
+    uses_tma = device.uses_tma
     shared_b = groups > 1 and mat_b.stride(0) == 0
     a = load_access(mat_a, uses_tma)
     b = load_access((mat_b[:1] if shared_b else mat_b).mT, uses_tma)
@@ -99,7 +99,7 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
     """Mode "k"."""
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
-    uses_tma = device.described
+    uses_tma = device.uses_tma
     a, b, c = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma), batch_access(out, uses_tma)
     config = _resolve_config(problem, "grouped_mm_k", (rows, total, columns, groups), mat_a, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
@@ -151,7 +151,7 @@ def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
 def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) -> GemmConfig:
     """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds."""
     kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
-    limits = dict(capability=device.capability, shared_limit=device.shared_limit, described=accesses[-1].has_descriptor)
+    limits = dict(capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor)
     config = problem.options.config
     if config is not None:
         if reason := config.valid_for(kernel, *sizes, **limits):
@@ -163,7 +163,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
         dtype=mat_a.dtype,
         arch=device.arch,
         precision=problem.precision,
-        described=all(access.has_descriptor for access in accesses),
+        uses_tma=all(access.has_descriptor for access in accesses),
     )
     fitted = chosen.fitted(kernel, *sizes, **limits)
     if fitted is None:

@@ -105,19 +105,19 @@ def _kind(dtype: str) -> str:
     return {"float8_e4m3fn": "fp8", "float32": "ieee", "tf32": "tf32"}.get(dtype, "16-bit")
 
 
-def defaults(op: str, bucket: Bucket, dtype: str, described: bool) -> tuple[GemmConfig, ...]:
+def defaults(op: str, bucket: Bucket, dtype: str, uses_tma: bool) -> tuple[GemmConfig, ...]:
     """Configurations that are right where none was measured, the best first; the others are for less shared memory.
 
     Args:
         op: one of ``lookup.OPS``.
         bucket: of the product.
         dtype: one of ``dtypes.TYPE_BYTES``.
-        described: operands and result go through descriptors.
+        uses_tma: operands and result go through descriptors.
     """
     kind = _kind(dtype)
-    by_rows = (_DESCRIBED if described else _POINTERS)[kind]
+    by_rows = (_DESCRIBED if uses_tma else _POINTERS)[kind]
     config = next((by_rows[rows] for rows in by_rows if bucket.M <= rows), list(by_rows.values())[-1])
-    if kind == "16-bit" and described:
+    if kind == "16-bit" and uses_tma:
         if op == "grouped_mm_k" and bucket.M >= 128 and bucket.K <= 1024:
             config = _SHORT_DEPTH
         elif op != "grouped_mm_k" and bucket.M >= 128 and bucket.M * bucket.N * bucket.K * bucket.G >= 2**39:
@@ -177,4 +177,4 @@ def candidates(op: str, bucket: Bucket, dtype: str) -> tuple[GemmConfig, ...]:
         found = _OTHERS[kind][not few]
         if few:
             found = tuple(config for config in found if config.block_m in (bucket.M, 2 * bucket.M) or kind == "ieee")
-    return tuple(dict.fromkeys((defaults(op, bucket, dtype, described=True)[0], *found)))
+    return tuple(dict.fromkeys((defaults(op, bucket, dtype, uses_tma=True)[0], *found)))

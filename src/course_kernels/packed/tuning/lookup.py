@@ -81,7 +81,7 @@ def get_config(
     dtype: torch.dtype = torch.bfloat16,
     arch: tuple[int, int] | int | str | None = None,
     precision: str = "ieee",
-    described: bool | None = None,
+    uses_tma: bool | None = None,
     explain: bool = False,
 ) -> GemmConfig | Choice:
     """The configuration for a packed product, by its shape's ``defaults.Bucket``.
@@ -94,7 +94,7 @@ def get_config(
         dtype: of the operands.
         arch: compute capability as (9, 0), 90 or "sm_90"; "gfx942" for an AMD GPU; None for the interpreter.
         precision: "ieee" or "tf32", for float32 operands.
-        described: operands and result all go through descriptors. Default: where the architecture has them.
+        uses_tma: operands and result all go through descriptors. Default: where the architecture has them.
         explain: return the choice with its reasons.
 
     Returns:
@@ -124,9 +124,9 @@ def get_config(
         raise ValueError(f"precision must be 'ieee' or 'tf32', got {precision!r}")
     name = type_name(dtype, precision)
     arch = canonical_arch(arch)
-    if described is None:
-        described = arch is None or has_descriptors(arch)
-    choice = _choose(op, Bucket.of(op, M, K, N, G), name, arch, bool(described))
+    if uses_tma is None:
+        uses_tma = arch is None or has_descriptors(arch)
+    choice = _choose(op, Bucket.of(op, M, K, N, G), name, arch, bool(uses_tma))
     return choice if explain else choice.config
 
 
@@ -278,7 +278,7 @@ def _nearest_entry(table: Table, op: str, bucket: Bucket, dtype: str) -> tuple[i
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bool) -> Choice:
+def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: bool) -> Choice:
     def choice(config, *notes, entry=None, away=None):
         where, us = (entry.bucket, entry.us) if entry else (None, None)
         return Choice(config, op, dtype, arch, bucket, where, away, us, notes)
@@ -286,9 +286,9 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bo
     if arch is None:
         return choice(rules.INTERPRETER, "the interpreter runs every shape with small blocks")
     capability = capability_of(arch)
-    limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
+    limits = dict(capability=capability, shared_limit=shared_limit(arch), uses_tma=uses_tma)
     notes = []
-    if described and (table := _nearest_table(arch)):
+    if uses_tma and (table := _nearest_table(arch)):
         if table.arch != arch:
             notes.append(f"no table for {arch}: the nearest is that of {table.arch}")
         if (found := _nearest_entry(table, op, bucket, dtype)) is None:
@@ -307,21 +307,21 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bo
                     notes.append(f"with {config.num_stages} of {entry.config.num_stages} stages, for shared memory")
                 return choice(config, *notes, entry=entry, away=away)
             notes.append(f"which does not fit into the shared memory of {arch}: defaults")
-    elif described:
+    elif uses_tma:
         notes.append("nothing was measured for this kind of architecture: defaults")
     else:
         notes.append("defaults for launches in which not everything goes through a descriptor; none is measured")
-    config, *more = _default(op, bucket, dtype, arch, described)
+    config, *more = _default(op, bucket, dtype, arch, uses_tma)
     return choice(config, *notes, *more)
 
 
-def _default(op: str, bucket: Bucket, dtype: str, arch: str, described: bool) -> tuple:
+def _default(op: str, bucket: Bucket, dtype: str, arch: str, uses_tma: bool) -> tuple:
     """The configuration where nothing was measured, and notes."""
     capability = capability_of(arch)
     if (capability or (0, 0)) < runtime.TENSOR_CORE_CAPABILITY:
         return rules.NARROW, "no tensor cores that the compiler uses, or none that were tried"
-    options = rules.defaults(op, bucket, dtype, described)
-    limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
+    options = rules.defaults(op, bucket, dtype, uses_tma)
+    limits = dict(capability=capability, shared_limit=shared_limit(arch), uses_tma=uses_tma)
     for config in options:
         fitted = config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
         if fitted is not None:
@@ -329,22 +329,22 @@ def _default(op: str, bucket: Bucket, dtype: str, arch: str, described: bool) ->
     raise ValueError(f"no configuration of {op} for {dtype} fits into the shared memory of {arch}")
 
 
-def all_configs(op: str, dtype: str, arch: str, described: bool) -> tuple[GemmConfig, ...]:
+def all_configs(op: str, dtype: str, arch: str, uses_tma: bool) -> tuple[GemmConfig, ...]:
     """Every configuration that ``get_config`` can return for an op, a type and an architecture.
 
     Args:
         op: one of ``OPS``.
         dtype: a name in ``dtypes.TYPE_BYTES``.
         arch: a canonical name.
-        described: as for ``get_config``.
+        uses_tma: as for ``get_config``.
     """
     extents = (16, 32, 64, 128, 1024, 2048, 8192)
     found = [
-        _default(op, Bucket(rows, extent, depth, 8), dtype, arch, described)[0]
+        _default(op, Bucket(rows, extent, depth, 8), dtype, arch, uses_tma)[0]
         for rows, extent, depth in itertools.product(extents, extents, extents)
     ]
-    if described and (table := _nearest_table(arch)):
-        limits = dict(capability=capability_of(arch), shared_limit=shared_limit(arch), described=described)
+    if uses_tma and (table := _nearest_table(arch)):
+        limits = dict(capability=capability_of(arch), shared_limit=shared_limit(arch), uses_tma=uses_tma)
         served = [entry for entry in table.entries if entry.dtype in _serving(dtype) and entry.op in _serving(op)]
         found += [entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits) for entry in served]
     return tuple(dict.fromkeys(config for config in found if config is not None))

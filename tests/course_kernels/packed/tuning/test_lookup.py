@@ -68,12 +68,12 @@ ARCHS = [target for target in TARGETS if target != "gfx950"] + ["gfx", "sm_86", 
 @pytest.mark.parametrize("op", OPS)
 def test_every_shape_and_type_has_a_valid_configuration_everywhere(op, arch):
     limits = dict(capability=tuned.capability_of(arch), shared_limit=tuned.shared_limit(arch))
-    for (dtype, precision), shape, described in itertools.product(KINDS, SHAPES[::5], (None, False)):
+    for (dtype, precision), shape, uses_tma in itertools.product(KINDS, SHAPES[::5], (None, False)):
         m, n, k, g = shape
         total = (m, k * g) if op == "grouped_mm_k" else (m * (1 if op == "grouped_mm_batch" else g), k)
-        config = get_config(op, *total, n, g, dtype=dtype, precision=precision, arch=arch, described=described)
-        there = tuned.has_descriptors(arch) if described is None else described
-        reason = config.valid_for(tuned.kernel_of(op), dtype.itemsize, described=there, **limits)
+        config = get_config(op, *total, n, g, dtype=dtype, precision=precision, arch=arch, uses_tma=uses_tma)
+        there = tuned.has_descriptors(arch) if uses_tma is None else uses_tma
+        reason = config.valid_for(tuned.kernel_of(op), dtype.itemsize, uses_tma=there, **limits)
         assert reason is None, (reason, shape, dtype)
         assert config.num_stages > 1
     target = TARGETS.get(arch)
@@ -174,7 +174,7 @@ def test_types_and_ops_that_serve_each_other(tables):
     assert get_config("grouped_mm_k", 512, 4096, 1024, 8, arch=90) != MARKED
     for dtype, precision in KINDS[2:]:
         assert get_config("grouped_mm", *SHAPE, arch=90, dtype=dtype, precision=precision) != MARKED
-    assert get_config("grouped_mm", *SHAPE, arch=90, described=False) != MARKED
+    assert get_config("grouped_mm", *SHAPE, arch=90, uses_tma=False) != MARKED
     tables("sm_90", ("grouped_mm", "float16", near(G=64), OTHER), ("grouped_mm", "bfloat16", BUCKET, MARKED),
            ("grouped_mm", "tf32", BUCKET, GemmConfig(64, 64, 32)))  # fmt: skip
     assert get_config("grouped_mm", *SHAPE, arch=90, dtype=torch.float16) == OTHER  # its own, though further away

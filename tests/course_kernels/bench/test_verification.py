@@ -1,0 +1,38 @@
+"""Every wrong element is counted, by group."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels.bench.verification import count_wrong
+
+
+@pytest.fixture
+def groups():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(rows, 8, dtype=torch.float64, generator=generator) for rows in (3, 0, 5)]
+
+
+def test_results_that_are_only_rounded_are_right(groups):
+    assert count_wrong([group.bfloat16() for group in groups], iter(groups), 2.0**-7) == [0, 0, 0]
+    assert count_wrong([], [], 2.0**-7) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e3])
+def test_wrong_elements_are_counted_in_their_group(groups, value):
+    results = [group.clone() for group in groups]
+    results[2][1, 2] = results[2][4, 7] = value
+    assert count_wrong(results, groups, 2.0**-7) == [0, 0, 2]
+
+
+def test_the_bound_is_the_elements_magnitude_and_the_groups():
+    exact = torch.tensor([[8.0, 0.0, 0.0, 0.0]])  # root mean square 4
+    for error, unit, wrong in ((0.99, 0.25, 0), (1.01, 0.25, 1)):
+        assert count_wrong([exact + torch.tensor([0.0, error, 0.0, 0.0])], [exact], unit) == [wrong]
+    assert count_wrong([exact + torch.tensor([2.9, 0.0, 0.0, 0.0])], [exact], 0.25) == [0]
+
+
+def test_groups_must_match(groups):
+    with pytest.raises(ValueError):
+        count_wrong(groups[:2], groups, 1.0)

@@ -1,0 +1,134 @@
+"""Configurations of the Hopper kernel: which can be built, what they are called, and which are offered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
+    CONFIGS_8_BIT,
+    COOPERATIVE,
+    PINGPONG,
+    CuteConfig,
+    configs_for,
+)
+
+UNSPLIT = "split_last_wave is False where there are narrow or flat tiles, got True"
+NAMES = [config.name for config in CONFIGS]
+# What groups lie along, and what is contiguous in B.
+KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
+# Of the gradients' kernels, one with each schedule.
+CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)]
+
+
+def test_every_shipped_configuration_can_be_built():
+    assert {config.name: config.why_not() for config in CONFIGS if config.why_not()} == {}
+    assert {config.name: config.why_not(1) for config in CONFIGS_8_BIT if config.why_not(1)} == {}
+
+
+def test_names_tell_configurations_apart():
+    assert len(set(NAMES)) == len(CONFIGS)
+    assert len({config.name for config in CONFIGS_8_BIT}) == len(CONFIGS_8_BIT)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (dict(schedule="both"), "schedule"),
+        (dict(tile_m=64), "tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_m=96, schedule=PINGPONG), "tile_m is a multiple of 64 where pingpong, got 96"),
+        (dict(tile_n=160), "tile_n"),
+        (dict(tile_n=320), "tile_n"),
+        (dict(tile_k=32), "tile_k is a multiple of 64"),
+        (dict(tile_m=256, stages=2), "at most 208 accumulators"),
+        (dict(schedule=PINGPONG), "at most 208 accumulators"),
+        (dict(cluster=4), "a cluster has one or two CTAs, got 4"),
+        (dict(cluster=0), "a cluster has one or two CTAs, got 0"),
+        (dict(stages=1), "at least two stages take turns, one filled and one read, got 1"),
+        (dict(stages=5), "5 stages need 262144 bytes of shared memory, and there are 231424"),
+        (dict(last_tile_n=256), "last_tile_n is less than tile_n, 256, got 256"),
+        (dict(last_tile_n=96), "narrow tiles: tile_n is 64, 128, 192 or 256, got 96"),
+        (dict(tail_tile_n=256), "flat tiles: tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_n=128, tail_tile_n=320, schedule=PINGPONG), "flat tiles: tile_n is 64, 128, 192 or 256, got 320"),
+        (dict(tile_n=128, stages=6, tail_tile_n=256, schedule=PINGPONG), "6 stages need 262144 bytes"),
+        (dict(split_last_wave=True), "halved tiles: tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_n=128, last_tile_n=64, split_last_wave=True), UNSPLIT),
+        (dict(tile_n=128, tail_tile_n=128, split_last_wave=True), UNSPLIT),
+    ],
+)
+def test_what_cannot_be_built_is_said(changes, said):
+    assert said in CuteConfig(**changes).why_not()
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        (CuteConfig(tile_k=64), "tile_k is a multiple of 128 at 1 bytes"),
+        # 128 of the tile and 128 of one product of half of it.
+        (
+            CuteConfig(128, 128, 128, schedule=PINGPONG),
+            "at most 208 accumulators fit into a thread's registers, got 256",
+        ),
+        (CuteConfig(tile_k=128, stages=5), "shared memory"),
+    ],
+)
+def test_what_cannot_be_built_for_8_bits_is_said(config, said):
+    assert said in config.why_not(1)
+
+
+@pytest.mark.parametrize("along, b_major", KINDS)
+def test_configurations_to_choose_from(along, b_major):
+    found = configs_for(along, b_major)
+    assert {replace(config, split_last_wave=False) for config in found} <= {
+        replace(config, split_last_wave=False) for config in CONFIGS
+    }
+    assert along == "k" or found == CONFIGS
+    assert {config.schedule for config in found} == {COOPERATIVE, PINGPONG}
+    # A weight's gradient has no groups of few rows.
+    assert any(config.tile_m == 64 for config in found) == (along == "m")
+    assert any(config.tail_tile_n for config in found) == (along == "m")
+    assert any(config.split_last_wave for config in found) == (along == "m")
+    assert {replace(config, split_last_wave=config.split_last_wave and along == "m") for config in CROSS} <= set(found)
+
+
+def test_configurations_to_choose_from_for_8_bits():
+    assert configs_for("m", "k", 1) == CONFIGS_8_BIT
+    for along, b_major in KINDS[1:]:
+        with pytest.raises(ValueError, match=f"where operands have 8 bits, got '{along}' and '{b_major}'"):
+            configs_for(along, b_major, 1)
+
+
+@pytest.mark.parametrize(
+    "along, b_major, said",
+    [
+        ("n", "k", "offsets_along must be 'm' or 'k', got 'n'"),
+        ("m", "m", "b_major must be 'k' or 'n', got 'm'"),
+        ("k", "k", "b_major must be 'n' where offsets_along is 'k'"),
+    ],
+)
+def test_operands_without_a_kernel_are_refused(along, b_major, said):
+    with pytest.raises(ValueError, match=said):
+        configs_for(along, b_major)
+
+
+def test_a_stage_has_room_for_tiles_of_every_shape():
+    config = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
+    assert [(each.tile_m, each.tile_n) for each in config.shapes] == [(128, 192), (128, 128), (64, 256)]
+    assert config.stage_lines == 320
+    assert replace(config, tile_n=128, last_tile_n=64).stage_lines == 320
+    halved = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
+    assert [(each.tile_m, each.tile_n, each.split_last_wave) for each in halved.shapes] == [
+        (128, 192, False),
+        (64, 192, False),
+    ]
+    assert halved.stage_lines == 320
+    # One block of C for each warp group where there is no room for two.
+    assert [replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
+    assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
+
+
+def test_accumulators_of_the_largest_tiles_fit():
+    assert CuteConfig(128, 192, schedule=PINGPONG).why_not() is None
+    assert CuteConfig(256, 192, stages=3, schedule=COOPERATIVE).why_not() is None

@@ -1,0 +1,117 @@
+"""`course bench`: lists, refuses wrong usage, measures, prints and writes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bench_stand_ins import DECODE, TINY, Correct, spoilt
+from clock import Clock
+from course_kernels.bench import grouped, record
+from course_kernels.bench import providers as known
+from course_kernels.bench import rows as bench_rows
+from gemm_course.cli import app as command
+from gemm_course.cli import bench as bench_command
+
+PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
+
+
+def test_list_names_rows_and_providers(capsys):
+    assert command.main(["bench", "--list"]) == 0
+    shown = capsys.readouterr().out
+    for row in [*bench_rows.rows(), *bench_rows.variants()]:
+        assert row.name in shown
+        assert row.title in shown
+    for name in ("torch", "loop", "quack", "tutorial", "dense"):
+        assert f"  {name} " in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rows", "nothing"], "got 'nothing'"),
+        (["--providers", "nothing"], "got 'nothing'"),
+        (["--repeats", "1"], "at least 2"),
+        (["--json", "/no/such/folder/x.json"], "folder that exists"),
+        (["--passes", "dC"], "--passes must be among forward, called, dA, dB, got 'dC'"),
+    ],
+)
+def test_wrong_usage_is_seen_before_measuring(options, message, capsys):
+    assert command.main(["bench", *options]) == command.USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert command.main(["bench"]) == command.CANNOT
+    assert "torch sees none" in capsys.readouterr().err
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """`course bench` as on a GPU, with tiny rows, the tests' clock and providers that run here."""
+    table = {row.name: row for row in (TINY, DECODE)}
+    measured = grouped.measure
+
+    def prepare(providers, us=None):
+        def here(rows, chosen, **arguments):
+            return measured(rows, chosen, **(arguments | {"timer": Clock(us), "device": "cpu"}))
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(bench_rows, "by_name", lambda: table)
+        monkeypatch.setattr(known, "providers", lambda: providers)
+        monkeypatch.setattr(grouped, "measure", here)
+        monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"gpu": "NVIDIA H200"})
+
+    return prepare
+
+
+def test_the_command_measures_prints_and_writes(on_a_gpu, capsys, tmp_path):
+    on_a_gpu([Correct(), *PEERS, known.Quack()], {"mine": 10.0, "torch": 15.0, "loop": 20.0, "dense": 8.0})
+    files = [tmp_path / name for name in ("x.json", "x.png", "roof.png")]
+    options = ["--json", str(files[0]), "--plot", str(files[1]), "--roofline", str(files[2]), "--repeats", "3"]
+    assert command.main(["bench", *options]) == 0
+    shown = capsys.readouterr().out
+    assert "quack is left out: quack-kernels is not installed" in shown
+    assert "measuring 2 rows by mine, torch, loop, dense" in shown
+    assert shown.index("tiny: 40 over 4") < shown.index("tiny-decode: 1 each")
+    assert "mine, times faster" in shown
+    assert "torch 1.50 (1.50)" in shown
+    assert "dense not measured" in shown
+    results = record.read(files[0])
+    assert results["provenance"] == {"gpu": "NVIDIA H200"}
+    assert results["rows"]["tiny"]["us"]["forward"]["torch"]["median_us"] == 15.0
+    assert all(path.stat().st_size > 1000 for path in files)
+
+
+def test_the_command_fails_where_ours_is_wrong(on_a_gpu, capsys):
+    on_a_gpu([Correct(spoilt((0, 0), 9.0)), known.Torch()])
+    assert command.main(["bench", "--rows", "tiny", "--passes", "forward"]) == command.FAILED
+    printed = capsys.readouterr()
+    assert "tiny, mine, forward: WrongResult" in printed.err
+    assert "! mine failed, forward" in printed.out
+
+
+def test_nobody_to_measure_is_no_success(on_a_gpu, capsys):
+    on_a_gpu([known.Quack()])
+    assert command.main(["bench"]) == command.CANNOT
+    assert "none of these providers is installed" in capsys.readouterr().err
+
+
+def test_a_wrong_peer_is_shown_and_is_no_failure(on_a_gpu, capsys):
+    peer = Correct(spoilt((0, 0), 9.0))
+    peer.name, peer.role = "peer", "peer"
+    on_a_gpu([Correct(), peer])
+    assert command.main(["bench", "--rows", "tiny", "--passes", "forward"]) == 0
+    assert "! peer failed, forward: WrongResult" in capsys.readouterr().out
+
+
+def test_the_table_marks_the_fastest_and_not_the_ceiling():
+    entry = {
+        "rate": {"forward": {"mine": 600.4, "torch": 500.0, "dense": 700.0}},
+        "host_us": {}, "unsuited": {}, "failed": {},
+    }  # fmt: skip
+    shown = bench_command.table(TINY, entry, {"mine": "ours", "torch": "peer", "dense": "ceiling", "quack": "peer"})
+    line = next(line for line in shown.splitlines() if "forward" in line)
+    assert line.split() == ["forward", "600*", "500", "700"]
+    assert "quack" not in shown

@@ -1,0 +1,126 @@
+"""Every committed record says where it comes from, and is not older than the code that it measured."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import pytest
+
+import run
+from course_kernels import provenance
+from course_kernels.bench import record
+
+MACHINE = ("gpu", "capability", "sms", "l2_bytes", "torch", "triton", "cuda", "python")
+
+
+@pytest.fixture(params=sorted(run.DEPENDS_ON))
+def name(request):
+    return request.param
+
+
+def test_there_is_a_record_of_each_part_and_no_other():
+    assert {path.stem for path in record.RESULTS.glob("*.json")} == set(run.DEPENDS_ON)
+
+
+def test_a_record_has_machine_versions_date_and_commit(name):
+    about = record.load(name)["provenance"]
+    assert all(about[key] for key in MACHINE)
+    assert re.match(r"20\d\d-\d\d-\d\dT", about["date"])
+    assert re.match(r"[0-9a-f]{40}(\+changes)?$", about["commit"])
+
+
+def test_a_record_is_not_older_than_its_code(name):
+    measured = record.load(name)
+    assert not record.is_stale(measured), f"measure {name} again: {run.why_stale(name)}"
+    assert measured["provenance"]["depends_on"] == list(run.DEPENDS_ON[name]), (
+        f"measure {name} again: it depends on other files now"
+    )
+
+
+def imported(path):
+    """Files of the library that a Python file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            yield from (file for name in names if (file := provenance.ROOT / f"{name.replace('.', '/')}.py").is_file())
+
+
+ROOMS = ("bench", "kernels", "lists", "packed", "layout", "testing")
+BESIDE = {
+    "kernels/language.py",  # chooses between the compiler and the interpreter
+    "kernels/record.py",  # a variant of the list API's kernels only
+    "bench/tutorial_peer.py",  # a provider of some records
+}
+# Records that use a part of what their files import: a kernel called by itself, or one backend of two.
+BY_ITSELF = {
+    "tuning": {"packed/problem.py", "packed/tuning/lookup.py", "bench/tune.py", "bench/interface.py"},
+    "sweep_cute": {"packed/problem.py"},
+    "fuzz": {"packed/backends/cute.py"},
+    "sanitizers_triton": {"packed/backends/cute.py"},
+}
+
+
+def test_a_record_depends_on_what_its_files_import(name):
+    """A name that is left out of the table would let a record look fresh."""
+    package = provenance.ROOT / "course_kernels"
+    files = set(provenance.files(run.DEPENDS_ON[name]))
+    allowed = {package / path for path in BESIDE | BY_ITSELF.get(name, set())}
+    for path in files:
+        if path.relative_to(package).parts[0] in ROOMS:
+            missing = {file for file in imported(path) if file.relative_to(package).parts[0] in ROOMS} - files - allowed
+            assert not missing, f"{name} depends on {path.name}, which imports {sorted(map(str, missing))}"
+
+
+def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_way_round():
+    def rooms(name):
+        return {path.relative_to(provenance.ROOT).parts[1] for path in provenance.files(run.DEPENDS_ON[name])}
+
+    for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
+        assert "lists" in rooms(name)
+        assert "packed" not in rooms(name)
+    for name in ("grouped_mm", "sustained", "scaled_grouped_mm", "sweep_cute", "fuzz", "fuzz_cute", "tuning"):
+        assert "packed" in rooms(name)
+        assert "lists" not in rooms(name)
+
+
+def test_stale_records_are_listed_with_commit_and_changed_files(monkeypatch, tmp_path, capsys):
+    current = record.load("switch")
+    current["provenance"] |= {"depends_on": run.DEPENDS_ON["switch"]}
+    current["provenance"] |= {"depends_digest": provenance.digest(run.DEPENDS_ON["switch"])}
+    old = json.loads(json.dumps(current))
+    old["provenance"] |= {"depends_digest": "0" * 16, "commit": "1" * 40}
+    for name, content in (("switch", current), ("traffic", old)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    monkeypatch.setattr(record, "changed_files", lambda measured, patterns: ["course_kernels/kernels/tma.py"])
+    monkeypatch.setattr("sys.argv", ["run.py", "--stale"])
+    run.main()
+    listed = "traffic: measured at 111111111111; changed since: course_kernels/kernels/tma.py\n"
+    assert capsys.readouterr().out == listed
+    monkeypatch.setattr(record, "changed_files", lambda measured, patterns: None)
+    assert run.why_stale("traffic").endswith("changed since: files unknown: git does not have the commit")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["nothing"], "no record nothing; there are: group_gemm"), (["--commit", "12ab"], "all 40 hexadecimal digits")],
+)
+def test_wrong_usage_is_refused_before_measuring(monkeypatch, capsys, options, message):
+    monkeypatch.setattr("sys.argv", ["run.py", *options])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert message in capsys.readouterr().err
+
+
+def test_parts_are_measured_and_written_with_what_they_depend_on(monkeypatch, tmp_path, capsys):
+    part = run.Part(lambda: {"us": 7}, ("course_kernels/kernels/tma.py",))
+    monkeypatch.setattr(run, "RECORDS", {"switch": part})
+    monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"commit": commit_id, "on": depends_on})
+    monkeypatch.setattr("sys.argv", ["run.py", "switch", "--out", str(tmp_path), "--commit", "a" * 40])
+    run.main()
+    written = record.read(tmp_path / "switch.json")
+    assert written == {"provenance": {"commit": "a" * 40, "on": ["course_kernels/kernels/tma.py"]}, "us": 7}
+    assert capsys.readouterr().out == "switch: 0 s\n"
