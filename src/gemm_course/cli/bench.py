@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -12,7 +11,7 @@ from typer import Option
 from course_kernels.bench.rows import PASSES, Row
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import File, Names, misplaced
+from gemm_course.cli.options import File, Names, check_folders
 
 EXAMPLES = """\
 examples:
@@ -58,8 +57,7 @@ def run(
     if (plot or roofline) and importlib.util.find_spec("matplotlib") is None:
         what = "--plot and --roofline draw with matplotlib, which is not installed: pip install matplotlib"
         raise Stop(USAGE, what)
-    if problem := misplaced(json=json, plot=plot, roofline=roofline):
-        raise Stop(USAGE, problem)
+    check_folders(json=json, plot=plot, roofline=roofline)
     if wrong := next((each for each in passes or () if each not in PASSES), None):
         raise Stop(USAGE, f"--passes must be among {', '.join(PASSES)}, got {wrong!r}")
     if repeats is not None and repeats < 2:
@@ -68,9 +66,8 @@ def run(
         raise Stop(CANNOT, "times are measured on an NVIDIA GPU, and torch sees none here.\ncourse bench --list shows "
                    "what would be measured; benchmarks/results/ holds what was, on an H200.")  # fmt: skip
     reasons = {provider.name: provider.unavailable() for provider in chosen}
-    for name, reason in reasons.items():
-        if reason:
-            print(f"{name} is left out: {reason}")
+    for name in filter(reasons.get, reasons):
+        print(f"{name} is left out: {reasons[name]}")
     present = [name for name, reason in reasons.items() if reason is None]
     if not present:
         raise Stop(CANNOT, "none of these providers is installed here")
@@ -85,7 +82,13 @@ def run(
     if json:
         record.write(json, results)
         print(f"wrote {json}")
-    _write_figures(results, plot, roofline)
+    if plot or roofline:
+        from gemm_course.figures import roofline as rates  # matplotlib is optional
+
+        for path, draw in ((plot, rates.against_peers), (roofline, rates.roofline)):
+            if path:
+                draw(results).savefig(path, dpi=150)
+                print(f"wrote {path}")
     if wrong := failures_of_ours(results):
         raise Stop(FAILED, "\n  ".join(["not measured, because wrong or failed:", *wrong]))
     return OK
@@ -150,14 +153,3 @@ def failures_of_ours(results: Mapping) -> list[str]:
         for name in ours
         for step, reason in entry["failed"].get(name, {}).items()
     ]
-
-
-def _write_figures(results: Mapping, plot: Path | None, roofline: Path | None) -> None:
-    if plot is None and roofline is None:
-        return
-    from gemm_course.figures import roofline as rates  # matplotlib is optional
-
-    for path, draw in ((plot, rates.against_peers), (roofline, rates.roofline)):
-        if path is not None:
-            draw(results).savefig(path, dpi=150)
-            print(f"wrote {path}")

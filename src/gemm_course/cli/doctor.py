@@ -9,6 +9,7 @@ import dataclasses
 import json
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Annotated
 
 from typer import Option
@@ -82,38 +83,32 @@ class Problem:
 
 def problems(facts: Machine) -> list[Problem]:
     """What keeps the course from running on a machine, and what is worth knowing; problems that stop it come first."""
-    found = [*_missing(facts), *_kernels_do_not_run(facts), *_gpu_not_used(facts)]
-    wanted, have = facts.triton_wanted, facts.packages["triton"]
-    if wanted and have and have.split("+")[0] != wanted:
-        found.append(Problem(False, f"this torch belongs to Triton {wanted}, and Triton {have} is installed",
-                             f"pip install 'triton=={wanted}', unless the other version is on purpose"))  # fmt: skip
+    found = [*_missing(facts), *_kernels_do_not_run(facts), *_not_used(facts)]
     return sorted(found, key=lambda problem: not problem.stops)
 
 
-def _missing(facts: Machine) -> list[Problem]:
-    found, here = [], facts.in_checkout
+def _missing(facts: Machine) -> Iterator[Problem]:
+    here = facts.in_checkout
     if facts.python < OLDEST_PYTHON:
         remedy = "install into a virtual environment of Python 3.10 or newer"
-        found.append(Problem(True, f"Python {'.'.join(map(str, facts.python))} is older than 3.10",
-                             "make lab PYTHON=python3.12, or any from 3.10" if here else remedy))  # fmt: skip
+        yield Problem(True, f"Python {'.'.join(map(str, facts.python))} is older than 3.10",
+                      "make lab PYTHON=python3.12, or any from 3.10" if here else remedy)  # fmt: skip
     if facts.packages["triton"] is None and facts.system[0] != "Linux":
         remedy = "open the folder in its dev container (.devcontainer/)" if here else "work in a container of Linux"
-        found.append(Problem(True, f"Triton has no build for {facts.system[0]}", remedy))
+        yield Problem(True, f"Triton has no build for {facts.system[0]}", remedy)
     elif facts.packages["triton"] is None:
         pinned = f"'triton=={facts.triton_wanted}'" if facts.triton_wanted else "triton"
-        remedy = "make lab installs it" if here else f"pip install {pinned}"
-        found.append(Problem(True, "Triton is not installed", remedy))
+        yield Problem(True, "Triton is not installed", "make lab installs it" if here else f"pip install {pinned}")
     # That the interpreter needs NumPy is reported with the kernels that do not run.
     needed = [name for name in NEEDED if not (name == "numpy" and _interpreter_lacks_numpy(facts))]
     if missing := [name for name in needed if facts.packages[name] is None]:
         remedy = "for the notebooks, clone the course's repository: it installs what they need"
-        found.append(Problem(here, f"{', '.join(missing)} missing, needed to run the notebooks",
-                             "make lab installs it" if here else remedy, notebooks_only=True))  # fmt: skip
+        yield Problem(here, f"{', '.join(missing)} missing, needed to run the notebooks",
+                      "make lab installs it" if here else remedy, notebooks_only=True)  # fmt: skip
     missing = [name for name in FOR_TESTS if facts.packages[name] is None]
     if missing and here:
         what = f"{', '.join(missing)} missing, needed to run the tests"
-        found.append(Problem(False, what, "make test installs it", notebooks_only=True))
-    return found
+        yield Problem(False, what, "make test installs it", notebooks_only=True)
 
 
 def _interpreter_lacks_numpy(facts: Machine) -> bool:
@@ -121,49 +116,50 @@ def _interpreter_lacks_numpy(facts: Machine) -> bool:
     return facts.mode == "interpreter" and facts.packages["triton"] is not None and not facts.packages["numpy"]
 
 
-def _kernels_do_not_run(facts: Machine) -> list[Problem]:
+def _kernels_do_not_run(facts: Machine) -> Iterator[Problem]:
     if facts.packages["triton"] is None:
-        return []
+        return
     if _interpreter_lacks_numpy(facts):
         what = "no kernel can run, and none can be compiled: Triton's interpreter needs numpy, which is not installed"
-        return [Problem(True, what, "pip install numpy")]
-    found = []
+        yield Problem(True, what, "pip install numpy")
+        return
     if facts.cannot_launch:
         # The sentences of runtime: the reason, then what to do.
         what, dot, remedy = facts.cannot_launch.partition(". ")
         if not dot:
             what, _, remedy = facts.cannot_launch.rpartition(": ")
-        found.append(Problem(True, f"no kernel can run: {what or remedy}", remedy))
+        yield Problem(True, f"no kernel can run: {what or remedy}", remedy)
     if facts.kernel and facts.kernel.error:
-        which = "the torch and Triton that pyproject.toml pins"
-        if not facts.in_checkout:
-            which = "a torch and a Triton that belong together"
-        remedy = f"pip install --force-reinstall {which}"
+        pinned, pair = "the torch and Triton that pyproject.toml pins", "a torch and a Triton that belong together"
+        remedy = f"pip install --force-reinstall {pinned if facts.in_checkout else pair}"
         if facts.mode == "gpu":
             remedy = "set TRITON_INTERPRET=1 before starting Python, to work without the GPU meanwhile"
-        found.append(Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy))
+        yield Problem(True, f"a small kernel does not run: {facts.kernel.error}", remedy)
     if facts.compiler and facts.compiler.error:
         readers = "lessons that read PTX need" if facts.in_checkout else "course_kernels.codegen needs"
-        found.append(Problem(True, f"a kernel does not compile: {facts.compiler.error}",
-                             f"{readers} the compiler: reinstall Triton"))  # fmt: skip
-    return found
+        what = f"a kernel does not compile: {facts.compiler.error}"
+        yield Problem(True, what, f"{readers} the compiler: reinstall Triton")
 
 
-def _gpu_not_used(facts: Machine) -> list[Problem]:
+def _not_used(facts: Machine) -> Iterator[Problem]:
+    """A GPU that kernels do not run on, and a Triton other than the one that torch asks for."""
+    driver = "an NVIDIA driver" if facts.driver == "present" else f"an NVIDIA driver ({facts.driver})"
     if facts.gpus and facts.mode == "interpreter":
-        return [Problem(False, "there is a GPU, and TRITON_INTERPRET=1 keeps kernels off it",
-                        "unset TRITON_INTERPRET to use the GPU")]  # fmt: skip
-    if facts.gpus or facts.driver is None:
-        return []
-    driver = "an NVIDIA driver" + ("" if facts.driver == "present" else f" ({facts.driver})")
-    if facts.torch_built_for == "CPU":
+        what = "there is a GPU, and TRITON_INTERPRET=1 keeps kernels off it"
+        yield Problem(False, what, "unset TRITON_INTERPRET to use the GPU")
+    elif not facts.gpus and facts.driver and facts.torch_built_for == "CPU":
         remedy = "install a CUDA build of torch to use the GPU"
         if facts.in_checkout:
             remedy = "delete .venv and run make lab, which picks the build for the GPU that it sees"
-        return [Problem(False, f"there is {driver}, and torch is a CPU build that cannot use it", remedy)]
-    return [Problem(False, f"there is {driver}, and torch for {facts.torch_built_for} sees no GPU",
-                    "nvidia-smi must list one; a driver older than that CUDA, and an empty CUDA_VISIBLE_DEVICES, "
-                    "hide it")]  # fmt: skip
+        yield Problem(False, f"there is {driver}, and torch is a CPU build that cannot use it", remedy)
+    elif not facts.gpus and facts.driver:
+        yield Problem(False, f"there is {driver}, and torch for {facts.torch_built_for} sees no GPU",
+                      "nvidia-smi must list one; a driver older than that CUDA, and an empty CUDA_VISIBLE_DEVICES, "
+                      "hide it")  # fmt: skip
+    wanted, have = facts.triton_wanted, facts.packages["triton"]
+    if wanted and have and have.split("+")[0] != wanted:
+        yield Problem(False, f"this torch belongs to Triton {wanted}, and Triton {have} is installed",
+                      f"pip install 'triton=={wanted}', unless the other version is on purpose")  # fmt: skip
 
 
 # ---- plan
@@ -212,9 +208,12 @@ def _why_no_kernel(facts: Machine) -> str | None:
 def _how_kernels_run(facts: Machine) -> str:
     if why := _why_no_kernel(facts):
         return f"do not run: {why}"
-    how = "in Triton's interpreter, on the CPU: slow, same answers"
-    if facts.mode == "gpu":
-        how = f"compiled, on the {facts.gpus[0].name}"
+    on_gpu = facts.mode == "gpu"
+    how = (
+        f"compiled, on the {facts.gpus[0].name}"
+        if on_gpu
+        else "in Triton's interpreter, on the CPU: slow, same answers"
+    )
     return how + _tried(facts.kernel)
 
 
@@ -222,9 +221,8 @@ def _how_kernels_compile(facts: Machine) -> str:
     why = facts.compiler.error if facts.compiler else None
     if facts.packages["triton"] is None or _interpreter_lacks_numpy(facts):
         why = _why_no_kernel(facts)
-    if why:
-        return f"does not run: {why}"
-    return "for Turing to Blackwell and AMD's CDNA, with no GPU" + _tried(facts.compiler)
+    how = f"for Turing to Blackwell and AMD's CDNA, with no GPU{_tried(facts.compiler)}"
+    return f"does not run: {why}" if why else how
 
 
 def _hardware_features(facts: Machine) -> list[tuple[str, str]]:
@@ -233,14 +231,15 @@ def _hardware_features(facts: Machine) -> list[tuple[str, str]]:
         return [("TMA and fp8", "do not run, as no kernel does")]
     if facts.mode != "gpu" or facts.gpus[0].capability is None:
         return [("TMA and fp8", "in the interpreter")] if facts.mode == "interpreter" else []
-    rows = []
-    for name, oldest, otherwise in (
-        ("TMA", runtime.DESCRIPTOR_CAPABILITY, "the pointer kernel takes over"),
-        ("fp8", runtime.FP8_CAPABILITY, "TRITON_INTERPRET=1 computes it"),
-    ):
-        needs = "needs capability {}.{}: ".format(*oldest) + otherwise
-        rows.append((name, "in hardware" if facts.gpus[0].capability >= oldest else needs))
-    return rows
+    features = {
+        "TMA": (runtime.DESCRIPTOR_CAPABILITY, "the pointer kernel takes over"),
+        "fp8": (runtime.FP8_CAPABILITY, "TRITON_INTERPRET=1 computes it"),
+    }
+    has = facts.gpus[0].capability
+    return [
+        (name, "in hardware" if has >= oldest else "needs capability {}.{}: ".format(*oldest) + otherwise)
+        for name, (oldest, otherwise) in features.items()
+    ]
 
 
 def _what_cutlass_gives(facts: Machine) -> str:

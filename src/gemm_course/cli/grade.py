@@ -100,7 +100,7 @@ def run(
                 gradescope.write(target, graded, seed)
     except KeyboardInterrupt:
         text = f"interrupted. What was checked is kept in {journal_path}: the same command goes on from there."
-        raise _stop(INTERRUPTED, text) from None
+        raise Stop(INTERRUPTED, text) from None
     except BlockingIOError:
         raise _stop(CANNOT, f"{journal_path} is in use: another `course grade` writes the same file") from None
     except OSError as error:

@@ -24,30 +24,19 @@ exit codes: 0 done; 2 wrong usage
 def run(as_json: Json = False) -> int:
     """The exercises in order: what each is about, and in which notebook."""
     kept = progress.load()
-    rows = [
-        {
-            "id": exercise.id,
-            "title": exercise.title,
-            "lesson": exercise.lesson,
-            "function": exercise.function,
-            "notebook": f"exercises/{exercise.name}.ipynb",
-            "points": progress.entry_of(kept, exercise.id)["points"],
-            "of": exercise.points,
-            "passed": progress.entry_of(kept, exercise.id)["passed"],
-        }
-        for exercise in manifest.exercises()
-    ]
+    rows = []
+    for each in manifest.exercises():
+        entry = progress.entry_of(kept, each.id)
+        rows.append({"id": each.id, "title": each.title, "lesson": each.lesson, "function": each.function,
+                     "notebook": f"exercises/{each.name}.ipynb", "points": entry["points"], "of": each.points,
+                     "passed": entry["passed"]})  # fmt: skip
     if as_json:
         print(json.dumps(rows, indent=1))
         return OK
+    signs = [terminal.mark(terminal.SOLVED if row["passed"] else terminal.OPEN) for row in rows]
     table = [
-        (
-            f"{terminal.mark(terminal.SOLVED if row['passed'] else terminal.OPEN)} {row['id']}",
-            row["title"],
-            terminal.paint(row["notebook"], "dim"),
-            f"{row['of']:>2} points",
-        )
-        for row in rows
+        (f"{sign} {row['id']}", row["title"], terminal.paint(row["notebook"], "dim"), f"{row['of']:>2} points")
+        for sign, row in zip(signs, rows)
     ]
     print(f"{terminal.columns(table)}\n\n{what_next(kept)}")
     return OK

@@ -72,6 +72,9 @@ class Machine:
 def examine(trials: bool = True) -> Machine:
     """The facts about this machine and this process; with trials of a kernel and the compiler, about three seconds."""
     names = ("torch", "triton", *NEEDED, *FOR_TESTS, *CUTLASS.values())
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    if torch.version.hip:
+        built_for = f"ROCm {torch.version.hip}"
     cannot_launch = _cannot_launch()
     machine = Machine(
         python=tuple(sys.version_info[:3]),
@@ -79,7 +82,7 @@ def examine(trials: bool = True) -> Machine:
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_gib=_memory_gib(),
         packages={name: torch.__version__ if name == "torch" else _version(name) for name in names},
-        torch_built_for=_torch_built_for(),
+        torch_built_for=built_for,
         triton_wanted=_triton_wanted(),
         driver=_driver(),
         gpus=tuple(_gpu(index) for index in range(torch.cuda.device_count())),
@@ -96,8 +99,7 @@ def examine(trials: bool = True) -> Machine:
 
 def attempt(action: Callable[[], object]) -> Trial:
     """Run something that may fail in any way, and time it."""
-    started = time.perf_counter()
-    error = None
+    started, error = time.perf_counter(), None
     try:
         action()
     except Exception as caught:  # whatever a broken installation raises is the finding
@@ -118,12 +120,6 @@ def _memory_gib() -> float | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _torch_built_for() -> str:
-    if torch.version.hip:
-        return f"ROCm {torch.version.hip}"
-    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
 
 
 def _triton_wanted() -> str | None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from gemm_course.cli.exit_codes import USAGE, Stop
+
 Names = list[str] | None
 File = Path | None
 ExerciseName = Annotated[str | None, typer.Argument(metavar="NN", help="number or name of an exercise")]
@@ -25,9 +27,8 @@ def integer(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def misplaced(**files: Path | None) -> str:
-    """Which option names a file in a folder that does not exist, in a sentence; "" where none does."""
+def check_folders(**files: Path | None) -> None:
+    """End the subcommand where an option names a file in a folder that does not exist."""
     for option, path in files.items():
         if path is not None and not path.absolute().parent.is_dir():
-            return f"--{option} must name a file in a folder that exists, got {path}"
-    return ""
+            raise Stop(USAGE, f"--{option} must name a file in a folder that exists, got {path}")

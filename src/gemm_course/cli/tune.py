@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
-from gemm_course.cli.options import File, Names, misplaced
+from gemm_course.cli.options import File, Names, check_folders
 
 EXAMPLES = """\
 examples:
@@ -55,8 +54,11 @@ def run(
     from course_kernels.packed.tuning import lookup
     from course_kernels.packed.tuning.defaults import candidates
 
-    if problem := _problem(repeats, limit_seconds, out, record):
-        raise Stop(USAGE, problem)
+    if repeats is not None and repeats < 2:
+        raise Stop(USAGE, f"--repeats must be at least 2, got {repeats}")
+    if limit_seconds is not None and not limit_seconds > 0:
+        raise Stop(USAGE, f"--limit-seconds must be positive, got {limit_seconds:g}")
+    check_folders(out=out, record=record)
     try:
         cases = tune.select(tune.grid(dtypes or ["bfloat16"], ops or tune.OPS, quick), rows)
     except ValueError as error:
@@ -95,11 +97,3 @@ def run(
     if outcome.failures:
         raise Stop(FAILED, "\n  ".join(["not in the table, because wrong or failed:", *outcome.failures]))
     return FAILED if outcome.empty else OK
-
-
-def _problem(repeats: int | None, limit_seconds: float | None, out: Path | None, record: Path | None) -> str:
-    if repeats is not None and repeats < 2:
-        return f"--repeats must be at least 2, got {repeats}"
-    if limit_seconds is not None and not limit_seconds > 0:
-        return f"--limit-seconds must be positive, got {limit_seconds:g}"
-    return misplaced(out=out, record=record)

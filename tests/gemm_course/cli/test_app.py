@@ -85,6 +85,28 @@ def test_subcommands_are_loaded_when_asked_for():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("module", ["app", "doctor"])
+def test_without_typer_and_rich_it_says_how_to_get_them(module):
+    """The library installed alone brings the command, not what it needs."""
+    script = (
+        "import runpy, sys; sys.modules['typer'] = sys.modules['rich'] = None;"
+        f"runpy.run_module('gemm_course.cli.{module}', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (command.CANNOT, "")
+    assert "course: rich and typer not installed: pip install" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_neither_the_library_nor_a_notebooks_checks_need_typer_or_rich():
+    script = (
+        "import sys; import course_kernels, gemm_course.judging.judge;"
+        "loaded = {'typer', 'rich', 'pydantic'} & sys.modules.keys(); assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "hint"), [("benhc", "did you mean bench?"), ("docter", "did you mean doctor?"), ("zzz", "there are: ")]
 )

@@ -121,8 +121,8 @@ def test_json_has_the_reason_wherever_a_script_may_look(course, capsys):
 def test_what_cannot_be_checked_here_is_told_with_3_and_is_not_kept(course, monkeypatch, capsys):
     def check(self, exercise, source, seed):
         skipped = [Property(each.name, each.title, each.points, "skip") for each in exercise.checks]
-        said = "this cannot be checked here: install another"
-        return Result(exercise.id, exercise.title, "unchecked", skipped, said, seed=7, max_points=exercise.points)
+        reason = "this cannot be checked here: install another"
+        return Result(exercise.id, exercise.title, "unchecked", skipped, reason, seed=7, max_points=exercise.points)
 
     monkeypatch.setattr(Judge, "check", check)
     monkeypatch.setattr(manifest, "exercises", lambda: (FIRST, SECOND))
@@ -152,7 +152,7 @@ def test_no_exercises_at_all(tmp_path, monkeypatch, capsys):
     (tmp_path / "solutions").mkdir()
     shutil.copy(ROOT / "solutions" / f"{FIRST.name}.ipynb", tmp_path / "solutions")
     monkeypatch.setattr(places, "checkout", lambda: None)
-    monkeypatch.chdir(tmp_path / "solutions")  # what lies here is nobody's answer
+    monkeypatch.chdir(tmp_path / "solutions")  # what is here is nobody's answer
     assert command.main(["check", "01"]) == 3
     assert "course reset 01" in capsys.readouterr().err
 
@@ -236,7 +236,7 @@ class Script:
 
 
 def checker(*outcomes):
-    """Checks that end as told, by points or with a status; each notebook's text is what was seen of it."""
+    """Checks with given results: points or with a status; each notebook's text is what was seen of it."""
     left, seen = list(outcomes), []
 
     def check(exercise, path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Gpu, Machine, Trial
+from gemm_course.judging import judge
 
 VERSIONS = dict(
     torch="2.13.0+cpu", triton="3.7.1", jupyterlab="4.6.6", ipykernel="7.0", matplotlib="3.10", numpy="2.4.0",
@@ -181,8 +183,8 @@ def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
     assert "lesson 09 and course_kernels.cutlass_ops find" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert "want Hopper or Blackwell" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert dict(doctor.plan(H200))["CUTLASS"].endswith("as grouped_mm's kernel for Hopper does")
-    told = dict(doctor.plan(dataclasses.replace(H200, kept=(1.4, 2.8))))["CUTLASS"]
-    assert told.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
+    result = dict(doctor.plan(dataclasses.replace(H200, kept=(1.4, 2.8))))["CUTLASS"]
+    assert result.endswith("for Hopper does (2 compiled so far, in 4 s together, and kept)")
     blackwell = dataclasses.replace(H200, gpus=(Gpu("NVIDIA B200", (10, 0), 148, 180.0),))
     assert "NVIDIA's run here" in dict(doctor.plan(blackwell))["CUTLASS"]
     assert dict(doctor.fact_rows(without(LAPTOP, *CUTLASS.values())))["CUTLASS"] == "not installed"
@@ -228,11 +230,11 @@ def test_command_in_a_pipe_is_plain_and_succeeds():
 def test_command_fails_with_a_remedy_where_no_kernel_can_run():
     done = ask("--json", TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    told = json.loads(done.stdout)
-    assert told["ok"] is False
-    assert told["machine"]["mode"] == "compile-only"
-    assert "Unset TRITON_INTERPRET" in told["problems"][0]["remedy"]
-    assert told["library"] is False
+    result = json.loads(done.stdout)
+    assert result["ok"] is False
+    assert result["machine"]["mode"] == "compile-only"
+    assert "Unset TRITON_INTERPRET" in result["problems"][0]["remedy"]
+    assert result["library"] is False
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["page", "json"])
@@ -249,3 +251,32 @@ def test_doctor_is_the_doctor(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
     assert command.main(["doctor", "--quick"]) == 0
     assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)
+
+
+@pytest.mark.parametrize(
+    ("facts", "trials", "asked"),
+    [
+        (LAPTOP, True, [None]),
+        (H200, True, ["ask of a judge"]),
+        (dataclasses.replace(H200, kernel=None), False, [None]),
+        (dataclasses.replace(H200, kernel=Trial("OSError: odd", 0.1)), True, [None]),
+        (dataclasses.replace(LAPTOP, system=("Darwin", "arm64")), True, []),
+        (without(LAPTOP, "triton"), True, []),
+    ],
+)
+def test_how_answers_run_is_examined_too_and_tried_where_kernels_run_on_a_gpu(monkeypatch, facts, trials, asked):
+    class Judge(contextlib.nullcontext):
+        ask = "ask of a judge"
+
+        def __enter__(self):
+            return self
+
+    got = []
+    monkeypatch.setattr(judge, "Judge", Judge)
+    monkeypatch.setattr(doctor.machine, "examine", lambda trials: facts)
+    monkeypatch.setattr(
+        doctor.isolation_report, "rows", lambda ask=None: got.append(ask) or [("answers", "to exercises run apart")]
+    )
+    found = doctor.examine(trials)
+    assert got == asked
+    assert found.answers == (("answers", "to exercises run apart"),) * len(asked)

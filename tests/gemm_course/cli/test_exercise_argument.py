@@ -60,8 +60,8 @@ def test_of_several_the_only_one_that_is_begun(course, begun, how):
         progress.note_result(begun.id, 2, False)
     else:
         solve(course, begun)
-    said = f"{begun.name} (04 has 04a and 04b; only {begun.id} is begun and not passed yet)"
-    assert find_one("04", "hint") == (begun, said)
+    why = f"{begun.name} (04 has 04a and 04b; only {begun.id} is begun and not passed yet)"
+    assert find_one("04", "hint") == (begun, why)
 
 
 @pytest.mark.parametrize(
