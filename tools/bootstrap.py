@@ -49,11 +49,12 @@ def say(text: str) -> None:
 
 def run(title: str, command: list[str]) -> None:
     """Run a step: its output in the log, its progress on the screen. Failed carries the lines that matter."""
-    live, width = sys.stdout.isatty(), shutil.get_terminal_size().columns - 1
+    live = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns - 1 if live else 120
     started, heading = time.monotonic(), f"\n$ {' '.join(command)}\n"
 
     def show(text: str) -> None:
-        print("\r" + text[:width].ljust(width) if live else text, end="" if live else "\n", flush=True)
+        print("\r" + text[:width].ljust(width) if live else text[:width], end="" if live else "\n", flush=True)
 
     def output() -> str:
         return LOG.read_text(encoding="utf-8", errors="replace").rpartition(heading)[2]

@@ -237,7 +237,7 @@ def test_summary_ends_with_the_sum(tmp_path):
         "<testcase><error/></testcase></testsuite></testsuites>"
     )
     assert run_tests.counts(report) == (1, 2, 1)
-    outcomes = [run_tests.Outcome("a", 1, 2, 1, 0.5), run_tests.Outcome("b", 10, 0, 3, 1.0)]
+    outcomes = [run_tests.Outcome("a", 0.5, 1, 2, 1), run_tests.Outcome("b", 1.0, 10, 0, 3)]
     assert run_tests.summary(outcomes).splitlines()[-1] == "11 passed, 2 failed, 4 skipped"
 
 

@@ -166,7 +166,16 @@ def jupyterlab(folder, own, **environment):
     command = [*lab.command(port, folder), "--expose-app-in-browser"]
     server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
     try:
-        lab.wait_until_up(server, port, TOKEN)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {TOKEN}"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+        def answers():
+            with contextlib.suppress(OSError), opener.open(request, timeout=2):
+                return True
+
+        wait_for("answer of JupyterLab", answers, START_S, lambda: server.poll() is None)
         yield lambda notebook: f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={TOKEN}"
     finally:
         stop(server)
