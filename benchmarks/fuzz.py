@@ -34,6 +34,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
 
 COUNT = 20_000
@@ -126,7 +127,10 @@ def choose_for(case: GroupedCase):
 
     def choose(form, *extents):
         configs = configs_for(*form)
-        configs = [*configs, *(dataclasses.replace(config, halved=False) for config in configs if config.halved)]
+        configs = [
+            *configs,
+            *(dataclasses.replace(config, split_last_wave=False) for config in configs if config.split_last_wave),
+        ]
         return configs[kind // 2 % len(configs)] if kind % 2 else as_users(form, *extents)
 
     return choose
@@ -144,8 +148,8 @@ def compute(case: GroupedCase, backend: str = "triton"):
             scales = (scale_a, recipe, scale_b, recipe)
             result = scaled_grouped_mm(mat_a, mat_b, *scales, output_dtype=out_dtype, **arguments)
         if backend == "cute":
-            operands = (mat_a, mat_b, arguments["offs"].contiguous(), result)
-            if grouped_cute.form_of(*operands, scale_a=scale_a, scale_b=scale_b) is None:
+            operands = Operands(mat_a, mat_b, arguments["offs"].contiguous(), None, scale_a, scale_b)
+            if grouped_cute.match_variant(operands, result) is None:
                 raise RuntimeError("the kernel in CuTe DSL does not take this case")
         return result
 

@@ -26,6 +26,7 @@ import torch
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.problem import Operands
 from course_kernels.testing.data import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 
@@ -170,7 +171,7 @@ class Cute:
     """One configuration of the kernel in CuTe DSL, on operands of one form and dtype."""
 
     config: CuteConfig
-    form: grouped_cute.Form
+    form: grouped_cute.KernelVariant
     dtype: torch.dtype
     out_dtype: torch.dtype
 
@@ -185,8 +186,8 @@ def cute_cases() -> list[Cute]:
     if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
         return []
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    forms = [grouped_cute.Form(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
-    scaled = grouped_cute.Form("m", "k", 1)
+    forms = [grouped_cute.KernelVariant(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
+    scaled = grouped_cute.KernelVariant("m", "k", 1)
     found = []
     for form in (*forms, scaled):
         configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, rows=1, size=(1, 264), depth=136)))
@@ -208,7 +209,7 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
     )  # fmt: skip
     heights = (120, 200, 328) if along == "k" else (case.M,)
     found = [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
-    if cute.config.halved:
+    if cute.config.split_last_wave:
         # With 17 columns of tiles 70 cluster tiles: a wave of 66 clusters and a few more, in one window of groups.
         found.append(replace(case, N=16 * cute.config.tile_n + 8))
     return found
@@ -218,8 +219,9 @@ def run_cute(cute: Cute) -> str:
     """Compute a case's problems and compare; results lie in memory that is checked for writes around it."""
 
     def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
-        assert grouped_cute.form_of(mat_a, mat_b, offs, out, **scales) == cute.form
-        grouped_cute.multiply(mat_a, mat_b, offs, out, cute.form, cute.config, **scales)
+        operands = Operands(mat_a, mat_b, offs, **scales)
+        assert grouped_cute.match_variant(operands, out) == cute.form
+        grouped_cute.multiply(operands, out, cute.form, cute.config)
         return out
 
     problems = cute_problems(cute)

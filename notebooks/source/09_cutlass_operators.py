@@ -481,7 +481,7 @@ cute_clusters.multicast(together)
 # %%
 ways = {"each alone": dict(shared=False), "one below the other": {}, "side by side": dict(beside=True)}
 for config in CONFIGS:
-    if config.cluster == 2 and not config.flat:
+    if config.cluster == 2 and not config.tail_tile_n:
         steps = K // config.tile_k
         kib = {name: cute_clusters.bytes_from_l2(config, **way) * steps / 2 / 1024 for name, way in ways.items()}
         tile = f"{config.tile_m} × {config.tile_n}"
@@ -532,7 +532,7 @@ show(scheduler.find_tile, "# Down the left", "row, col = tiles_m")
 # two pieces remain?
 
 # %%
-fitted = CuteConfig(128, 192, 64, cluster=2, stages=5, schedule=PINGPONG, narrow=128, flat=256)
+fitted = CuteConfig(128, 192, 64, cluster=2, stages=5, schedule=PINGPONG, last_tile_n=128, tail_tile_n=256)
 print("on the shelf:", fitted in CONFIGS)
 cute_clusters.cut_to_fit(fitted, sizes[0], N)
 
@@ -581,7 +581,7 @@ show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 # tiles. How many cluster tiles is that, and how often do 66 clusters, two SMs each, take one?
 
 # %%
-square = next(config for config in CONFIGS if config.halved and config.tile_n == config.tile_m)
+square = next(config for config in CONFIGS if config.split_last_wave and config.tile_n == config.tile_m)
 tiles = sum(len(cute_clusters.pairs(square, size, K)) for size in sizes)
 print(f"{tiles} cluster tiles are {tiles // 66} for each of 66 clusters, and {tiles % 66} more")
 cute_clusters.last_wave(tiles, clusters=66)
@@ -595,7 +595,7 @@ cute_clusters.last_wave(tiles, clusters=66)
 from course_kernels.bench import record
 
 swept = record.load("sweep_cute")["rows"]["equal12"]  # these groups, this N and K
-for name, config in {"whole": replace(square, halved=False), "in halves": square}.items():
+for name, config in {"whole": replace(square, split_last_wave=False), "in halves": square}.items():
     print(f"{name:10} {swept['us']['dA'][config.name]['median_us']:.1f} µs")
 
 # %% [markdown]

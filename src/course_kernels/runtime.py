@@ -239,6 +239,20 @@ class Device(NamedTuple):
         return cls(arch, version, sms, shared_memory_limit(device), supports_descriptors(device))
 
 
+def check_dtype(name: str, dtype: torch.dtype, tensor_device: torch.device, remedy: str) -> None:
+    """Raise where a device does not multiply a dtype.
+
+    Raises:
+        TypeError: naming the argument, the dtype, what it needs, and the remedy.
+    """
+    needs = {torch.float8_e4m3fn: (supports_fp8, "8.9"), torch.bfloat16: (supports_bf16, "8.0")}
+    if dtype in needs and not needs[dtype][0](tensor_device):
+        raise TypeError(
+            f"{name} has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability "
+            f"{needs[dtype][1]} or newer; {tensor_device} has {capability(tensor_device)}. {remedy}"
+        )
+
+
 def allows_tf32() -> bool:
     """Whether torch's settings let products of float32 matrices on a GPU use TF32."""
     matmul = torch.backends.cuda.matmul

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch.nn.functional import ScalingType
 
 from course_kernels import grouped_mm, scaled_grouped_mm
-from course_kernels.packed import torch_ops as grouped_ops
-from course_kernels.packed.backends import triton_launch as grouped_launch
+from course_kernels.packed import execute
+from course_kernels.packed.backends import cute, triton
+from course_kernels.packed.problem import Operands
 
 ROW = ScalingType.RowWise
 
@@ -17,8 +18,8 @@ def cute_alone(monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("the kernel in CuTe DSL was not used")
 
-    monkeypatch.setattr(grouped_ops, "_known", {})
-    monkeypatch.setattr(grouped_launch, "multiply", refuse)
+    monkeypatch.setattr(execute, "plans", execute.PlanCache())
+    monkeypatch.setattr(triton, "plan", refuse)
 
 
 def call(a, b, **arguments):
@@ -27,3 +28,8 @@ def call(a, b, **arguments):
 
 def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
     return scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, output_dtype=out_dtype, backend="cute", **arguments)
+
+
+def variant_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail=False):
+    """The kernel's variant for operands that are named one by one."""
+    return cute.match_variant(Operands(mat_a, mat_b, offs, bias, scale_a, scale_b), out, keep_tail)

@@ -20,9 +20,13 @@ def columns_of(config, N):
     """Where the columns of tiles begin, and the shape of each: the last ones narrow, as many as leave nothing out."""
     count = -(-N // config.tile_n)
     narrow = 0
-    while config.narrow and narrow < count and (count - narrow - 1) * config.tile_n + (narrow + 1) * config.narrow >= N:
+    while (
+        config.last_tile_n
+        and narrow < count
+        and (count - narrow - 1) * config.tile_n + (narrow + 1) * config.last_tile_n >= N
+    ):
         narrow += 1
-    widths = [config.tile_n] * (count - narrow) + [config.narrow] * narrow
+    widths = [config.tile_n] * (count - narrow) + [config.last_tile_n] * narrow
     assert sum(widths) >= N
     return [(sum(widths[:i]), int(i >= count - narrow)) for i in range(count)]
 
@@ -44,13 +48,13 @@ def check_walk(config, along, problem, clusters):
     tiles, is taken side by side, where the last tile of an odd number has nothing beside it. The last wave's tiles are
     halves, if there are clusters for them. Returns how many cluster tiles were."""
     seen, wanted, halves = Counter(), {}, 0
-    first_cut = first_half(config, problem, len(clusters)) if config.halved else float("inf")
+    first_cut = first_half(config, problem, len(clusters)) if config.split_last_wave else float("inf")
     for g, first, last, start, end in groups_of(along, problem):
         blocks = -(-(problem.K if along == "m" else end - start) // config.tile_k)
         rows = list(range(first, last, config.tile_m))
-        if config.flat and last - rows[-1] <= config.tile_m // 2:
+        if config.tail_tile_n and last - rows[-1] <= config.tile_m // 2:
             row = rows.pop()
-            for col in range(0, problem.N, config.flat):
+            for col in range(0, problem.N, config.tail_tile_n):
                 wanted[g, row, col] = (len(config.shapes) - 1, True, start, end, blocks)
         for row, (col, shape) in itertools.product(rows, columns_of(config, problem.N)):
             beside = config.cluster == 2 and len(rows) % 2 == 1 and row == rows[-1]

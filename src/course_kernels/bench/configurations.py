@@ -12,6 +12,7 @@ from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.problem import Operands as Product
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
@@ -20,13 +21,13 @@ __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 # which may suit large groups; and the tiles that read least, whose stores nothing hides.
 SWEPT = (
     *CONFIGS,
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG),
-    *(replace(config, halved=False) for config in CONFIGS if config.halved),
+    *(replace(config, split_last_wave=False) for config in CONFIGS if config.split_last_wave),
     *(replace(config, window=False) for config in CONFIGS if config.window),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
-    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, strip=4),
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, swizzle_size=4),
 )
 SWEPT_8_BIT = (
     *CONFIGS_8_BIT,
@@ -50,7 +51,7 @@ class Configured(Ours):
         too little with others where they do not form a cluster, and have no place along "k"."""
         tall = self.config.tile_m >= 128
         if along == "k":
-            return tall and not self.config.flat and not self.config.halved
+            return tall and not self.config.tail_tile_n and not self.config.split_last_wave
         return not tall if few_rows else tall or self.config.cluster > 1
 
     def prepare(self, operands: Operands) -> Calls:
@@ -59,12 +60,12 @@ class Configured(Ours):
         few_rows = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
 
         def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
-            form = grouped_cute.form_of(mat_a, mat_b, o.offs, out, **scales)
+            form = grouped_cute.match_variant(Product(mat_a, mat_b, o.offs, **scales), out)
             if form is None or not self._suits(form.offsets_along, few_rows):
                 return {}
 
             def run() -> Tensor:
-                grouped_cute.multiply(mat_a, mat_b, o.offs, out, form, self.config, **scales)
+                grouped_cute.multiply(Product(mat_a, mat_b, o.offs, **scales), out, form, self.config)
                 return out
 
             return {"": run}
@@ -100,9 +101,9 @@ def ranking(row: Row, entry: Mapping) -> str:
 def chosen(row: Row, of: str, operand_bytes: int = 2) -> CuteConfig:
     """What `grouped_cute.choose` says for a pass of a row."""
     form, size, depth = {
-        "forward": (grouped_cute.Form("m", "k", operand_bytes), (row.total_m, row.N), row.K),
-        "dA": (grouped_cute.Form("m", "n"), (row.total_m, row.K), row.N),
-        "dB": (grouped_cute.Form("k", "n"), (row.N, row.K), row.total_m),
+        "forward": (grouped_cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
+        "dA": (grouped_cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
+        "dB": (grouped_cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
     }[of]
     return grouped_cute.choose(form, row.total_m / row.groups, size, depth)
 

@@ -21,8 +21,9 @@ import torch
 import course_kernels
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
+from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates
+from course_kernels.packed.tuning.defaults import Bucket, candidates
 
 __all__ = ["Case", "Measured", "Outcome", "Regret", "grid", "kernel_digest", "missing", "regret", "select", "tune"]
 
@@ -42,7 +43,7 @@ class Case:
     Attributes:
         name: a row of the benchmark and its pass, or the extents.
         op: "grouped_mm" or "grouped_mm_k".
-        dtype: a name in ``packed_configs.TYPES``.
+        dtype: a name in ``dtypes.TYPE_BYTES``.
         sizes: of each group, rows or depth.
         M: rows of the result, for "grouped_mm_k"; else 0.
         N: its columns.
@@ -81,14 +82,14 @@ class Case:
     def bytes_moved(self) -> int:
         """Bytes of operands and result, each once, the result in at least 2 bytes."""
         M, K, N, G = self.extents
-        size = TYPES[self.dtype]
+        size = TYPE_BYTES[self.dtype]
         a, b, c = (M * K, K * N, G * M * N) if self.op == "grouped_mm_k" else (M * K, G * K * N, M * N)
         return size * (a + b) + max(2, size) * c
 
     @property
     def seconds(self) -> float:
         """A guess of one call's time, for the time that is left."""
-        rate = {1: 1e15, 2: 6e14}.get(TYPES[self.dtype], 3e14 if self.dtype == "tf32" else 3e13)
+        rate = {1: 1e15, 2: 6e14}.get(TYPE_BYTES[self.dtype], 3e14 if self.dtype == "tf32" else 3e13)
         return max(self.flops / rate, self.bytes_moved / 4e12) + 5e-6
 
 
@@ -128,14 +129,14 @@ def grid(dtypes: Sequence[str] = ("bfloat16",), ops: Sequence[str] = OPS, quick:
     one bucket the first.
 
     Args:
-        dtypes: names in ``packed_configs.TYPES``.
+        dtypes: names in ``dtypes.TYPE_BYTES``.
         ops: of ``OPS``. A batched product takes the entries of "grouped_mm".
         quick: no rows of the benchmark, and one layer and number of groups.
 
     Raises:
         ValueError: an unknown dtype or op.
     """
-    for name, given, allowed in (("dtypes", dtypes, tuple(TYPES)), ("ops", ops, OPS)):
+    for name, given, allowed in (("dtypes", dtypes, tuple(TYPE_BYTES)), ("ops", ops, OPS)):
         if unknown := [value for value in given if value not in allowed]:
             raise ValueError(f"{name} must be of {', '.join(allowed)}, got {', '.join(map(repr, unknown))}")
     cases: dict[tuple, Case] = {}

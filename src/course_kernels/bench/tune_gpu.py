@@ -13,7 +13,8 @@ import torch
 from course_kernels.bench import timing
 from course_kernels.bench.tune import Case, Measured
 from course_kernels.config import GemmConfig
-from course_kernels.packed.backends import triton_launch as grouped_launch
+from course_kernels.packed.backends import triton
+from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.tuning.defaults import candidates
 
 REPEATS = 9
@@ -24,7 +25,7 @@ _UNITS = {"float16": 2**-10, "bfloat16": 2**-7, "float8_e4m3fn": 2**-7, "float32
 
 
 def operands(case: Case, device: torch.device | str = "cuda", *, tiny: bool = False) -> tuple:
-    """Random operands of a case as ``grouped_launch.multiply`` takes them: mat_a, mat_b, offs, out, scales.
+    """Random operands of a case as ``_launch`` takes them: mat_a, mat_b, offs, out, scales.
 
     Args:
         case: the product.
@@ -63,7 +64,7 @@ def operands(case: Case, device: torch.device | str = "cuda", *, tiny: bool = Fa
 
 def _launch(case: Case, config: GemmConfig, a, b, offs, out, scale_a, scale_b) -> Callable[[], None]:
     def launch() -> None:
-        grouped_launch.multiply(a, b, offs, out, scale_a=scale_a, scale_b=scale_b, config=config)
+        triton.multiply(Operands(a, b, offs, None, scale_a, scale_b), out, Options(out.dtype, config=config))
 
     return launch
 

@@ -8,10 +8,20 @@ from collections.abc import Sequence
 import torch
 
 from course_kernels import runtime
-from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, TRITON_TYPES, Build, find_dtype
+from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, Build
 from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig
-from course_kernels.lists.api import IN_DTYPES, _Settings
+from course_kernels.dtypes import (
+    FP8,
+    IN_DTYPES,
+    OUT_DTYPES,
+    PRECISIONS,
+    TRITON_TYPES,
+    default_out_dtype,
+    dtype_name,
+    find_dtype,
+)
+from course_kernels.kernels.codes import Record
 from course_kernels.lists.cost_model import candidates
 
 
@@ -46,7 +56,6 @@ def build(
         Compile-time values come from ``launch.compile_time_arguments``, which the launch itself uses. As for
         run-time arguments, Triton specialises further by their values: a count of exactly one problem, say.
     """
-    from course_kernels.kernels import record as levels
     from course_kernels.lists import launch
 
     if kernel not in KERNELS:
@@ -65,8 +74,11 @@ def build(
             allowed = "'row' or 'col' for kernel 'tma'" if kernel == "tma" else "'row', 'col' or 'any'"
             raise ValueError(f"{name} must be {allowed}, got {layout!r}")
     dtype = find_dtype("dtype", dtype)
-    out_dtype = None if out_dtype is None else find_dtype("out_dtype", out_dtype)
-    out_dtype = _Settings.checked(kernel, out_dtype, precision, config).result_dtype(dtype)
+    out_dtype = default_out_dtype(dtype) if out_dtype is None else find_dtype("out_dtype", out_dtype, OUT_DTYPES)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
+    if config is not None and not isinstance(config, GemmConfig):
+        raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
     config = config or candidates(kernel, dtype.itemsize, precision)[0].config
     layouts = (a_layout, b_layout, c_layout)
     constexprs = launch.compile_time_arguments(
@@ -77,7 +89,7 @@ def build(
         layouts=tuple(LAYOUTS[layout] for layout in layouts),
         aligned=aligned and "any" not in layouts and (kernel != "tma" or c_layout == "row"),
         precision=precision,
-        record_level=(levels.RECORD_TIME if record else levels.RECORD_OFF).value,
+        record_level=int(Record.TIME if record else Record.OFF),
     )
     if kernel == "naive":
         signature, divisible = _naive_arguments(dtype, out_dtype, layouts, aligned, constexprs)
@@ -92,7 +104,7 @@ def build(
     else:
         constexprs["log_ptr"] = None
     block = "×".join(map(str, config.block))
-    name = str(dtype).removeprefix("torch.") + ("" if precision == "ieee" else f" {precision}")
+    name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     label = f"{kernel} {name} {a_layout}/{b_layout} {block}"
     label += "" if config.schedule == "round_robin" else f" {config.schedule}"
     label += "" if aligned else " unaligned"
@@ -123,7 +135,7 @@ def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: s
     capability = target.capability
     if kernel == "tma" and (capability or (0, 0)) < runtime.DESCRIPTOR_CAPABILITY:
         return False
-    if dtype == torch.float8_e4m3fn:
+    if dtype == FP8:
         return (capability or (0, 0)) >= runtime.FP8_CAPABILITY
     if capability is None:
         return precision == "ieee"
@@ -152,7 +164,6 @@ def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Buil
                 builds += shipped_packed(target, kernel, dtype, precision)
                 continue
             sides = ("row", "col") if kernel == "tma" else ("row", "col", "any")
-            out_itemsize = _Settings("auto", None, precision, None).result_dtype(dtype).itemsize
             for a, b, aligned in itertools.product(sides, sides, (True, False)):
                 if aligned and "any" in (a, b):
                     continue  # never aligned
@@ -160,7 +171,7 @@ def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Buil
                     kernel,
                     dtype.itemsize,
                     precision,
-                    out_itemsize=out_itemsize,
+                    out_itemsize=default_out_dtype(dtype).itemsize,
                     shared_limit=target.shared_limit,
                     aligned=aligned,
                     capability=target.capability,

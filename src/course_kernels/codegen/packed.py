@@ -1,4 +1,4 @@
-"""Builds of the packed kernels: whatever ``grouped_launch`` would launch for operands like these."""
+"""Builds of the packed kernels: whatever ``packed`` would launch for operands like these."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import itertools
 
 import torch
 
-from course_kernels.codegen.spec import TRITON_TYPES, Build, find_dtype
+from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
-from course_kernels.lists.api import IN_DTYPES, OUT_DTYPES
+from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, TYPE_BYTES, dtype_name, find_dtype, type_name
+from course_kernels.packed.backends.launch_arguments import prepare
+from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES
 from course_kernels.runtime import Device
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
@@ -46,7 +47,7 @@ def build_packed(
     keep_tail: bool = False,
     groups: int = _GROUPS,
 ) -> Build:
-    """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``grouped_launch.prepare``.
+    """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``launch_arguments.prepare``.
 
     Args:
         kernel: "contiguous" or "transposed".
@@ -66,8 +67,6 @@ def build_packed(
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
     """
-    from course_kernels.packed.backends import triton_launch as grouped_launch
-
     mode = MODES[kernel][0] if mode is None else mode
     if mode not in MODES[kernel]:
         raise ValueError(f"mode must be one of {MODES[kernel]} for kernel {kernel!r}, got {mode!r}")
@@ -79,13 +78,11 @@ def build_packed(
     out_dtype = find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
-    tensors = _operands(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
-    device = Device((9, 0), (9, 0), 132, None, described)
-    prepared = grouped_launch.prepare(
-        tensors, keep_tail=keep_tail, config=config, precision=precision, device=device
-    )  # fmt: skip
+    operands, out = _operands(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
+    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
+    prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, described))
     signature, constexprs, divisible = _specialised(kernel, prepared.arguments)
-    name = str(dtype).removeprefix("torch.") + ("" if precision == "ieee" else f" {precision}")
+    name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
@@ -99,7 +96,7 @@ def is_described(arguments: dict) -> bool:
 
 
 def _operands(mode, dtype, out_dtype, layouts, aligned, bias, groups):
-    """Operands that nothing is ever read from: the memory is not even touched."""
+    """Operands and a result. The memory is never touched."""
     one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
     shapes = {
         "m": ((all_, one), some, (all_, one)),
@@ -119,7 +116,7 @@ def _operands(mode, dtype, out_dtype, layouts, aligned, bias, groups):
     if dtype.itemsize == 1:
         sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
         scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
-    return a, b, offs, c, torch.empty(groups, one, dtype=dtype) if bias else None, *scales
+    return Operands(a, b, offs, torch.empty(groups, one, dtype=dtype) if bias else None, *scales), c
 
 
 def _specialised(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
@@ -149,7 +146,7 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
     """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
     configuration that ``get_config`` can return there."""
     assert dtype in IN_DTYPES
-    name = "tf32" if precision == "tf32" else str(dtype).removeprefix("torch.")
+    name = type_name(dtype, precision)
     arch = tuned.canonical_arch(target.name)
     there = tuned.has_descriptors(arch)
     builds = []
@@ -162,7 +159,7 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
                 limits = dict(
                     capability=target.capability, shared_limit=target.shared_limit, described=described
                 )  # fmt: skip
-                fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPES[name], **limits)
+                fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPE_BYTES[name], **limits)
                 if fitted is not None:
                     builds.append(build_packed(kernel, config=fitted, **options))
     return list(dict.fromkeys(builds))

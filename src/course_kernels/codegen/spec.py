@@ -5,28 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import torch
-
-from course_kernels.lists.api import IN_DTYPES
+from course_kernels.kernels.codes import Layout
 
 LIST_KERNELS = ("naive", "round_robin", "tma")
 
-
 PACKED_KERNELS = ("contiguous", "transposed")
-
-
 KERNELS = LIST_KERNELS + PACKED_KERNELS
-
-
-TRITON_TYPES = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float8_e4m3fn: "fp8e4nv",
-}
-
-
-LAYOUTS = {"any": 0, "row": 1, "col": 2}  # the kernels' ANY, ROW_MAJOR, COL_MAJOR
+LAYOUTS = {"any": int(Layout.ANY), "row": int(Layout.ROW_MAJOR), "col": int(Layout.COL_MAJOR)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,12 +66,3 @@ class Build:
 
     def __str__(self) -> str:
         return self.label or self.kernel
-
-
-def find_dtype(name: str, value: str | torch.dtype, allowed=IN_DTYPES) -> torch.dtype:
-    """A dtype by its name; ValueError, naming the argument, for one that is not allowed."""
-    found = getattr(torch, value, None) if isinstance(value, str) else value
-    if found not in allowed:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-        raise ValueError(f"{name} must be one of {names}, got {value!r}")
-    return found

@@ -11,7 +11,8 @@ import torch
 from cutlass.operators.utils.dtype import get_torch_to_cutlass_dtype_map, torch_type_from_cutlass_type
 from torch import Tensor
 
-_MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
+from course_kernels.dtypes import FP8, MODE_OF_RANKS, dtype_name
+
 # What each dimension of mat_a, mat_b and out is called, by the extent that the groups share out.
 _NAMES = {
     "m": (("total_m", "K"), ("G", "K", "N"), ("total_m", "N")),
@@ -20,7 +21,7 @@ _NAMES = {
 }
 _OPERANDS = ("mat_a", "mat_b", "out")
 _FIELDS = {"mat_a": "A", "mat_b": "B", "out": "out", "offs": "offsets"}
-_COMMON_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)  # a class that takes neither is not found when reasons are asked
+_COMMON_DTYPES = (torch.bfloat16, FP8)  # a class that takes neither is not found when reasons are asked
 
 
 class NoOperator(ValueError):
@@ -78,8 +79,8 @@ def arguments(
             raise TypeError(f"{name} must be a torch.dtype, got {value!r}")
     if offs.is_floating_point() or offs.is_complex() or offs.dtype == torch.bool:
         raise TypeError(f"offs must be torch.int32, got {offs.dtype}")
-    along = _MODES.get((mat_a.dim(), mat_b.dim()))
-    if along is None:
+    along = MODE_OF_RANKS.get((mat_a.dim(), mat_b.dim()))
+    if along not in _NAMES:
         raise ValueError(
             "mat_a and mat_b must have 2 and 3, 3 and 2, or 2 and 2 dimensions, got shapes "
             f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)}"
@@ -332,7 +333,7 @@ def _example(along: str, dtype: torch.dtype, transposed: tuple[bool, ...]):
 def _name(dtype) -> str:
     """torch's name of a CUTLASS type, or CUTLASS's where torch has none."""
     try:
-        return str(torch_type_from_cutlass_type(dtype)).removeprefix("torch.")
+        return dtype_name(torch_type_from_cutlass_type(dtype))
     except KeyError:
         return dtype.__name__
 

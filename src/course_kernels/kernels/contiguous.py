@@ -17,13 +17,13 @@ from __future__ import annotations
 from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.tools.ragged_tma import to_ragged_indices
 
+from course_kernels.kernels.codes import Store
 from course_kernels.kernels.common import multiply_add, tile_position
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
-# How C is stored: through pointers and masks, a window, or a descriptor of (G, M, N).
-POINTERS = tl.constexpr(0)
-WINDOW = tl.constexpr(1)
-GROUPED = tl.constexpr(2)
+POINTERS = tl.constexpr(int(Store.POINTERS))
+WINDOW = tl.constexpr(int(Store.WINDOW))
+GROUPED = tl.constexpr(int(Store.GROUPED))
 
 
 @triton.jit

@@ -13,10 +13,11 @@ from __future__ import annotations
 from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.language.extra.cuda import globaltimer, smid
 
-RECORD_OFF = tl.constexpr(0)
-RECORD_PROGRAM = tl.constexpr(1)
-RECORD_TIME = tl.constexpr(2)
-LOG_COLUMNS = ("program", "sm", "start_ns", "end_ns")
+from course_kernels.kernels.codes import Record
+
+RECORD_OFF = tl.constexpr(int(Record.OFF))
+RECORD_PROGRAM = tl.constexpr(int(Record.PROGRAM))
+RECORD_TIME = tl.constexpr(int(Record.TIME))
 
 
 @triton.jit

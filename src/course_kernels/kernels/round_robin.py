@@ -10,18 +10,17 @@ loads, an L2 swizzle, contiguous chunks and a dynamic counter.
 
 from __future__ import annotations
 
+from course_kernels.kernels.codes import Layout, Schedule
 from course_kernels.kernels.common import accumulate_tile, store_tile, tile_position
 from course_kernels.kernels.language import tl, triton
 from course_kernels.kernels.record import record_tile, start_clock
 
-ROUND_ROBIN = tl.constexpr(0)
-CHUNKS = tl.constexpr(1)
-DYNAMIC = tl.constexpr(2)
-
-# How an operand lies in memory: which of its two strides is known to be 1.
-ANY = tl.constexpr(0)
-ROW_MAJOR = tl.constexpr(1)
-COL_MAJOR = tl.constexpr(2)
+ROUND_ROBIN = tl.constexpr(int(Schedule.ROUND_ROBIN))
+CHUNKS = tl.constexpr(int(Schedule.CHUNKS))
+DYNAMIC = tl.constexpr(int(Schedule.DYNAMIC))
+ANY = tl.constexpr(int(Layout.ANY))
+ROW_MAJOR = tl.constexpr(int(Layout.ROW_MAJOR))
+COL_MAJOR = tl.constexpr(int(Layout.COL_MAJOR))
 
 
 @triton.jit

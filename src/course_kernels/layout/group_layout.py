@@ -1,6 +1,6 @@
 """Every way to describe the groups of a grouped GEMM, and the conversions between them.
 
-The same three groups of 2, 0 and 3 rows, with one row of padding behind them:
+The same three groups of 2, 0 and 3 rows, with one row of padding after them:
 
     sizes        (G,)            2 0 3
     ends         (G,)            2 2 5           exclusive; called `offs` by torch and CUTLASS
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_kernels.layout import checks
-from course_kernels.layout.padding import PaddedRows
+from course_kernels.layout import checks, padding
 
 __all__ = ["GroupLayout", "padding_waste"]
 
@@ -30,15 +29,15 @@ _MAX_SHOWN = 16  # a repr with more sizes than this fills a notebook's line
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupLayout(PaddedRows):
+class GroupLayout:
     """How the rows of a packed or padded matrix belong to G groups.
 
-    Build one with a `from_...` constructor. A layout keeps a reference to the tensor that it was given and
-    computes every other description when asked. Nothing is cached: a description kept from earlier would go
-    stale when the given tensor is rewritten in place, which is what a CUDA graph's static inputs are for.
+    Build one with a `from_...` constructor. A layout keeps a reference to the given tensor and computes every
+    other description, on that tensor's device and in its dtype, when asked. Nothing is cached: a cached
+    description would be stale after the given tensor is rewritten in place, as a CUDA graph's static inputs are.
 
-    The rows of group 0 start at packed row 0 and each group starts where the one before it ends; rows behind
-    the last group are the tail.
+    The rows of group 0 start at packed row 0, and each group starts where the previous one ends. Rows after the
+    last group are the tail.
 
     Raises:
         TypeError: a description is no tensor, or neither int32 nor int64; a count is no int.
@@ -79,12 +78,6 @@ class GroupLayout(PaddedRows):
 
         Args:
             sizes: (G,) int32 or int64, rows of each group.
-
-        Returns:
-            The layout, on the device of `sizes` and with its dtype.
-
-        Raises:
-            TypeError, ValueError: as for the class.
         """
         checks.description("sizes", sizes)
         return cls(sizes, "sizes", sizes.shape[0])
@@ -95,12 +88,6 @@ class GroupLayout(PaddedRows):
 
         Args:
             ends: (G,) int32 or int64, exclusive ends, not decreasing.
-
-        Returns:
-            The layout, on the device of `ends` and with its dtype.
-
-        Raises:
-            TypeError, ValueError: as for the class.
         """
         checks.description("ends", ends)
         return cls(ends, "ends", ends.shape[0])
@@ -112,11 +99,8 @@ class GroupLayout(PaddedRows):
         Args:
             offsets: (G + 1,) int32 or int64, not decreasing; the first entry is 0.
 
-        Returns:
-            The layout, on the device of `offsets` and with its dtype.
-
         Raises:
-            TypeError, ValueError: as for the class; no groups are one zero, so no entry is an error.
+            ValueError: there is no entry; no groups are a single 0.
         """
         checks.description("offsets", offsets)
         return cls(offsets, "offsets", offsets.shape[0] - 1)
@@ -129,12 +113,6 @@ class GroupLayout(PaddedRows):
             row_groups: (total_m,) int32 or int64; entries in [-1, G), sorted, with the -1 of padding rows
                 last.
             G: number of groups; the ids alone cannot say, as the last groups may be empty.
-
-        Returns:
-            The layout, on the device of `row_groups` and with its dtype.
-
-        Raises:
-            TypeError, ValueError: as for the class.
 
         Notes:
             A router's ids are not sorted. `order = GroupLayout.sort_order(ids)` and then `rows[order]` and
@@ -152,12 +130,6 @@ class GroupLayout(PaddedRows):
         Args:
             masked_m: (G,) int32 or int64, active rows of each group, at most `max_m`.
             max_m: slots of each group, the M extent of a padded (G, max_m, ...) tensor.
-
-        Returns:
-            The layout, on the device of `masked_m` and with its dtype.
-
-        Raises:
-            TypeError, ValueError: as for the class.
         """
         checks.description("masked_m", masked_m)
         return cls(masked_m, "masked_m", masked_m.shape[0], max_m)
@@ -214,7 +186,7 @@ class GroupLayout(PaddedRows):
         """The group of each packed row.
 
         Args:
-            total_m: number of rows, tail included; a host number, since the sum of the sizes lives on the
+            total_m: number of rows, tail included; a host number, since the sum of the sizes is on the
                 device. May be left out where the layout was built from row ids.
 
         Returns:
@@ -230,8 +202,7 @@ class GroupLayout(PaddedRows):
         checks.extent("total_m", total_m)
         rows = torch.arange(total_m, dtype=self.dtype, device=self.device)
         ends = self.ends.contiguous()
-        # The number of ends at or before a row is its group; empty groups are stepped over without a special
-        # case.
+        # The number of ends at or before a row is its group. That steps over empty groups, too.
         group = torch.searchsorted(ends, rows, right=True, out_int32=self.dtype == torch.int32)
         return torch.where(group < self.G, group, -1)
 
@@ -245,13 +216,105 @@ class GroupLayout(PaddedRows):
         Returns:
             (total_m,) int64 `order`, so that `row_groups[order]` is sorted with padding last. Rows of one
             group keep their order.
-
-        Raises:
-            TypeError, ValueError: as for the class.
         """
         checks.description("row_groups", row_groups)
         last = torch.iinfo(row_groups.dtype).max
         return torch.argsort(torch.where(row_groups < 0, last, row_groups), stable=True)
+
+    # ---- rows, moved
+
+    def masked(self, max_m: int | None = None) -> Tensor:
+        """Which slots of a padded tensor hold a row.
+
+        Args:
+            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
+
+        Returns:
+            (G, max_m) bool.
+
+        Raises:
+            TypeError, ValueError: an extent is no int, is negative, or is missing where it is needed.
+        """
+        slots = torch.arange(self._slots(max_m), dtype=self.dtype, device=self.device)
+        return slots < self.sizes[:, None]
+
+    def pad_indices(self, max_m: int | None = None) -> Tensor:
+        """For each slot of the padded layout, the packed row that belongs there.
+
+        Args, Raises: as `masked`.
+
+        Returns:
+            (G, max_m) int64 packed row numbers; -1 where the slot is padding.
+        """
+        return padding.pad_indices(self.offsets, self._slots(max_m))
+
+    def pack_indices(self, total_m: int, max_m: int | None = None) -> Tensor:
+        """For each packed row, the slot of the padded layout (flattened to G * max_m) that it comes from.
+
+        Args:
+            total_m: number of packed rows, tail included.
+            max_m: slots of each group; may be left out where the layout was built from `masked_m`.
+
+        Returns:
+            (total_m,) int64 slot numbers g * max_m + i; -1 in the tail, and for a row that its group's slots
+            cannot hold.
+
+        Raises:
+            TypeError, ValueError: as `masked`.
+        """
+        max_m = self._slots(max_m)
+        checks.extent("total_m", total_m)
+        return padding.pack_indices(self.row_groups(total_m), self.offsets, max_m)
+
+    def pad(self, packed: Tensor, max_m: int | None = None, *, fill: float = 0) -> Tensor:
+        """Spread packed rows over padded slots.
+
+        Args:
+            packed: (total_m, ...) rows, on the layout's device.
+            max_m: slots of each group; may be left out where the layout was built from `masked_m`. Rows
+                beyond a group's slots are dropped; `validate(max_m=...)` reports them.
+            fill: what the padding holds.
+
+        Returns:
+            (G, max_m, ...) of the dtype of `packed`, a copy; differentiable.
+
+        Raises:
+            TypeError, ValueError: `packed` is no tensor of rows on the layout's device, or `max_m` is no extent.
+        """
+        checks.rows("packed", packed, 1, self.device)
+        index = self.pad_indices(max_m)
+        # A layout that claims more rows than there are must not read past them.
+        index = torch.where(index < packed.shape[0], index, -1)
+        return padding.gather(packed, index.flatten(), fill).unflatten(0, index.shape)
+
+    def pack(self, padded: Tensor, total_m: int, *, fill: float = 0) -> Tensor:
+        """Collect the active rows of padded groups one after another.
+
+        Args:
+            padded: (G, max_m, ...), on the layout's device.
+            total_m: number of rows of the result; a host number, so that nothing has to be read back.
+            fill: what the tail holds.
+
+        Returns:
+            (total_m, ...) of the dtype of `padded`, a copy; differentiable.
+
+        Raises:
+            TypeError, ValueError: `padded` is no tensor of G groups on the layout's device, or has another
+                number of slots than the layout, or `total_m` is no extent.
+        """
+        checks.rows("padded", padded, 2, self.device)
+        if padded.shape[0] != self.G:
+            raise ValueError(f"padded holds {padded.shape[0]} groups, the layout has G = {self.G}")
+        if self.max_m is not None and padded.shape[1] != self.max_m:
+            raise ValueError(f"padded holds {padded.shape[1]} slots a group, the layout has max_m = {self.max_m}")
+        return padding.gather(padded.flatten(0, 1), self.pack_indices(total_m, padded.shape[1]), fill)
+
+    def _slots(self, max_m: int | None) -> int:
+        max_m = self.max_m if max_m is None else max_m
+        if max_m is None:
+            raise ValueError(f"max_m is needed, as a layout of {self.kind} does not hold the number of slots")
+        checks.extent("max_m", max_m)
+        return max_m
 
     # ---- values, on request
 

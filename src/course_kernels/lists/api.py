@@ -13,14 +13,11 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
+from course_kernels.dtypes import FP8, IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
 from course_kernels.memory import check_apart, overlaps_itself
 
 METHODS = ("auto", "naive", "round_robin", "tma")
-PRECISIONS = ("ieee", "tf32")
-IN_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn)
-OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-# Kernels count rows, columns and K in 32 bits, up to the end of the block that holds the last one.
-MAX_EXTENT = 2**31 - 2**16 - 1
 
 
 def group_gemm(
@@ -69,14 +66,14 @@ def group_gemm(
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
     """
     settings = _Settings.checked(method, out_dtype, precision, config)
-    group_A, group_B = _check_operands(group_A, group_B, precision, cast=out is None)
-    _check_no_tangent((*group_A, *group_B))
+    group_A, group_B = _check_operands(group_A, group_B, precision, autocasts=out is None)
+    refuse_tangents("group_gemm", *group_A, *group_B)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
     if not needs_grad:
         return _compute(group_A, group_B, settings, out)
     if out is not None:
         raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
-    if group_A[0].dtype == torch.float8_e4m3fn:
+    if group_A[0].dtype == FP8:
         raise TypeError("group_A and group_B of float8_e4m3fn have no gradient; multiply in a wider dtype, or detach")
     return list(_GroupGemm.apply(settings, *group_A, *group_B))
 
@@ -161,9 +158,7 @@ class _Settings:
         return cls(method, out_dtype, precision, config)
 
     def result_dtype(self, operand_dtype: torch.dtype) -> torch.dtype:
-        if self.out_dtype is not None:
-            return self.out_dtype
-        return torch.bfloat16 if operand_dtype == torch.float8_e4m3fn else operand_dtype
+        return self.out_dtype or default_out_dtype(operand_dtype)
 
 
 def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
@@ -183,21 +178,12 @@ def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
     return tuple(group)
 
 
-def _autocast(group: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The matrices in the dtype of the autocast context around the call, if there is one."""
-    kind = group[0].device.type if group else ""
-    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
-        return group
-    dtype = torch.get_autocast_dtype(kind)
-    return tuple(tensor.to(dtype) if tensor.dtype in OUT_DTYPES else tensor for tensor in group)
-
-
 def _check_operands(
-    group_A, group_B, precision, cast: bool = False
+    group_A, group_B, precision, autocasts: bool = False
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
-    if cast:
-        group_A, group_B = _autocast(group_A), _autocast(group_B)
+    if autocasts and group_A and (dtype := autocast_dtype(group_A[0].device)):
+        group_A, group_B = (tuple(cast(tensor, dtype) for tensor in group) for group in (group_A, group_B))
     if len(group_A) != len(group_B):
         raise ValueError(
             f"group_A and group_B must have the same length, got {len(group_A)} and {len(group_B)} matrices"
@@ -219,30 +205,13 @@ def _check_operands(
                 f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
                 f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
             )
-    needs = {torch.float8_e4m3fn: (runtime.supports_fp8, "8.9"), torch.bfloat16: (runtime.supports_bf16, "8.0")}
-    if dtype in needs and not needs[dtype][0](device):
-        raise TypeError(
-            f"group_A has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability "
-            f"{needs[dtype][1]} or newer; {device} has {runtime.capability(device)}. Convert the operands to float16."
-        )
+    runtime.check_dtype("group_A", dtype, device, "Convert the operands to float16.")
     if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):
         raise ValueError(
             f"precision must be 'ieee' on this GPU, got 'tf32': TF32 needs an NVIDIA GPU of compute capability 8.0 or "
             f"newer; {device} has {runtime.capability(device)}"
         )
     return group_A, group_B
-
-
-def _check_no_tangent(group: tuple[torch.Tensor, ...]) -> None:
-    """Refuse dual tensors: kernels compute primal values alone, and the tangent would be lost without a word."""
-    forward_ad = torch.autograd.forward_ad
-    if getattr(forward_ad, "_current_level", -1) < 0:
-        return
-    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in group):
-        raise RuntimeError(
-            "group_gemm has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
-            "torch.func.grad), or unpack_dual it"
-        )
 
 
 def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:

@@ -13,22 +13,13 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.kernels import naive, record, round_robin, tma
+from course_kernels.dtypes import TRITON_TYPES
+from course_kernels.kernels import naive, round_robin, tma
+from course_kernels.kernels.codes import Layout, Record, Schedule
 from course_kernels.kernels.language import tl
 from course_kernels.lists.cost_model import choose
 
-_DTYPES = {
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-    torch.float8_e4m3fn: tl.float8e4nv,
-}
-ROW_MAJOR, COL_MAJOR, ANY = (value.value for value in (round_robin.ROW_MAJOR, round_robin.COL_MAJOR, round_robin.ANY))
-_SCHEDULE_CODE = {
-    "round_robin": round_robin.ROUND_ROBIN.value,
-    "chunks": round_robin.CHUNKS.value,
-    "dynamic": round_robin.DYNAMIC.value,
-}
+ROW_MAJOR, COL_MAJOR, ANY = int(Layout.ROW_MAJOR), int(Layout.COL_MAJOR), int(Layout.ANY)
 _INTERPRETER_PROGRAMS = 4
 KERNELS = {"naive": naive.naive_kernel, "round_robin": round_robin.round_robin_kernel, "tma": tma.tma_kernel}
 
@@ -157,9 +148,9 @@ def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> 
             for group, is_output in ((group_A, False), (group_B, False), (out, True))
         )
     prepared._keep += [group_A, group_B, out]
-    level = record.RECORD_OFF.value
+    level = int(Record.OFF)
     if recording:  # only NVIDIA GPUs have the clock and the SM's number
-        level = (record.RECORD_PROGRAM if runtime.capability(device) is None else record.RECORD_TIME).value
+        level = int(Record.PROGRAM if runtime.capability(device) is None else Record.TIME)
     descriptors = settings.method != "round_robin" and runtime.supports_descriptors(device)
     itemsizes = group_A[0].element_size(), out[0].element_size()
     views = [tuple(map(View.of, problem)) for problem in zip(group_A, group_B, out)]
@@ -208,7 +199,7 @@ def compile_time_arguments(
     layouts: tuple[int, int, int],
     aligned: bool,
     precision: str = "ieee",
-    record_level: int = record.RECORD_OFF.value,
+    record_level: int = int(Record.OFF),
 ) -> dict:
     """The ``tl.constexpr`` arguments of a launch, by name. ``codegen`` compiles what this says, too.
 
@@ -229,8 +220,8 @@ def compile_time_arguments(
     if kernel == "naive":
         return arguments
     arguments.update(
-        A_DTYPE=_DTYPES[dtype], C_DTYPE=_DTYPES[out_dtype], A_LAYOUT=layouts[0], B_LAYOUT=layouts[1],
-        C_LAYOUT=layouts[2], SCHEDULE=_SCHEDULE_CODE[config.schedule],
+        A_DTYPE=tl.dtype(TRITON_TYPES[dtype]), C_DTYPE=tl.dtype(TRITON_TYPES[out_dtype]),
+        A_LAYOUT=layouts[0], B_LAYOUT=layouts[1], C_LAYOUT=layouts[2], SCHEDULE=int(Schedule[config.schedule.upper()]),
     )  # fmt: skip
     if kernel == "tma":
         arguments.update(DESCRIBE_C=aligned, STORE_PARTS=config.store_parts)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.packed import problem as checks
-from course_kernels.packed import torch_ops as ops
-
-_AUTOCAST_DTYPES = frozenset(checks.IN_DTYPES)
+from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
+from course_kernels.packed.checks import check_options
+from course_kernels.packed.problem import Operands, Options
+from course_kernels.packed.torch_ops import multiply, multiply_into
 
 
 def grouped_mm(
@@ -54,9 +54,9 @@ def grouped_mm(
             result, and never a write outside of it.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
             group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
-            (on Hopper with the extra ``cutlass``; see ``grouped_cute.form_of``), and "triton" for the rest. "auto" is
-            "torch" on CPU tensors; on a GPU "cute" for groups of more than a few rows where it can be had, and "triton"
-            elsewhere.
+            (on Hopper with the extra ``cutlass``; see ``packed.backends.cute.match_variant``), and "triton" for the
+            rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" for groups of more than a few rows where that
+            can be had, and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
 
     Returns:
@@ -105,32 +105,17 @@ def grouped_mm(
         ====================================  ===============================  ======================================
     """
     if tail != "zero" or config is not None:
-        checks.check_options(tail, config, out is not None)
+        check_options(tail, config, out is not None)
     if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
-        kind = mat_a.device.type
-        if out is None and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            mat_a, mat_b, bias = _autocast(kind, mat_a, mat_b, bias)
+        if out is None and (dtype := autocast_dtype(mat_a.device)):
+            mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
+            if isinstance(bias, Tensor) and bias.dtype != torch.float32:  # which is added in float32 in any case
+                bias = cast(bias, dtype)
         if mat_b.dim() == 2:
             mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
-    if torch.autograd.forward_ad._current_level >= 0:
-        check_no_tangent("grouped_mm", mat_a, mat_b, bias)
-    if out is None:
-        return ops.multiply(mat_a, mat_b, offs, bias, out_dtype, check, backend, config)
-    return ops.multiply_into(
-        out, mat_a, mat_b, None, None, offs, bias, out_dtype, tail == "keep", check, backend, config
-    )
-
-
-def _autocast(kind: str, mat_a: Tensor, mat_b: Tensor, bias):
-    """Operands in autocast's dtype. A float32 bias stays, since it is added in float32 in any case."""
-    dtype = torch.get_autocast_dtype(kind)
-
-    def cast(tensor):
-        return tensor.to(dtype) if tensor.dtype in _AUTOCAST_DTYPES else tensor
-
-    if isinstance(bias, Tensor) and bias.dtype != torch.float32:
-        bias = cast(bias)
-    return cast(mat_a), cast(mat_b), bias
+    refuse_tangents("grouped_mm", mat_a, mat_b, bias)
+    operands, options = Operands(mat_a, mat_b, offs, bias), Options(out_dtype, tail == "keep", check, backend, config)
+    return multiply(operands, options) if out is None else multiply_into(out, operands, options)
 
 
 def cut_to_shared_k(mat_a, mat_b):
@@ -141,13 +126,3 @@ def cut_to_shared_k(mat_a, mat_b):
         return mat_a, mat_b
     shared = min(mat_a.shape[1], mat_b.shape[0])
     return mat_a[:, :shared], mat_b[:shared]
-
-
-def check_no_tangent(function: str, *tensors) -> None:
-    """Refuse dual tensors: kernels compute primal values alone, and the tangent would be lost without a word."""
-    unpack = torch.autograd.forward_ad.unpack_dual
-    if any(isinstance(tensor, Tensor) and unpack(tensor).tangent is not None for tensor in tensors):
-        raise RuntimeError(
-            f"{function} has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
-            "torch.func.grad), or unpack_dual it"
-        )

@@ -1,11 +1,12 @@
-"""What ``grouped_mm`` may be given, and what comes out: modes, extents, dtypes, and memory that must not overlap.
+"""What a grouped product is asked to compute: its operands, its options, its mode and extents.
 
-The good case is one lookup: a combination of shapes, dtypes and devices that passed once is remembered, and messages
-are built only after something has failed.
+``Problem.of`` checks form alone (ranks, shapes, dtypes, devices) and reads no values, so fake, meta and symbolic
+tensors will do. ``signature`` is the key under which a product's launch is kept.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import torch
@@ -14,31 +15,65 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.layout.group_layout import GroupLayout
-from course_kernels.lists.api import MAX_EXTENT
-from course_kernels.memory import overlaps_itself, share_memory
-from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.dtypes import FP8, MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, default_out_dtype
+from course_kernels.packed.tuning.defaults import nearest_power
 
 BACKENDS = ("auto", "triton", "cute", "torch")
 TAILS = ("zero", "keep")
-IN_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-FP8 = torch.float8_e4m3fn
-MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}
 # Which dimension of which operand the groups share out, and what its extent is called.
 _RAGGED = {"m": ("mat_a", 0, "rows"), "n": ("mat_b", 1, "columns"), "k": ("mat_a", 1, "columns")}
-_MOST_KNOWN = 4096  # a new total_m in every batch must not grow the memory for ever
+# Rows of an average group at which a backend starts to choose otherwise, beyond powers of two.
+_EDGES = (16, 32, 64, 512, 1024, 4096)
+WINDOW_ROWS = 2**30  # rows that a descriptor with a sliding bound can hold (triton.tools.ragged_tma)
+
+
+class Operands(NamedTuple):
+    """The tensors of one product, as ``grouped_mm`` and ``scaled_grouped_mm`` describe them.
+
+    Attributes:
+        mat_a, mat_b: the matrices; their ranks tell the mode.
+        offs: exclusive end of each group (G,); None in mode "batch".
+        bias: (G, N), or None.
+        scale_a, scale_b: float32 factors of A's rows and B's columns; both or none.
+    """
+
+    mat_a: Tensor
+    mat_b: Tensor
+    offs: Tensor | None = None
+    bias: Tensor | None = None
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
+
+
+class Options(NamedTuple):
+    """How a product is computed; see ``grouped_mm``.
+
+    Attributes:
+        out_dtype: of the result; None for the operands' own.
+        keep_tail: leave what follows the last group in ``out`` as it is, instead of writing zeros.
+        check: validate the values of ``offs``.
+        backend: one of ``BACKENDS``.
+        config: for the Triton kernels, instead of the chosen one.
+    """
+
+    out_dtype: torch.dtype | None = None
+    keep_tail: bool = False
+    check: bool = False
+    backend: str = "auto"
+    config: GemmConfig | None = None
 
 
 class Problem(NamedTuple):
-    """The extents of one grouped product.
+    """One grouped product whose form is right.
 
     Attributes:
-        mode: "m", "n", "k" (the ragged extent) or "batch".
+        mode: the ragged extent, "m", "n" or "k", or "batch".
         G: number of groups.
-        M, N, K: extents of the operands; the ragged one of them is the sum over the groups, tail included.
+        M, N, K: extents of the operands; the ragged one is the sum over the groups, tail included.
         out_shape: (M, N), or (G, M, N) in modes "k" and "batch".
         out_dtype: of the result.
+        precision: "tf32" where float32 operands may be rounded to it, else "ieee".
+        options: as given.
     """
 
     mode: str
@@ -48,82 +83,147 @@ class Problem(NamedTuple):
     K: int
     out_shape: tuple[int, ...]
     out_dtype: torch.dtype
+    precision: str
+    options: Options
 
     @property
     def ragged(self) -> int | None:
         """The extent that the groups share out; None in mode "batch"."""
         return {"m": self.M, "n": self.N, "k": self.K, "batch": None}[self.mode]
 
+    @property
+    def rows_per_group(self) -> float:
+        """What an average group has of the ragged extent; in mode "batch" its rows."""
+        return self.M if self.ragged is None else self.ragged / max(1, self.G)
 
-_known: dict[tuple, Problem] = {}
+    @classmethod
+    def of(cls, operands: Operands, options: Options) -> Problem:
+        """The problem that the arguments describe.
+
+        Raises:
+            TypeError, ValueError: naming the argument, what it got and what it wants.
+        """
+        mat_a, mat_b, offs, bias, *_ = operands
+        scaled, out_dtype = operands.scale_a is not None, options.out_dtype
+        if options.backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {BACKENDS}, got {options.backend!r}")
+        for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
+            check_dense(name, matrix)
+            if matrix.dim() not in (2, 3):
+                raise ValueError(f"{name} must be 2-D or 3-D, got shape {_shape(matrix)}")
+        _check_dtypes(mat_a, mat_b, out_dtype, scaled)
+        if mat_b.device != mat_a.device:
+            raise ValueError(f"mat_b must be on the device of mat_a, {mat_a.device}, got {mat_b.device}")
+        mode = MODE_OF_RANKS[mat_a.dim(), mat_b.dim()]
+        groups = _check_groups(mode, mat_a, mat_b, offs)
+        rows, depth, columns = mat_a.shape[-2], mat_a.shape[-1], mat_b.shape[-1]
+        if depth != mat_b.shape[-2]:
+            raise ValueError(
+                f"mat_a has K = {depth} columns and mat_b has {mat_b.shape[-2]} rows; they must be equal (shapes "
+                f"{_shape(mat_a)} and {_shape(mat_b)})"
+            )
+        out_shape = (rows, columns) if mode in ("m", "n") else (groups, rows, columns)
+        for name, extents in (("mat_a", mat_a.shape), ("mat_b", mat_b.shape), ("the result", out_shape)):
+            if any(type(extent) is int and extent > MAX_EXTENT for extent in extents):
+                raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(extents)}")
+        if out_dtype is None:
+            out_dtype = default_out_dtype(mat_a.dtype)
+        if bias is not None:
+            bias_dtypes = {out_dtype if scaled else mat_a.dtype, torch.float32}
+            _check_bias(mode, bias, (groups, columns), bias_dtypes, mat_a.device)
+        _check_device(mat_a, options.backend)
+        precision = "tf32" if mat_a.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
+        return cls(mode, groups, rows, columns, depth, out_shape, out_dtype, precision, options)
 
 
-def check(mat_a, mat_b, offs, bias, out_dtype, backend: str, scaled: bool = False) -> Problem:
-    """``problem``, remembered by shapes, dtypes, devices and layouts; for tensors whose extents are numbers."""
-    try:
-        key = (
-            mat_a.shape, mat_a.dtype, mat_a.device, mat_a.layout,
-            mat_b.shape, mat_b.dtype, mat_b.device, mat_b.layout,
-            None if offs is None else (offs.shape, offs.dtype, offs.device, offs.layout),
-            None if bias is None else (bias.shape, bias.dtype, bias.device, bias.layout),
-            out_dtype, backend, scaled,
-        )  # fmt: skip
-        return _known[key]
-    except KeyError:
-        found = problem(mat_a, mat_b, offs, bias, out_dtype, backend, scaled)
-    except (AttributeError, TypeError, RuntimeError):  # no tensor, not to be hashed, or without a shape: find out
-        return problem(mat_a, mat_b, offs, bias, out_dtype, backend, scaled)
-    if len(_known) >= _MOST_KNOWN:
-        del _known[next(iter(_known))]  # the oldest
-    _known[key] = found
-    return found
+def out_shape(operands: Operands) -> tuple[int, ...]:
+    """The result's shape, of operands that a ``Problem`` was made of."""
+    a, b = operands.mat_a.shape, operands.mat_b.shape
+    if len(a) == 2:
+        return (a[0], b[2]) if len(b) == 3 else (operands.offs.shape[0], a[0], b[1])
+    return (a[1], b[1]) if len(b) == 2 else (a[0], a[1], b[2])
 
 
-def problem(mat_a, mat_b, offs, bias, out_dtype, backend: str, scaled: bool = False) -> Problem:
-    """The problem that the arguments describe. Reads no values, so fake, meta and symbolic tensors will do.
+def signature(operands: Operands, options: Options, out: Tensor | None = None) -> tuple | None:
+    """All that a launch is prepared for: everything but values, addresses, and the ragged extent's total.
 
-    Args:
-        mat_a, mat_b, offs, bias, out_dtype, backend: as for ``grouped_mm``.
-        scaled: the operands are those of ``scaled_grouped_mm``.
+    Of the total, which changes from batch to batch, only a size class counts, so that the same layer on another batch
+    has the same signature. All that ``Problem.of`` checks is a function of the signature.
 
-    Raises:
-        TypeError, ValueError: naming the argument, what it got and what it wants.
+    Returns:
+        A hashable key; None for operands that no launch is kept for: no tensors, without strides, lazily negated
+        views, ends with gaps between them, scales that kernels cannot read as they are.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
-    for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
-        _check_tensor(name, matrix)
-        if matrix.dim() not in (2, 3):
-            raise ValueError(f"{name} must be 2-D or 3-D, got shape {_shape(matrix)}")
-    _check_dtypes(mat_a, mat_b, out_dtype, scaled)
-    if mat_b.device != mat_a.device:
-        raise ValueError(f"mat_b must be on the device of mat_a, {mat_a.device}, got {mat_b.device}")
-    mode = MODES[mat_a.dim(), mat_b.dim()]
-    groups = _check_groups(mode, mat_a, mat_b, offs)
-    depth = mat_a.shape[-1]
-    if depth != mat_b.shape[-2]:
-        raise ValueError(
-            f"mat_a has K = {depth} columns and mat_b has {mat_b.shape[-2]} rows; they must be equal (shapes "
-            f"{_shape(mat_a)} and {_shape(mat_b)})"
-        )
-    rows, columns = mat_a.shape[-2], mat_b.shape[-1]
-    out_shape = (rows, columns) if mode in ("m", "n") else (groups, rows, columns)
-    for name, extents in (("mat_a", mat_a.shape), ("mat_b", mat_b.shape), ("the result", out_shape)):
-        if any(type(extent) is int and extent > MAX_EXTENT for extent in extents):
-            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(extents)}")
-    if out_dtype is None:
-        out_dtype = torch.bfloat16 if scaled else mat_a.dtype
-    if bias is not None:
-        _check_bias(mode, bias, (groups, columns), {out_dtype if scaled else mat_a.dtype, torch.float32}, mat_a.device)
-    _check_hardware(mat_a, backend)
-    return Problem(mode, groups, rows, columns, depth, out_shape, out_dtype)
+    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+    try:
+        shape_a, shape_b = mat_a.shape, mat_b.shape
+        mode = MODE_OF_RANKS[len(shape_a), len(shape_b)]
+        total = 0
+        if mode == "m":
+            total, shape_a = shape_a[0], shape_a[1:]
+        elif mode == "k":
+            total, shape_a = shape_a[1], shape_a[:1]
+            if shape_b[0] != total:
+                return None
+            shape_b = shape_b[1:]
+        elif mode == "n":
+            total, shape_b = shape_b[1], shape_b[:1]
+        if mat_a.is_neg() or mat_b.is_neg() or (bias is not None and bias.is_neg()):
+            return None
+        ends = size = scales = result = None
+        if offs is not None:
+            if not offs.is_contiguous():  # kernels read it from end to end
+                return None
+            ends = (offs.shape, offs.dtype, offs.device, offs.data_ptr() & 15)
+            size = _size_class(total, offs.shape[0])
+        if scale_a is not None and (scales := _scale_signature(mode, total, scale_a, scale_b)) is None:
+            return None
+        if out is not None:
+            shape = out.shape[1:] if mode == "m" else out.shape[:1] if mode == "n" else out.shape
+            result = (shape, out.stride(), out.dtype, out.device, out.data_ptr() & 15)
+        key = (
+            mode, size, ends, scales, result, options,
+            shape_a, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
+            shape_b, mat_b.stride(), mat_b.dtype, mat_b.device, mat_b.data_ptr() & 15,
+            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15),
+            mat_a.dtype == torch.float32 and runtime.allows_tf32(),
+        )  # fmt: skip
+        hash(key)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError):
+        return None  # not tensors, or options of other types: Problem.of says so
+    return key
 
 
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
+def _size_class(total: int, groups: int) -> tuple | int:
+    """What of a total decides about a launch."""
+    if total < 2 or total > WINDOW_ROWS:  # strides without a meaning; extents that no window has
+        return total
+    groups = groups or 1
+    return bisect_left(_EDGES, total / groups), nearest_power(total, over=groups)
 
 
-def _check_tensor(name: str, value) -> None:
+def _scale_signature(mode, total, scale_a, scale_b) -> tuple | None:
+    """Of scales in the form that kernels read; None for others."""
+    found = []
+    for scale, ragged_mode in ((scale_a, "m"), (scale_b, "n")):
+        shape = scale.shape
+        if mode == ragged_mode:
+            if shape != (total,):
+                return None
+            shape = ()
+        elif len(shape) != 2:
+            return None
+        if not scale.is_contiguous():
+            return None
+        found.append((shape, scale.dtype, scale.device, scale.data_ptr() & 15))
+    return tuple(found)
+
+
+# ---- checks
+
+
+def check_dense(name: str, value) -> None:
+    """Raise unless a value is a tensor with strides."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if value.layout != torch.strided or value.is_nested:
@@ -131,8 +231,12 @@ def _check_tensor(name: str, value) -> None:
         raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
 
 
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
 def _check_dtypes(mat_a: Tensor, mat_b: Tensor, out_dtype, scaled: bool) -> None:
-    allowed = (FP8,) if scaled else IN_DTYPES
+    allowed = (FP8,) if scaled else OUT_DTYPES
     if mat_a.dtype not in allowed:
         hint = "; scaled_grouped_mm multiplies float8_e4m3fn" if not scaled and mat_a.dtype == FP8 else ""
         raise TypeError(f"mat_a must have a dtype of {allowed}, got {mat_a.dtype}{hint}")
@@ -147,7 +251,8 @@ def _check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
     shapes = f"(shapes {_shape(mat_a)} and {_shape(mat_b)})"
     if mode == "batch":
         if offs is not None:
-            raise ValueError(f"offs must be None where mat_a and mat_b are both 3-D, got {_described(offs)} {shapes}")
+            got = f"shape {_shape(offs)}" if isinstance(offs, Tensor) else type(offs).__name__
+            raise ValueError(f"offs must be None where mat_a and mat_b are both 3-D, got {got} {shapes}")
         if mat_a.shape[0] != mat_b.shape[0]:
             raise ValueError(
                 f"mat_a holds {mat_a.shape[0]} matrices and mat_b holds {mat_b.shape[0]}; they must be equal {shapes}"
@@ -156,7 +261,7 @@ def _check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
     name, _, what = _RAGGED[mode]
     if offs is None:
         raise ValueError(f"offs must give the ends of the groups in the {what} of {name}, got None {shapes}")
-    _check_tensor("offs", offs)
+    check_dense("offs", offs)
     if offs.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"offs must be torch.int32 or torch.int64, got {offs.dtype}")
     if offs.dim() != 1:
@@ -174,12 +279,8 @@ def _check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
     return groups
 
 
-def _described(value) -> str:
-    return f"shape {_shape(value)}" if isinstance(value, Tensor) else type(value).__name__
-
-
 def _check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype], device: torch.device) -> None:
-    _check_tensor("bias", bias)
+    check_dense("bias", bias)
     if mode == "n":
         raise ValueError(
             f"bias must be None where mat_b is 2-D and mat_a 3-D, got shape {_shape(bias)}: each group has columns of "
@@ -194,110 +295,14 @@ def _check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype
         raise ValueError(f"bias must be on the device of mat_a, {device}, got {bias.device}")
 
 
-def _check_hardware(mat_a: Tensor, backend: str) -> None:
+def _check_device(mat_a: Tensor, backend: str) -> None:
+    """Raise where no kernel runs on the operands' kind of device, or the GPU does not multiply their dtype."""
     device = mat_a.device
-    if backend == "cute" and device.type != "meta" and not isinstance(mat_a, FakeTensor):
-        grouped_cute.check_available(device)
     if backend == "torch" or device.type in ("cpu", "meta"):
         return
     if device.type != "cuda":
         raise ValueError(
             f"mat_a must be on a CPU or a GPU of type cuda, got {device}; backend='torch' takes tensors of any device"
         )
-    if not torch.cuda.is_available():  # fake tensors of a GPU that this machine lacks
-        return
-    needs = {FP8: (runtime.supports_fp8, "8.9"), torch.bfloat16: (runtime.supports_bf16, "8.0")}
-    if mat_a.dtype in needs and not needs[mat_a.dtype][0](device):
-        raise TypeError(
-            f"mat_a has dtype {str(mat_a.dtype).removeprefix('torch.')}, which needs a GPU of compute capability "
-            f"{needs[mat_a.dtype][1]} or newer; {device} has {runtime.capability(device)}. Convert the operands to "
-            "float16, or pass backend='torch'."
-        )
-
-
-def check_scales(found: Problem, scale_a, scale_b, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Check row-wise scales, and give them the shapes that kernels read: (total,) or (G, extent), contiguous."""
-    made = []
-    sides = (("scale_a", scale_a, found.M, "m", "row of mat_a"), ("scale_b", scale_b, found.N, "n", "column of mat_b"))
-    for name, scale, extent, ragged_mode, line in sides:
-        if not isinstance(scale, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
-        if scale.dtype != torch.float32:
-            raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
-        if scale.device != device:
-            raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
-        shape = (extent,) if found.mode == ragged_mode else (found.G, extent)
-        flat = (found.G * extent,)
-        if found.mode == "k" and tuple(scale.shape) == flat:
-            scale = scale.reshape(shape)
-        if tuple(scale.shape) != shape:
-            either = f"{flat} or {shape}" if found.mode == "k" else f"{shape}"
-            of = line if shape == (extent,) else f"{line} and group"
-            raise ValueError(f"{name} must have shape {either}, one factor for each {of}, got {tuple(scale.shape)}")
-        made.append(scale.contiguous())
-    return made[0], made[1]
-
-
-def check_options(tail, config, has_out: bool) -> None:
-    """Raise unless ``tail`` and ``config`` are what ``grouped_mm`` takes."""
-    if tail not in TAILS:
-        raise ValueError(f"tail must be one of {TAILS}, got {tail!r}")
-    if tail == "keep" and not has_out:
-        raise ValueError("tail must be 'zero' where out is not given, got 'keep': there is nothing to keep")
-    if config is not None and not isinstance(config, GemmConfig):
-        raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
-
-
-def validate_offs(found: Problem, offs: Tensor | None) -> None:
-    """Check the values of the group ends; waits for the device.
-
-    Raises:
-        ValueError: with the index and the value.
-    """
-    if offs is None:
-        return
-    try:
-        GroupLayout.from_ends(offs).validate()
-    except ValueError as error:
-        raise ValueError(str(error).replace("ends[", "offs[")) from None
-    last = int(offs[-1]) if found.G else 0
-    if last > found.ragged:
-        extent = f"total_{found.mode} = {found.ragged}"
-        raise ValueError(f"offs[{found.G - 1}] = {last} is past the end of the operands, {extent}")
-
-
-# ---- out
-
-
-def check_out(out, found: Problem, operands: dict[str, Tensor | None]) -> None:
-    """Check a result tensor that the caller gave. Nothing is written.
-
-    Args:
-        out: the tensor.
-        found: the problem whose result it is to hold.
-        operands: by name, tensors that it must not share memory with.
-
-    Raises:
-        TypeError, ValueError: naming the argument, what it got and what it wants.
-    """
-    check_out_form(out, found, operands["mat_a"].device)
-    if out.is_neg():  # its memory would hold the result with the other sign
-        raise ValueError("out is a lazily negated view, which kernels cannot write: pass another tensor")
-    if not out.is_contiguous() and overlaps_itself(out):
-        raise ValueError(f"out has elements that share memory (strides {out.stride()}); pass a clone of it")
-    for name, operand in operands.items():
-        if operand is not None and share_memory(out, operand):
-            raise ValueError(f"out shares memory with {name}; they must not overlap")
-
-
-def check_out_form(out, found: Problem, device: torch.device) -> None:
-    """The part of ``check_out`` that fake tensors have: shape, dtype, device."""
-    _check_tensor("out", out)
-    if tuple(out.shape) != tuple(found.out_shape):
-        raise ValueError(f"out must have shape {tuple(found.out_shape)}, got {_shape(out)}")
-    if out.dtype != found.out_dtype:
-        raise TypeError(f"out must have dtype {found.out_dtype}, got {out.dtype}")
-    if out.device != device:
-        raise ValueError(f"out must be on the device of mat_a, {device}, got {out.device}")
-    if out.requires_grad:
-        raise ValueError("out requires a gradient, which a write into it would lose: pass out.detach()")
+    if torch.cuda.is_available() or not isinstance(mat_a, FakeTensor):  # fake tensors of a GPU that is not here
+        runtime.check_dtype("mat_a", mat_a.dtype, device, "Convert the operands to float16, or pass backend='torch'.")

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.packed import problem as checks
-from course_kernels.packed import torch_ops as ops
-from course_kernels.packed.api import check_no_tangent, cut_to_shared_k
+from course_kernels.contexts import refuse_tangents
+from course_kernels.packed.api import cut_to_shared_k
+from course_kernels.packed.checks import check_options
+from course_kernels.packed.problem import Operands, Options
+from course_kernels.packed.torch_ops import multiply, multiply_into, wants_grad
 
 
 def scaled_grouped_mm(
@@ -71,27 +73,18 @@ def scaled_grouped_mm(
         row-major, B column-major and extents in multiples of 16, and returns bfloat16 alone.
         Float8 operands have no gradient: cast in a ``torch.autograd.Function`` of your own, as training recipes do.
     """
-    checks.check_options(tail, config, out is not None)
+    check_options(tail, config, out is not None)
     scale_a = _row_wise("a", scale_a, scale_recipe_a, swizzle_a)
     scale_b = _row_wise("b", scale_b, scale_recipe_b, swizzle_b)
     if tuple(contraction_dim) not in ((), (-1, -2)):
         raise ValueError(f"contraction_dim must be () or (-1, -2), got {contraction_dim!r}")
-    mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
-    tensors = {"mat_a": mat_a, "mat_b": mat_b, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    for name, tensor in tensors.items():
-        if ops.wants_grad(tensor):
+    operands = Operands(*cut_to_shared_k(mat_a, mat_b), offs, bias, scale_a, scale_b)
+    for name, tensor in operands._asdict().items():
+        if wants_grad(tensor):
             raise TypeError(f"{name} requires a gradient, and scaled_grouped_mm has none: detach it")
-    if torch.autograd.forward_ad._current_level >= 0:
-        check_no_tangent("scaled_grouped_mm", *tensors.values())
-    if output_dtype is None:
-        output_dtype = torch.bfloat16
-    if out is None:
-        return ops.multiply_scaled(
-            mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, check, backend, config
-        )  # fmt: skip
-    return ops.multiply_into(
-        out, mat_a, mat_b, scale_a, scale_b, offs, bias, output_dtype, tail == "keep", check, backend, config
-    )
+    refuse_tangents("scaled_grouped_mm", *operands)
+    options = Options(output_dtype or torch.bfloat16, tail == "keep", check, backend, config)
+    return multiply(operands, options) if out is None else multiply_into(out, operands, options)
 
 
 def _row_wise(side: str, scale, recipe, swizzle):

@@ -1,7 +1,7 @@
-"""Problems for grouped_mm: what one call is, its operands in guarded memory, and the judgement of its result.
+"""Cases for grouped_mm: one call as a value, its operands in guarded memory, and the check of its result.
 
-A case is a value that can be printed, drawn, shrunk and had again; `check` makes its operands, calls, and compares
-everything that the call may and may not have done.
+A case can be printed, drawn at random, shrunk and repeated. `check` makes its operands, calls the function, and checks
+the result and every byte of memory that the call may or may not have written.
 """
 
 from __future__ import annotations
@@ -13,21 +13,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from course_kernels.testing.data import (
-    CANARY,
-    STRIDES,
-    _canaries,
-    assert_grouped_close,
-    assert_grouped_exact,
-    strided_like,
-)
+from course_kernels.dtypes import IN_DTYPES, MODE_OF_RANKS, MODES, OUT_DTYPES, default_out_dtype
+from course_kernels.testing.canaries import CANARY, canaries, guarded, laid_out, layouts
+from course_kernels.testing.grouped_tolerance import assert_grouped_close, assert_grouped_exact
 
-__all__ = ["MODES", "GroupedCase", "Operands", "build", "check", "guarded", "laid_out", "layouts", "random_case"]
+__all__ = ["MODES", "GroupedCase", "Operands", "build", "check", "random_case"]
 
-MODES = ("m", "n", "k", "batch")
-_MARGIN = 64  # elements: a multiple of 16 bytes for every dtype, so that a guard leaves the alignment as it is
-_KEPT = 77.0  # what a tail holds that is to be kept: a number, since a NaN may be copied with other low bits
-_BATCH_ONLY = ("shared", "permuted")
+# The value of a tail that a call must keep. A number, because a NaN may be copied with other low bits.
+_KEPT = 77.0
 
 
 @dataclass(frozen=True)
@@ -36,17 +29,17 @@ class GroupedCase:
 
     Attributes:
         mode: "m", "n", "k" or "batch".
-        sizes: what each group has of the shared extent; in mode "batch" only their number counts.
-        M, N, K: extents; the one that the groups share out is not looked at.
+        sizes: each group's part of the shared extent; in mode "batch" only their number counts.
+        M, N, K: extents; the one that the groups share is ignored.
         dtype: of both operands; float8_e4m3fn comes with row-wise scales.
         out_dtype: of the result; None is the function's default.
-        layout_a, layout_b: how the operands lie in memory, one of `layouts(ndim)`.
-        layout_out: how a given `out` lies in memory; None lets the function allocate the result.
-        tail_size: what lies past the last group, filled with NaN in the operands.
+        layout_a, layout_b: memory layouts of the operands, each one of `layouts(ndim)`.
+        layout_out: memory layout of a given `out`; None lets the function allocate the result.
+        tail_size: extent past the last group, filled with NaN in the operands.
         tail: "zero", or "keep", which needs a given `out`.
         offs_dtype, offs_stride: of the ends.
         bias: dtype of the bias, or None.
-        layout_bias: how it lies in memory.
+        layout_bias: its memory layout.
         values: "integers", whose products are compared exactly, or "normal".
         seed: of the values.
     """
@@ -89,7 +82,7 @@ class GroupedCase:
 
     @property
     def tails(self) -> tuple[tuple, tuple, tuple]:
-        """Indices of what lies past the last group in mat_a, mat_b and the result."""
+        """Indices of the tail in mat_a, mat_b and the result."""
         nothing, past = (slice(0, 0),), slice(sum(self.sizes), None)
         rows, columns = (past,), (slice(None), past)
         return {
@@ -102,11 +95,11 @@ class GroupedCase:
 
 @dataclass
 class Operands:
-    """The arguments of one call, each in a guarded buffer of its own.
+    """The arguments of one call, each in its own guarded buffer.
 
     Attributes:
         mat_a, mat_b: the matrices.
-        arguments: the other arguments of the call by name, without those that are left at their default.
+        arguments: the other arguments by name, without those that keep their default.
     """
 
     mat_a: Tensor
@@ -126,51 +119,6 @@ class Operands:
                 raise AssertionError(f"{name}, or memory around it, was written to")
         if self._out_is_untouched is not None:
             self._out_is_untouched(kept)
-
-
-def layouts(ndim: int) -> tuple[str, ...]:
-    """What `laid_out` takes for an operand of 2 or 3 dimensions."""
-    return (*STRIDES, "pitched") if ndim == 2 else (*STRIDES, "pitched", *_BATCH_ONLY)
-
-
-def laid_out(tensor: Tensor, how: str) -> Tensor:
-    """`strided_like`, and "pitched": rows of any length, each at an address that is a multiple of 16 elements, with
-    canaries between them. Two more for batches: "shared", the first matrix under every index, and "permuted", the batch
-    within the rows: row m of every matrix, then row m + 1.
-
-    Raises:
-        ValueError: as `strided_like`, or a layout of batches for a matrix.
-    """
-    if how == "pitched":
-        # A descriptor takes these strides, and hardware may write whole 16 bytes where a row's end cuts through them.
-        *lead, n = tensor.shape
-        pitch = n // 16 * 16 + 16
-        view = _canaries(torch.Size(lead).numel() * pitch, tensor.dtype, tensor.device).view(*lead, pitch)[..., :n]
-        return view.copy_(tensor)
-    if how not in _BATCH_ONLY:
-        return strided_like(tensor, how)
-    if tensor.ndim != 3:
-        raise ValueError(f"how = {how!r} is for batches, got shape {tuple(tensor.shape)}")
-    if how == "shared":
-        return tensor[:1].contiguous().expand_as(tensor)
-    return tensor.transpose(0, 1).contiguous().transpose(0, 1)
-
-
-def guarded(view: Tensor) -> tuple[Tensor, Tensor]:
-    """A copy of a view's whole memory, gaps included, with canaries in front of it and behind it.
-
-    Args:
-        view: any strides, at least one element of memory or none.
-
-    Returns:
-        The view's twin in a new buffer, equally aligned, and that buffer as integers of the element's size.
-    """
-    bits, _ = CANARY[view.dtype]
-    memory = torch.empty(0, dtype=view.dtype, device=view.device).set_(view.untyped_storage())
-    edge = _canaries(_MARGIN, view.dtype, view.device).view(bits)
-    buffer = torch.cat([edge, memory.view(bits), edge])
-    twin = buffer.view(view.dtype).as_strided(view.shape, view.stride(), view.storage_offset() + _MARGIN)
-    return twin, buffer
 
 
 def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
@@ -203,7 +151,7 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
     arguments: dict = {}
     if case.mode != "batch":
         ends = torch.tensor(case.sizes, dtype=torch.int64).cumsum(0)
-        # What is no end is far out of reach, so that one who reads it notices.
+        # Between the ends are values far out of range, so that a wrong read is noticed.
         spread = torch.full((ends.shape[0] * case.offs_stride + 2,), -(2**30), dtype=case.offs_dtype)
         spread[1:-1].view(-1, case.offs_stride)[:, 0] = ends
         spread = spread.to(device)
@@ -226,8 +174,8 @@ def build(case: GroupedCase, device: torch.device | str = "cpu") -> Operands:
 
     untouched = None
     if case.layout_out is not None:
-        dtype = case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype)
-        blank = _canaries(torch.Size(shape_out).numel(), dtype, device).view(shape_out)
+        dtype = case.out_dtype or default_out_dtype(case.dtype)
+        blank = canaries(torch.Size(shape_out).numel(), dtype, device).view(shape_out)
         out, buffer = guarded(laid_out(blank, case.layout_out))
         canary = CANARY[dtype][1]
         arguments["out"] = out
@@ -254,7 +202,7 @@ def check(
     device: torch.device | str = "cpu",
     accumulation: str | None = None,
 ) -> Tensor:
-    """Make a case's operands, call, and judge what came back and what happened to memory.
+    """Make a case's operands, call the function, and check its result and the memory around it.
 
     Args:
         case: the case.
@@ -267,23 +215,23 @@ def check(
         The result.
 
     Raises:
-        AssertionError: the result's form or values are wrong, or memory was written that is none of the call's; the
-            message begins with the case.
+        AssertionError: the result's form or values are wrong, or other memory was written; the message begins with
+            the case.
     """
     operands = build(case, device)
     result = function(operands.mat_a, operands.mat_b, **operands.arguments)
     try:
-        _judge(case, operands, result, accumulation)
+        _check_result(case, operands, result, accumulation)
     except AssertionError as error:
         raise AssertionError(f"{case}: {error}") from None
     return result
 
 
-def _judge(case: GroupedCase, operands: Operands, result: Tensor, accumulation: str | None) -> None:
+def _check_result(case: GroupedCase, operands: Operands, result: Tensor, accumulation: str | None) -> None:
     out = operands.arguments.get("out")
     if out is not None and result is not out:
         raise AssertionError("the result is not the given out")
-    dtype = case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype)
+    dtype = case.out_dtype or default_out_dtype(case.dtype)
     if result.dtype != dtype:
         raise AssertionError(f"the result is {result.dtype}, wants {dtype}")
     if out is None and not result.is_contiguous():
@@ -299,7 +247,6 @@ def _judge(case: GroupedCase, operands: Operands, result: Tensor, accumulation: 
 
 # ---- random cases
 
-_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 _OUT_LAYOUTS = tuple(how for how in layouts(2) if how != "expanded")
 
 
@@ -329,12 +276,12 @@ def random_case(seed: int, largest: int = 256, most_groups: int = 64, *, scaled:
         sizes.append(0 if draw.random() < 0.2 else min(left, extent()))
         left -= sizes[-1]
     draw.shuffle(sizes)
-    dtype = draw.choice((*_TYPES, torch.float8_e4m3fn) if scaled else _TYPES)
+    dtype = draw.choice(IN_DTYPES if scaled else OUT_DTYPES)
     is_scaled = dtype.itemsize == 1
-    out_dtype = draw.choice([None, None, *_TYPES])
+    out_dtype = draw.choice([None, None, *OUT_DTYPES])
     out = None if draw.random() < 0.6 else draw.choice(_OUT_LAYOUTS)
     packed = mode in ("m", "n")
-    ndim_a, ndim_b = {"m": (2, 3), "n": (3, 2), "k": (2, 2), "batch": (3, 3)}[mode]
+    ndim_a, ndim_b = next(ranks for ranks, name in MODE_OF_RANKS.items() if name == mode)
     with_bias = mode != "n" and not is_scaled and draw.random() < 0.3
     return GroupedCase(
         mode,

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from course_kernels.testing import reference
-from course_kernels.testing.tolerance import check_result, compare, fail, lookup, rounded_bound
+from course_kernels.testing.tolerance import (
+    check_result,
+    check_sums,
+    compare,
+    compare_exact,
+    lookup,
+    relative_error,
+    rounded_bound,
+    whole_numbers,
+)
 
 __all__ = ["assert_grouped_close", "assert_grouped_exact", "grouped_error_bound"]
 
@@ -40,21 +49,18 @@ def grouped_error_bound(
     """
     if mat_a.dtype != mat_b.dtype:
         raise ValueError(f"mat_a is {mat_a.dtype}, mat_b is {mat_b.dtype}: they must be equal")
-    rule = lookup(mat_a.dtype, accumulation, mat_a.is_cuda)
     scales = dict(scale_a=scale_a, scale_b=scale_b)
     exact = reference.grouped_mm(mat_a, mat_b, offs, bias=bias, **scales).detach()
     widths = {name: None if t is None else t.detach().abs() for name, t in scales.items()}
     wide = [t.detach().to(torch.float64).abs() for t in (mat_a, mat_b)]
     products = reference.grouped_mm(*wide, offs, **widths)
-    # Of K: each group's own in mode "k".
+    # The steps of each sum: K, or each group's own in mode "k".
     k = mat_a.shape[-1]
     steps = torch.full((1, 1, 1) if exact.ndim == 3 else (1, 1), float(k), dtype=torch.float64, device=exact.device)
     if mat_a.ndim == mat_b.ndim == 2:
         steps = torch.diff(offs.detach(), prepend=offs.new_zeros(1))[:, None, None].to(torch.float64)
         k = int(steps.max()) if steps.numel() else 0
-    if k * rule.unit >= 0.5:
-        raise ValueError(f"K = {k} steps with an error of {rule.unit} each have no useful bound")
-    relative = steps * rule.unit / (1 - steps * rule.unit) + rule.per_product
+    relative = relative_error(lookup(mat_a.dtype, accumulation, mat_a.is_cuda), steps, k)
     magnitude = products if bias is None else products + _bias_rows(exact, offs, bias.detach().abs().to(exact))
     # Each scale and the bias is one more float32 operation on what came before.
     epilogue = sum(t is not None for t in (bias, scale_a, scale_b)) * 2.0**-23
@@ -63,7 +69,7 @@ def grouped_error_bound(
 
 
 def _bias_rows(exact: Tensor, offs: Tensor | None, bias: Tensor) -> Tensor:
-    """What each row of a grouped result gets of a bias (G, N); the tail gets none."""
+    """The bias (G, N) as each row of a grouped result gets it; the tail gets none."""
     if exact.ndim == 3:
         return bias[:, None, :].expand_as(exact)
     rows = bias.repeat_interleave(torch.diff(offs, prepend=offs.new_zeros(1)), dim=0)
@@ -71,7 +77,7 @@ def _bias_rows(exact: Tensor, offs: Tensor | None, bias: Tensor) -> Tensor:
 
 
 def _grouped_shape(out: Tensor, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, tail: str):
-    """Check a grouped result's form; return what names an element's group, and the index of the part to compare."""
+    """Check a grouped result's form. Returns a function that names an element's group, and the index to compare."""
     if tail not in ("zero", "any"):
         raise ValueError(f'tail must be "zero" or "any", got {tail!r}')
     shape = (mat_a.shape[-2], mat_b.shape[-1])
@@ -110,7 +116,7 @@ def assert_grouped_close(
     Args:
         out: the result, in the shape that `reference.grouped_mm` gives it, of any floating dtype.
         mat_a, mat_b, offs, bias, scale_a, scale_b: as `reference.grouped_mm`.
-        tail: "zero" wants exact zeros past the last group (modes "m" and "n"), "any" does not look there.
+        tail: "zero" wants exact zeros past the last group (modes "m" and "n"), "any" ignores them.
         accumulation: as in `error_bound`.
 
     Raises:
@@ -152,25 +158,14 @@ def assert_grouped_exact(
         ValueError: as `assert_exact`, or scales that are no powers of two or come with a bias.
     """
     group_at, part = _grouped_shape(out, mat_a, mat_b, offs, tail)
-    # What lies past the last group may be anything, NaN included, and whole numbers are wanted of the rest.
-    wide = {"mat_a": mat_a, "mat_b": mat_b, "bias": bias}
-    wide = {name: t.detach().to(torch.float64) for name, t in wide.items() if t is not None}
-    for name, t in wide.items():
-        if not torch.equal(t.nan_to_num(0.0), t.nan_to_num(0.0).round()):
-            raise ValueError(f"{name} must hold whole numbers")
+    a, b, *rows = whole_numbers(mat_a=mat_a, mat_b=mat_b, bias=bias)
     scales = dict(scale_a=scale_a, scale_b=scale_b)
     for name, t in scales.items():
         if t is not None and (bias is not None or (torch.frexp(t.detach()).mantissa != 0.5).any()):
             raise ValueError(f"{name} must hold powers of two, without a bias beside it")
-    a, b = wide["mat_a"], wide["mat_b"]
-    limit = 2**13 if mat_a.dtype.itemsize == 1 else 2**24
     magnitude = reference.grouped_mm(a.abs(), b.abs(), offs)
-    if bias is not None:
-        magnitude += _bias_rows(magnitude, offs, wide["bias"].abs())
-    if not (magnitude <= limit).all():
-        raise ValueError(f"sum(|a| * |b|) reaches {magnitude.max().item():g}, past {limit}: sums need not be exact")
-    wanted = reference.grouped_mm(a, b, offs, out.dtype, bias=bias, **scales).to(torch.float64)
-    got, wanted = out.detach().to(torch.float64)[part], wanted[part]
-    wrong = ~(got == wanted)
-    if wrong.any():
-        fail("the grouped product", got, wanted, wrong, (got - wanted).abs(), group_at)
+    for each in rows:
+        magnitude += _bias_rows(magnitude, offs, each.abs())
+    check_sums(magnitude, mat_a.dtype)
+    wanted = reference.grouped_mm(a, b, offs, out.dtype, bias=bias, **scales)
+    compare_exact(out[part], wanted[part], "the grouped product", group_at)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.layout.group_layout import GroupLayout
 
 __all__ = ["gemm", "group_gemm", "grouped_mm", "padded_bmm"]
@@ -117,14 +118,11 @@ def group_gemm(
     return results
 
 
-_MODES = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): "batch"}
-
-
 def _grouped_shape(mat_a: Tensor, mat_b: Tensor, offs: Tensor | GroupLayout | None) -> tuple[str, int, list[int]]:
     """The mode, G, and the (G + 1) bounds of the groups (none in mode "batch"), once everything fits."""
     for name, value in (("mat_a", mat_a), ("mat_b", mat_b)):
         _check_matrix(name, value, 3 if isinstance(value, Tensor) and value.ndim == 3 else 2)
-    mode = _MODES[mat_a.ndim, mat_b.ndim]
+    mode = MODE_OF_RANKS[mat_a.ndim, mat_b.ndim]
     if mat_a.shape[-1] != mat_b.shape[-2]:
         raise ValueError(f"mat_a has K = {mat_a.shape[-1]}, mat_b has K = {mat_b.shape[-2]}: they must be equal")
     counts = {name: t.shape[0] for name, t in (("mat_a", mat_a), ("mat_b", mat_b)) if t.ndim == 3}

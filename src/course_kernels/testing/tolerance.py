@@ -1,10 +1,10 @@
 """How far a product may be from the oracle: a bound for each element, from the arithmetic that made it.
 
-A sum of K products computed with unit error u for each of its steps is off by at most gamma(K) * sum(|a| *
-|b|), with gamma(K) = K * u / (1 - K * u), whatever the order of the steps (Higham, "Accuracy and Stability of
-Numerical Algorithms", section 3.1). Rounding the sum to the result's dtype adds half a unit in its last
-place. So the bound grows with K and with the magnitudes at hand, and is 0 where all of them are 0: one
-misplaced element does not hide in it as it does in one global tolerance.
+A sum of K products with unit error u in each step is off by at most gamma(K) * sum(|a| * |b|), with
+gamma(K) = K * u / (1 - K * u), whatever the order of the steps (Higham, "Accuracy and Stability of Numerical
+Algorithms", section 3.1). Rounding the sum to the result's dtype adds half a unit in its last place. So the bound
+grows with K and with the magnitudes of the operands, and is 0 where all of them are 0. One misplaced element cannot
+hide in it, as it can in one global tolerance.
 """
 
 from __future__ import annotations
@@ -112,15 +112,18 @@ def error_bound(
     """
     if a.dtype != b.dtype:
         raise ValueError(f"a is {a.dtype}, b is {b.dtype}: they must be equal")
-    rule = lookup(a.dtype, accumulation, a.is_cuda)
-    steps = a.shape[-1] * rule.unit
-    if steps >= 0.5:
-        raise ValueError(f"K = {a.shape[-1]} steps with an error of {rule.unit} each have no useful bound")
+    k = a.shape[-1]
+    relative = relative_error(lookup(a.dtype, accumulation, a.is_cuda), k, k)
     exact = _product(a, b)
-    wide = [t.detach().to(torch.float64).abs() for t in (a, b)]
-    magnitude = _product(*wide)
-    relative = steps / (1 - steps) + rule.per_product
-    return exact.detach(), rounded_bound(exact, relative * magnitude, magnitude, a.shape[-1], out_dtype)
+    magnitude = _product(*(t.detach().to(torch.float64).abs() for t in (a, b)))
+    return exact.detach(), rounded_bound(exact, relative * magnitude, magnitude, k, out_dtype)
+
+
+def relative_error(rule: Tolerance, steps: int | Tensor, most: int) -> float | Tensor:
+    """gamma(steps), and the products' own error; ValueError where `most`, the largest of `steps`, has no bound."""
+    if most * rule.unit >= 0.5:
+        raise ValueError(f"K = {most} steps with an error of {rule.unit} each have no useful bound")
+    return steps * rule.unit / (1 - steps * rule.unit) + rule.per_product
 
 
 def rounded_bound(exact: Tensor, error: Tensor, magnitude: Tensor, k: int, out_dtype: torch.dtype) -> Tensor:
@@ -191,14 +194,11 @@ def compare(
     overflow = got.isinf() & (got.sign() == exact.sign()) & (exact.abs() + bound > largest)
     wrong = ~((error <= bound) | overflow)  # written so that a NaN is wrong
     if wrong.any():
-        fail(
-            what,
-            got,
-            exact,
-            wrong,
-            error,
-            lambda at: f", off by {error[at].item():g}, bound {bound[at].item():g}{group_at(at)}",
-        )
+
+        def detail(at: Sequence[int]) -> str:
+            return f", off by {error[at].item():g}, bound {bound[at].item():g}{group_at(at)}"
+
+        fail(what, got, exact, wrong, error, detail)
 
 
 def assert_group_close(
@@ -243,16 +243,32 @@ def assert_exact(out: Tensor, a: Tensor, b: Tensor, *, what: str = "the product"
             for 8-bit operands, which is what Hopper keeps), so that a correct kernel need not be exact.
     """
     check_result(out, torch.Size((*a.shape[:-1], b.shape[-1])), what)
-    wide = [t.detach().to(torch.float64) for t in (a, b)]
-    for name, t in zip("ab", wide, strict=True):
-        if not torch.equal(t, t.round()):
+    wide = whole_numbers(a=a, b=b)
+    check_sums(_product(*(t.abs() for t in wide)), a.dtype)
+    compare_exact(out, _product(*wide).to(out.dtype), what)
+
+
+def whole_numbers(**operands: Tensor | None) -> list[Tensor]:
+    """The operands in float64; ValueError for one that holds a fraction. NaN passes: it may be past the last group."""
+    wide = {name: t.detach().to(torch.float64) for name, t in operands.items() if t is not None}
+    for name, t in wide.items():
+        if not torch.equal(t.nan_to_num(0.0), t.nan_to_num(0.0).round()):
             raise ValueError(f"{name} must hold whole numbers")
-    limit = 2**13 if a.dtype.itemsize == 1 else 2**24
-    magnitude = _product(*(t.abs() for t in wide))
-    if magnitude.numel() and magnitude.max() > limit:
+    return list(wide.values())
+
+
+def check_sums(magnitude: Tensor, dtype: torch.dtype) -> None:
+    """Raise ValueError unless every sum of products of operands of `dtype` is exact, whatever the order."""
+    limit = 2**13 if dtype.itemsize == 1 else 2**24
+    if not (magnitude <= limit).all():
         raise ValueError(f"sum(|a| * |b|) reaches {magnitude.max().item():g}, past {limit}: sums need not be exact")
-    wanted = _product(*wide).to(out.dtype).to(torch.float64)
-    got = out.detach().to(torch.float64)
+
+
+def compare_exact(
+    out: Tensor, wanted: Tensor, what: str, group_at: Callable[[Sequence[int]], str] = lambda at: ""
+) -> None:
+    """Assert that `out` equals `wanted`, which has its dtype."""
+    got, wanted = out.detach().to(torch.float64), wanted.to(torch.float64)
     wrong = ~(got == wanted)
     if wrong.any():
-        fail(what, got, wanted, wrong, (got - wanted).abs(), lambda at: "")
+        fail(what, got, wanted, wrong, (got - wanted).abs(), group_at)

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from course_kernels import runtime, testing
 from course_kernels.config import GemmConfig
+from course_kernels.kernels.codes import Layout, Record
 from course_kernels.testing import reference
 from gemm_course.exercises.case import Case, Finding, Ran
 from gemm_course.judging import feedback as diagnose
@@ -117,7 +118,7 @@ def _describe(table, played: _PlayedGPU | None, device: torch.device) -> dict:
 
 def _launch(described: dict, watch) -> None:
     """The library's kernel, by copies of the tables, so that reads of them are watched, too."""
-    from course_kernels.kernels import record, round_robin
+    from course_kernels.kernels import round_robin
     from course_kernels.lists import launch
 
     pointers, sizes, strides = (described[name]["values"] for name in TABLES)
@@ -126,7 +127,7 @@ def _launch(described: dict, watch) -> None:
     tables = watch.packed("sizes", sizes), watch.packed("strides", strides)
     options = launch.compile_time_arguments(
         "round_robin", CONFIG, dtype=torch.float16, out_dtype=torch.float32, aligned=False,
-        layouts=(round_robin.ANY.value,) * 3, record_level=record.RECORD_OFF.value,
+        layouts=(Layout.ANY,) * 3, record_level=Record.OFF,
     )  # fmt: skip
     tiles = sum(CONFIG.tiles(m, n) for m, n, _ in sizes.tolist())
     round_robin.round_robin_kernel[(PROGRAMS,)](*columns, *tables, len(sizes), tiles, None, None, **options)

@@ -126,7 +126,7 @@ def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
     """A group's tiles two by two, in the order in which clusters take them.
 
     Args:
-        config: tiles, strip.
+        config: tiles, swizzle_size.
         rows, columns: of the group's C.
 
     Returns:
@@ -139,7 +139,7 @@ def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
     tiles_m, flat = _down(config, rows)
     across = _across(config, columns)
     # Where a column is left over, what lies beside it is as narrow as can be.
-    behind = (sum(across), config.narrow or config.tile_n)
+    behind = (sum(across), config.last_tile_n or config.tile_n)
     spans = [*((sum(across[:col]), width) for col, width in enumerate(across)), behind]
 
     def tile(row: int, col: int) -> Box:
@@ -147,24 +147,24 @@ def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
         return Box(row * config.tile_m, left, config.tile_m, width)
 
     high, found = tiles_m // 2, []
-    for number, first in enumerate(range(0, max(high, 1), config.strip)):
-        strip, of_strip = range(first, min(first + config.strip, high)), []
+    for number, first in enumerate(range(0, max(high, 1), config.swizzle_size)):
+        strip, of_strip = range(first, min(first + config.swizzle_size, high)), []
         for left in range(0, len(across), 2):  # two columns at a time
             for col in range(left, min(left + 2, len(across))):
                 of_strip += [(tile(2 * row, col), tile(2 * row + 1, col)) for row in strip]
             if tiles_m % 2 and strip.stop == high:
                 of_strip.append((tile(tiles_m - 1, left), tile(tiles_m - 1, left + 1)))
         found += of_strip[::-1] if number % 2 else of_strip
-    for left in range(0, columns, 2 * config.flat) if flat else ():
-        first, second = (Box(tiles_m * config.tile_m, left + rank * config.flat, flat, config.flat) for rank in (0, 1))
-        found.append((first, second))
+    for left in range(0, columns, 2 * config.tail_tile_n) if flat else ():
+        row, width = tiles_m * config.tile_m, config.tail_tile_n
+        found.append((Box(row, left, flat, width), Box(row, left + width, flat, width)))
     return found
 
 
 def _down(config: CuteConfig, rows: int) -> tuple[int, int]:
     """Rows of tiles of full height, and the height of the flat ones below them, 0 where there are none."""
     full, left = divmod(rows, config.tile_m)
-    if config.flat and 0 < left <= config.tile_m // 2:
+    if config.tail_tile_n and 0 < left <= config.tile_m // 2:
         return full, config.tile_m // 2
     return full + (left > 0), 0
 
@@ -173,9 +173,9 @@ def _across(config: CuteConfig, columns: int) -> list[int]:
     """Widths of the columns of tiles, from left to right."""
     count = -(-columns // config.tile_n)
     narrow = 0
-    if config.narrow:
-        narrow = min((count * config.tile_n - columns) // (config.tile_n - config.narrow), count)
-    return [config.tile_n] * (count - narrow) + [config.narrow] * narrow
+    if config.last_tile_n:
+        narrow = min((count * config.tile_n - columns) // (config.tile_n - config.last_tile_n), count)
+    return [config.tile_n] * (count - narrow) + [config.last_tile_n] * narrow
 
 
 @styled()
@@ -298,7 +298,7 @@ def _extents(config: CuteConfig, rows: int, columns: int) -> str:
     widths = (f"{across.count(each)} × {each}" for each in dict.fromkeys(across))
     found = [f"{full} × {config.tile_m} rows of {' + '.join(widths)} columns"] if full else []
     if flat:
-        found.append(f"{flat} rows of {-(-columns // config.flat)} × {config.flat} columns")
+        found.append(f"{flat} rows of {-(-columns // config.tail_tile_n)} × {config.tail_tile_n} columns")
     return ", ".join(found)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from course_kernels import GroupGemmPlan
 from course_kernels.bench import record, timing
-from course_kernels.testing.data import assert_exact, make_operands
+from course_kernels.testing import assert_exact, make_operands
 from places import ROOT
 
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))

@@ -11,8 +11,9 @@ import torch
 from course_kernels import GemmConfig, runtime
 from course_kernels.bench import rows, tune, tune_gpu
 from course_kernels.bench.tune import Case, Measured, regret
+from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates
+from course_kernels.packed.tuning.defaults import Bucket, candidates
 from gemm_course.cli import app as command
 from gemm_course.cli import tune as tune_command
 
@@ -240,7 +241,7 @@ def test_operands_are_multiplied_and_a_wrong_element_is_seen(case):
     assert tune_gpu.wrong_elements(case, tensors) == tune_gpu.wrong_elements(case, tensors, reference) == 1
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", TYPE_BYTES)
 def test_tiny_operands_are_compiled_for_as_the_real_ones_are(dtype):
     """Same types, layouts, number of groups and multiples of 16: nothing else of them is known at compile time."""
     from course_kernels.codegen.packed import _specialised

@@ -13,9 +13,10 @@ from course_kernels.bench import tune
 from course_kernels.codegen import TARGETS, build, shipped
 from course_kernels.codegen.packed import MODES, _operands, _specialised
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
+from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.backends import triton_launch as grouped_launch
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES, candidates
+from course_kernels.packed.tuning.defaults import candidates
 from course_kernels.runtime import Device
 
 # As in test_codegen: (targets, pattern of the build's name, bytes per thread, reason).
@@ -88,7 +89,7 @@ def estimated(target: str) -> list:
             ("transposed", dict(a_layout="col", out_dtype="float32", bias=True)),
             ("transposed", dict(a_layout="col", dtype="float32", precision="tf32")),
         ):
-            small = config.block_k * TYPES.get(options.get("dtype", "bfloat16"), 2) >= 32
+            small = config.block_k * TYPE_BYTES.get(options.get("dtype", "bfloat16"), 2) >= 32
             if small and ("float8" not in options.get("dtype", "") or there):
                 specs.append((build(kernel, config=config, described=there, **options), config))
     return specs

@@ -20,8 +20,7 @@ from course_kernels import cutlass_ops
 from course_kernels.codegen import CompileError
 from course_kernels.cutlass_ops import NoOperator, cutlass_api
 from course_kernels.cutlass_ops.discovery import find_target
-from course_kernels.testing import reference
-from course_kernels.testing.data import integers
+from course_kernels.testing import integers, reference
 
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 TOTAL_M, G, K, N = 8192, 12, 1024, 2048  # the problem of NVIDIA's own notebook

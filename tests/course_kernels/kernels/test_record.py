@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from course_kernels import GemmConfig, GroupGemmPlan, runtime, schedule
 from course_kernels.lists import launch
-from course_kernels.testing.data import Problem, assert_exact, empty_problems, make_operands
+from course_kernels.testing import Problem, assert_exact, empty_problems, make_operands
 from places import ROOT
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
-from course_kernels.testing.data import (
+from course_kernels.testing import (
     STRIDES,
     Problem,
     assert_exact,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
-from course_kernels.testing.data import assert_exact, integers, poisoned
+from course_kernels.testing import assert_exact, integers, poisoned
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

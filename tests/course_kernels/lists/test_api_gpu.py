@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
-from course_kernels.testing import reference
-from course_kernels.testing.data import (
+from course_kernels.testing import (
     assert_close_to_oracle,
     assert_exact,
     assert_group_close,
     integers,
     make_operands,
+    reference,
     strided_like,
 )
 

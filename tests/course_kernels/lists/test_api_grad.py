@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, group_gemm, runtime
-from course_kernels.testing.data import Problem, assert_exact, integers, make_operands, strided_like
+from course_kernels.testing import Problem, assert_exact, integers, make_operands, strided_like
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

@@ -10,7 +10,7 @@ import torch
 
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
 from course_kernels.lists import launch
-from course_kernels.testing.data import Problem, assert_exact, integers, make_operands, ragged_problems, strided_like
+from course_kernels.testing import Problem, assert_exact, integers, make_operands, ragged_problems, strided_like
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

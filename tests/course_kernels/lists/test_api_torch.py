@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
-from course_kernels.testing.data import Problem, assert_exact, integers, make_operands
+from course_kernels.testing import Problem, assert_exact, integers, make_operands
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

@@ -17,7 +17,7 @@ from course_kernels.lists.launch import (
     compile_time_arguments,
     satisfies_descriptor_rule,
 )
-from course_kernels.testing.data import make_operands
+from course_kernels.testing import make_operands
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

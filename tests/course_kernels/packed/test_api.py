@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.packed.backends import triton_launch as grouped_launch
-from course_kernels.testing import reference
-from course_kernels.testing.data import STRIDES, integers
+from course_kernels.packed import execute
+from course_kernels.testing import STRIDES, integers, reference
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, build, check, layouts
 
 # Where there is a GPU all of this runs on it, so `-m gpu` takes it too.
@@ -383,7 +382,7 @@ def test_mode_k_takes_operands_whose_tails_differ():
 def test_a_new_total_prepares_no_new_launch():
     """Nor does its gradient: a batch of another size must not cost a preparation, which takes a hundred times as long
     as the call."""
-    grouped_launch._plans.clear()
+    execute.plans.clear()
     device = runtime.device()
     weights = integers((4, 24, 40), torch.float32, 1, device=device).requires_grad_()
     for total in (260, 257, 340, 300):
@@ -392,4 +391,4 @@ def test_a_new_total_prepares_no_new_launch():
         out = grouped_mm(a, weights, offs=ends, backend="triton")
         out.backward(integers((total, 40), torch.float32, 2, device=device))
         assert torch.equal(out[:100], a[:100] @ weights[0])
-        assert len(grouped_launch._plans) == 3
+        assert len(execute.plans) == 3

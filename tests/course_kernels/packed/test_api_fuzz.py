@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.testing.data import STRIDES
+from course_kernels.testing import STRIDES
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check, layouts
 
 hypothesis = pytest.importorskip("hypothesis")

@@ -10,8 +10,7 @@ import torch
 import fuzz
 from course_kernels import GemmConfig, grouped_mm
 from course_kernels.bench.rows import rows
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_exact, assert_grouped_close, assert_grouped_exact, integers
+from course_kernels.testing import assert_exact, assert_grouped_close, assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, build, check
 
 pytestmark = pytest.mark.gpu

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.testing.data import integers
+from course_kernels.testing import integers
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 

@@ -10,8 +10,9 @@ from torch.nn.functional import ScalingType, SwizzleType
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.packed import problem as grouped_checks
-from course_kernels.testing.data import integers, poisoned
+from course_kernels.memory import share_memory
+from course_kernels.packed import execute
+from course_kernels.testing import integers, poisoned
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -166,7 +167,7 @@ def test_keep_wants_an_out():
 @pytest.mark.parametrize("dtype, query, capability", [(torch.bfloat16, "supports_bf16", "8.0")], ids=str)
 def test_type_that_the_hardware_does_not_multiply(monkeypatch, dtype, query, capability):
     monkeypatch.setattr(runtime, query, lambda device: False)
-    monkeypatch.setattr(grouped_checks, "_known", {})
+    monkeypatch.setattr(execute, "plans", execute.PlanCache())
     with pytest.raises(TypeError, match=f"capability {capability} or newer"):
         grouped_mm(A.to(dtype), B.to(dtype), offs=OFFS)
     grouped_mm(A.to(dtype), B.to(dtype), offs=OFFS, backend="torch")
@@ -260,7 +261,7 @@ def test_sharing_is_judged_as_by_listing_addresses():
         x, y = (x, y) if generator.random() < 0.5 else (y, x)
         wanted = bool(set(x.flatten().tolist()) & set(y.flatten().tolist()))
         answers.add(wanted)
-        assert grouped_checks.share_memory(x, y) == wanted, (x, y)
+        assert share_memory(x, y) == wanted, (x, y)
     assert answers == {True, False}
 
 

@@ -13,11 +13,11 @@ from torch.nn.functional import ScalingType
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.packed import problem as grouped_checks
+from course_kernels.packed import execute
 from course_kernels.packed import torch_ops as grouped_ops
-from course_kernels.packed.backends import triton_launch as grouped_launch
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_exact, integers
+from course_kernels.packed.backends import triton
+from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.testing import assert_exact, integers, reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -115,15 +115,19 @@ def test_configurations_survive_the_operator():
 
 def test_the_operator_hands_its_configuration_on(monkeypatch):
     seen = []
-    genuine = grouped_launch.multiply
-    monkeypatch.setattr(
-        grouped_launch, "multiply", lambda *args, **options: (seen.append(options["config"]), genuine(*args, **options))
-    )
+    genuine = triton.plan
+    monkeypatch.setattr(execute, "plans", execute.PlanCache())
+
+    def spy(problem, *rest):
+        seen.append(problem.options.config)
+        return genuine(problem, *rest)
+
+    monkeypatch.setattr(triton, "plan", spy)
     a, b, offs, _ = operands("m")
     with FlopCounterMode(display=False):
         grouped_mm(a, b, offs=offs, backend="triton", config=SMALL)
     grouped_mm(a, b, offs=offs, backend="triton", config=SMALL)
-    assert seen == [SMALL, SMALL]
+    assert seen == [SMALL], "one plan serves both"
 
 
 # ---- torch.compile
@@ -403,11 +407,11 @@ def test_meta_results_of_scaled(mode):
     a, b, offs, *both = [None if t is None else t.to("meta") for t in (a, b, offs, *scales(mode))]
     out = scaled_grouped_mm(a, b, both[0], ROW, both[1], ROW, offs=offs)
     assert (out.dtype, out.device.type) == (torch.bfloat16, "meta")
-    assert out.shape == grouped_checks.problem(a, b, offs, None, None, "auto", scaled=True).out_shape
+    assert out.shape == Problem.of(Operands(a, b, offs, None, *both), Options()).out_shape
 
 
 def test_fake_tensors_reach_no_kernel(monkeypatch):
-    monkeypatch.setattr(grouped_ops, "compute", lambda *args, **options: pytest.fail("a kernel was called"))
+    monkeypatch.setattr(grouped_ops, "execute", lambda *args, **options: pytest.fail("a kernel was called"))
     a, b, offs, _ = operands("m", grad=True)
     with FakeTensorMode() as mode:
         a, b, offs = (mode.from_tensor(t) for t in (a, b, offs))

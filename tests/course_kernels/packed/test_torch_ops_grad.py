@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from course_kernels import grouped_mm, runtime
-from course_kernels.testing import reference
-from course_kernels.testing.data import integers, strided_like
+from course_kernels.testing import integers, reference, strided_like
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
@@ -405,18 +404,18 @@ def test_operands_changed_before_backward_are_noticed():
 
 def test_backward_uses_the_backend_of_forward_and_configurations_of_its_own(monkeypatch):
     from course_kernels import GemmConfig
-    from course_kernels.packed import torch_ops as grouped_ops
-    from course_kernels.packed.backends import triton_launch as grouped_launch
+    from course_kernels.packed import execute
+    from course_kernels.packed.backends import triton
 
-    monkeypatch.setattr(grouped_ops, "_known", {})  # what is known goes another way to its launch
+    monkeypatch.setattr(execute, "plans", execute.PlanCache())
     used = []
-    genuine = grouped_launch.multiply
+    genuine = triton.plan
 
-    def spy(*args, **options):
-        used.append(options["config"])
-        return genuine(*args, **options)
+    def spy(problem, *rest):
+        used.append(problem.options.config)
+        return genuine(problem, *rest)
 
-    monkeypatch.setattr(grouped_launch, "multiply", spy)
+    monkeypatch.setattr(triton, "plan", spy)
     a, b, made, offs = operands("m", bias=True)
     config = GemmConfig(16, 16, 16, schedule="dynamic")
     out = grouped_mm(a, b, offs=offs, bias=made, backend="triton", config=config)

@@ -8,17 +8,8 @@ import pytest
 import torch
 
 from course_kernels.testing import reference
-from course_kernels.testing.data import integers
-from course_kernels.testing.grouped_cases import (
-    MODES,
-    GroupedCase,
-    build,
-    check,
-    guarded,
-    laid_out,
-    layouts,
-    random_case,
-)
+from course_kernels.testing.canaries import layouts
+from course_kernels.testing.grouped_cases import MODES, GroupedCase, build, check, random_case
 
 KEPT = GroupedCase("m", (2, 0, 3), 4, 5, 6, layout_out="padded", tail_size=3, tail="keep")
 BIASED = GroupedCase("k", (2, 0, 3), 4, 5, 6, bias=torch.float32, layout_bias="every_other")
@@ -125,27 +116,3 @@ def test_ends_lie_between_numbers_that_are_none():
     around = offs.as_strided((8,), (1,), 0).tolist()
     assert around == [-(2**30), 2, -(2**30), 2, -(2**30), 5, -(2**30), -(2**30)]
     assert build(GroupedCase("m", ())).arguments["offs"].shape == (0,)
-
-
-@pytest.mark.parametrize("how", layouts(3))
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float8_e4m3fn])
-def test_layouts_of_batches_and_their_guards(dtype, how):
-    values = integers((3, 4, 5), dtype)
-    view = laid_out(values, how)
-    wanted = {"shared": values[:1].expand(3, 4, 5), "expanded": values[:, :1].expand(3, 4, 5)}.get(how, values)
-    twin, buffer = guarded(view)
-    for t in (view, twin):
-        assert torch.equal(t.float(), wanted.float())
-        assert t.stride() == view.stride()
-        assert t.data_ptr() % 16 == view.data_ptr() % 16
-    assert twin.untyped_storage().data_ptr() == buffer.data_ptr()
-    memory = buffer.view(dtype).float()
-    assert memory[:64].isnan().all()
-    assert memory[-64:].isnan().all()
-    expected = {"shared": (0, 5, 1), "permuted": (5, 15, 1), "pitched": (64, 16, 1)}
-    assert how not in expected or view.stride() == expected[how]
-
-
-def test_layouts_of_batches_are_refused_for_matrices():
-    with pytest.raises(ValueError, match=r"how = 'shared' is for batches, got shape \(2, 2\)"):
-        laid_out(torch.ones(2, 2), "shared")

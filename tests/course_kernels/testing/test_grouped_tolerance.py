@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.testing import reference
-from course_kernels.testing.data import integers
+from course_kernels.testing import integers, reference
 from course_kernels.testing.grouped_tolerance import assert_grouped_close, assert_grouped_exact, grouped_error_bound
 
 MODES = ["m", "n", "k", "batch"]

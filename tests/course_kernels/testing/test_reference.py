@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from course_kernels import GroupLayout
-from course_kernels.testing import reference
-from course_kernels.testing.data import STRIDES, integers, strided_like
+from course_kernels.testing import STRIDES, integers, reference, strided_like
 
 FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from course_kernels.testing import reference
-from course_kernels.testing.data import integers
+from course_kernels.testing import integers, reference
 from course_kernels.testing.tolerance import (
     TOLERANCES,
     assert_close_to_oracle,

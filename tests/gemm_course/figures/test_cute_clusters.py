@@ -15,10 +15,10 @@ import plain_scheduler  # isort: skip
 
 WIDE = CuteConfig(128, 256, 64, 2, 4, COOPERATIVE)
 LESS = CuteConfig(128, 192, 64, 2, 4, PINGPONG)
-CUT = CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+CUT = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
 CUTS = {
-    "one shape": LESS, "narrow": replace(CUT, flat=0), "flat": replace(CUT, narrow=0), "both": CUT,
-    "64 narrow": replace(LESS, narrow=64),
+    "one shape": LESS, "narrow": replace(CUT, tail_tile_n=0), "flat": replace(CUT, last_tile_n=0), "both": CUT,
+    "64 narrow": replace(LESS, last_tile_n=64),
 }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def times_covered(config, found, rows, columns):
 @pytest.mark.parametrize("tiles_m", [1, 2, 3, 4, 5, 16, 17, 33, 35])
 @pytest.mark.parametrize("tiles_n", [1, 2, 3, 8])
 def test_pairs_are_the_kernels_and_cover_every_tile_once(tiles_m, tiles_n, strip):
-    config = replace(WIDE, strip=strip)
+    config = replace(WIDE, swizzle_size=strip)
     rows, columns = tiles_m * 128 - 5, tiles_n * 256 - 8
     found = cute_clusters.pairs(config, rows, columns)
     tiles = [tile for both in found for tile in both]
@@ -147,13 +147,13 @@ def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns
     tiles = [tile for both in found for tile in both]
     high, flat = ([tile for tile in tiles if tile.height == height] for height in (128, 64))
     assert len(high) + len(flat) == len(tiles)
-    assert bool(flat) == bool(config.flat and 0 < left <= 64)
+    assert bool(flat) == bool(config.tail_tile_n and 0 < left <= 64)
     assert tiles[len(high) :] == flat, "flat ones come last"
     assert {(tile.row, tile.width) for tile in flat} <= {(128 * full, 256)}
     assert all(second.col == first.col + 256 for first, second in found if first.height == 64)
     widths = [tile.width for tile in sorted(high, key=lambda tile: tile.col) if tile.row == 0 and tile.col < columns]
     assert widths == sorted(widths, reverse=True), "the last are narrow"
-    if config.narrow == 128 and high:
+    if config.last_tile_n == 128 and high:
         assert widths.count(128) == narrow
     odd_corner = (full + (left > 0) - bool(flat)) % 2 and len(widths) % 2
     assert outside == bool(odd_corner) + bool(flat and -(-columns // 256) % 2), "one at most for each row side by side"

@@ -23,22 +23,23 @@ class CuteConfig:
 
     Args:
         tile_m, tile_n, tile_k: rows, columns and depth that a CTA multiplies at a time.
-        cluster: CTAs of a cluster, 1 or 2. Two have tiles one below the other and share the columns of B: each loads
-            half of them, and the hardware hands it to both. A group's last row of tiles, where it is left without a
-            partner, they take side by side, and share the rows of A.
-        stages: blocks of A and B on their way or in use.
-        schedule: COOPERATIVE, two warp groups share a tile's rows; or PINGPONG, each has a tile of its own, and one
-            stores while the other multiplies.
-        strip: rows of clusters that are walked together, for reuse in L2.
-        window: whether loads of A stop at the group's end, where groups lie along M. Else rows of the next group come
-            along, to be multiplied and thrown away.
-        narrow: columns of narrow tiles, 0 for none. Of a group's columns of tiles, as many are narrow as can be while
-            all of C is covered.
-        flat: columns of flat tiles, 0 for none. A group's last rows, where they fill at most half a row of tiles, get
-            tiles of half the rows and this many columns: the other half is not multiplied. Where groups lie along M.
-        halved: whether the last wave's cluster tiles are cut in two, into tiles of half the rows, where there is a
-            cluster for each half and all are of the last groups (``scheduler.first_half``). Where groups lie along M,
-            and there are no narrow or flat tiles.
+        cluster: CTAs of a cluster, 1 or 2. Two compute tiles one below the other and share the columns of B: each
+            loads half of them, and multicast delivers it to both. If a group's last row of tiles has no partner, the
+            two CTAs take neighbouring tiles of that row and share the rows of A.
+        stages: blocks of A and B that are being loaded or in use.
+        schedule: COOPERATIVE: two warp groups share a tile's rows. PINGPONG: each has its own tile, and one stores
+            while the other multiplies.
+        swizzle_size: rows of clusters that are walked together, for reuse in L2.
+        window: whether loads of A stop at the group's end; for groups along M. Otherwise rows of the next group are
+            loaded and multiplied, too, and the result is discarded.
+        last_tile_n: columns of narrow tiles, 0 for none. A group's last columns of tiles are narrow: as many of them
+            as possible while the tiles still cover C.
+        tail_tile_n: columns of flat tiles, 0 for none. If a group's last rows fill at most half a row of tiles, they
+            get tiles of half the rows and this many columns, so that the other half is not multiplied; for groups
+            along M.
+        split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
+            a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
+            without narrow or flat tiles.
     """
 
     tile_m: int = 128
@@ -47,19 +48,19 @@ class CuteConfig:
     cluster: int = 2
     stages: int = 4
     schedule: str = COOPERATIVE
-    strip: int = 8
+    swizzle_size: int = 8
     window: bool = False
-    narrow: int = 0
-    flat: int = 0
-    halved: bool = False
+    last_tile_n: int = 0
+    tail_tile_n: int = 0
+    split_last_wave: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
-        """The configuration as it is for tiles of each shape: most tiles', narrow ones', flat ones' or halves'."""
-        most = replace(self, narrow=0, flat=0, halved=False)
-        narrow = (replace(most, tile_n=self.narrow),) * bool(self.narrow)
-        low = (replace(most, tile_m=self.tile_m // 2, tile_n=self.flat or self.tile_n),)
-        return most, *narrow, *(low * bool(self.flat or self.halved))
+        """The configuration for each shape of tile: ordinary, then narrow, then flat or half."""
+        most = replace(self, last_tile_n=0, tail_tile_n=0, split_last_wave=False)
+        narrow = (replace(most, tile_n=self.last_tile_n),) * bool(self.last_tile_n)
+        low = (replace(most, tile_m=self.tile_m // 2, tile_n=self.tail_tile_n or self.tile_n),)
+        return most, *narrow, *(low * bool(self.tail_tile_n or self.split_last_wave))
 
     @property
     def sharing_groups(self) -> int:
@@ -68,13 +69,14 @@ class CuteConfig:
 
     @property
     def name(self) -> str:
-        """Short name: tile, cluster, stages, schedule, strip; then what is not so by default."""
+        """Short name, by which records know it: tile, cluster, stages, schedule, swizzle; then what is not default."""
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         return (
-            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.cluster}_{self.stages}_{self.schedule}_{self.strip}"
+            f"{tile}_{self.cluster}_{self.stages}_{self.schedule}_{self.swizzle_size}"
             + "_window" * self.window
-            + f"_narrow{self.narrow}" * bool(self.narrow)
-            + f"_flat{self.flat}" * bool(self.flat)
-            + "_halved" * self.halved
+            + f"_narrow{self.last_tile_n}" * bool(self.last_tile_n)
+            + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
+            + "_halved" * self.split_last_wave
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -117,12 +119,12 @@ class CuteConfig:
             return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
         if self.cluster not in (1, 2):
             return f"a cluster has one or two CTAs, got {self.cluster}"
-        if self.narrow and not self.narrow < self.tile_n:
-            return f"narrow is less than tile_n, {self.tile_n}, got {self.narrow}"
-        if self.halved and (self.narrow or self.flat):
-            return f"halved is False where there are narrow or flat tiles, got {self.halved}"
-        names = [name for name in ("narrow", "flat", "halved") if getattr(self, name)]
-        for name, shape in zip(names, self.shapes[1:]):
+        if self.last_tile_n and not self.last_tile_n < self.tile_n:
+            return f"last_tile_n is less than tile_n, {self.tile_n}, got {self.last_tile_n}"
+        if self.split_last_wave and (self.last_tile_n or self.tail_tile_n):
+            return f"split_last_wave is False where there are narrow or flat tiles, got {self.split_last_wave}"
+        kinds = {"narrow": self.last_tile_n, "flat": self.tail_tile_n, "halved": self.split_last_wave}
+        for name, shape in zip(filter(kinds.get, kinds), self.shapes[1:]):
             reason = shape.why_not(operand_bytes)
             if reason is not None:
                 return f"{name} tiles: {reason}"
@@ -163,9 +165,9 @@ def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> No
 
 CONFIGS = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True),
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256),
-    CuteConfig(128, 128, 64, 2, 6, PINGPONG, halved=True),
+    CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=True),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG, window=True),
@@ -200,4 +202,6 @@ def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tup
         return CONFIGS_8_BIT
     if offsets_along == "m":
         return CONFIGS
-    return tuple(replace(each, halved=False) for each in CONFIGS if each.tile_m == 128 and not each.flat)
+    return tuple(
+        replace(each, split_last_wave=False) for each in CONFIGS if each.tile_m == 128 and not each.tail_tile_n
+    )

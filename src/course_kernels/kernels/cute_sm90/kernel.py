@@ -50,10 +50,10 @@ class HopperGroupedGemm:
     def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k", operand_bytes: int = 2):
         check_layout(offsets_along, b_major, operand_bytes)
         reason = config.why_not(operand_bytes)
-        if config.flat and offsets_along == "k":
-            reason = f"flat is 0 where offsets_along is 'k', got {config.flat}"
-        if config.halved and offsets_along == "k":
-            reason = f"halved is False where offsets_along is 'k', got {config.halved}"
+        if config.tail_tile_n and offsets_along == "k":
+            reason = f"tail_tile_n is 0 where offsets_along is 'k', got {config.tail_tile_n}"
+        if config.split_last_wave and offsets_along == "k":
+            reason = f"split_last_wave is False where offsets_along is 'k', got {config.split_last_wave}"
         if reason is not None:
             raise ValueError(f"config: {reason}")
         self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes

@@ -67,7 +67,7 @@ def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
 @cute.jit
 def tile_rows(config: cutlass.Constexpr, rows: Int32) -> Int32:
     """Rows of tiles of a result of ``rows``; one of flat tiles is not counted."""
-    if cutlass.const_expr(config.flat):
+    if cutlass.const_expr(config.tail_tile_n):
         return (rows + config.tile_m // 2 - 1) // config.tile_m
     return cute.ceil_div(rows, config.tile_m)
 
@@ -85,8 +85,8 @@ def full_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
 def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
     """Cluster tiles of a result of ``rows`` and ``cols``."""
     tiles = full_tiles(config, rows, cols)
-    if cutlass.const_expr(config.flat):
-        flat = cute.ceil_div(cols, config.cluster * config.flat)
+    if cutlass.const_expr(config.tail_tile_n):
+        flat = cute.ceil_div(cols, config.cluster * config.tail_tile_n)
         tiles += flat * Int32(rows > tile_rows(config, rows) * config.tile_m)
     return tiles
 
@@ -161,7 +161,7 @@ def find_group(
         window = open_window(config, along, problem, window.first + LANES, before)
         lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
     half = Int32(-1)
-    if cutlass.const_expr(config.halved):
+    if cutlass.const_expr(config.split_last_wave):
         # How many there are is known in the window of the last groups, and needed in the last wave.
         total = cute.arch.shuffle_sync(window.passed, LANES - 1)
         if window.first + LANES >= cute.size(problem.offs) and number + cute.arch.grid_dim()[2] > total:
@@ -206,14 +206,14 @@ def find_tile(
         blocks = cute.ceil_div(problem.K, config.tile_k)
     tiles_n = cute.ceil_div(problem.N, config.tile_n)
 
-    # Strips of ``strip`` rows of clusters, each walked two columns at a time: what runs at one time is about as high as
-    # wide, and shares the most rows of A and columns of B. The last strip's columns end with the odd row. Every other
-    # strip is walked backwards, from the columns with which the one above it ended.
+    # Strips of ``swizzle_size`` rows of clusters, each walked two columns at a time: what runs at one time is about as
+    # high as wide, and shares the most rows of A and columns of B. The last strip's columns end with the odd row. Every
+    # other strip is walked backwards, from the columns with which the one above it ended.
     pairs = tiles_m // config.cluster
-    last = cutlass.max(pairs - 1, 0) // config.strip
-    strip = cutlass.min(in_group // (config.strip * tiles_n), last)
-    in_strip = in_group - strip * config.strip * tiles_n
-    high = cutlass.min(pairs - strip * config.strip, config.strip)
+    last = cutlass.max(pairs - 1, 0) // config.swizzle_size
+    strip = cutlass.min(in_group // (config.swizzle_size * tiles_n), last)
+    in_strip = in_group - strip * config.swizzle_size * tiles_n
+    high = cutlass.min(pairs - strip * config.swizzle_size, config.swizzle_size)
     odd = tiles_m - pairs * config.cluster
     if strip < last:
         odd = Int32(0)
@@ -223,7 +223,7 @@ def find_tile(
     col_pair = in_strip // cutlass.max(2 * high + odd, 1)
     in_cols = in_strip - col_pair * (2 * high + odd)
     right = Int32(in_cols >= high)
-    row, col = strip * config.strip + in_cols - right * high, 2 * col_pair + right
+    row, col = strip * config.swizzle_size + in_cols - right * high, 2 * col_pair + right
 
     rank = cute.arch.block_in_cluster_idx()[0]
     beside = Boolean(odd == 1 and (in_cols == 2 * high or col == tiles_n))
@@ -231,18 +231,18 @@ def find_tile(
     if beside:
         row, col = tiles_m - 1, 2 * col_pair + rank
     row, shape, first_col = first_row + row * config.tile_m, Int32(0), col * config.tile_n
-    if cutlass.const_expr(config.narrow):
+    if cutlass.const_expr(config.last_tile_n):
         # The last columns; each takes back a part of what would lie outside.
-        saved = config.tile_n - config.narrow
+        saved = config.tile_n - config.last_tile_n
         wide = cutlass.max(tiles_n - (tiles_n * config.tile_n - problem.N) // saved, 0)
         if col >= wide:
             shape, first_col = Int32(1), first_col - (col - wide) * saved
-    if cutlass.const_expr(config.flat):
+    if cutlass.const_expr(config.tail_tile_n):
         flat = in_group - full_tiles(config, end - start, problem.N)
         if flat >= 0:
             shape, beside = Int32(len(config.shapes) - 1), Boolean(True)
-            row, first_col = first_row + tiles_m * config.tile_m, (config.cluster * flat + rank) * config.flat
-    if cutlass.const_expr(config.halved):
+            row, first_col = first_row + tiles_m * config.tile_m, (config.cluster * flat + rank) * config.tail_tile_n
+    if cutlass.const_expr(config.split_last_wave):
         # Of two tiles one below the other the upper half is the upper one: its own upper half, and its lower one.
         shape = Int32(half >= 0)
         low = shape * (config.tile_m // 2)

@@ -11,16 +11,17 @@ import importlib.util
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute_cache
+from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
 
 CAPABILITY = (9, 0)
-OUT_DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
-DTYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3fn"}
+DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 _PACKAGES = ("cutlass", "tvm_ffi")
-_MOST_LINES = 2**30  # what a window holds
 # Up to here reading the weights, or writing their gradient, takes the time: for 16-bit operands the Triton kernels are
 # as fast or faster.
 FEW_ROWS = 64
@@ -58,37 +59,41 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def preferred(mat_a, offs) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, and operands have 8 bits or groups more than a
-    few rows."""
+def preferred(problem: Problem, operands: Operands) -> bool:
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, for 8-bit operands and for groups of more than
+    a few rows."""
+    device, offs = operands.mat_a.device, operands.offs
     return (
-        mat_a.dim() == 2
+        operands.mat_a.dim() == 2
         and offs is not None
-        and runs_on(mat_a.device)
+        and runs_on(device)
         and installed()
-        and (mat_a.element_size() == 1 or rows_of_a_group(mat_a, offs) > FEW_ROWS)
+        and (operands.mat_a.element_size() == 1 or problem.rows_per_group > FEW_ROWS)
     )
 
 
-class Form(NamedTuple):
-    """What a kernel is compiled for: which extent the groups share out, "m" or "k"; what is contiguous in B; the bytes
-    of an element of the operands. Those of one byte have factors for A's rows and B's columns, and no others do."""
+class KernelVariant(NamedTuple):
+    """What a kernel is compiled for.
+
+    Attributes:
+        offsets_along: the extent that the groups share out, "m" or "k".
+        b_major: what is contiguous in B, "k" or "n".
+        operand_bytes: of an element. Operands of one byte have factors for A's rows and B's columns, and no others do.
+    """
 
     offsets_along: str
     b_major: str
     operand_bytes: int = 2
 
 
-def form_of(
-    mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail: bool = False
-) -> Form | None:  # fmt: skip
-    """The kernel that computes a checked product, or None: it takes mode "m" of 8-bit operands with scales, B's depth
-    contiguous, and modes "m" and "k" of 16-bit operands without; no bias, no kept tail, multiples of 8 as extents of
-    contiguous dimensions, and of 16 bytes as addresses and other strides.
+def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False) -> KernelVariant | None:
+    """The variant that computes a checked product, or None.
 
-    Args:
-        mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail: as for ``grouped_launch.multiply``.
+    The kernel takes mode "m" of 8-bit operands with scales where B's depth is contiguous, and modes "m" and "k" of
+    16-bit operands; no bias, no kept tail. Extents of contiguous dimensions are multiples of 8, addresses and other
+    strides multiples of 16 bytes.
     """
+    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
         return None
     eight_bits = mat_a.element_size() == 1
@@ -97,23 +102,56 @@ def form_of(
     if not (offs.numel() and mat_a.numel() and mat_b.numel() and out.numel()):
         return None
     along = "m" if mat_b.dim() == 3 else "k"
-    columns = out.shape[-1]
-    if max(mat_a.shape[0] if along == "m" else mat_b.shape[0], 0) > _MOST_LINES or columns % 8:
-        return None
-    if not _described(out, out.dim() - 1):
+    total = mat_a.shape[0] if along == "m" else mat_b.shape[0]
+    if total > WINDOW_ROWS or out.shape[-1] % 8 or not _has_descriptor(out, out.dim() - 1):
         return None
     if along == "k":
-        suits = not eight_bits and mat_a.shape[0] % 8 == 0 and _described(mat_a, 0) and _described(mat_b, 1)
-        return Form("k", "n") if suits else None
-    if mat_a.shape[1] % 8 or not _described(mat_a, 1):
+        suits = not eight_bits and mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
+        return KernelVariant("k", "n") if suits else None
+    if mat_a.shape[1] % 8 or not _has_descriptor(mat_a, 1):
         return None
-    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _described(mat_b, dim)), 0))
+    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(mat_b, dim)), 0))
     if major is None or (eight_bits and major == "n"):
         return None
-    return Form("m", major, mat_a.element_size())
+    return KernelVariant("m", major, mat_a.element_size())
 
 
-def _described(tensor: torch.Tensor, contiguous: int) -> bool:
+def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
+    """Whether the kernel computes a product; a configuration for the Triton kernels is never for this one."""
+    options = problem.options
+    return options.config is None and match_variant(operands, out, options.keep_tail) is not None
+
+
+def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
+    """The launch for products like this one, in the chosen configuration."""
+    mat_a, variant = operands.mat_a, match_variant(operands, out)
+    rows, processors = problem.rows_per_group, _processors(mat_a.device)
+    config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], processors)
+    return Plan(_compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device))
+
+
+def multiply(operands: Operands, out: Tensor, variant: KernelVariant, config: CuteConfig) -> None:
+    """Write a product to ``out`` with a given configuration; ``match_variant`` found the variant."""
+    with torch.cuda.device(out.device):
+        Plan(_compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device)).run(operands, out)
+
+
+class Plan:
+    """A compiled kernel, to be run on tensors of one variant."""
+
+    def __init__(self, function):
+        self._function = function
+
+    def run(self, operands: Operands, out: Tensor) -> None:
+        """Launch on the current stream; zeros to the tail. int64 ends are converted there first: those that int32
+        does not hold are wrong in any case."""
+        mat_a, mat_b, offs, _, scale_a, scale_b = operands
+        if offs.dtype != torch.int32:
+            offs = offs.to(torch.int32)
+        self._function(mat_a, mat_b, out, offs, scale_a, scale_b)
+
+
+def _has_descriptor(tensor: torch.Tensor, contiguous: int) -> bool:
     """Whether a descriptor describes a tensor with one dimension contiguous: 16 bytes divide its address and all its
     other strides, which are positive and have 40 bits."""
     size = tensor.element_size()
@@ -129,106 +167,61 @@ def _described(tensor: torch.Tensor, contiguous: int) -> bool:
     )
 
 
-class Plan:
-    """A compiled kernel, to be run on tensors of one form."""
-
-    def __init__(self, device: torch.device, function):
-        self._device, self._function = device, function
-
-    def here(self) -> bool:
-        """Whether the plan's device is the current one, as ``run`` wants it."""
-        return self._device.index == torch.cuda.current_device()
-
-    def run(self, tensors: tuple) -> None:
-        """Launch on the tensors of ``grouped_launch.multiply``, in its order, on the current stream. int64 ends are
-        converted there first: those that int32 does not hold are wrong in any case."""
-        mat_a, mat_b, offs, out, _, scale_a, scale_b = tensors
-        if offs.dtype != torch.int32:
-            offs = offs.to(torch.int32)
-        self._function(mat_a, mat_b, out, offs, scale_a, scale_b)
-
-
-def multiply(
-    mat_a, mat_b, offs, out, form: Form, config: CuteConfig | None = None, scale_a=None, scale_b=None
-) -> Plan:  # fmt: skip
-    """Write a product to ``out``; in mode "m" zeros to the tail.
-
-    Args:
-        mat_a, mat_b, offs, out: as for ``form_of``.
-        form: theirs.
-        config: instead of the chosen one.
-        scale_a, scale_b: as for ``form_of``; with 8-bit operands alone.
-
-    Returns:
-        The launch, which can be run again on tensors of the same form.
-    """
-    if config is None:
-        rows, size = rows_of_a_group(mat_a, offs), tuple(out.shape[-2:])
-        config = choose(form, rows, size, mat_a.shape[1], _processors(mat_a.device))
-    with torch.cuda.device(mat_a.device):
-        plan = Plan(mat_a.device, _compiled(config, form, mat_a.dtype, out.dtype, mat_a.device))
-        plan.run((mat_a, mat_b, offs, out, None, scale_a, scale_b))
-    return plan
-
-
 @functools.cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @functools.cache
-def _compiled(config: CuteConfig, form: Form, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device):
+def _compiled(config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device):
     return cute_cache.compiled(
         config,
-        DTYPES[dtype],
-        OUT_DTYPES[out_dtype],
-        offsets_along=form.offsets_along,
-        b_major=form.b_major,
-        scaled=form.operand_bytes == 1,
+        dtype_name(dtype),
+        dtype_name(out_dtype),
+        offsets_along=variant.offsets_along,
+        b_major=variant.b_major,
+        scaled=variant.operand_bytes == 1,
         multiprocessors=_processors(device),
     )
 
 
-def rows_of_a_group(mat_a, offs) -> float:
-    """What an average group has of the extent that is shared out."""
-    return (mat_a.shape[0] if mat_a.stride(1) == 1 else mat_a.shape[1]) / max(1, offs.shape[0])
-
-
-def choose(form: Form, rows: float, size: tuple[int, int], depth: int, multiprocessors: int = 132) -> CuteConfig:
+def choose(
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, multiprocessors: int = 132
+) -> CuteConfig:
     """The configuration for a product: the fastest, or nearly, of those in sweeps on an H200. Why, and what has been
     recorded of it, is in ``benchmarks/NOTES.md``.
 
     Args:
-        form: of the operands.
-        rows: of an average group, see ``rows_of_a_group``.
+        variant: of the operands.
+        rows: of an average group.
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         multiprocessors: of the GPU.
     """
     columns = size[-1]
-    if form.operand_bytes == 1:
+    if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
         return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
-    if form.offsets_along == "m" and rows <= FEW_ROWS:
+    if variant.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
-    halved = form.offsets_along == "m"
-    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=halved)
+    halved = variant.offsets_along == "m"
+    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=halved)
     outside = -columns % wide.tile_n  # of C, if all tiles are wide
-    if form == Form("m", "k"):
+    if variant == KernelVariant("m", "k"):
         # Less is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles read
         # less out of L2, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
         # stores take too long to hide behind few products.
         if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
             if rows > 4096 and not outside:
                 return wide  # nothing to fit: level among others, a percent faster by itself
-            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
-    elif form == Form("m", "n"):
+            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
+    elif variant == KernelVariant("m", "n"):
         if rows <= 512 and 64 * outside <= columns:
             return wide
     elif 16 * outside <= columns and _shared_out_evenly(wide, size, multiprocessors // wide.cluster):
         return wide
-    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, halved=halved)
+    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=halved)
 
 
 def _shared_out_evenly(config: CuteConfig, size: tuple[int, int], clusters: int) -> bool:

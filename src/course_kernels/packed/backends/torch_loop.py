@@ -6,41 +6,51 @@ Not torch's own grouped_mm, which leaves the tail undefined.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from course_kernels.packed.problem import MODES
+from course_kernels.packed.problem import Operands, Problem
 
 
-@torch.no_grad()
-def multiply(mat_a, mat_b, offs, out, bias, scale_a, scale_b, keep_tail: bool) -> None:
-    """Write the product of checked operands to ``out``. Waits for the device, to read ``offs``.
+def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
+    """Every product, on every device."""
+    return True
 
-    Args:
-        mat_a, mat_b, offs, bias: as for ``grouped_mm``.
-        out: the result; zeros to the tail unless ``keep_tail``.
-        scale_a, scale_b: float32 factors of rows and columns, as for ``grouped_launch.multiply``; both or none.
-        keep_tail: leave what lies behind the last group in ``out`` as it is.
-    """
-    mode = MODES[mat_a.dim(), mat_b.dim()]
-    extent = {"m": mat_a.shape[0], "n": mat_b.shape[-1], "k": mat_a.shape[-1], "batch": 0}[mode]
-    ends = [] if offs is None else offs.tolist()
-    groups = mat_a.shape[0] if mode == "batch" else len(ends)
-    start = 0
-    with torch.autocast(mat_a.device.type, enabled=False):  # it would round the widened operands again
-        for g in range(groups):
-            # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
-            end = 0 if mode == "batch" else max(start, min(ends[g], extent))
-            part = slice(start, end)
-            a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
-            product = a.float() @ b.float()
-            if scale_a is not None:
-                product *= (scale_a[part] if mode == "m" else scale_a[g])[:, None]
-                product *= scale_b[part] if mode == "n" else scale_b[g]
-            if bias is not None:
-                product += bias[g].float()
-            c.copy_(product)
-            start = end
-    if not keep_tail and mode in ("m", "n"):
-        (out[start:] if mode == "m" else out[:, start:]).zero_()
+
+def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
+    """The loop for products like this one."""
+    return Plan(problem)
+
+
+class Plan:
+    """A loop over the groups. Running it waits for the device, to read ``offs``."""
+
+    def __init__(self, problem: Problem):
+        self._mode, self._keep_tail = problem.mode, problem.options.keep_tail
+
+    @torch.no_grad()
+    def run(self, operands: Operands, out: Tensor) -> None:
+        """Write the product to ``out``; zeros to the tail unless it is kept."""
+        mode = self._mode
+        mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+        extent = {"m": mat_a.shape[0], "n": mat_b.shape[-1], "k": mat_a.shape[-1], "batch": 0}[mode]
+        ends = [] if offs is None else offs.tolist()
+        start = 0
+        with torch.autocast(mat_a.device.type, enabled=False):  # it would round the widened operands again
+            for g in range(mat_a.shape[0] if mode == "batch" else len(ends)):
+                # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
+                end = 0 if mode == "batch" else max(start, min(ends[g], extent))
+                part = slice(start, end)
+                a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
+                product = a.float() @ b.float()
+                if scale_a is not None:
+                    product *= (scale_a[part] if mode == "m" else scale_a[g])[:, None]
+                    product *= scale_b[part] if mode == "n" else scale_b[g]
+                if bias is not None:
+                    product += bias[g].float()
+                c.copy_(product)
+                start = end
+        if not self._keep_tail and mode in ("m", "n"):
+            (out[start:] if mode == "m" else out[:, start:]).zero_()
 
 
 def _parts(mode, g, part, mat_a, mat_b, out):

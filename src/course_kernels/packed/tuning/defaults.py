@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
 
-# float32 operands are two types: multiplied exactly, or rounded to TF32 for the tensor cores.
-TYPES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float8_e4m3fn": 1}  # name → bytes of an element
 _LARGEST = 2**20
 
 
@@ -32,17 +30,17 @@ class Bucket(NamedTuple):
 
     @classmethod
     def of(cls, op: str, M: int, K: int, N: int, G: int) -> Bucket:
-        """The bucket of a product; ``M`` or ``K`` is the total over all groups, as for ``tuned.get_config``."""
-        groups = _nearest(max(G, 1), 1, 4096)
+        """The bucket of a product; ``M`` or ``K`` is the total over all groups, as for ``lookup.get_config``."""
+        groups = nearest_power(max(G, 1), 1, 4096)
         if op == "grouped_mm_k":
-            return cls(_nearest(M), _nearest(N), _nearest(K, over=max(G, 1)), groups)
-        return cls(_rows(M, 1 if op == "grouped_mm_batch" else max(G, 1)), _nearest(N), _nearest(K), groups)
+            return cls(nearest_power(M), nearest_power(N), nearest_power(K, over=max(G, 1)), groups)
+        return cls(_rows(M, 1 if op == "grouped_mm_batch" else max(G, 1)), nearest_power(N), nearest_power(K), groups)
 
     def __str__(self) -> str:
         return f"{self.G} groups of {self.M}×{self.N}×{self.K} (M×N×K) each"
 
 
-def _nearest(extent: int, least: int = 16, most: int = _LARGEST, over: int = 1) -> int:
+def nearest_power(extent: int, least: int = 16, most: int = _LARGEST, over: int = 1) -> int:
     """The power of two that ``extent / over`` is nearest to by ratio: k where 2k - 1 <= log2(x²) < 2k + 1, in whole
     numbers, so that no rounding decides at an edge."""
     squared = extent * extent // (over * over)
@@ -53,7 +51,7 @@ def _rows(total: int, groups: int) -> int:
     for few in (16, 32, 64):
         if total <= few * groups:
             return few
-    return _nearest(total, 128, over=groups)
+    return nearest_power(total, 128, over=groups)
 
 
 def _table(*rows) -> tuple[GemmConfig, ...]:
@@ -111,9 +109,9 @@ def defaults(op: str, bucket: Bucket, dtype: str, described: bool) -> tuple[Gemm
     """Configurations that are right where none was measured, the best first; the others are for less shared memory.
 
     Args:
-        op: one of ``tuned.OPS``.
+        op: one of ``lookup.OPS``.
         bucket: of the product.
-        dtype: one of ``TYPES``.
+        dtype: one of ``dtypes.TYPE_BYTES``.
         described: operands and result go through descriptors.
     """
     kind = _kind(dtype)

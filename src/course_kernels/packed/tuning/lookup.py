@@ -1,7 +1,7 @@
 """Which configuration a packed product runs with: measured tables looked up by bucket, and defaults where they end.
 
 A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run; without any, the
-defaults of ``packed_configs`` serve. Nothing is measured at call time, and what is chosen depends on the shape's
+defaults of ``tuning.defaults`` serve. Nothing is measured at call time, and what is chosen depends on the shape's
 bucket alone, so that a total that changes from batch to batch neither compiles nor remembers anything new.
 """
 
@@ -18,15 +18,15 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.packed.tuning import defaults as packed_configs
-from course_kernels.packed.tuning.defaults import TYPES, Bucket
+from course_kernels.dtypes import IN_DTYPES, PRECISIONS, TYPE_BYTES, type_name
+from course_kernels.packed.tuning import defaults as rules
+from course_kernels.packed.tuning.defaults import Bucket
 
 OPS = ("grouped_mm", "grouped_mm_k", "grouped_mm_batch")
 TABLES = Path(__file__).parent / "tables"
 CONFIG_FIELDS = tuple(field.name for field in dataclasses.fields(GemmConfig))
 # An entry further away than this, in octaves summed over the extents, says less than the defaults do.
 MAX_DISTANCE = 6
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn)
 # KiB of shared memory per program (CUDA C++ Programming Guide); what is not listed has no less than these.
 _SHARED_KIB = {(7, 0): 96, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
 
@@ -37,7 +37,7 @@ class Choice:
 
     Attributes:
         config: the configuration.
-        op, dtype, arch: what was asked for; dtype is a name in ``packed_configs.TYPES``, arch "sm_90", "gfx942" or
+        op, dtype, arch: what was asked for; dtype is a name in ``dtypes.TYPE_BYTES``, arch "sm_90", "gfx942" or
             None for the interpreter.
         bucket: of the shape.
         entry: the bucket of the table's entry that was taken; None where the defaults were.
@@ -84,7 +84,7 @@ def get_config(
     described: bool | None = None,
     explain: bool = False,
 ) -> GemmConfig | Choice:
-    """The configuration for a packed product, by its shape's ``packed_configs.Bucket``.
+    """The configuration for a packed product, by its shape's ``defaults.Bucket``.
 
     Args:
         op: "grouped_mm" (M is the total of rows; a ragged N is the same of the transposed operands), "grouped_mm_k"
@@ -117,12 +117,12 @@ def get_config(
             raise TypeError(f"{name} must be an integer, got {type(extent).__name__}")
         if extent < 0:
             raise ValueError(f"{name} must not be negative, got {extent}")
-    if dtype not in _DTYPES:
-        names = ", ".join(map(str, _DTYPES))
+    if dtype not in IN_DTYPES:
+        names = ", ".join(map(str, IN_DTYPES))
         raise ValueError(f"dtype must be one of {names}, got {dtype!r}")
-    if precision not in ("ieee", "tf32"):
+    if precision not in PRECISIONS:
         raise ValueError(f"precision must be 'ieee' or 'tf32', got {precision!r}")
-    name = "tf32" if dtype == torch.float32 and precision == "tf32" else str(dtype).removeprefix("torch.")
+    name = type_name(dtype, precision)
     arch = canonical_arch(arch)
     if described is None:
         described = arch is None or has_descriptors(arch)
@@ -219,7 +219,7 @@ def read_table(path: str | Path) -> Table:
     for number, row in enumerate(rows):
         try:
             entry = Entry(row["op"], row["dtype"], Bucket(*row["bucket"]), GemmConfig(*row["config"]), float(row["us"]))
-            if entry.op not in OPS or entry.dtype not in TYPES:
+            if entry.op not in OPS or entry.dtype not in TYPE_BYTES:
                 raise ValueError(f"unknown op or dtype: {entry.op!r}, {entry.dtype!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}, entry {number}: {type(error).__name__}: {error}") from None
@@ -284,7 +284,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bo
         return Choice(config, op, dtype, arch, bucket, where, away, us, notes)
 
     if arch is None:
-        return choice(packed_configs.INTERPRETER, "the interpreter runs every shape with small blocks")
+        return choice(rules.INTERPRETER, "the interpreter runs every shape with small blocks")
     capability = capability_of(arch)
     limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
     notes = []
@@ -295,7 +295,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, described: bo
             notes.append(f"no entry of {table.arch} for {dtype} within {MAX_DISTANCE} octaves: defaults")
         else:
             away, entry = found
-            config = entry.config.fitted(kernel_of(op), TYPES[dtype], **limits)
+            config = entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
             like = [f"{own} as {other}" for own, other in ((op, entry.op), (dtype, entry.dtype)) if own != other]
             notes.append(
                 f"measured on {table.gpu}, {entry.us:g} µs for "
@@ -319,11 +319,11 @@ def _default(op: str, bucket: Bucket, dtype: str, arch: str, described: bool) ->
     """The configuration where nothing was measured, and notes."""
     capability = capability_of(arch)
     if (capability or (0, 0)) < runtime.TENSOR_CORE_CAPABILITY:
-        return packed_configs.NARROW, "no tensor cores that the compiler uses, or none that were tried"
-    options = packed_configs.defaults(op, bucket, dtype, described)
+        return rules.NARROW, "no tensor cores that the compiler uses, or none that were tried"
+    options = rules.defaults(op, bucket, dtype, described)
     limits = dict(capability=capability, shared_limit=shared_limit(arch), described=described)
     for config in options:
-        fitted = config.fitted(kernel_of(op), TYPES[dtype], **limits)
+        fitted = config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
         if fitted is not None:
             return (fitted,) if fitted == options[0] else (fitted, f"for shared memory: not {describe(options[0])}")
     raise ValueError(f"no configuration of {op} for {dtype} fits into the shared memory of {arch}")
@@ -334,7 +334,7 @@ def all_configs(op: str, dtype: str, arch: str, described: bool) -> tuple[GemmCo
 
     Args:
         op: one of ``OPS``.
-        dtype: a name in ``packed_configs.TYPES``.
+        dtype: a name in ``dtypes.TYPE_BYTES``.
         arch: a canonical name.
         described: as for ``get_config``.
     """
@@ -346,5 +346,5 @@ def all_configs(op: str, dtype: str, arch: str, described: bool) -> tuple[GemmCo
     if described and (table := _nearest_table(arch)):
         limits = dict(capability=capability_of(arch), shared_limit=shared_limit(arch), described=described)
         served = [entry for entry in table.entries if entry.dtype in _serving(dtype) and entry.op in _serving(op)]
-        found += [entry.config.fitted(kernel_of(op), TYPES[dtype], **limits) for entry in served]
+        found += [entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits) for entry in served]
     return tuple(dict.fromkeys(config for config in found if config is not None))

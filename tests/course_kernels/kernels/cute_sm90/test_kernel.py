@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -18,12 +18,13 @@ from course_kernels.kernels.cute_sm90.config import (
     configs_for,
 )
 
+UNSPLIT = "split_last_wave is False where there are narrow or flat tiles, got True"
 NAMES = [config.name for config in CONFIGS]
 # What groups lie along, and what is contiguous in B.
 KINDS = [("m", "k"), ("m", "n"), ("k", "n")]
 # Of the gradients' kernels, one with each schedule.
-CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)]
-NARROW = CuteConfig(128, 192, 64, 2, 4, PINGPONG, narrow=128)
+CROSS = [CuteConfig(128, 256, 64, 2, 4, COOPERATIVE), CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)]
+NARROW = CuteConfig(128, 192, 64, 2, 4, PINGPONG, last_tile_n=128)
 
 
 def test_every_shipped_configuration_can_be_built():
@@ -51,14 +52,14 @@ def test_names_tell_configurations_apart():
         (dict(cluster=0), "a cluster has one or two CTAs, got 0"),
         (dict(stages=1), "at least two stages take turns, one filled and one read, got 1"),
         (dict(stages=5), "5 stages need 262144 bytes of shared memory, and there are 231424"),
-        (dict(narrow=256), "narrow is less than tile_n, 256, got 256"),
-        (dict(narrow=96), "narrow tiles: tile_n is 64, 128, 192 or 256, got 96"),
-        (dict(flat=256), "flat tiles: tile_m is a multiple of 128 where cooperative, got 64"),
-        (dict(tile_n=128, flat=320, schedule=PINGPONG), "flat tiles: tile_n is 64, 128, 192 or 256, got 320"),
-        (dict(tile_n=128, stages=6, flat=256, schedule=PINGPONG), "6 stages need 262144 bytes"),
-        (dict(halved=True), "halved tiles: tile_m is a multiple of 128 where cooperative, got 64"),
-        (dict(tile_n=128, narrow=64, halved=True), "halved is False where there are narrow or flat tiles, got True"),
-        (dict(tile_n=128, flat=128, halved=True), "halved is False where there are narrow or flat tiles, got True"),
+        (dict(last_tile_n=256), "last_tile_n is less than tile_n, 256, got 256"),
+        (dict(last_tile_n=96), "narrow tiles: tile_n is 64, 128, 192 or 256, got 96"),
+        (dict(tail_tile_n=256), "flat tiles: tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_n=128, tail_tile_n=320, schedule=PINGPONG), "flat tiles: tile_n is 64, 128, 192 or 256, got 320"),
+        (dict(tile_n=128, stages=6, tail_tile_n=256, schedule=PINGPONG), "6 stages need 262144 bytes"),
+        (dict(split_last_wave=True), "halved tiles: tile_m is a multiple of 128 where cooperative, got 64"),
+        (dict(tile_n=128, last_tile_n=64, split_last_wave=True), UNSPLIT),
+        (dict(tile_n=128, tail_tile_n=128, split_last_wave=True), UNSPLIT),
     ],
 )
 def test_what_cannot_be_built_is_said(changes, said):
@@ -84,15 +85,16 @@ def test_what_cannot_be_built_for_8_bits_is_said(config, said):
 @pytest.mark.parametrize("along, b_major", KINDS)
 def test_configurations_to_choose_from(along, b_major):
     found = configs_for(along, b_major)
-    assert {dataclasses.replace(config, halved=False) for config in found} <= {
-        dataclasses.replace(config, halved=False) for config in CONFIGS
+    assert {replace(config, split_last_wave=False) for config in found} <= {
+        replace(config, split_last_wave=False) for config in CONFIGS
     }
     assert along == "k" or found == CONFIGS
     assert {config.schedule for config in found} == {COOPERATIVE, PINGPONG}
     # A weight's gradient has no groups of few rows.
     assert any(config.tile_m == 64 for config in found) == (along == "m")
-    assert any(config.flat for config in found) == any(config.halved for config in found) == (along == "m")
-    assert {dataclasses.replace(config, halved=config.halved and along == "m") for config in CROSS} <= set(found)
+    assert any(config.tail_tile_n for config in found) == (along == "m")
+    assert any(config.split_last_wave for config in found) == (along == "m")
+    assert {replace(config, split_last_wave=config.split_last_wave and along == "m") for config in CROSS} <= set(found)
 
 
 def test_configurations_to_choose_from_for_8_bits():
@@ -116,15 +118,18 @@ def test_operands_without_a_kernel_are_refused(along, b_major, said):
 
 
 def test_a_stage_has_room_for_tiles_of_every_shape():
-    config = CuteConfig(128, 192, 64, 2, 5, PINGPONG, narrow=128, flat=256)
+    config = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
     assert [(each.tile_m, each.tile_n) for each in config.shapes] == [(128, 192), (128, 128), (64, 256)]
     assert config.stage_lines == 320
-    assert dataclasses.replace(config, tile_n=128, narrow=64).stage_lines == 320
-    halved = CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)
-    assert [(each.tile_m, each.tile_n, each.halved) for each in halved.shapes] == [(128, 192, False), (64, 192, False)]
+    assert replace(config, tile_n=128, last_tile_n=64).stage_lines == 320
+    halved = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
+    assert [(each.tile_m, each.tile_n, each.split_last_wave) for each in halved.shapes] == [
+        (128, 192, False),
+        (64, 192, False),
+    ]
     assert halved.stage_lines == 320
     # One block of C for each warp group where there is no room for two.
-    assert [dataclasses.replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
+    assert [replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
     assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
 
 
@@ -162,11 +167,11 @@ def test_what_cannot_be_built_is_refused(kernel):
         kernel.compile_for(CONFIGS_8_BIT[0], "bfloat16")
     with pytest.raises(ValueError, match="offsets_along must be 'm' where scaled, got 'k'"):
         kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
-    flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, flat=256)
-    with pytest.raises(ValueError, match="config: flat is 0 where offsets_along is 'k', got 256"):
+    flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, tail_tile_n=256)
+    with pytest.raises(ValueError, match="config: tail_tile_n is 0 where offsets_along is 'k', got 256"):
         kernel.compile_for(flat, "bfloat16", offsets_along="k")
-    halved = dataclasses.replace(flat, flat=0, halved=True)
-    with pytest.raises(ValueError, match="config: halved is False where offsets_along is 'k', got True"):
+    halved = replace(flat, tail_tile_n=0, split_last_wave=True)
+    with pytest.raises(ValueError, match="config: split_last_wave is False where offsets_along is 'k', got True"):
         kernel.compile_for(halved, "bfloat16", offsets_along="k")
 
 
@@ -236,7 +241,9 @@ def test_weights_stored_row_by_row(ptx_of, config):
 
 
 @pytest.mark.parametrize(
-    "config", [*(dataclasses.replace(each, halved=False) for each in CROSS), NARROW], ids=lambda config: config.name
+    "config",
+    [*(replace(each, split_last_wave=False) for each in CROSS), NARROW],
+    ids=lambda config: config.name,
 )
 @pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
 def test_groups_along_k(ptx_of, config, out_dtype):
@@ -289,7 +296,7 @@ def test_other_types_compile(ptx_of, dtypes, config):
 
 
 def test_strips_are_part_of_the_kernel(ptx_of):
-    one, other = (ptx_of(dataclasses.replace(CONFIGS[0], strip=strip), "bfloat16") for strip in (4, 8))
+    one, other = (ptx_of(replace(CONFIGS[0], swizzle_size=strip), "bfloat16") for strip in (4, 8))
     assert one != other
 
 
@@ -320,7 +327,7 @@ def test_operands_of_8_bits(ptx_of, config, out_dtype):
 
 @pytest.mark.parametrize(
     "config",
-    [*CONFIGS_8_BIT[:2], CuteConfig(128, 192, 128, 2, 3, narrow=128), CuteConfig(64, 64, 128, 1, 4, PINGPONG)],
+    [*CONFIGS_8_BIT[:2], CuteConfig(128, 192, 128, 2, 3, last_tile_n=128), CuteConfig(64, 64, 128, 1, 4, PINGPONG)],
     ids=lambda config: config.name,
 )
 def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config):

@@ -15,7 +15,7 @@ import torch
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT
 from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.testing.data import assert_grouped_exact
+from course_kernels.testing import assert_grouped_exact
 from course_kernels.testing.grouped_cases import GroupedCase, build
 from course_kernels.testing.tolerance import compare, rounded_bound
 

@@ -19,13 +19,13 @@ from cute_tiles import LANES, check_walk, groups_of
 
 import plain_scheduler  # isort: skip
 
-SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, strip=2)  # the scheduler does not mind the size
+SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, swizzle_size=2)  # the scheduler does not mind the size
 ALONE = replace(SMALL, cluster=1)
-FITTED = replace(SMALL, tile_n=12, narrow=8, flat=16)
-HALVED = {"halved": replace(SMALL, halved=True), "halved alone": replace(ALONE, halved=True)}
+FITTED = replace(SMALL, tile_n=12, last_tile_n=8, tail_tile_n=16)
+HALVED = {"halved": replace(SMALL, split_last_wave=True), "halved alone": replace(ALONE, split_last_wave=True)}
 KINDS = {
     "pairs": SMALL, "alone": ALONE, "fitted": FITTED, "fitted alone": replace(FITTED, cluster=1),
-    "narrow": replace(FITTED, flat=0), "flat": replace(FITTED, narrow=0),
+    "narrow": replace(FITTED, tail_tile_n=0), "flat": replace(FITTED, last_tile_n=0),
 }  # fmt: skip
 # 1 to 5, 7, 9 and 11 rows of SMALL's tiles, the last of them of one to four rows; a strip of its pairs has four.
 SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 3, 2, 6, 11, 25, 28, 33, 36, 44, 0)
@@ -215,7 +215,7 @@ def test_the_order_within_a_group(scheduler, warp):
         return (row, col), (row, col + 1)
 
     problem = problem_of(scheduler, "m", (5 * 4,), N=3 * 8)
-    one_strip, two_strips = (replace(SMALL, strip=strip) for strip in (8, 1))
+    one_strip, two_strips = (replace(SMALL, swizzle_size=strip) for strip in (8, 1))
     found = places(one_strip, walked(scheduler, warp, one_strip, "m", problem))
     assert found == [pair(0, 0), pair(2, 0), pair(0, 1), pair(2, 1), beside(4, 0), pair(0, 2), pair(2, 2), beside(4, 2)]
     found = places(two_strips, walked(scheduler, warp, two_strips, "m", problem))

@@ -15,7 +15,8 @@ import torch
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.backends.cute import Form
+from course_kernels.packed.backends.cute import KernelVariant
+from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check
 from cute_calls import call, call_scaled, cute_alone
 from cute_tiles import check_walk
@@ -23,12 +24,12 @@ from cute_tiles import check_walk
 pytestmark = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
 TILE_M = 128  # of every configuration with clusters of two
-ALONG_M = (Form("m", "k"), Form("m", "n"), Form("m", "k", 1))
-ALONG_K = Form("k", "n")
+ALONG_M = (KernelVariant("m", "k"), KernelVariant("m", "n"), KernelVariant("m", "k", 1))
+ALONG_K = KernelVariant("k", "n")
 SQUARE = next(config for config in CONFIGS if config.cluster == 2 and config.tile_n == config.tile_m)
-WHOLE = replace(SQUARE, halved=False)
-FITTED = next(config for config in CONFIGS if config.flat)
-NARROW = replace(FITTED, stages=4, flat=0)
+WHOLE = replace(SQUARE, split_last_wave=False)
+FITTED = next(config for config in CONFIGS if config.tail_tile_n)
+NARROW = replace(FITTED, stages=4, tail_tile_n=0)
 # 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
 SIZES = (0, 128, 129, 0, 0, 384, 385, 589, 0, 2049, 0, 4224, 4353, 0)
 # The last row of tiles of one row, of half a tile and around it; some groups have no other.
@@ -54,7 +55,7 @@ def device():
 
 
 def id_of(value):
-    return "-".join(map(str, value)) if isinstance(value, Form) else value.name
+    return "-".join(map(str, value)) if isinstance(value, KernelVariant) else value.name
 
 
 def pairs_for(*forms):
@@ -95,9 +96,9 @@ def by(form, config, compiled=None):
     """The kernel in one configuration as `check` calls it, by way of ``grouped_cute`` or as it was compiled."""
 
     def function(mat_a, mat_b, offs, out, **scales):
-        assert grouped_cute.form_of(mat_a, mat_b, offs, out, **scales) == form
+        assert grouped_cute.match_variant(Operands(mat_a, mat_b, offs, **scales), out) == form
         if compiled is None:
-            grouped_cute.multiply(mat_a, mat_b, offs, out, form, config, **scales)
+            grouped_cute.multiply(Operands(mat_a, mat_b, offs, **scales), out, form, config)
         else:
             compiled(mat_a, mat_b, out, offs, *scales.values())
         return out
@@ -114,7 +115,9 @@ def test_rows_and_columns_of_tiles_along_m(device, form, config):
 
 @pytest.mark.parametrize("more", [-1, 0, 1], ids=["one short", "whole", "one more"])
 @pytest.mark.parametrize("form", ALONG_M[:2], ids=id_of)
-@pytest.mark.parametrize("config", [config for config in CONFIGS if config.halved], ids=lambda config: config.name)
+@pytest.mark.parametrize(
+    "config", [config for config in CONFIGS if config.split_last_wave], ids=lambda config: config.name
+)
 def test_the_last_wave(device, config, form, more):
     """One pair of tiles less than two waves, none and one more, with the group's last rows in any part of a tile."""
     pairs = 2 * torch.cuda.get_device_properties(device).multi_processor_count // config.cluster + more

@@ -13,13 +13,14 @@ import torch
 import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, PINGPONG, CuteConfig, configs_for
-from course_kernels.packed import problem as grouped_checks
+from course_kernels.packed import execute
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
-from course_kernels.testing import reference
-from course_kernels.testing.data import assert_grouped_exact, integers
+from course_kernels.packed.backends.cute import KernelVariant
+from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
-from cute_calls import call, call_scaled, cute_alone
+from cute_calls import call, call_scaled, cute_alone, variant_of
 
 hopper = pytest.mark.gpu
 SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
@@ -149,47 +150,46 @@ NOT_TAKEN_OF_8_BITS = {
 
 @pytest.mark.parametrize("made", TAKEN.values(), ids=TAKEN)
 def test_taken(made):
-    assert grouped_cute.form_of(*made) == ("m", "k", 2)
+    assert variant_of(*made) == ("m", "k", 2)
 
 
 @pytest.mark.parametrize("made", TAKEN_ALONG_K.values(), ids=TAKEN_ALONG_K)
 def test_taken_along_k(made):
-    assert grouped_cute.form_of(*made) == ("k", "n", 2)
+    assert variant_of(*made) == ("k", "n", 2)
 
 
 @pytest.mark.parametrize("made", TAKEN_OF_8_BITS.values(), ids=TAKEN_OF_8_BITS)
 def test_taken_of_8_bits(made):
-    assert grouped_cute.form_of(**made) == ("m", "k", 1)
+    assert variant_of(**made) == ("m", "k", 1)
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN_OF_8_BITS.values(), ids=NOT_TAKEN_OF_8_BITS)
 def test_not_taken_of_8_bits(made):
-    assert grouped_cute.form_of(**made) is None
+    assert variant_of(**made) is None
 
 
 def test_row_major_weights_are_taken():
-    assert grouped_cute.form_of(*changed(1, lambda b: b.contiguous())) == ("m", "n", 2)
+    assert variant_of(*changed(1, lambda b: b.contiguous())) == ("m", "n", 2)
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN.values(), ids=NOT_TAKEN)
 def test_not_taken(made):
-    assert grouped_cute.form_of(*made) is None
+    assert variant_of(*made) is None
 
 
 def test_bias_scales_and_a_kept_tail_are_not_taken():
     made = operands()
-    assert grouped_cute.form_of(*made)
-    assert grouped_cute.form_of(*made, bias=torch.zeros(3, 40)) is None
-    assert grouped_cute.form_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
-    assert grouped_cute.form_of(*made, keep_tail=True) is None
+    assert variant_of(*made)
+    assert variant_of(*made, bias=torch.zeros(3, 40)) is None
+    assert variant_of(*made, scale_a=torch.zeros(20), scale_b=torch.zeros(3, 40)) is None
+    assert variant_of(*made, keep_tail=True) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_launch_gets_ends_of_32_bits(dtype):
     a, b, offs, out = operands()
     offs, seen = torch.tensor([3, 3, 20], dtype=dtype), []
-    plan = grouped_cute.Plan(torch.device("cuda", 0), lambda *tensors: seen.append(tensors))
-    plan.run((a, b, offs, out, None, None, None))
+    grouped_cute.Plan(lambda *tensors: seen.append(tensors)).run(Operands(a, b, offs), out)
     ((*_, ends, scale_a, scale_b),) = seen
     assert torch.equal(ends, torch.tensor([3, 3, 20], dtype=torch.int32))
     assert (ends is offs) == (dtype == torch.int32), "copied only where it must be"
@@ -204,14 +204,14 @@ def test_fuzzing_draws_what_is_taken():
         shape = (rows, columns) if case.mode == "m" else (offs.shape[0], rows, columns)
         out = torch.empty(shape, dtype=case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype))
         scales = {name: made.arguments[name] for name in ("scale_a", "scale_b") if case.scaled}
-        forms.add(grouped_cute.form_of(made.mat_a, made.mat_b, offs, out, **scales))
+        forms.add(variant_of(made.mat_a, made.mat_b, offs, out, **scales))
     assert forms == {("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1)}
 
 
 @pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
 def test_fuzzing_takes_every_configuration(form):
-    form, drawn = grouped_cute.Form(*form), set()
-    plain = {dataclasses.replace(config, halved=False) for config in configs_for(*form)}
+    form, drawn = KernelVariant(*form), set()
+    plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(*form)}
     for kind in range(2 * len(plain | set(configs_for(*form)))):
         config = fuzz.choose_for(fuzz.case_of(kind * fuzz.ALIKE + 3))(form, 100, (300, 64), 136)
         if kind % 2:
@@ -226,17 +226,17 @@ def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
             for depth in (8, 2048):
-                config = grouped_cute.choose(grouped_cute.Form(*form), rows, (1536, columns), depth)
+                config = grouped_cute.choose(KernelVariant(*form), rows, (1536, columns), depth)
                 assert config.why_not(*form[2:]) is None
                 assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
 
 
 def test_tiles_are_cut_to_fit_where_groups_end_often():
     def fits(rows, columns, depth=1024, b_major="k"):
-        return chosen(b_major, rows, columns, depth).flat > 0
+        return chosen(b_major, rows, columns, depth).tail_tile_n > 0
 
     def chosen(b_major, rows, columns, depth):
-        return grouped_cute.choose(grouped_cute.Form("m", b_major), rows, (8 * rows, columns), depth)
+        return grouped_cute.choose(KernelVariant("m", b_major), rows, (8 * rows, columns), depth)
 
     assert fits(682, 2048)
     assert not fits(682, 2048, b_major="n")
@@ -246,7 +246,7 @@ def test_tiles_are_cut_to_fit_where_groups_end_often():
     assert not fits(4096, 6144, depth=512)
     assert fits(8192, 7168)
     assert not fits(8192, 6144), "long groups, and no column outside"
-    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, halved=True)
+    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
     assert chosen("k", 8192, 6144, 512).tile_n == 128
     assert fits(4096, 7168), "two in 38"
     assert not fits(2048, 4096), "two in 22"
@@ -254,7 +254,7 @@ def test_tiles_are_cut_to_fit_where_groups_end_often():
 
 def test_a_gradient_of_weights_has_wide_tiles_where_all_clusters_take_as_many():
     def columns_of_a_tile(shape, multiprocessors=132):
-        return grouped_cute.choose(grouped_cute.Form("k", "n"), 256, shape, 2048, multiprocessors).tile_n
+        return grouped_cute.choose(KernelVariant("k", "n"), 256, shape, 2048, multiprocessors).tile_n
 
     # 12 rows and 11 columns of tiles: 66 pairs.
     assert columns_of_a_tile((1536, 2048)) == 192
@@ -264,24 +264,24 @@ def test_a_gradient_of_weights_has_wide_tiles_where_all_clusters_take_as_many():
     assert columns_of_a_tile((2048, 768)) == 128
 
 
-def test_rows_of_a_group_are_counted_along_what_is_shared_out():
-    a, _, offs, _ = operands(total=21)
-    assert grouped_cute.rows_of_a_group(a, offs) == 7
-    a, _, offs, _ = along_k(total=21)
-    assert grouped_cute.rows_of_a_group(a, offs) == 7
+def preferred(mat_a, mat_b, offs):
+    made = Operands(mat_a, mat_b, offs, None, *((torch.ones(1),) * 2 if mat_a.dtype == FP8 else ()))
+    return grouped_cute.preferred(Problem.of(made, Options()), made)
 
 
 def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
-    large, _, offs, _ = operands(total=300)
+    large, b, offs, _ = operands(total=300)
     few, *_ = operands(total=100)
-    assert not grouped_cute.preferred(large, offs)
+    deep, d_out, *_ = along_k(total=300)
+    assert not preferred(large, b, offs)
     monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
     monkeypatch.setattr(grouped_cute, "installed", lambda: True)
-    assert grouped_cute.preferred(large, offs)
-    assert not grouped_cute.preferred(few, offs)
-    assert not grouped_cute.preferred(torch.zeros(3, 4, 5), offs)
-    assert grouped_cute.preferred(large.to(FP8), offs)
-    assert grouped_cute.preferred(few.to(FP8), offs), "of 8 bits it reads weights faster than Triton's kernel, too"
+    assert preferred(large, b, offs)
+    assert preferred(deep, d_out, offs), "rows are counted along the extent that groups share out"
+    assert not preferred(few, b, offs)
+    assert not preferred(torch.zeros(3, 4, 5), torch.zeros(3, 5, 6), None)
+    assert preferred(large.to(FP8), b.to(FP8), offs)
+    assert preferred(few.to(FP8), b.to(FP8), offs), "of 8 bits it reads weights faster than Triton's kernel, too"
 
 
 def test_a_machine_without_the_gpu_is_told_so():
@@ -309,7 +309,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
 
         return function
 
-    monkeypatch.setattr(grouped_checks, "_known", {})
+    monkeypatch.setattr(execute, "plans", execute.PlanCache())
     monkeypatch.setattr(grouped_cute, "check_available", lambda device: None)
     monkeypatch.setattr(grouped_cute, "_compiled", compiled)
     monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
@@ -323,7 +323,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     result = call_scaled(a, b, scale_a, scale_b, **arguments)
     assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
     assert (result is out) == given_out
-    form = grouped_cute.Form("m", "k", 1)
+    form = KernelVariant("m", "k", 1)
     assert asked == [(grouped_cute.choose(form, 20, (20, 40), 32), form, FP8, torch.float32)]
 
 
@@ -364,7 +364,7 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
     one_group = {name: lambda value: value[:1] for name in ("mat_b", "offs", "scale_b")}
     taken = dict(TAKEN_OF_8_BITS) | {"one row": scaled(**one_row), "one group": scaled(**one_group)}
     for what, made in taken.items():
-        assert grouped_cute.form_of(**made) == ("m", "k", 1), what
+        assert variant_of(**made) == ("m", "k", 1), what
         if made["out"].dtype == torch.bfloat16:
             assert "on argument" not in said(**made), what
     for what in ("K no multiple of 8", "rows of A off 16 bytes", "A off 16 bytes", "scale_b off 16 bytes"):
@@ -376,7 +376,8 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # it sets it, and no other test shall have it
     sanitize = importlib.import_module("sanitize")
 
-    def multiply(mat_a, mat_b, offs, out, form, config, scale_a=None, scale_b=None):
+    def multiply(operands, out, form, config):
+        mat_a, mat_b, offs, _, scale_a, scale_b = operands
         assert config.why_not(form.operand_bytes) is None
         out.copy_(reference.grouped_mm(mat_a, mat_b, offs, scale_a=scale_a, scale_b=scale_b))
 

@@ -22,10 +22,11 @@ import torch
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
+from course_kernels.packed.problem import Operands
 
 CONFIG = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
 ARGUMENTS = dict(offsets_along="m", b_major="k", scaled=False, multiprocessors=132)
-FORM = grouped_cute.Form("m", "k")
+FORM = grouped_cute.KernelVariant("m", "k")
 # What a function says to tensors of the CPU. Where there is no GPU they pass for a GPU's, so that it gets as far as
 # loading its kernel, and that is what fails.
 CALL = """
@@ -111,8 +112,8 @@ def test_another_process_loads_what_one_compiled(original):
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == said
-    plan = grouped_cute.Plan(None, function)
-    assert here["said"](lambda a, b, c, offs, *scales: plan.run((a, b, offs, c, None, *scales))) == said
+    plan = grouped_cute.Plan(function)
+    assert here["said"](lambda a, b, c, offs, *scales: plan.run(Operands(a, b, offs, None, *scales), c)) == said
 
 
 def test_the_kernel_behind_grouped_mm_is_kept(compiles, monkeypatch):
@@ -475,7 +476,7 @@ import sys
 import torch
 
 from course_kernels import grouped_mm
-from course_kernels.testing.data import assert_grouped_exact, integers
+from course_kernels.testing import assert_grouped_exact, integers
 
 if sys.argv[1:] == ["loads"]:
     from cutlass import cute

@@ -13,8 +13,9 @@ import torch
 
 from course_kernels import GemmConfig
 from course_kernels.codegen import TARGETS
+from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import TYPES, Bucket, candidates, defaults
+from course_kernels.packed.tuning.defaults import Bucket, candidates, defaults
 from course_kernels.packed.tuning.lookup import OPS, get_config
 
 MARKED = GemmConfig(64, 64, 64, 4, 2, 7, 1, 1)  # strips of 7: in no default
@@ -284,7 +285,7 @@ def test_the_tables_that_ship_are_valid_for_their_architecture():
         table = tuned.read_table(path)
         limits = dict(capability=tuned.capability_of(table.arch), shared_limit=tuned.shared_limit(table.arch))
         for entry in table.entries:
-            reason = entry.config.valid_for(tuned.kernel_of(entry.op), TYPES[entry.dtype], **limits)
+            reason = entry.config.valid_for(tuned.kernel_of(entry.op), TYPE_BYTES[entry.dtype], **limits)
             assert reason is None, (path, entry, reason)
         assert len({(entry.op, entry.dtype, entry.bucket) for entry in table.entries}) == len(table.entries)
 
@@ -298,7 +299,7 @@ def test_few_rows_get_a_tile_that_holds_them(tables):
         assert config.block_m == block_m
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", TYPE_BYTES)
 @pytest.mark.parametrize("op", OPS)
 def test_candidates_begin_with_the_default_and_are_valid_on_sm_90(op, dtype):
     limits = dict(capability=(9, 0), shared_limit=232_448)
@@ -308,6 +309,8 @@ def test_candidates_begin_with_the_default_and_are_valid_on_sm_90(op, dtype):
         assert found[0] == defaults(op, bucket, dtype, True)[0]
         assert 2 <= len(found) == len(set(found)) <= 9
         for config in found:
-            assert config.valid_for(tuned.kernel_of(op), TYPES[dtype], **limits) is None
-            need = config.shared_memory(tuned.kernel_of(op), TYPES[dtype], max(2, TYPES[dtype]), (9, 0)) + 1024
+            assert config.valid_for(tuned.kernel_of(op), TYPE_BYTES[dtype], **limits) is None
+            need = (
+                config.shared_memory(tuned.kernel_of(op), TYPE_BYTES[dtype], max(2, TYPE_BYTES[dtype]), (9, 0)) + 1024
+            )
             assert config.programs_per_sm * need <= 228 * 1024, config

@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="needs triton, which Linux has")
 
 from triton import knobs
 
-from course_kernels.packed.backends.triton_relaunch import Address, Relaunch
+from course_kernels.packed.backends.relaunch import Address, Relaunch
 
 ENCODED = []
 

@@ -1,0 +1,40 @@
+"""The numbers that launches pass to kernels, by name. No Triton here: host code reads them without loading it.
+
+A kernel's module makes its own ``tl.constexpr`` of each, under the same name.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Layout(enum.IntEnum):
+    """How an operand is stored: which of its two strides is known to be 1."""
+
+    ANY = 0
+    ROW_MAJOR = 1
+    COL_MAJOR = 2
+
+
+class Schedule(enum.IntEnum):
+    """How tiles are handed to programs; ``GemmConfig.schedule`` in lower case."""
+
+    ROUND_ROBIN = 0
+    CHUNKS = 1
+    DYNAMIC = 2
+
+
+class Store(enum.IntEnum):
+    """How C is stored: through pointers and masks, a window, or a descriptor of (G, M, N)."""
+
+    POINTERS = 0
+    WINDOW = 1
+    GROUPED = 2
+
+
+class Record(enum.IntEnum):
+    """What a kernel writes to its log: nothing, each tile's program, or the SM and the times, too."""
+
+    OFF = 0
+    PROGRAM = 1
+    TIME = 2

@@ -1,0 +1,26 @@
+"""The codes of host and kernels are the same, and host code reads them without Triton."""
+
+import subprocess
+import sys
+
+from course_kernels.config import SCHEDULES
+from course_kernels.kernels import contiguous, record, round_robin
+from course_kernels.kernels.codes import Layout, Record, Schedule, Store
+
+
+def test_kernels_use_the_same_numbers():
+    for code in (*Layout, *Schedule):
+        assert getattr(round_robin, code.name).value == code
+    for code in Store:
+        assert getattr(contiguous, code.name).value == code
+    for code in Record:
+        assert getattr(record, f"RECORD_{code.name}").value == code
+
+
+def test_every_schedule_of_a_configuration_has_a_code():
+    assert tuple(code.name.lower() for code in Schedule) == SCHEDULES
+
+
+def test_codes_are_read_without_triton():
+    script = "import sys, course_kernels.kernels.codes; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
