@@ -67,8 +67,9 @@ def run_all() -> int:
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
         pytest("unit tests", "-n", "2", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
-        # A notebook's cells need one kernel, so one worker.
-        pytest("notebooks", "-n", "2", "--dist", "loadfile", "--nbval", "notebooks", "exercises", "solutions"),
+        # A notebook's cells need one kernel, so one worker. Starting and waiting for processes leaves 40 % of two cores
+        # idle with two workers.
+        pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", "notebooks", "exercises", "solutions"),
         pytest("browser", *BROWSER_TESTS),
     ]
     print(summary(outcomes), flush=True)

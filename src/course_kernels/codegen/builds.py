@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from course_kernels import runtime
+from course_kernels.codegen.packed import build_packed, shipped_packed
 from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, Build
 from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig
@@ -61,8 +62,6 @@ def build(
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
     if kernel in PACKED_KERNELS:
-        from course_kernels.codegen.packed import build_packed
-
         if record:
             raise ValueError(f"record must be False for {kernel!r}, which keeps no log")
         options = dict(a_layout=a_layout, b_layout=b_layout, c_layout=c_layout, aligned=aligned, precision=precision)
@@ -159,8 +158,6 @@ def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Buil
             if not supports(target, kernel, dtype, precision):
                 continue
             if kernel in PACKED_KERNELS:
-                from course_kernels.codegen.packed import shipped_packed
-
                 builds += shipped_packed(target, kernel, dtype, precision)
                 continue
             sides = ("row", "col") if kernel == "tma" else ("row", "col", "any")
