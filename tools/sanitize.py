@@ -37,6 +37,11 @@ PROBLEMS = {"ragged": ragged_problems(), "empty": empty_problems(), "whole": WHO
 PROBLEMS["aligned"] = [Problem(65, 48, 80), Problem(1, 160, 16), Problem(33, 16, 144), Problem(64, 64, 0)]
 
 
+def title(*fields) -> str:
+    """A case's name on the command line."""
+    return "-".join(str(field).removeprefix("torch.") for field in fields)
+
+
 @dataclass(frozen=True)
 class Case:
     """One call: what is multiplied, how it lies in memory, and which kernel with which walk computes it."""
@@ -50,8 +55,8 @@ class Case:
     store_parts: int = 1
 
     def __str__(self) -> str:
-        fields = (self.method, self.schedule, self.problems, str(self.dtype).removeprefix("torch."), *self.strides)
-        return "-".join((*fields, self.precision, str(self.store_parts)))
+        walk = (self.method, self.schedule, self.problems)
+        return title(*walk, self.dtype, *self.strides, self.precision, self.store_parts)
 
 
 def cases() -> list[Case]:
@@ -108,10 +113,9 @@ class Packed:
 
     def __str__(self) -> str:
         case = self.case
-        dtypes = (str(dtype).removeprefix("torch.") for dtype in (case.dtype, case.out_dtype, case.bias))
         extents = "x".join(map(str, (*case.sizes, case.M, case.N, case.K)))
-        fields = (case.mode, extents, *dtypes, case.layout_a, case.layout_b, case.layout_out, case.tail)
-        return "-".join(("packed", *map(str, fields), self.schedule, self.precision, str(self.store_parts)))
+        operands = (case.dtype, case.out_dtype, case.bias, case.layout_a, case.layout_b, case.layout_out, case.tail)
+        return title("packed", case.mode, extents, *operands, self.schedule, self.precision, self.store_parts)
 
 
 def packed_cases() -> list[Packed]:
@@ -176,8 +180,7 @@ class Cute:
     out_dtype: torch.dtype
 
     def __str__(self) -> str:
-        dtypes = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.out_dtype))
-        return "-".join(("cute", self.config.name, *self.form[:2], *dtypes))
+        return title("cute", self.config.name, *self.form[:2], self.dtype, self.out_dtype)
 
 
 def cute_cases() -> list[Cute]:
@@ -230,32 +233,30 @@ def run_cute(cute: Cute) -> str:
     return ", ".join(f"grouped_mm of {len(problem.sizes)}" for problem in problems)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run, by name; default: all")
     parser.add_argument("--kernels", choices=("triton", "cute"), default="triton", help="written in this language")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    those = cute_cases() if arguments.kernels == "cute" else (*cases(), *packed_cases())
-    known = {str(case): case for case in those}
+    known = {str(case): case for case in (cute_cases() if arguments.kernels == "cute" else [*cases(), *packed_cases()])}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
         print(*known, sep="\n")
-        return 0
+        return
     chosen = arguments.names or list(known)
     for name in chosen:
-        if known[name].dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
+        case = known[name]
+        if case.dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        case = known[name]
         function = {Case: run, Packed: run_packed, Cute: run_cute}[type(case)]
         print(f"{name}: exact; {function(case)}", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
