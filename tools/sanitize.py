@@ -27,7 +27,7 @@ import torch
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.problem import Operands
-from course_kernels.testing.data import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
+from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")

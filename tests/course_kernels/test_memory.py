@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from hypothesis import given
@@ -80,3 +82,23 @@ def test_interlocking_slices_are_apart_and_overlapping_ones_are_named():
     with pytest.raises(ValueError, match=r"out\[\d\] shares memory with out\[\d\]"):
         check_apart({}, [table[:4], table[3:]])
     check_apart({"group_A": (table[:4], table[2:])}, [torch.zeros(2, 2)])  # operands may share
+
+
+def test_sharing_is_judged_as_by_listing_addresses():
+    """Slices of one buffer, all of the same strides: what share_memory says is what sets of addresses say."""
+    buffer = torch.arange(4 * 6 * 8)
+    generator = random.Random(0)
+
+    def cut(extent):
+        start = generator.randrange(extent)
+        return slice(start, generator.randint(start + 1, extent))
+
+    answers = set()
+    for _ in range(500):
+        x, y = (buffer.view(4, 6, 8)[cut(4), cut(6), cut(8)] for _ in range(2))
+        x = x[0] if generator.random() < 0.5 else x
+        x, y = (x, y) if generator.random() < 0.5 else (y, x)
+        wanted = bool(set(x.flatten().tolist()) & set(y.flatten().tolist()))
+        answers.add(wanted)
+        assert share_memory(x, y) == wanted, (x, y)
+    assert answers == {True, False}

@@ -78,24 +78,24 @@ def build_packed(
     out_dtype = find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
-    operands, out = _operands(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
+    operands, out = stand_ins(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
     problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, described))
-    signature, constexprs, divisible = _specialised(kernel, prepared.arguments)
+    signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not is_described(prepared.arguments))
+    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not uses_tma(prepared.arguments))
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 
-def is_described(arguments: dict) -> bool:
+def uses_tma(arguments: dict) -> bool:
     """Whether all of a launch's operands and its result go through descriptors."""
     return all(hasattr(arguments[name], "block_shape") for name in ("a", "b", "c_desc"))
 
 
-def _operands(mode, dtype, out_dtype, layouts, aligned, bias, groups):
+def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
     """Operands and a result. The memory is never touched."""
     one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
     shapes = {
@@ -119,7 +119,7 @@ def _operands(mode, dtype, out_dtype, layouts, aligned, bias, groups):
     return Operands(a, b, offs, torch.empty(groups, one, dtype=dtype) if bias else None, *scales), c
 
 
-def _specialised(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
+def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
     """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
     from course_kernels.kernels import contiguous, transposed
 

@@ -11,10 +11,11 @@ import compiled
 from course_kernels import GemmConfig, codegen, runtime
 from course_kernels.bench import tune
 from course_kernels.codegen import TARGETS, build, shipped
-from course_kernels.codegen.packed import MODES, _operands, _specialised
+from course_kernels.codegen.packed import MODES, specialized, stand_ins
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
 from course_kernels.dtypes import TYPE_BYTES
-from course_kernels.packed.backends import triton_launch as grouped_launch
+from course_kernels.packed.backends.launch_arguments import prepare
+from course_kernels.packed.problem import Options, Problem
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import candidates
 from course_kernels.runtime import Device
@@ -166,12 +167,12 @@ def test_build_is_what_grouped_mm_launches(mode, options):
     spec = build(kernel, mode=mode, dtype="float16", config=config, **settings)
     out_dtype = torch.float32 if settings["out_dtype"] else torch.float16
     layouts = (settings["a_layout"], settings["b_layout"], "row")
-    tensors = _operands(mode, torch.float16, out_dtype, layouts, settings["aligned"], settings["bias"], 8)
-    plan = grouped_launch.Plan(tensors, False, config, "ieee")
-    function, _, arguments, compile_options, _ = plan._build(tensors)
-    assert function.fn.__name__ == f"{kernel}_kernel"
+    operands, out = stand_ins(mode, torch.float16, out_dtype, layouts, settings["aligned"], settings["bias"], 8)
+    problem = Problem.of(operands, Options(out_dtype, config=config))
+    launched, _, arguments, compile_options, _ = prepare(problem, operands, out, Device.of(runtime.device()))
+    assert launched == kernel
     assert compile_options == {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
-    signature, constexprs, divisible = _specialised(kernel, arguments)
+    signature, constexprs, divisible = specialized(kernel, arguments)
     assert (signature, constexprs, tuple(sorted(divisible))) == (
         spec.signature, spec.constexprs, spec.divisible_by_16
     )  # fmt: skip
@@ -184,7 +185,7 @@ def test_integers_are_specialised_as_triton_does(value):
 
     kind, key = native_specialize_impl(BaseBackend, value, False, True, True)
     arguments = dict(build("contiguous").constexprs, total=value)
-    signature, constexprs, divisible = _specialised("contiguous", arguments)
+    signature, constexprs, divisible = specialized("contiguous", arguments)
     assert signature.get("total", "constexpr") == kind
     assert ("total" in divisible) == (key == "D")
     assert (constexprs.get("total") == 1) == (value == 1)
@@ -194,12 +195,10 @@ def test_descriptors_are_specialised_as_triton_does():
     from triton.backends.compiler import BaseBackend
     from triton.runtime.jit import native_specialize_impl
 
-    tensors = _operands("m", torch.bfloat16, torch.bfloat16, ("row", "row", "row"), True, False, 8)
-    device = Device((9, 0), (9, 0), 132, None, True)
-    arguments = grouped_launch.prepare(
-        tensors, keep_tail=False, config=GemmConfig(), precision="ieee", device=device
-    ).arguments  # fmt: skip
-    signature, _, _ = _specialised("contiguous", arguments)
+    operands, out = stand_ins("m", torch.bfloat16, torch.bfloat16, ("row", "row", "row"), True, False, 8)
+    problem = Problem.of(operands, Options(config=GemmConfig()))
+    arguments = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, True)).arguments
+    signature, _, _ = specialized("contiguous", arguments)
     for name in ("a", "b", "c_desc"):
         assert signature[name] == native_specialize_impl(BaseBackend, arguments[name], False, True, True)[0]
 

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
-from torch.nn.functional import ScalingType, SwizzleType
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.memory import share_memory
+from course_kernels import grouped_mm, runtime
 from course_kernels.packed import execute
-from course_kernels.testing import integers, poisoned
+from course_kernels.testing import poisoned
+from packed_errors import BACKENDS, DEVICE, FP8, OFFS, A, B, assert_message, ends, good, matrix
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
-BACKENDS = ("auto", "torch", "triton")
-DEVICE = runtime.device()
-ROW = ScalingType.RowWise
-FP8 = torch.float8_e4m3fn
 
-
-def matrix(*shape, dtype=torch.float16):
-    return integers(shape, dtype, device=DEVICE)
-
-
-def ends(*values, dtype=torch.int32):
-    return torch.tensor(values, dtype=dtype, device=DEVICE)
-
-
-A, B, OFFS = matrix(12, 8), matrix(2, 8, 6), ends(5, 12)  # mode "m", the result is (12, 6)
 A3, B2, WIDE, LONG = matrix(2, 6, 8), matrix(8, 12), matrix(6, 12), matrix(12, 8)  # for the other modes
-
-
-def good(**changes):
-    return dict(mat_a=A, mat_b=B, offs=OFFS) | changes
 
 
 # What is wrong → arguments, the error's class, and words that its message has.
@@ -110,11 +89,6 @@ ERRORS = {
 }
 
 
-def assert_message(caught, words):
-    for word in words:
-        assert word in str(caught.value), f"{word!r} is missing in: {caught.value}"
-
-
 @pytest.mark.parametrize("what", ERRORS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_message_and_nothing_written(backend, what):
@@ -158,11 +132,6 @@ def test_one_bad_call_is_not_remembered_as_good():
             grouped_mm(A, matrix(2, 7, 6), offs=OFFS)
 
 
-def test_keep_wants_an_out():
-    with pytest.raises(ValueError, match="tail must be 'zero' where out is not given, got 'keep'"):
-        grouped_mm(A, B, offs=OFFS, tail="keep")
-
-
 @pytest.mark.skipif(runtime.mode() != "gpu", reason="only a GPU lacks a type")
 @pytest.mark.parametrize("dtype, query, capability", [(torch.bfloat16, "supports_bf16", "8.0")], ids=str)
 def test_type_that_the_hardware_does_not_multiply(monkeypatch, dtype, query, capability):
@@ -176,161 +145,4 @@ def test_type_that_the_hardware_does_not_multiply(monkeypatch, dtype, query, cap
 # ---- out
 
 
-def bad_outs():
-    base = torch.zeros(200, dtype=torch.float16, device=DEVICE)
-    negative = torch.zeros(12, 6, dtype=torch.complex64, device=DEVICE).conj().imag
-    return {
-        "a list": ([matrix(12, 6)], TypeError, ["out", "torch.Tensor", "list"]),
-        "shape": (matrix(12, 5), ValueError, ["out", "(12, 6)", "(12, 5)"]),
-        "rank": (matrix(1, 12, 6), ValueError, ["out", "(12, 6)", "(1, 12, 6)"]),
-        "dtype": (matrix(12, 6, dtype=torch.float32), TypeError, ["out", "float16", "float32"]),
-        "device": (matrix(12, 6).to("meta"), ValueError, ["out", "device", "meta"]),
-        "sparse": (torch.zeros(12, 6).to_sparse(), TypeError, ["out", "dense", "sparse_coo"]),
-        "gradient": (matrix(12, 6).requires_grad_(), ValueError, ["out", "gradient", "detach"]),
-        "expanded": (base[:6].expand(12, 6), ValueError, ["out", "share memory", "(0, 1)"]),
-        "overlapping rows": (base.as_strided((12, 6), (5, 1)), ValueError, ["out", "share memory", "(5, 1)"]),
-        "negated": (negative, ValueError, ["out", "negated"]),
-    }
-
-
-@pytest.mark.parametrize("what", bad_outs())
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_out(backend, what):
-    out, error, words = bad_outs()[what]
-    arguments = good() if what != "negated" else good(mat_a=A.float(), mat_b=B.float())
-    before = out.clone() if isinstance(out, torch.Tensor) and not out.is_meta else None
-    with pytest.raises(error) as caught:
-        grouped_mm(**arguments, out=out, backend=backend)
-    assert_message(caught, words)
-    if before is not None and not before.is_sparse:
-        assert torch.equal(out, before), "out was written before the error"
-
-
-def test_out_must_have_the_dtype_that_is_asked_for():
-    with pytest.raises(TypeError, match=r"out must have dtype torch\.float32, got torch\.float16"):
-        grouped_mm(A, B, offs=OFFS, out=matrix(12, 6), out_dtype=torch.float32)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_out_that_shares_memory(backend):
-    pool = torch.ones(4, 16, 40, dtype=torch.float16, device=DEVICE)
-    offs = ends(4, 9, 9, 12)
-    left, right = pool[..., :16], pool[..., 16:32]
-    for name, arguments, out in (
-        ("mat_a", dict(mat_a=left[0], mat_b=right, offs=offs), left[0]),
-        ("mat_b", dict(mat_a=matrix(16, 16), mat_b=right, offs=offs), right[1]),
-        ("mat_a", dict(mat_a=left, mat_b=right), left),
-        ("mat_b", dict(mat_a=left, mat_b=right), right),
-        ("mat_a", dict(mat_a=left, mat_b=matrix(4, 16, 16)), pool[..., 8:24]),
-        ("bias", dict(mat_a=matrix(16, 16), mat_b=right, offs=offs, bias=pool[0, :4, :16]), pool[0, :, :16]),
-    ):
-        with pytest.raises(ValueError, match=f"out shares memory with {name}"):
-            grouped_mm(**arguments, out=out, backend=backend)
-    assert (pool == 1).all()
-    wide_ends = torch.zeros(32, dtype=torch.int32, device=DEVICE)
-    out = wide_ends.view(torch.float16)[:16].view(16, 1)
-    with pytest.raises(ValueError, match="out shares memory with offs"):
-        grouped_mm(matrix(16, 4), matrix(4, 4, 1), offs=wide_ends[:4], out=out, backend=backend)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_slices_that_interlock_do_not_overlap(backend):
-    pool = torch.ones(4, 16, 48, dtype=torch.float16, device=DEVICE)
-    out = grouped_mm(pool[..., :16], pool[..., 16:32], out=pool[..., 32:], backend=backend)
-    assert (out == 16).all()
-    assert (pool[..., :32] == 1).all()
-    # A matrix of the same columns, whose rows lie between those of every matrix of the batch.
-    out = grouped_mm(pool[0, :, :16], pool[..., 16:32], offs=ends(3, 3, 9, 16), out=pool[0, :, 32:], backend=backend)
-    assert (out == 16).all()
-    assert (pool[..., :32] == 1).all()
-
-
-def test_sharing_is_judged_as_by_listing_addresses():
-    """Slices of one buffer, all of the same strides: what share_memory says is what sets of addresses say."""
-    buffer = torch.arange(4 * 6 * 8)
-    generator = random.Random(0)
-
-    def cut(extent):
-        start = generator.randrange(extent)
-        return slice(start, generator.randint(start + 1, extent))
-
-    answers = set()
-    for _ in range(500):
-        x, y = (buffer.view(4, 6, 8)[cut(4), cut(6), cut(8)] for _ in range(2))
-        x = x[0] if generator.random() < 0.5 else x
-        x, y = (x, y) if generator.random() < 0.5 else (y, x)
-        wanted = bool(set(x.flatten().tolist()) & set(y.flatten().tolist()))
-        answers.add(wanted)
-        assert share_memory(x, y) == wanted, (x, y)
-    assert answers == {True, False}
-
-
-def test_out_with_a_gradient():
-    out, verify = poisoned((12, 6), device=DEVICE)
-    with pytest.raises(ValueError, match="out cannot be given when an operand requires a gradient"):
-        grouped_mm(A, B.clone().requires_grad_(), offs=OFFS, out=out)
-    verify()
-    assert out.isnan().all()
-    with torch.no_grad():
-        assert grouped_mm(A, B.clone().requires_grad_(), offs=OFFS, out=out) is out
-    assert not out.isnan().any()
-
-
 # ---- scaled_grouped_mm
-
-A8, B8, SA, SB = A.to(FP8), B.to(FP8), torch.ones(12, device=DEVICE), torch.ones(2, 6, device=DEVICE)
-
-
-def scaled(**changes):
-    arguments = dict(mat_a=A8, mat_b=B8, scale_a=SA, scale_recipe_a=ROW, scale_b=SB, scale_recipe_b=ROW, offs=OFFS)
-    return arguments | changes
-
-
-SCALED_ERRORS = {
-    "A not fp8": (scaled(mat_a=A), TypeError, ["mat_a", "float8_e4m3fn", "float16"]),
-    "B not fp8": (scaled(mat_b=B), TypeError, ["mat_b", "float8_e4m3fn", "float16"]),
-    "no scale": (scaled(scale_a=None), TypeError, ["scale_a", "torch.Tensor", "NoneType"]),
-    "scale is a number": (scaled(scale_b=2.0), TypeError, ["scale_b", "torch.Tensor", "float"]),
-    "scale dtype": (scaled(scale_a=SA.half()), TypeError, ["scale_a", "float32", "float16"]),
-    "scale shape": (scaled(scale_a=SA[:11]), ValueError, ["scale_a", "(12,)", "row of mat_a", "(11,)"]),
-    "scale of B": (scaled(scale_b=SB[0]), ValueError, ["scale_b", "(2, 6)", "column of mat_b", "(6,)"]),
-    "scale on meta": (scaled(scale_b=SB.to("meta")), ValueError, ["scale_b", "device", "meta"]),
-    "two scales": (scaled(scale_a=[SA, SA]), ValueError, ["scale_a", "one tensor", "2"]),
-    "recipe": (scaled(scale_recipe_a=ScalingType.TensorWise), ValueError, ["scale_recipe_a", "RowWise", "TensorWise"]),
-    "recipe of B": (scaled(scale_recipe_b=ScalingType.BlockWise1x32), ValueError, ["scale_recipe_b", "BlockWise1x32"]),
-    "no recipe": (scaled(scale_recipe_a=None), ValueError, ["scale_recipe_a", "RowWise", "None"]),
-    "swizzle": (scaled(swizzle_b=SwizzleType.SWIZZLE_32_4_4), ValueError, ["swizzle_b", "NO_SWIZZLE", "32_4_4"]),
-    "contraction": (scaled(contraction_dim=(0, 1)), ValueError, ["contraction_dim", "(-1, -2)", "(0, 1)"]),
-    "output_dtype": (scaled(output_dtype=torch.float64), TypeError, ["output_dtype", "float64"]),
-    "bias": (scaled(bias=matrix(2, 6)), TypeError, ["bias", "bfloat16", "float16"]),
-    "gradient": (scaled(scale_a=SA.clone().requires_grad_()), TypeError, ["scale_a", "gradient", "detach"]),
-    "gradient of A": (scaled(mat_a=A8.clone().requires_grad_()), TypeError, ["mat_a", "gradient", "detach"]),
-    "offs": (scaled(offs=None), ValueError, ["offs", "None"]),
-    "ends": (scaled(offs=ends(5, 13), check=True), ValueError, ["offs[1] = 13", "total_m = 12"]),
-    "scale in k": (
-        scaled(mat_a=matrix(6, 12).to(FP8), mat_b=matrix(12, 6).to(FP8), scale_a=SA[:6], scale_b=SB),
-        ValueError,
-        ["scale_a", "(12,) or (2, 6)", "(6,)"],
-    ),
-}
-
-
-@pytest.mark.parametrize("what", SCALED_ERRORS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_scaled(backend, what):
-    arguments, error, words = SCALED_ERRORS[what]
-    out, verify = poisoned((12, 6), torch.bfloat16, device=DEVICE)
-    for options in (dict(), dict(out=out)):
-        with pytest.raises(error) as caught:
-            scaled_grouped_mm(**arguments, backend=backend, **options)
-        assert_message(caught, words)
-    verify()
-    assert out.isnan().all()
-
-
-def test_wrong_ends_never_write_outside():
-    for offs in (ends(-100, 7), ends(9, 3), ends(5, 400), ends(-(2**31), 2**31 - 1), ends(30, 20)):
-        for backend in ("torch", "triton"):
-            out, verify = poisoned((12, 6), device=DEVICE)
-            grouped_mm(A, B, offs=offs, out=out, backend=backend, config=GemmConfig(16, 16, 16))
-            verify(all_written=True)

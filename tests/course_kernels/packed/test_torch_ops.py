@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.functional import ScalingType
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
@@ -18,51 +17,18 @@ from course_kernels.packed import torch_ops as grouped_ops
 from course_kernels.packed.backends import triton
 from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.testing import assert_exact, integers, reference
+from packed_operands import DEVICE, FP8, MODES, ROW, call, operands, scales, shapes
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
 BACKENDS = ("torch", "triton")
-MODES = ("m", "n", "k", "batch")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-DEVICE = runtime.device()
 SMALL = GemmConfig(16, 16, 16)
-FP8 = torch.float8_e4m3fn
-ROW = ScalingType.RowWise
 OPS = torch.ops.course_kernels
 
 
 def id_of(value):
     return str(value).removeprefix("torch.")
-
-
-def shapes(mode, total=20, G=3, M=6, N=10, K=7):
-    return {
-        "m": ((total, K), (G, K, N)),
-        "n": ((G, M, K), (K, total)),
-        "k": ((M, total), (total, N)),
-        "batch": ((G, M, K), (G, K, N)),
-    }[mode]
-
-
-def operands(mode, dtype=torch.float32, total=20, ends=(5, 5, 17), grad=False, bias=False):
-    """mat_a, mat_b, offs, bias: groups of 5, 0 and 12, and a tail of 3."""
-    a, b = (integers(shape, dtype, i, device=DEVICE) for i, shape in enumerate(shapes(mode, total)))
-    offs = None if mode == "batch" else torch.tensor(ends, dtype=torch.int32, device=DEVICE)
-    made = integers((3, 10), dtype, 5, device=DEVICE) if bias and mode != "n" else None
-    for tensor in (a, b, made):
-        if tensor is not None:
-            tensor.requires_grad_(grad)
-    return a, b, offs, made
-
-
-def call(a, b, offs, bias, **options):
-    return grouped_mm(a, b, offs=offs, bias=bias, **options)
-
-
-def scales(mode, total=20, G=3, M=6, N=10):
-    shape_a = {"m": (total,), "n": (G, M), "k": (G * M,), "batch": (G, M)}[mode]
-    shape_b = {"m": (G, N), "n": (total,), "k": (G * N,), "batch": (G, N)}[mode]
-    return [2.0 ** integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate((shape_a, shape_b))]
 
 
 # ---- operators
@@ -300,33 +266,6 @@ def test_importing_the_library_imports_neither_triton_nor_the_compiler():
 
 
 # ---- FLOP counts
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_flops_forward_and_backward(mode):
-    a, b, offs, _ = operands(mode, grad=True)
-    once = {"m": 20 * 7 * 10, "n": 6 * 7 * 20, "k": 6 * 20 * 10, "batch": 3 * 6 * 7 * 10}[mode] * 2
-    with FlopCounterMode(display=False) as counter:
-        out = call(a, b, offs, None)
-    assert counter.get_total_flops() == once
-    with FlopCounterMode(display=False) as counter:
-        out.sum().backward()
-    assert counter.get_total_flops() == 2 * once
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        call(a, b, offs, None, out=torch.empty_like(out))
-    assert counter.get_total_flops() == once
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_flops_of_scaled(mode):
-    if not runtime.supports_fp8():
-        pytest.skip("this GPU does not multiply float8_e4m3fn")
-    a, b, offs, _ = operands(mode, FP8)
-    scale_a, scale_b = scales(mode)
-    with FlopCounterMode(display=False) as counter:
-        scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, offs=offs)
-    once = {"m": 20 * 7 * 10, "n": 6 * 7 * 20, "k": 6 * 20 * 10, "batch": 3 * 6 * 7 * 10}[mode] * 2
-    assert counter.get_total_flops() == once
 
 
 # ---- autocast

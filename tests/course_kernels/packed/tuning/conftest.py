@@ -1,0 +1,5 @@
+"""Fixtures of the tests about tuning tables."""
+
+from tuning_shapes import tables
+
+__all__ = ["tables"]

@@ -1,0 +1,50 @@
+"""Operands of every mode, for tests of the packed products."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import ScalingType
+
+from course_kernels import grouped_mm, runtime
+from course_kernels.testing import integers
+
+MODES = ("m", "n", "k", "batch")
+
+
+DEVICE = runtime.device()
+
+
+FP8 = torch.float8_e4m3fn
+
+
+ROW = ScalingType.RowWise
+
+
+def shapes(mode, total=20, G=3, M=6, N=10, K=7):
+    return {
+        "m": ((total, K), (G, K, N)),
+        "n": ((G, M, K), (K, total)),
+        "k": ((M, total), (total, N)),
+        "batch": ((G, M, K), (G, K, N)),
+    }[mode]
+
+
+def operands(mode, dtype=torch.float32, total=20, ends=(5, 5, 17), grad=False, bias=False):
+    """mat_a, mat_b, offs, bias: groups of 5, 0 and 12, and a tail of 3."""
+    a, b = (integers(shape, dtype, i, device=DEVICE) for i, shape in enumerate(shapes(mode, total)))
+    offs = None if mode == "batch" else torch.tensor(ends, dtype=torch.int32, device=DEVICE)
+    made = integers((3, 10), dtype, 5, device=DEVICE) if bias and mode != "n" else None
+    for tensor in (a, b, made):
+        if tensor is not None:
+            tensor.requires_grad_(grad)
+    return a, b, offs, made
+
+
+def call(a, b, offs, bias, **options):
+    return grouped_mm(a, b, offs=offs, bias=bias, **options)
+
+
+def scales(mode, total=20, G=3, M=6, N=10):
+    shape_a = {"m": (total,), "n": (G, M), "k": (G * M,), "batch": (G, M)}[mode]
+    shape_b = {"m": (G, N), "n": (total,), "k": (G * N,), "batch": (G, N)}[mode]
+    return [2.0 ** integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate((shape_a, shape_b))]
