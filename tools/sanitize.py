@@ -31,6 +31,7 @@ from course_kernels.testing import Problem, assert_exact, empty_problems, intege
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
+OTHER_LAYOUTS = (("col", "row"), ("row", "col"), ("col", "col"))  # of A and B, beside row-major ones
 WHOLE = [Problem(64, 64, 64), Problem(128, 64, 32), Problem(96, 160, 64)]
 PROBLEMS = {"ragged": ragged_problems(), "empty": empty_problems(), "whole": WHOLE}
 # Tails of every kind that still obey the 16-byte rule, so that the descriptor kernel keeps them.
@@ -64,13 +65,12 @@ def cases() -> list[Case]:
     found = [Case("naive", problems) for problems in PROBLEMS]
     for method in ("round_robin", "tma"):
         found += [Case(method, problems, schedule=s) for s in SCHEDULES for problems in ("aligned", "ragged", "empty")]
+    fp8, single = torch.float8_e4m3fn, torch.float32
     for method in ("naive", "round_robin", "tma"):
-        found.append(Case(method, "aligned", torch.bfloat16))
-        found.append(Case(method, "aligned", torch.float32))
-        found.append(Case(method, "aligned", torch.float32, precision="tf32"))
-        found.append(Case(method, "aligned", torch.float8_e4m3fn, ("row", "col")))
-        found.append(Case(method, "ragged", torch.float8_e4m3fn))
-        found += [Case(method, "aligned", strides=pair) for pair in (("col", "row"), ("row", "col"), ("col", "col"))]
+        found += [Case(method, "aligned", dtype) for dtype in (torch.bfloat16, single)]
+        found += [Case(method, "aligned", single, precision="tf32"), Case(method, "aligned", fp8, ("row", "col"))]
+        found += [Case(method, "ragged", fp8)]
+        found += [Case(method, "aligned", strides=pair) for pair in OTHER_LAYOUTS]
         found += [Case(method, "ragged", strides=(how, how)) for how in ("unaligned", "every_other", "expanded")]
     found += [Case("tma", "aligned", schedule=s, store_parts=2) for s in SCHEDULES]
     return found
@@ -125,26 +125,22 @@ def packed_cases() -> list[Packed]:
         tail = 0 if mode == "batch" else 37
         whole = GroupedCase(mode, (65, 0, 130, 16), 80, 96, 64, tail_size=tail, layout_out="padded")
         ragged = GroupedCase(mode, (65, 0, 1, 33), 67, 33, 45, tail_size=tail, layout_out="unaligned", seed=1)
-        biased = torch.float32 if mode != "n" else None
+        single, bias = torch.float32, torch.float32 if mode != "n" else None
         for case in (whole, ragged):
-            found += [Packed(replace(case, dtype=dtype)) for dtype in (torch.float16, torch.bfloat16, torch.float32)]
-            found.append(Packed(replace(case, dtype=torch.float32), precision="tf32"))
-            found.append(Packed(replace(case, dtype=torch.float8_e4m3fn)))
-            found.append(Packed(replace(case, out_dtype=torch.float32, bias=biased)))
-            found.append(Packed(case, store_parts=2))
+            changes = [dict(dtype=dtype) for dtype in (torch.float16, torch.bfloat16, single, torch.float8_e4m3fn)]
+            changes += [dict(out_dtype=single, bias=bias), *([dict(tail="keep")] if mode in ("m", "n") else [])]
+            found += [Packed(replace(case, **change)) for change in changes]
+            found += [Packed(replace(case, dtype=single), precision="tf32"), Packed(case, store_parts=2)]
             if mode != "k":
                 found += [Packed(case, schedule="dynamic", store_parts=parts) for parts in (1, 2)]
-            if mode in ("m", "n"):
-                found.append(Packed(replace(case, tail="keep")))
-        for pair in (("col", "row"), ("row", "col"), ("col", "col")):
-            found.append(Packed(replace(whole, layout_a=pair[0], layout_b=pair[1])))
-        for how in ("unaligned", "every_other", "expanded", "transposed"):
-            found.append(Packed(replace(whole, layout_a=how, layout_b=how, layout_out="every_other")))
-        if mode != "k":
-            found.append(Packed(replace(whole, **{"layout_a" if mode == "n" else "layout_b": "shared"})))
         empty = {"m": dict(sizes=(0, 0, 0)), "n": dict(sizes=()), "k": dict(sizes=(0, 0)), "batch": dict(K=0)}[mode]
-        found.append(Packed(replace(whole, **empty)))
-        found.append(Packed(replace(whole, sizes=(1,) * 70, M=17, N=24, K=16)))
+        changes = [empty, dict(sizes=(1,) * 70, M=17, N=24, K=16)]
+        changes += [dict(layout_a=a, layout_b=b) for a, b in OTHER_LAYOUTS]
+        for how in ("unaligned", "every_other", "expanded", "transposed"):
+            changes.append(dict(layout_a=how, layout_b=how, layout_out="every_other"))
+        if mode != "k":
+            changes.append({"layout_a" if mode == "n" else "layout_b": "shared"})
+        found += [Packed(replace(whole, **change)) for change in changes]
     return found
 
 
