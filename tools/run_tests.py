@@ -1,4 +1,4 @@
-"""Everything that `make test` runs: ruff, imports, unit tests, notebooks, browser; one summary at the end."""
+"""Everything that `make test` runs: ruff, imports, unit tests, notebooks and browser; one summary at the end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ("notebooks", "exercises", "solutions")
 BROWSER_TESTS = ("tests/project/test_browser.py", "tests/project/test_browser_exercise.py")
 
 
@@ -67,10 +68,9 @@ def run_all() -> int:
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
         pytest("unit tests", "-n", "2", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
-        # A notebook's cells need one kernel, so one worker. Starting and waiting for processes leaves 40 % of two cores
-        # idle with two workers.
-        pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", "notebooks", "exercises", "solutions"),
-        pytest("browser", *BROWSER_TESTS),
+        # A notebook's cells need one kernel, so one worker. These tests wait for processes to start: of two cores two
+        # workers leave 40 % idle, so there is one more.
+        pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),
     ]
     print(summary(outcomes), flush=True)
     return int(any(outcome.failed for outcome in outcomes))

@@ -69,7 +69,7 @@ LATE_IMPORTS = {
         gemm_course.cli.tune course_kernels.packed.tuning.lookup
         gemm_course.cli.tune course_kernels.runtime
     """,
-    "the process that forks must not import what only its children may run": """
+    "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """
         gemm_course.runner.fork_server gemm_course.isolation.landlock
         gemm_course.runner.fork_server gemm_course.runner.worker
         gemm_course.runner.worker gemm_course.runner.probes

@@ -162,7 +162,8 @@ def jupyterlab(folder, own, **environment):
         JUPYTER_RUNTIME_DIR=str(own / "runtime"),
         JUPYTER_TOKEN=TOKEN,
     )
-    port = lab.free_port(18888)
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    port = lab.free_port(18888 + 100 * worker)  # other workers look for one at the same time
     command = [*lab.command(port, folder), "--expose-app-in-browser"]
     server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
     try:
