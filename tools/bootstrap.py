@@ -14,7 +14,6 @@ if sys.version_info < (3, 10):  # before any line that an older Python could not
         "Install a newer one and name it: make lab PYTHON=python3.12".format(*sys.version_info[:2], sys.executable)
     )
 
-import contextlib
 import hashlib
 import importlib.util
 import json
@@ -23,7 +22,6 @@ import platform
 import re
 import shutil
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -31,34 +29,14 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed.json"  # written after success only
-UNFINISHED = VENV / "unfinished"  # there while something is being installed
-LOG = VENV / "install.log"
 LOCK = ROOT / ".venv.lock"
+UNFINISHED = "unfinished"  # the lock's text while something is being installed
+LOG = ROOT / ".venv.log"
 
 EXTRAS = {"lab": ["course", "cutlass"], "test": ["course", "cutlass", "dev"]}
 OLDEST_PIP = (25, 0)  # from here on, a dry run asks for a wheel's metadata only, not for the wheel
-LARGE_MB = 20
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-
-# Packages that an interrupted install left incomplete: files or sizes differ from their own list.
-FIND_BROKEN = """
-import importlib.metadata as metadata
-for dist in metadata.distributions():
-    name = dist.metadata["Name"] if dist.metadata else None
-    files = dist.files
-    damaged = name is None or not files
-    for file in files or ():
-        path = file.locate()
-        if file.suffix == ".pyc" or damaged:
-            continue
-        try:
-            size = path.stat().st_size
-        except OSError:
-            size = -1
-        damaged = size < 0 or (file.size is not None and file.size != size)
-    if damaged:
-        print(dist._path)
-"""
+INSTALL = [*PIP, "install", "--progress-bar=off"]
 
 
 class Failed(Exception):
@@ -69,59 +47,43 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-@contextlib.contextmanager
-def progress(title: str):
-    """One line a step: rewritten every second in a terminal, repeated every 30 s in a log."""
-    started, live = time.monotonic(), sys.stdout.isatty()
-    detail, finished = [""], threading.Event()
-
-    def show() -> None:
-        while not finished.wait(1 if live else 30):
-            line = f"{title} ... {time.monotonic() - started:.0f} s  {detail[0]}"
-            width = shutil.get_terminal_size().columns - 1
-            print("\r" + line[:width].ljust(width) if live else line, end="" if live else "\n", flush=True)
-
-    thread = threading.Thread(target=show, daemon=True)
-    thread.start()
-    try:
-        yield lambda text: detail.__setitem__(0, text)
-    finally:
-        finished.set()
-        thread.join()
-        clear = "\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r" if live else ""
-        say(f"{clear}{title}: {time.monotonic() - started:.0f} s")
-
-
 def run(title: str, command: list[str]) -> None:
-    """Run a step, its output in the log and its downloads shown; Failed carries the lines that matter."""
-    lines = []
-    # A user's settings for pip outside of virtual environments make it refuse to work inside of one.
-    environment = {**os.environ, "PIP_USER": "0", "PYTHONNOUSERSITE": "1"}
-    with progress(title) as detail, open(LOG, "a", encoding="utf-8") as log:
-        log.write(f"\n$ {' '.join(command)}\n")
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, errors="replace",
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                log.write(line)
-                match = re.match(r"\s*(?:Downloading (\S+)|(Installing|Building|Preparing)\b)(.*)", line)
-                if match:
-                    detail(line.strip())
-                    size = re.search(r"\(([\d.]+) (MB|GB)", match[3])
-                    if size and (size[2] == "GB" or float(size[1]) >= LARGE_MB) and not sys.stdout.isatty():
-                        say("  " + line.strip())
-            code = process.wait()
-        except BaseException:
-            process.kill()
-            raise
-    if code:
+    """Run a step: its output in the log, its progress on the screen. Failed carries the lines that matter."""
+    live = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns - 1 if live else 120
+    started, heading = time.monotonic(), f"\n$ {' '.join(command)}\n"
+
+    def show(text: str) -> None:
+        print("\r" + text[:width].ljust(width) if live else text[:width], end="" if live else "\n", flush=True)
+
+    def output() -> str:
+        return LOG.read_text(encoding="utf-8", errors="replace").rpartition(heading)[2]
+
+    with open(LOG, "a", encoding="utf-8") as log:
+        log.write(heading)
+        log.flush()
+        # A user's settings for pip outside of virtual environments make it refuse to work inside of one.
+        environment = {**os.environ, "PIP_USER": "0", "PYTHONNOUSERSITE": "1"}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        while process.poll() is None:
+            try:
+                process.wait(timeout=1 if live else 30)
+            except subprocess.TimeoutExpired:
+                actions = re.findall(r"^\s*((?:Downloading|Installing|Building|Preparing)\b.*)", output(), re.MULTILINE)
+                show(f"{title} ... {time.monotonic() - started:.0f} s  {actions[-1] if actions else ''}")
+    except BaseException:
+        process.kill()
+        raise
+    show(f"{title}: {time.monotonic() - started:.0f} s")
+    if live:
+        print()
+    if process.returncode:
         # From the first error on: what follows it is its cause.
+        lines = output().rstrip().splitlines()
         first = next((i for i, line in enumerate(lines) if re.match(r"\s*(ERROR|error|×)", line)), -15)
-        errors = lines[first:][:15]
-        raise Failed("\n".join([f"{title} failed:", *("  " + line for line in errors), f"All of it is in {LOG}."]))
+        errors = ["  " + line for line in lines[first:][:15]]
+        raise Failed("\n".join([f"{title} failed:", *errors, f"All of it is in {LOG}."]))
 
 
 def inside(code: str) -> str | None:
@@ -173,52 +135,33 @@ def check_platform() -> None:
         )
 
 
-def ensure_venv() -> None:
-    """An environment whose Python starts and has pip; an unfinished one is made again."""
-    halfway = UNFINISHED.exists() and UNFINISHED.read_text() == "venv"
-    version = None if halfway else inside("import sys; print(*sys.version_info[:2])")
-    if version and tuple(map(int, version.split())) >= (3, 10):
-        if inside("import pip") is None:
-            run("Adding pip to .venv", [str(PYTHON), "-m", "ensurepip"])
-        return
-    if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
-        minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        raise Failed(
-            f"This Python ({sys.executable}) has no venv module. On Debian and Ubuntu: apt install python{minor}-venv"
-        )
-    VENV.mkdir(exist_ok=True)
-    # Emptied by hand: `venv --clear` would remove the marker as well, and an interruption would go unnoticed.
-    for entry in VENV.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    UNFINISHED.write_text("venv")
-    run("Creating .venv", [sys.executable, "-m", "venv", str(VENV)])
-
-
-def repair() -> None:
-    """After an interruption: have pip forget what it left incomplete, so that it installs that again."""
-    say("An earlier installation was interrupted: looking for incomplete packages")
-    for line in (inside(FIND_BROKEN) or "").splitlines():
-        path = Path(line)
-        if VENV in path.parents and path.name.endswith((".dist-info", ".egg-info")):
-            say(f"  {path.name} is incomplete, will be installed again")
-            shutil.rmtree(path, ignore_errors=True)
-    for leftover in VENV.glob("lib/python*/site-packages/~*"):  # what pip renames while it replaces a package
-        shutil.rmtree(leftover, ignore_errors=True)
-    if inside("import pip._internal.cli.main") is None:
-        run("Repairing pip", [str(PYTHON), "-m", "ensurepip", "--upgrade"])
+def ensure_venv(again: bool) -> None:
+    """An environment whose Python starts and has a pip that is new enough; a new one where asked for."""
+    version = None if again else inside("import sys; print(*sys.version_info[:2])")
+    if version is None or tuple(map(int, version.split())) < (3, 10):
+        if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
+            raise Failed(
+                f"This Python ({sys.executable}) has no venv module. On Debian and Ubuntu: "
+                "apt install python{}.{}-venv".format(*sys.version_info[:2])
+            )
+        run("Creating .venv", [sys.executable, "-m", "venv", "--clear", str(VENV)])
+    if inside("import pip") is None:
+        run("Adding pip to .venv", [str(PYTHON), "-m", "ensurepip"])
+    pip = inside("import pip; print(pip.__version__)") or "0"
+    if tuple(map(int, re.findall(r"\d+", pip)[:2])) < OLDEST_PIP:
+        run("Updating pip", [*PIP, "install", "--upgrade", "pip>={}.{}".format(*OLDEST_PIP)])
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether this machine has an NVIDIA driver with a GPU behind it."""
+    """Whether this machine has an NVIDIA driver with a GPU."""
     if Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists():
         return True
-    tool = shutil.which("nvidia-smi") or shutil.which("/usr/lib/wsl/lib/nvidia-smi")
-    if tool is None:
-        return False
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    tool = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
+    try:
         listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20)
-        return listed.returncode == 0 and "GPU" in listed.stdout
-    return False
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return listed.returncode == 0 and "GPU" in listed.stdout
 
 
 def pinned(package: str) -> str:
@@ -244,34 +187,21 @@ def ensure_torch() -> None:
         return
     if has_nvidia_gpu():
         say("NVIDIA GPU found: installing torch with CUDA (several gigabytes)")
-        run(f"Installing {requirement}", [*PIP, "install", requirement])
+        run(f"Installing {requirement}", [*INSTALL, requirement])
         return
-    version = inside("import pip; print(pip.__version__)") or "0"
-    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_PIP:
-        run("Updating pip", [*PIP, "install", "--upgrade", "pip>=25"])
-    report_file = VENV / "plan.json"
-    run(
-        "Asking pip which torch it would install",
-        [
-            *PIP,
-            "install",
-            "--dry-run",
-            "--ignore-installed",
-            "--no-deps",
-            "--report",
-            str(report_file),
-            requirement,
-        ],
-    )
-    if not is_cuda_build(json.loads(report_file.read_text(encoding="utf-8"))):
-        run(f"Installing {requirement}", [*PIP, "install", requirement])
+    report = VENV / "plan.json"
+    plan = [*INSTALL, "--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), requirement]
+    run("Asking pip which torch it would install", plan)
+    if not is_cuda_build(json.loads(report.read_text(encoding="utf-8"))):
+        run(f"Installing {requirement}", [*INSTALL, requirement])
         return
     say("No NVIDIA GPU: installing torch's CPU build instead of gigabytes of CUDA")
     try:
-        run("Installing uv, which knows where CPU builds are", [*PIP, "install", "uv>=0.7"])
+        run("Installing uv, which knows where CPU builds are", [*INSTALL, "uv>=0.7"])
         uv = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(PYTHON), "--torch-backend=cpu"]
         run(f"Installing {requirement} for the CPU", [*uv, requirement])
     except Failed as error:
+        LOCK.write_text("")  # nothing is incomplete; a new .venv would lose what the reader installs now
         raise Failed(
             f"{error}\nInstall the CPU build of {requirement} yourself, then run this again:\n"
             f"  {PYTHON} -m pip install ...   (PyTorch's web site, Get Started, Compute Platform: CPU)"
@@ -279,7 +209,7 @@ def ensure_torch() -> None:
 
 
 def quiet_lab() -> None:
-    """JupyterLab in this environment asks nobody whether they want its news; a reader's own settings win."""
+    """JupyterLab in this environment does not ask whether to show its news; a reader's own settings win."""
     settings = VENV / "share" / "jupyter" / "lab" / "settings"
     settings.mkdir(parents=True, exist_ok=True)
     no_news = {"fetchNews": "false", "checkForUpdates": False}
@@ -288,16 +218,19 @@ def quiet_lab() -> None:
 
 
 def install(extras: list[str]) -> None:
-    if UNFINISHED.exists():
-        repair()
-    UNFINISHED.write_text("packages")
+    """Install into `.venv`. After an interruption it is made again: pip keeps what it has downloaded in its cache."""
+    interrupted = LOCK.read_text() == UNFINISHED
+    if interrupted:
+        say("An earlier installation was interrupted: starting again with what was downloaded")
+    LOCK.write_text(UNFINISHED)
+    ensure_venv(again=interrupted)
     ensure_torch()
     # Named on the command line, the pin is what pip knows first; else it may fetch newer ones to look at.
-    run("Installing the course", [*PIP, "install", "--editable", f".[{','.join(extras)}]", pinned("triton")])
+    run("Installing the course", [*INSTALL, "--editable", f".[{','.join(extras)}]", pinned("triton")])
     quiet_lab()
     stamp = {"key": wanted_key(), "extras": extras, "python": inside("import sys; print(sys.version)")}
     STAMP.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
-    UNFINISHED.unlink()
+    LOCK.write_text("")
 
 
 def main() -> int:
@@ -310,9 +243,9 @@ def main() -> int:
         if is_ready(extras):
             note_other_python()
             return 0
-        import fcntl
+        import fcntl  # not on every system that check_platform turns away
 
-        with open(LOCK, "w") as lock:
+        with open(LOCK, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -320,9 +253,6 @@ def main() -> int:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if is_ready(extras):
                 return 0
-            ensure_venv()
-            if UNFINISHED.exists() and UNFINISHED.read_text() == "venv":
-                UNFINISHED.unlink()
             install(extras)
     except Failed as error:
         print(error, file=sys.stderr)

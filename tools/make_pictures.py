@@ -4,8 +4,7 @@ was measured from their records."""
 from __future__ import annotations
 
 import io
-import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -38,8 +37,19 @@ def hero() -> Figure:
     return overview(testing.route("zipf", 64, s=1.2, seed=1))
 
 
-def table() -> str:
-    """The list API's times as Markdown, from their record."""
+def markdown(head: str, titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table: its first column to the left, the others to the right."""
+    titles = list(titles)
+    lines = [[head, *titles], ["---", *["---:"] * len(titles)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def gpu_and_dtype(measured: dict) -> tuple[str, str]:
+    return measured["provenance"]["gpu"].removeprefix("NVIDIA "), measured["dtype"]
+
+
+def list_table() -> str:
+    """The list API's times, from their record."""
     measured = record.load("group_gemm")
     columns = {
         "auto": "`group_gemm`",
@@ -47,16 +57,12 @@ def table() -> str:
         "tutorial": "the tutorial's kernel, tuned",
         "naive": "a Triton launch each",
     }
-    source = measured["provenance"]
-    lines = [
-        f"| µs on an {source['gpu'].removeprefix('NVIDIA ')}, {measured['dtype']} | {' | '.join(columns.values())} |",
-        "| --- |" + " ---: |" * len(columns),
-    ]
+    rows = []
     for row, entry in measured["rows"].items():
         name = row.replace("^3", "³").replace(" x ", " × ").replace("64-2048", "sizes, 64 to 2048")
-        cells = (f"{entry['us'][provider]['median_us']:.1f}" for provider in columns)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _provenance(measured)])
+        rows.append([name, *(f"{entry['us'][provider]['median_us']:.1f}" for provider in columns)])
+    head = "µs on an {}, {}".format(*gpu_and_dtype(measured))
+    return f"{markdown(head, columns.values(), rows)}\n\n{_provenance(measured)}"
 
 
 def _provenance(measured: dict) -> str:
@@ -71,26 +77,22 @@ def _taken(measured: dict, entry: dict) -> str:
     return "cute" if there and not few else "triton"
 
 
-def _rates(
-    measured: dict, function: str, columns: dict[str, str], more: dict[str, Callable[[dict], str]] | None = None
-) -> str:
-    """A record's rows as Markdown: the rate of what the function takes, of providers by name, and more columns."""
-    gpu, more = measured["provenance"]["gpu"].removeprefix("NVIDIA "), more or {}
-    head = f"{gpu}, {measured['dtype']}: rows over groups, N, K"
-    titles = [f"`{function}`", *columns.values(), *more]
-    lines = [f"| {head} | {' | '.join(titles)} |", "| --- |" + " ---: |" * len(titles)]
+def _rates(measured: dict, function: str, columns: dict[str, str], gradients: Sequence[str] = ()) -> str:
+    """A record's rows: the rates of the function and of providers, and each gradient's as a multiple of torch's."""
+    rows = []
     for entry in measured["rows"].values():
         digits, unit = (0, "") if entry["unit"] == "TFLOP/s" else (2, " (TB/s)")
-        rate = entry["rate"]["forward"]
-        shown = (_taken(measured, entry), *columns)
-        cells = [f"{rate[name]:.{digits}f}" if name in rate else "–" for name in shown]
-        cells += [cell(entry) for cell in more.values()]
-        lines.append(f"| {entry['title']}{unit} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rate, ours = entry["rate"], _taken(measured, entry)
+        shown = (rate["forward"].get(name) for name in (ours, *columns))
+        cells = ["–" if each is None else f"{each:.{digits}f}" for each in shown]
+        cells += [f"{rate[gradient][ours] / rate[gradient]['torch']:.2f} ×" for gradient in gradients]
+        rows.append([entry["title"] + unit, *cells])
+    head = "{}, {}: rows over groups, N, K".format(*gpu_and_dtype(measured))
+    return markdown(head, [f"`{function}`", *columns.values(), *gradients], rows)
 
 
 def packed_table() -> str:
-    """The packed API's rates as Markdown, from their record."""
+    """The packed API's rates, from their record."""
     measured = record.load("grouped_mm")
     columns = {
         "triton": "Triton alone",
@@ -100,20 +102,15 @@ def packed_table() -> str:
         "dense": "dense, same size",
     }
 
-    def times(of: str) -> Callable[[dict], str]:
-        # Against torch alone: what a user changes from.
-        return lambda entry: f"{entry['rate'][of][_taken(measured, entry)] / entry['rate'][of]['torch']:.2f} ×"
-
-    copy = f"a copy moves {measured['copy_tb_s']:.2f}"
     note = (
-        f"TFLOP/s, or TB/s where reading bounds ({copy}); dA and dB: times as fast as torch's. {_provenance(measured)}"
+        f"TFLOP/s, or TB/s where reading bounds (a copy moves {measured['copy_tb_s']:.2f}); "
+        f"dA and dB: times as fast as torch's. {_provenance(measured)}"
     )
-    rates = _rates(measured, "grouped_mm", columns, {"dA": times("dA"), "dB": times("dB")})
-    return f"{rates}\n\n{note}"
+    return f"{_rates(measured, 'grouped_mm', columns, ('dA', 'dB'))}\n\n{note}"
 
 
 def scaled_table() -> str:
-    """The rates of scaled products as Markdown, from their record."""
+    """The rates of scaled products, from their record."""
     measured = record.load("scaled_grouped_mm")
     columns = {
         "triton": "Triton alone",
@@ -130,7 +127,7 @@ def scaled_table() -> str:
     return f"{_rates(measured, 'scaled_grouped_mm', columns)}\n\n{note}"
 
 
-TABLES = {"group_gemm": table, "grouped_mm": packed_table, "scaled_grouped_mm": scaled_table}
+TABLES = {"group_gemm": list_table, "grouped_mm": packed_table, "scaled_grouped_mm": scaled_table}
 
 
 def with_tables(readme: str) -> str:
@@ -142,14 +139,13 @@ def with_tables(readme: str) -> str:
     return readme
 
 
-def main() -> int:
+def main() -> None:
     README.write_text(with_tables(README.read_text()))
     TARGET.parent.mkdir(exist_ok=True)
     data = png(hero())
     TARGET.write_bytes(data)
     print(f"{TARGET.relative_to(ROOT)}: {len(data) / 1e3:.0f} kB")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import copy
 import hashlib
 import re
 import sys
@@ -46,12 +45,15 @@ def notebook_of(source: Path) -> Path:
 def sources(selection: list[str]) -> list[Path]:
     """The lesson sources whose names start with one of `selection`; all of them when it is empty."""
     found = sorted(SOURCES.glob("[0-9][0-9]_*.py"))
-    selection = [prefix.zfill(2) if prefix.isdigit() else prefix for prefix in selection]  # 3 means 03
+    chosen = set()
     for prefix in selection:
-        if not any(path.name.startswith(prefix) for path in found):
+        prefix = prefix.zfill(2) if prefix.isdigit() else prefix  # 3 means 03
+        fitting = {path for path in found if path.name.startswith(prefix)}
+        if not fitting:
             names = ", ".join(path.stem for path in found) or "none"
             raise SystemExit(f"render: no lesson starts with {prefix!r}; there are: {names}")
-    return [path for path in found if not selection or any(path.name.startswith(s) for s in selection)]
+        chosen |= fitting
+    return sorted(chosen) or found
 
 
 def build(source: Path) -> nbformat.NotebookNode:
@@ -70,22 +72,6 @@ def build(source: Path) -> nbformat.NotebookNode:
         seen[digest] = seen.get(digest, 0) + 1
         cell["id"] = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
     return notebook
-
-
-async def execute(notebook: nbformat.NotebookNode, directory: Path) -> None:
-    """Run every cell in `directory`; an error in a cell without a `raises-exception` tag is raised."""
-    from nbclient import NotebookClient
-
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(directory)}},
-        extra_arguments=["--log-level=ERROR"],  # it warns of listening on loopback, once a lesson
-        record_timing=False,
-        coalesce_streams=True,
-    )
-    await client.async_execute()
 
 
 def strip_png(data: bytes) -> bytes:
@@ -142,29 +128,47 @@ def suspicious(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+async def executed(notebook: nbformat.NotebookNode, folder: Path) -> str:
+    """The text to store of a notebook: every cell is run in `folder`, what differs from machine to machine removed.
+
+    Raises:
+        CellExecutionError: a cell without a `raises-exception` tag failed. Other errors of nbclient: a cell took too
+            long, the kernel died.
+        ValueError: an output would differ from run to run or from machine to machine.
+    """
+    from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--log-level=ERROR"],  # it warns of listening on loopback, once a lesson
+        record_timing=False,
+        coalesce_streams=True,
+    )
+    await client.async_execute()
+    clean(notebook)
+    if hits := suspicious(notebook):
+        raise ValueError("\n  ".join(["outputs that differ from run to run or from machine to machine:", *hits]))
+    return nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
+
+
 async def render(source: Path, slots: asyncio.Semaphore) -> bool:
     """Render one lesson; says what happened, returns whether it worked."""
-    notebook = build(source)
     target = notebook_of(source)
     async with slots:
         started = time.perf_counter()
         try:
-            await execute(notebook, target.parent)
+            text = await executed(build(source), target.parent)
         except Exception as error:  # nbclient raises its own classes for errors, timeouts and dead kernels
             print(f"{source.stem}: FAILED\n{error}", file=sys.stderr, flush=True)
             return False
         seconds = time.perf_counter() - started
-    clean(notebook)
-    hits = suspicious(notebook)
-    if hits:
-        print(f"{source.stem}: FAILED: outputs that differ from run to run or from machine to machine:",
-              *hits, sep="\n  ", file=sys.stderr, flush=True)  # fmt: skip
-        return False
-    text = nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
-    before = target.read_text(encoding="utf-8") if target.exists() else None
-    if text != before:
+    state = "unchanged"
+    if not target.exists() or text != target.read_text(encoding="utf-8"):
         target.write_text(text, encoding="utf-8", newline="\n")
-    state = "unchanged" if text == before else "written"
+        state = "written"
     print(f"{source.stem}: {state}, {seconds:.1f} s, {len(text) / 1e3:.0f} kB", flush=True)
     return True
 
@@ -185,7 +189,7 @@ def differences(source: Path) -> list[str]:
     if not target.exists():
         return [f"{target.name} does not exist"]
     stored = nbformat.read(target, as_version=nbformat.NO_CONVERT)
-    expected, got = skeleton(build(source)), skeleton(copy.deepcopy(stored))
+    expected, got = skeleton(build(source)), skeleton(stored)
     found = [] if stored.metadata == METADATA else [f"metadata is {dict(stored.metadata)}, not {METADATA}"]
     if len(expected) != len(got):
         found.append(f"the source has {len(expected)} cells, {target.name} has {len(got)}")
@@ -198,12 +202,11 @@ def differences(source: Path) -> list[str]:
 
 
 def check(found: list[Path]) -> bool:
-    good = True
-    for source in found:
-        problems = differences(source)
-        if problems:
-            good = False
-            print(f"{source.stem}: out of step: {'; '.join(problems)}", file=sys.stderr)
+    problems = {source.stem: "; ".join(differences(source)) for source in found}
+    for name, text in problems.items():
+        if text:
+            print(f"{name}: out of step: {text}", file=sys.stderr)
+    good = not any(problems.values())
     print("in step" if good else "run `make render` (or tools/render.py with the lesson's number)")
     return good
 

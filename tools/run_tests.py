@@ -1,4 +1,4 @@
-"""Everything that `make test` runs: ruff, unit tests, notebooks, browser; one summary at the end."""
+"""Everything that `make test` runs: ruff, imports, unit tests, notebooks and browser; one summary at the end."""
 
 from __future__ import annotations
 
@@ -8,94 +8,76 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = "2"
+NOTEBOOKS = ("notebooks", "exercises", "solutions")
 BROWSER_TESTS = ("tests/project/test_browser.py", "tests/project/test_browser_exercise.py")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Counts of one part of the run."""
 
     name: str
+    seconds: float
     passed: int
     failed: int
     skipped: int
-    seconds: float
 
 
 def counts(report: Path) -> tuple[int, int, int]:
     """Passed, failed and skipped tests of a JUnit report; an error outside a test counts as a failure."""
-    passed = failed = skipped = 0
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
-        elif case.find("skipped") is not None:
-            skipped += 1
-        else:
-            passed += 1
-    return passed, failed, skipped
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    return len(cases) - failed - skipped, failed, skipped
 
 
-def heading(name: str) -> float:
+def part(name: str, *command: str, report: Path | None = None) -> Outcome:
+    """Run a program of the environment. It is one test, unless it writes a report of several."""
     print(f"\n=== {name}", flush=True)
-    return time.monotonic()
-
-
-def ruff(name: str, *arguments: str) -> Outcome:
-    started = heading(name)
-    code = subprocess.run([sys.executable, "-m", "ruff", *arguments], cwd=ROOT).returncode
-    return Outcome(name, int(code == 0), int(code != 0), 0, time.monotonic() - started)
+    started = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT).returncode
+    passed, failed, skipped = counts(report) if report and report.exists() else (int(code == 0), 0, 0)
+    if code != 0 and failed == 0:
+        # No test failed, and yet the program is not content: a check failed, nothing was collected, it did not start.
+        print(f"{name} ended with exit code {code}: counted as one failure")
+        failed = 1
+    return Outcome(name, time.monotonic() - started, passed, failed, skipped)
 
 
 def pytest(name: str, *arguments: str) -> Outcome:
-    started = heading(name)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
-        code = subprocess.run(command, cwd=ROOT).returncode
-        passed, failed, skipped = counts(report) if report.exists() else (0, 0, 0)
-    if code != 0 and failed == 0:
-        # No test failed and yet pytest is not content: nothing was collected, or it could not start.
-        print(f"pytest ended with exit code {code} and no failed test: counted as one failure")
-        failed = 1
-    return Outcome(name, passed, failed, skipped, time.monotonic() - started)
+        return part(name, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments, report=report)
 
 
 def summary(outcomes: list[Outcome]) -> str:
     """A line for each part; the last line is the sum."""
-    lines = ["", "=== summary"]
-    for part in outcomes:
-        result = f"{part.passed} passed, {part.failed} failed, {part.skipped} skipped"
-        lines.append(f"{part.name:<12} {part.seconds:6.1f} s  {result}")
-    passed, failed, skipped = (sum(getattr(o, key) for o in outcomes) for key in ("passed", "failed", "skipped"))
-    lines.append(f"{'total':<12} {sum(part.seconds for part in outcomes):6.1f} s")
-    lines.append(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return "\n".join(lines)
-
-
-def main() -> int:
-    # The solutions pass: not into the progress of whoever runs the tests.
-    with tempfile.TemporaryDirectory() as state:
-        os.environ["XDG_STATE_HOME"] = state
-        return run_all()
+    seconds, *totals = (sum(column) for column in list(zip(*outcomes))[1:])
+    result = "{} passed, {} failed, {} skipped".format
+    lines = [f"{each.name:<12} {each.seconds:6.1f} s  {result(*each[2:])}" for each in outcomes]
+    return "\n".join(["", "=== summary", *lines, f"{'total':<12} {seconds:6.1f} s", result(*totals)])
 
 
 def run_all() -> int:
+    python, lint_imports = sys.executable, str(Path(sys.executable).with_name("lint-imports"))
     outcomes = [
-        ruff("ruff check", "check", "."),
-        ruff("ruff format", "format", "--check", "."),
-        pytest("unit tests", "-n", WORKERS, "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
-        # A notebook's cells need one kernel, so one worker.
-        pytest("notebooks", "-n", WORKERS, "--dist", "loadfile", "--nbval", "notebooks", "exercises", "solutions"),
-        pytest("browser", *BROWSER_TESTS),
+        part("ruff check", python, "-m", "ruff", "check", "."),
+        part("ruff format", python, "-m", "ruff", "format", "--check", "."),
+        part("imports", lint_imports, "--no-cache"),
+        pytest("unit tests", "-n", "2", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
+        # A notebook's cells need one kernel, so one worker. These tests wait for processes to start: of two cores two
+        # workers leave 40 % idle, so there is one more.
+        pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),
     ]
     print(summary(outcomes), flush=True)
-    return int(any(part.failed for part in outcomes))
+    return int(any(outcome.failed for outcome in outcomes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The solutions pass: not into the progress of whoever runs the tests.
+    with tempfile.TemporaryDirectory() as state:
+        os.environ["XDG_STATE_HOME"] = state
+        sys.exit(run_all())

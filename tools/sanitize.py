@@ -31,10 +31,16 @@ from course_kernels.testing import Problem, assert_exact, empty_problems, intege
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
+OTHER_LAYOUTS = (("col", "row"), ("row", "col"), ("col", "col"))  # of A and B, beside row-major ones
 WHOLE = [Problem(64, 64, 64), Problem(128, 64, 32), Problem(96, 160, 64)]
 PROBLEMS = {"ragged": ragged_problems(), "empty": empty_problems(), "whole": WHOLE}
 # Tails of every kind that still obey the 16-byte rule, so that the descriptor kernel keeps them.
 PROBLEMS["aligned"] = [Problem(65, 48, 80), Problem(1, 160, 16), Problem(33, 16, 144), Problem(64, 64, 0)]
+
+
+def title(*fields) -> str:
+    """A case's name on the command line."""
+    return "-".join(str(field).removeprefix("torch.") for field in fields)
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Case:
     store_parts: int = 1
 
     def __str__(self) -> str:
-        fields = (self.method, self.schedule, self.problems, str(self.dtype).removeprefix("torch."), *self.strides)
-        return "-".join((*fields, self.precision, str(self.store_parts)))
+        walk = (self.method, self.schedule, self.problems)
+        return title(*walk, self.dtype, *self.strides, self.precision, self.store_parts)
 
 
 def cases() -> list[Case]:
@@ -59,13 +65,12 @@ def cases() -> list[Case]:
     found = [Case("naive", problems) for problems in PROBLEMS]
     for method in ("round_robin", "tma"):
         found += [Case(method, problems, schedule=s) for s in SCHEDULES for problems in ("aligned", "ragged", "empty")]
+    fp8, single = torch.float8_e4m3fn, torch.float32
     for method in ("naive", "round_robin", "tma"):
-        found.append(Case(method, "aligned", torch.bfloat16))
-        found.append(Case(method, "aligned", torch.float32))
-        found.append(Case(method, "aligned", torch.float32, precision="tf32"))
-        found.append(Case(method, "aligned", torch.float8_e4m3fn, ("row", "col")))
-        found.append(Case(method, "ragged", torch.float8_e4m3fn))
-        found += [Case(method, "aligned", strides=pair) for pair in (("col", "row"), ("row", "col"), ("col", "col"))]
+        found += [Case(method, "aligned", dtype) for dtype in (torch.bfloat16, single)]
+        found += [Case(method, "aligned", single, precision="tf32"), Case(method, "aligned", fp8, ("row", "col"))]
+        found += [Case(method, "ragged", fp8)]
+        found += [Case(method, "aligned", strides=pair) for pair in OTHER_LAYOUTS]
         found += [Case(method, "ragged", strides=(how, how)) for how in ("unaligned", "every_other", "expanded")]
     found += [Case("tma", "aligned", schedule=s, store_parts=2) for s in SCHEDULES]
     return found
@@ -108,10 +113,9 @@ class Packed:
 
     def __str__(self) -> str:
         case = self.case
-        dtypes = (str(dtype).removeprefix("torch.") for dtype in (case.dtype, case.out_dtype, case.bias))
         extents = "x".join(map(str, (*case.sizes, case.M, case.N, case.K)))
-        fields = (case.mode, extents, *dtypes, case.layout_a, case.layout_b, case.layout_out, case.tail)
-        return "-".join(("packed", *map(str, fields), self.schedule, self.precision, str(self.store_parts)))
+        operands = (case.dtype, case.out_dtype, case.bias, case.layout_a, case.layout_b, case.layout_out, case.tail)
+        return title("packed", case.mode, extents, *operands, self.schedule, self.precision, self.store_parts)
 
 
 def packed_cases() -> list[Packed]:
@@ -121,26 +125,22 @@ def packed_cases() -> list[Packed]:
         tail = 0 if mode == "batch" else 37
         whole = GroupedCase(mode, (65, 0, 130, 16), 80, 96, 64, tail_size=tail, layout_out="padded")
         ragged = GroupedCase(mode, (65, 0, 1, 33), 67, 33, 45, tail_size=tail, layout_out="unaligned", seed=1)
-        biased = torch.float32 if mode != "n" else None
+        single, bias = torch.float32, torch.float32 if mode != "n" else None
         for case in (whole, ragged):
-            found += [Packed(replace(case, dtype=dtype)) for dtype in (torch.float16, torch.bfloat16, torch.float32)]
-            found.append(Packed(replace(case, dtype=torch.float32), precision="tf32"))
-            found.append(Packed(replace(case, dtype=torch.float8_e4m3fn)))
-            found.append(Packed(replace(case, out_dtype=torch.float32, bias=biased)))
-            found.append(Packed(case, store_parts=2))
+            changes = [dict(dtype=dtype) for dtype in (torch.float16, torch.bfloat16, single, torch.float8_e4m3fn)]
+            changes += [dict(out_dtype=single, bias=bias), *([dict(tail="keep")] if mode in ("m", "n") else [])]
+            found += [Packed(replace(case, **change)) for change in changes]
+            found += [Packed(replace(case, dtype=single), precision="tf32"), Packed(case, store_parts=2)]
             if mode != "k":
                 found += [Packed(case, schedule="dynamic", store_parts=parts) for parts in (1, 2)]
-            if mode in ("m", "n"):
-                found.append(Packed(replace(case, tail="keep")))
-        for pair in (("col", "row"), ("row", "col"), ("col", "col")):
-            found.append(Packed(replace(whole, layout_a=pair[0], layout_b=pair[1])))
-        for how in ("unaligned", "every_other", "expanded", "transposed"):
-            found.append(Packed(replace(whole, layout_a=how, layout_b=how, layout_out="every_other")))
-        if mode != "k":
-            found.append(Packed(replace(whole, **{"layout_a" if mode == "n" else "layout_b": "shared"})))
         empty = {"m": dict(sizes=(0, 0, 0)), "n": dict(sizes=()), "k": dict(sizes=(0, 0)), "batch": dict(K=0)}[mode]
-        found.append(Packed(replace(whole, **empty)))
-        found.append(Packed(replace(whole, sizes=(1,) * 70, M=17, N=24, K=16)))
+        changes = [empty, dict(sizes=(1,) * 70, M=17, N=24, K=16)]
+        changes += [dict(layout_a=a, layout_b=b) for a, b in OTHER_LAYOUTS]
+        for how in ("unaligned", "every_other", "expanded", "transposed"):
+            changes.append(dict(layout_a=how, layout_b=how, layout_out="every_other"))
+        if mode != "k":
+            changes.append({"layout_a" if mode == "n" else "layout_b": "shared"})
+        found += [Packed(replace(whole, **change)) for change in changes]
     return found
 
 
@@ -176,8 +176,7 @@ class Cute:
     out_dtype: torch.dtype
 
     def __str__(self) -> str:
-        dtypes = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.out_dtype))
-        return "-".join(("cute", self.config.name, *self.form[:2], *dtypes))
+        return title("cute", self.config.name, *self.form[:2], self.dtype, self.out_dtype)
 
 
 def cute_cases() -> list[Cute]:
@@ -232,32 +231,30 @@ def run_cute(cute: Cute) -> str:
     return ", ".join(f"grouped_mm of {len(problem.sizes)}" for problem in problems)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="cases to run, by name; default: all")
     parser.add_argument("--kernels", choices=("triton", "cute"), default="triton", help="written in this language")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    those = cute_cases() if arguments.kernels == "cute" else (*cases(), *packed_cases())
-    known = {str(case): case for case in those}
+    known = {str(case): case for case in (cute_cases() if arguments.kernels == "cute" else [*cases(), *packed_cases()])}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
         print(*known, sep="\n")
-        return 0
+        return
     chosen = arguments.names or list(known)
     for name in chosen:
-        if known[name].dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
+        case = known[name]
+        if case.dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        case = known[name]
         function = {Case: run, Packed: run_packed, Cute: run_cute}[type(case)]
         print(f"{name}: exact; {function(case)}", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()
     print(f"{len(chosen)} cases ran in mode {ck.runtime.mode()}")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -73,21 +73,17 @@ def test_library_asks_for_torch_and_triton_only_and_the_course_pins_versions_tha
         assert bootstrap.pinned(name) == name + pins[name]
 
 
-def test_library_imports_nothing_else():
-    """`viz` draws, `bench` measures other libraries, `course` runs exercises; what is written in CuTe DSL has an extra;
-    the rest needs torch and Triton alone."""
+def test_library_imports_torch_and_triton_alone():
+    """What is written in CuTe DSL has an extra; NumPy is the interpreter's own requirement, which runtime checks."""
     package = ROOT / "src" / "course_kernels"
     for path in package.rglob("*.py"):
-        if path.relative_to(package).parts[0] in {"viz", "viz.py", "bench", "course"}:
-            continue
+        admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path == package / "runtime.py" else set())
+        admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90", "cute_cache.py"} & set(path.parts) else set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-            others = {name.split(".")[0] for name in names} - sys.stdlib_module_names
-            # NumPy is the interpreter's own requirement: runtime checks that the two fit together.
-            admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path.name == "runtime.py" else set())
-            admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90", "cute_cache.py"} & set(path.parts) else set()
-            assert others <= admitted, f"{path.name} imports {others - admitted}"
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            others = {name.split(".")[0] for name in names} - sys.stdlib_module_names - admitted
+            assert not others, f"{path.relative_to(package)} imports {others}"
 
 
 def test_package_version_is_written_once_more_and_the_same():
@@ -174,29 +170,88 @@ def test_a_torch_that_brings_cuda_is_recognised(requires, is_cuda):
     assert bootstrap.is_cuda_build({"install": [{"metadata": {"requires_dist": requires}}]}) is is_cuda
 
 
-def broken_packages(folder):
-    command = [sys.executable, "-S", "-c", bootstrap.FIND_BROKEN]
-    done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
-    return [Path(line).name for line in done.stdout.splitlines()]
+@pytest.fixture
+def installation(tmp_path, monkeypatch):
+    """The bootstrap over an empty folder; nothing is installed, the commands of its steps are kept."""
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    for name in ("ROOT", "VENV", "PYTHON", "STAMP", "LOCK", "LOG"):
+        monkeypatch.setattr(bootstrap, name, tmp_path / getattr(bootstrap, name).relative_to(ROOT))
+    bootstrap.LOCK.touch()
+    bootstrap.VENV.mkdir()
+    versions = {"torch": bootstrap.pinned("torch").partition("==")[2], "pip": "99.0", "sys": "99 0"}
+    monkeypatch.setattr(bootstrap, "inside", lambda code: next(versions[each] for each in versions if each in code))
+    commands = []
+    monkeypatch.setattr(bootstrap, "run", lambda title, command: commands.append((title, command)))
+    return commands
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut short", "no list of files", "no metadata"])
-def test_a_package_that_an_interrupted_install_left_incomplete_is_found(tmp_path, damage):
-    info = tmp_path / "thing-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
-    (info / "RECORD").write_text("thing.py,sha256=x,6\nthing-1.0.dist-info/METADATA,,\nthing-1.0.dist-info/RECORD,,\n")
-    (tmp_path / "thing.py").write_text("a = 1\n")
-    assert broken_packages(tmp_path) == []
-    if damage == "missing":
-        (tmp_path / "thing.py").unlink()
-    elif damage == "cut short":
-        (tmp_path / "thing.py").write_text("a =")
-    elif damage == "no list of files":
-        (info / "RECORD").unlink()
-    else:
-        (info / "METADATA").unlink()
-    assert broken_packages(tmp_path) == ["thing-1.0.dist-info"]
+def test_an_interrupted_installation_is_made_again(installation, monkeypatch):
+    bootstrap.install(["course"])
+    assert [title for title, _ in installation] == ["Installing the course"]
+
+    def interrupt(title, command):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bootstrap.install(["course"])
+    installation.clear()
+    bootstrap.install(["course"])
+    assert [title for title, _ in installation] == ["Creating .venv", "Installing the course"]
+    assert "--clear" in installation[0][1], "half a package is worse than none"
+    installation.clear()
+    bootstrap.install(["course"])
+    assert [title for title, _ in installation] == ["Installing the course"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "requires", "titles"),
+    [
+        (True, [], ["Installing torch=="]),
+        (False, ["filelock"], ["Asking pip", "Installing torch=="]),
+        (False, ["nvidia-cublas==13.1"], ["Asking pip", "Installing uv", "Installing torch=="]),
+    ],
+)
+def test_without_a_gpu_torch_is_a_cpu_build(installation, monkeypatch, gpu, requires, titles):
+    (bootstrap.VENV / "plan.json").write_text(json.dumps({"install": [{"metadata": {"requires_dist": requires}}]}))
+    monkeypatch.setattr(bootstrap, "inside", lambda code: None)
+    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: gpu)
+    bootstrap.ensure_torch()
+    assert [title.startswith(each) for (title, _), each in zip(installation, titles, strict=True)] == [True] * len(
+        titles
+    )
+    assert ("--torch-backend=cpu" in installation[-1][1]) == ("Installing uv" in titles)
+
+
+def test_without_a_cpu_build_the_reader_installs_one_and_keeps_it(installation, monkeypatch):
+    (bootstrap.VENV / "plan.json").write_text('{"install": [{"metadata": {"requires_dist": ["nvidia-cublas"]}}]}')
+    monkeypatch.setattr(bootstrap, "has_nvidia_gpu", lambda: False)
+    versions = bootstrap.inside
+    monkeypatch.setattr(bootstrap, "inside", lambda code: None if "torch" in code else versions(code))
+
+    def run(title, command):
+        if "uv" in title:
+            raise bootstrap.Failed("no uv")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "run", run)
+        with pytest.raises(bootstrap.Failed, match="Install the CPU build"):
+            bootstrap.install(["course"])
+    monkeypatch.setattr(bootstrap, "inside", versions)
+    bootstrap.install(["course"])
+    assert [title for title, _ in installation] == ["Installing the course"], ".venv was made again"
+
+
+def test_a_step_that_fails_shows_its_error_and_names_the_log(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bootstrap, "LOG", tmp_path / "log")
+    bootstrap.run("First", [sys.executable, "-c", "print('ERROR: of an earlier step')"])
+    code = "import sys; print('Collecting a'); print('ERROR: no such thing'); print('because'); sys.exit(3)"
+    with pytest.raises(bootstrap.Failed) as raised:
+        bootstrap.run("Second", [sys.executable, "-c", code])
+    expected = ["Second failed:", "  ERROR: no such thing", "  because", f"All of it is in {tmp_path / 'log'}."]
+    assert str(raised.value).splitlines() == expected
+    assert re.fullmatch(r"First: \d+ s\nSecond: \d+ s\n", capsys.readouterr().out)
 
 
 def test_environment_is_ready_only_after_success_and_for_these_dependencies(tmp_path, monkeypatch):
@@ -237,7 +292,7 @@ def test_summary_ends_with_the_sum(tmp_path):
         "<testcase><error/></testcase></testsuite></testsuites>"
     )
     assert run_tests.counts(report) == (1, 2, 1)
-    outcomes = [run_tests.Outcome("a", 1, 2, 1, 0.5), run_tests.Outcome("b", 10, 0, 3, 1.0)]
+    outcomes = [run_tests.Outcome("a", 0.5, 1, 2, 1), run_tests.Outcome("b", 1.0, 10, 0, 3)]
     assert run_tests.summary(outcomes).splitlines()[-1] == "11 passed, 2 failed, 4 skipped"
 
 

@@ -162,11 +162,21 @@ def jupyterlab(folder, own, **environment):
         JUPYTER_RUNTIME_DIR=str(own / "runtime"),
         JUPYTER_TOKEN=TOKEN,
     )
-    port = lab.free_port(18888)
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    port = lab.free_port(18888 + 100 * worker)  # other workers look for one at the same time
     command = [*lab.command(port, folder), "--expose-app-in-browser"]
     server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
     try:
-        lab.wait_until_up(server, port, TOKEN)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {TOKEN}"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+        def answers():
+            with contextlib.suppress(OSError), opener.open(request, timeout=2):
+                return True
+
+        wait_for("answer of JupyterLab", answers, START_S, lambda: server.poll() is None)
         yield lambda notebook: f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={TOKEN}"
     finally:
         stop(server)

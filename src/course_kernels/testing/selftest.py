@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from course_kernels import runtime
+from course_kernels import codegen, group_gemm, runtime, testing
 
 
 def run_a_kernel() -> None:
     """Group four small problems through the pointer kernel, and compare with torch on the CPU."""
-    from course_kernels import group_gemm, testing
-
     operands = testing.make_operands(testing.reference_problems(scale=16))
     group_A, group_B = ([matrix.to(runtime.device()) for matrix in group] for group in operands)
     results = group_gemm(group_A, group_B, method="round_robin")
@@ -21,8 +19,6 @@ def run_a_kernel() -> None:
 
 def compile_a_kernel() -> None:
     """Compile the descriptor kernel for an H200, which needs no GPU."""
-    from course_kernels import codegen
-
     compiled = codegen.compile_kernel("tma", "sm_90", dtype="float16")
     if not compiled.instructions["wgmma"]:
         raise ArithmeticError("the descriptor kernel compiled for sm_90 has no wgmma instruction")

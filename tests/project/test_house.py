@@ -1,0 +1,170 @@
+"""The rules of the house that hold for every file: names, sizes, tests and imports. `lint-imports` holds the arrows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from places import ROOT
+
+SOURCES, TESTS = ROOT / "src", ROOT / "tests"
+PROGRAMS = (ROOT / "tools", ROOT / "benchmarks")  # each file is a module of its own
+PRIVATE = re.compile(r"_(?!_)")
+MAX_LINES = 400
+MAX_UNTESTED_LINES = 20
+
+# Modules that cannot have a test file of their name, and the file that tests them.
+TESTED_ELSEWHERE = {
+    # Device code: it runs inside a launch only.
+    "course_kernels.kernels.common": "course_kernels/lists/test_api.py",
+    "course_kernels.kernels.naive": "course_kernels/lists/test_api.py",
+    "course_kernels.kernels.round_robin": "course_kernels/lists/test_api.py",
+    "course_kernels.kernels.tma": "course_kernels/lists/test_api.py",
+    "course_kernels.kernels.contiguous": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.cute_sm90.epilogue": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    "course_kernels.kernels.cute_sm90.mainloop": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    "course_kernels.kernels.cute_sm90.window": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    # Code of other processes: its caller starts and tests it.
+    "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
+    "gemm_course.runner.worker": "gemm_course/judging/test_judge.py",
+}
+
+# Imports of our own modules inside a function: why, who, and what.
+LATE_IMPORTS = {
+    "it imports Triton, which takes a second, and waits for the first kernel": """
+        course_kernels.bench.providers course_kernels.bench.tutorial_peer
+        course_kernels.codegen.builds course_kernels.lists.launch
+        course_kernels.codegen.child course_kernels.kernels.contiguous
+        course_kernels.codegen.child course_kernels.kernels.transposed
+        course_kernels.codegen.child course_kernels.lists.launch
+        course_kernels.codegen.packed course_kernels.kernels.contiguous
+        course_kernels.codegen.packed course_kernels.kernels.transposed
+        course_kernels.lists.api course_kernels.lists.launch
+        course_kernels.packed.execute course_kernels.packed.backends.triton
+        gemm_course.exercises.e04b_tables course_kernels.kernels.record
+        gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin
+        gemm_course.exercises.e04b_tables course_kernels.lists.launch
+    """,
+    "it imports CuTe DSL, which is optional and slow": """
+        course_kernels.packed.backends.cute_cache course_kernels.kernels.cute_sm90.kernel
+    """,
+    "it imports matplotlib, which is slow": """
+        gemm_course.cli.bench gemm_course.figures.roofline
+        gemm_course.notebook_check gemm_course.judging.picture
+    """,
+    "it imports torch, which takes seconds: commands that need none of it answer at once": """
+        gemm_course.cli.app course_kernels
+        gemm_course.cli.bench course_kernels.bench.grouped
+        gemm_course.cli.bench course_kernels.bench.providers
+        gemm_course.cli.bench course_kernels.bench.record
+        gemm_course.cli.bench course_kernels.bench.rows
+        gemm_course.cli.check gemm_course.judging.judge
+        gemm_course.cli.doctor gemm_course.judging.judge
+        gemm_course.cli.tune course_kernels.bench.record
+        gemm_course.cli.tune course_kernels.bench.tune
+        gemm_course.cli.tune course_kernels.bench.tune_gpu
+        gemm_course.cli.tune course_kernels.packed.tuning.defaults
+        gemm_course.cli.tune course_kernels.packed.tuning.lookup
+        gemm_course.cli.tune course_kernels.runtime
+    """,
+    "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """
+        gemm_course.runner.fork_server gemm_course.isolation.landlock
+        gemm_course.runner.fork_server gemm_course.runner.worker
+        gemm_course.runner.worker gemm_course.runner.probes
+    """,
+    "`from gemm_course import check` starts a process; any other import must not": """
+        gemm_course gemm_course.notebook_check
+    """,
+}
+
+
+def modules(*folders: Path) -> dict[str, str]:
+    """The source of every module in folders, by the name that imports it."""
+    paths = [(path, path.relative_to(folder).with_suffix("")) for folder in folders for path in folder.rglob("*.py")]
+    return {".".join(name.parts).removesuffix(".__init__"): path.read_text(encoding="utf-8") for path, name in paths}
+
+
+PACKAGES = modules(SOURCES)
+OURS = PACKAGES | modules(*PROGRAMS)
+
+
+def imports(tree: ast.AST):
+    """Imports of our modules, and of names in them: the statement, the local name and what it stands for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name in OURS:
+                    yield node, alias.asname or alias.name, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module in OURS:
+            for alias in node.names:
+                yield node, alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def private_names(source: str) -> list[str]:
+    """Private names of other modules that a source imports, or reaches through what it imports; each with its line."""
+    tree = ast.parse(source)
+    statements = list(imports(tree))
+    known = {local: target for _, local, target in statements}
+    found = [(node, target) for node, _, target in statements if PRIVATE.match(target.rpartition(".")[2])]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and PRIVATE.match(node.attr):
+            through = ast.unparse(node.value)
+            start = next((local for local in known if f"{through}.".startswith(f"{local}.")), None)
+            if start is not None and re.fullmatch(r"[\w.]+", through):
+                found.append((node, f"{known[start]}{through[len(start) :]}.{node.attr}"))
+    return [f"{target} in line {node.lineno}" for node, target in found]
+
+
+def late_imports(source: str) -> set[str]:
+    """Modules of ours that a source imports inside a function."""
+    functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
+    targets = {target for function in functions for _, _, target in imports(function)}
+    return {target if target in OURS else target.rpartition(".")[0] for target in targets}
+
+
+def has_tests(name: str) -> bool:
+    *folders, module = name.split(".")
+    return any(re.fullmatch(rf"test_{module}(_\w+)?\.py", path.name) for path in TESTS.joinpath(*folders).glob("*.py"))
+
+
+def test_no_module_reaches_a_private_name_of_another():
+    found = [f"{name}: {what}" for name, source in OURS.items() for what in private_names(source)]
+    assert not found, "\n".join(found)
+
+
+def test_no_module_is_long():
+    lines = {name: len(source.splitlines()) for name, source in PACKAGES.items()}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_every_module_has_tests_of_its_name():
+    files = {".".join(path.relative_to(SOURCES).with_suffix("").parts) for path in SOURCES.rglob("*.py")}
+    tested = {name for name in files & set(PACKAGES) if has_tests(name)}
+    long = {name for name in files & set(PACKAGES) if len(PACKAGES[name].splitlines()) > MAX_UNTESTED_LINES}
+    untested = sorted(long - tested - set(TESTED_ELSEWHERE))
+    assert not untested, "\n".join(untested)
+    assert set(TESTED_ELSEWHERE) <= files - tested, "it has tests of its name, or is gone: take it off the list"
+    assert [path for path in TESTED_ELSEWHERE.values() if not (TESTS / path).is_file()] == []
+
+
+def test_imports_are_at_the_top():
+    found = {f"{name} {target}" for name in PACKAGES for target in late_imports(PACKAGES[name])}
+    listed = {line.strip() for lines in LATE_IMPORTS.values() for line in lines.strip().splitlines()}
+    late, gone = sorted(found - listed), sorted(listed - found)
+    assert not late, "\n".join(["import these at the top, or list them with the reason:", *late])
+    assert not gone, "\n".join(["take these off the list, they are no more:", *gone])
+
+
+def test_the_rules_notice_what_breaks_them():
+    runtime = "course_kernels.runtime"
+    assert private_names(f"from {runtime} import _x, __doc__, mode") == [f"{runtime}._x in line 1"]
+    assert private_names(f"import {runtime} as r\nr._x.y") == [f"{runtime}._x in line 2"]
+    assert private_names(f"import {runtime}\n{runtime}.a._x()") == [f"{runtime}.a._x in line 2"]
+    assert private_names("from course_kernels import runtime\nruntime.__file__, self._y, runtime2._z") == []
+    assert private_names("import torch\nfrom torch import _C\ntorch._C") == []
+    late = "import course_kernels\ndef f():\n    import torch\n    from course_kernels import runtime, group_gemm"
+    assert late_imports(late) == {"course_kernels", runtime}
+    assert has_tests(runtime)
+    assert not has_tests("course_kernels.run")
