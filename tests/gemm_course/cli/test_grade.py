@@ -254,7 +254,7 @@ def test_a_date_that_is_none_and_a_number_without_end_cost_nothing(tmp_path):
 def test_one_name_however_its_letters_are_composed_or_encoded(tmp_path):
     for name in ("Zo\u00eb", "Zoe\u0308"):
         hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer(f"return {len(name)}")})
-    hand_in(tmp_path, {"Zoe\u0308_02_tail_masks.ipynb": notebook("def product_tile(): pass")})
+    hand_in(tmp_path, {"Zoe\u0308_03_tail_masks.ipynb": notebook("def product_tile(): pass")})
     for name in (b"Fran\xe7ois", b"Fran\xe8ois"):
         hand_in(tmp_path, {f"{os.fsdecode(name)}/01_offsets.ipynb": answer()})
     found = collected(tmp_path)
@@ -266,7 +266,7 @@ def test_moodles_folders_of_one_student_are_one_students(tmp_path):
     hand_in(tmp_path, {
         "Ann Lee_123_assignsubmission_file_/01_offsets.ipynb": answer(),
         "Ann Lee_123_assignsubmission_onlinetext_/onlinetext.html": b"<p>see file",
-        "Ann Lee_123_assignsubmission_file_02_tail_masks.ipynb": notebook("def product_tile(): pass"),
+        "Ann Lee_123_assignsubmission_file_03_tail_masks.ipynb": notebook("def product_tile(): pass"),
         "Ann Lee_124_assignsubmission_file_/01_offsets.ipynb": answer(),
     })  # fmt: skip
     found, _ = handed_in.collect(tmp_path, BOTH)
@@ -930,7 +930,7 @@ def test_a_hole_is_no_answer_and_neither_is_what_cannot_be_read(tmp_path, preten
 
 
 def test_of_what_is_not_graded_the_name_is_still_no_students(tmp_path, monkeypatch, pretend, capsys):
-    hand_in(tmp_path, {"in/ann_01_offsets.ipynb": answer(), "in/ann_02_tail_masks.ipynb": answer()})
+    hand_in(tmp_path, {"in/ann_01_offsets.ipynb": answer(), "in/ann_03_tail_masks.ipynb": answer()})
     command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "01"])
     assert capsys.readouterr().out.startswith("1 student, 1 exercise")
     assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["ann", "ann"]
