@@ -14,7 +14,7 @@ from gemm_course.exercises import manifest
 from gemm_course.grading import grades as grading
 from gemm_course.grading import gradescope
 from gemm_course.grading import submissions as handed_in
-from gemm_course.grading.result_cache import Journal
+from gemm_course.grading.result_cache import ResultCache
 from gemm_course.judging.results import UNCHECKED
 
 EXAMPLES = """\
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         ours = [path for path in (out, kept_in, arguments.gradescope) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        found, strangers = handed_in.collect(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        found, strangers = handed_in.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         return _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}")
     except ValueError as error:
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.gradescope is not None:
             arguments.gradescope.mkdir(parents=True, exist_ok=True)
-        kept = Journal(kept_in)
+        kept = ResultCache(kept_in)
     except BlockingIOError:
         return _stop(CANNOT, f"{kept_in} is in use: another `course grade` writes the same file")
     except OSError as error:
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _grade(arguments, exercises, found, kept)
 
 
-def _grade(arguments: argparse.Namespace, exercises: list, found: list, kept: Journal) -> int:
+def _grade(arguments: argparse.Namespace, exercises: list, found: list, kept: ResultCache) -> int:
     bar, target = _Bar(), arguments.out
     try:
         seed = arguments.seed
