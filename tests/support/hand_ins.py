@@ -14,28 +14,16 @@ from gemm_course.grading.result_cache import ResultCache
 from gemm_course.grading.submissions import Answer, Submission
 
 OFFSETS, MASKS = manifest.find("01_offsets") + manifest.find("03_tail_masks")
-
-
 BOTH = (OFFSETS, MASKS)
-
-
 PREFIX = "def describe_groups(sizes, total_m):\n    "
-
-
 ANSWER = PREFIX + "return sizes\n"
-
-
 RIGHT = """
     ends = torch.cumsum(sizes, 0)
     rows = torch.arange(total_m, device=sizes.device)
     group = torch.searchsorted(ends, rows, right=True)
     return ends, torch.where(group < len(sizes), group, -1)
 """
-
-
 WRONG = RIGHT.replace("right=True", "right=False")
-
-
 CANNOT = "this cannot be checked here: install 'numpy<2.4'"  # what a judge says of the machine
 TODO = 'raise NotImplementedError("TODO 01: later")'
 

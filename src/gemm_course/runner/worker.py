@@ -36,7 +36,7 @@ _COMPILING = ("triton.compiler", "triton.backends")
 _PRELOADED = {
     "run": ("gemm_course.runner.probes",),
     "compile": _COMPILING,
-    "gpu": ("gemm_course.runner.probes", "gemm_course.cli.machine", *_COMPILING),
+    "gpu": ("gemm_course.runner.probes", "course_kernels.testing.selftest", *_COMPILING),
 }
 
 

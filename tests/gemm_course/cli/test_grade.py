@@ -8,12 +8,14 @@ import json
 import os
 import pty
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -296,16 +298,6 @@ def test_gradescope_gets_a_test_for_each_property(a_class):
             assert test["status"] == "passed" or test["output"], "what is wrong is said"
 
 
-def test_the_same_seed_gives_the_same_grades(a_class, tmp_path):
-    folder, _ = a_class
-    others = {"ann/01_offsets.ipynb": answer(RIGHT), "cas/01_offsets.ipynb": answer(f"{WRONG}# another text")}
-    hand_in(tmp_path / "in", others)
-    out = str(tmp_path / "g.csv")
-    assert command.main(["grade", str(tmp_path / "in"), "--out", out, "--only", "1", "--seed", "3", "--jobs", "1"]) == 0
-    before = grades_of(folder / "g.csv")
-    assert grades_of(out) == {name: before[name] for name in ("ann", "cas")}
-
-
 def marked_processes(mark):
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -333,42 +325,59 @@ def interrupt_when(running, kept, lines):
         running.wait()
 
 
-def test_interrupted_it_ends_cleanly_and_goes_on(tmp_path, monkeypatch):
-    hand_in(tmp_path / "in", {f"s{i}/01_offsets.ipynb": answer(f"{RIGHT}# {i}") for i in range(4)})
-    hand_in(tmp_path / "in", {"z/01_offsets.ipynb": answer("while True: pass")})
-    (tmp_path / "tmp").mkdir()
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A class of two, and one whose answer never ends: interrupted when the two are checked."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    hand_in(folder / "in", {
+        "ann/01_offsets.ipynb": answer(RIGHT), "cas/01_offsets.ipynb": answer(f"{WRONG}# another text"),
+        "z/01_offsets.ipynb": answer("while True: pass"),
+    })  # fmt: skip
+    (folder / "tmp").mkdir()
     mark = f"GRADE_TEST={uuid.uuid4()}"
-    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "TERM": "xterm", **dict([mark.split("=")])}
-    arguments = ["grade", "in", "--out", "g.csv", "--only", "01", "--jobs", "1"]
-    kept = tmp_path / "g.csv.journal"
+    environment = os.environ | {"TMPDIR": str(folder / "tmp"), "TERM": "xterm", **dict([mark.split("=")])}
+    arguments = ["grade", "in", "--out", "g.csv", "--only", "01", "--jobs", "1", "--seed", "3"]
     terminal, end = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "gemm_course.cli.app", *arguments],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=end, env=environment,
+        cwd=folder, stdout=subprocess.DEVNULL, stderr=end, env=environment,
     )  # fmt: skip
     os.close(end)
-    assert interrupt_when(running, kept, lines=5) == 130, "the seed and the four that are right"
+    code = interrupt_when(running, folder / "g.csv.journal", lines=3)  # the seed, and two answers
     shown = b""
     with contextlib.suppress(OSError):  # what Linux says at a terminal's end
         while data := os.read(terminal, 1 << 16):
             shown += data
     os.close(terminal)
-    shown = shown.decode()
-    assert "Traceback" not in shown
-    assert "█░" in shown
-    assert "4 of 5 answers checked" in shown
-    assert "the same command goes on" in shown
-    assert not (tmp_path / "g.csv").exists()
-    stop = time.monotonic() + 5
-    while marked_processes(mark) and time.monotonic() < stop:
-        time.sleep(0.05)
-    assert marked_processes(mark) == []
-    assert list((tmp_path / "tmp").iterdir()) == []
+    return SimpleNamespace(folder=folder, mark=mark, arguments=arguments, code=code, shown=shown.decode())
 
+
+def test_interrupted_it_ends_cleanly(interrupted):
+    assert interrupted.code == 130
+    assert "Traceback" not in interrupted.shown
+    assert "█░" in interrupted.shown
+    assert "2 of 3 answers checked" in interrupted.shown
+    assert "the same command goes on" in interrupted.shown
+    assert not (interrupted.folder / "g.csv").exists()
+    stop = time.monotonic() + 5
+    while marked_processes(interrupted.mark) and time.monotonic() < stop:
+        time.sleep(0.05)
+    assert marked_processes(interrupted.mark) == []
+    assert list((interrupted.folder / "tmp").iterdir()) == []
+
+
+def test_it_goes_on_and_the_same_seed_gives_the_same_grades(a_class, interrupted, tmp_path, monkeypatch, pretend):
+    shutil.copytree(interrupted.folder, tmp_path, dirs_exist_ok=True)
+    kept = tmp_path / "g.csv.journal"
     before = kept.read_bytes()
     hand_in(tmp_path / "in", {"z/01_offsets.ipynb": answer("return 1")})
+    pretend.answers[f"{PREFIX}return 1"] = outcome(0, "no")
     monkeypatch.chdir(tmp_path)
-    assert command.main(arguments) == 0
+    assert command.main(interrupted.arguments) == 0
+    assert [source for source, _ in pretend] == [f"{PREFIX}return 1"], "what was checked is not checked again"
     assert kept.read_bytes().startswith(before)
-    assert kept.read_bytes().count(b"\n") == 6
-    assert [row["points"] for row in read(tmp_path / "g.csv") if row["exercise"] == "01_offsets"] == ["10"] * 4 + ["0"]
+    assert kept.read_bytes().count(b"\n") == 4
+    found = grades_of(tmp_path / "g.csv")
+    assert (found.pop("z")["points"], found["ann"]["points"]) == ("0", "10")
+    in_another_run = grades_of(a_class[0] / "g.csv")
+    assert found == {name: in_another_run[name] for name in ("ann", "cas")}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gemm_course.exercises import manifest
 from gemm_course.grading import submissions
 from gemm_course.grading.submissions import Answer
 from gemm_course.notebook_files import cells
@@ -254,3 +255,48 @@ def test_no_link_is_followed(tmp_path):
     assert found[0].answers["01_offsets"] == [Answer("01_offsets.ipynb", refused="is a link, which is not followed")]
     assert len(found[0].notes) == 3
     assert found[1].notes == ["eve: is a link, which is not followed"]
+
+
+# Names from before lesson 02 came in
+
+
+OLD_NAMES = {
+    "01_offsets": "01_offsets", "02_tail_masks": "03_tail_masks", "03a_tile_walk": "04a_tile_walk",
+    "03b_tables": "04b_tables", "04_better_schedule": "05_better_schedule",
+    "05_descriptor_kernel": "06_descriptor_kernel", "06_general_key": "07_general_key",
+    "07_boundary_store": "08_boundary_store", "08_pick_operator": "09_pick_operator",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ["{}.ipynb", "ann/{}.ipynb", "ann_{}.ipynb", "{}-ann (1).ipynb", "ann.zip"])
+def test_a_notebook_with_its_old_name_answers_the_same_exercise(tmp_path, shape):
+    written = "# the answer, whatever it defines\n"  # so that it is the name that places it
+    notebooks = {name: notebook(f"{written}x = '{name}'") for name in OLD_NAMES}
+    if shape == "ann.zip":
+        hand_in(
+            tmp_path / "ann", {shape: zipped({f"exercises/{name}.ipynb": data for name, data in notebooks.items()})}
+        )
+    else:
+        hand_in(tmp_path / "ann", {shape.format(name): data for name, data in notebooks.items()})
+    (found,), unrecognized = submissions.discover(tmp_path / "ann", manifest.exercises())
+    assert (found.student, found.notes, unrecognized) == ("ann", [], [])
+    assert {name: [each.source for each in versions] for name, versions in found.answers.items()} == {
+        new: [f"{written}x = '{old}'"] for old, new in OLD_NAMES.items()
+    }
+
+
+def test_a_notebook_with_its_old_name_comes_after_the_new_one(tmp_path):
+    hand_in(tmp_path, {
+        "ann/02_tail_masks.ipynb": notebook("x = 1"), "ann/03_tail_masks.ipynb": notebook("x = 2"),
+        "bob/02_tail_masks.py": b"x = 1",
+    })  # fmt: skip
+    (ann, bob), _ = submissions.discover(tmp_path, BOTH)
+    assert [each.where for each in ann.answers["03_tail_masks"]] == ["03_tail_masks.ipynb", "02_tail_masks.ipynb"]
+    assert bob.answers == {"03_tail_masks": [Answer("02_tail_masks.py", refused=submissions.NO_NOTEBOOK)]}
+
+
+@pytest.mark.parametrize("name", ["05_tail_masks", "00_offsets", "04a_tail_masks", "tail_masks"])
+def test_another_number_was_never_its_name(tmp_path, name):
+    hand_in(tmp_path, {f"ann/{name}.ipynb": notebook("x = 1")})
+    (found,), _ = submissions.discover(tmp_path, BOTH)
+    assert (found.answers, found.notes) == ({}, [f"no notebook of an exercise among 1 file: {name}.ipynb"])
