@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import tempfile
@@ -215,13 +216,19 @@ def rows(grades: Iterable[Grade], seed: int) -> Iterator[tuple]:
 
 def write_csv(path: Path, table: Iterable[tuple]) -> None:
     """Write the table from `rows`, whole or not at all; raises OSError if that is impossible."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(value) for value in row] for row in table)
+    # The byte order mark makes spreadsheets read the file as UTF-8.
+    _write_atomically(path, text.getvalue().encode("utf-8-sig"))
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        # The byte order mark makes spreadsheets read the file as UTF-8.
-        with os.fdopen(handle, "w", encoding="utf-8-sig", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows([_cell(value) for value in row] for row in table)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(name, 0o666 & ~mask)
