@@ -87,11 +87,10 @@ def grade(
     """
     tasks: dict[str, pool.Task] = {}
     owners: dict[str, str] = {}
-    for submission in submissions:
-        for exercise in exercises:
-            for answer in submission.answers.get(exercise.name, ()):
-                if answer.refused:
-                    continue
+    pairs = [(submission, exercise) for submission in submissions for exercise in exercises]
+    for submission, exercise in pairs:
+        for answer in submission.answers.get(exercise.name, ()):
+            if not answer.refused:
                 key = result_cache.key(exercise.name, answer.source, seed)
                 owners.setdefault(key, f"{submission.student} {exercise.id}")
                 tasks.setdefault(key, pool.Task(key, exercise, answer.source, seed))
@@ -101,7 +100,7 @@ def grade(
         results[key] = result
         if result is not None and result.status != UNCHECKED and not _off_gpu(result):
             cache.put(key, result)
-    return [_best_grade(each, exercise, seed, results) for each in submissions for exercise in exercises]
+    return [_best_grade(submission, exercise, seed, results) for submission, exercise in pairs]
 
 
 def _check_all(
