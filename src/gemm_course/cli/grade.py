@@ -20,7 +20,7 @@ from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import grades, gradescope, submissions
 from gemm_course.grading.grades import Grade
-from gemm_course.grading.result_cache import Journal
+from gemm_course.grading.result_cache import ResultCache
 from gemm_course.judging.results import UNCHECKED
 
 EXAMPLES = """\
@@ -72,7 +72,7 @@ def run(
         ours = [path for path in (out, journal_path, gradescope_in) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        found, unrecognized = submissions.collect(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        found, unrecognized = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
@@ -88,7 +88,7 @@ def run(
     try:
         if gradescope_in is not None:
             gradescope_in.mkdir(parents=True, exist_ok=True)
-        with Journal(journal_path) as journal:
+        with ResultCache(journal_path) as journal:
             if seed is None:
                 seed = int.from_bytes(os.urandom(4), "little") if journal.seed is None else journal.seed
             journal.use_seed(seed)

@@ -1,29 +1,31 @@
-"""From submissions to grades: what has to be checked, what each student gets for it, and the table of both."""
+"""From submissions to grades: the answers to check, what each student earns with them, and the table of grades."""
 
 from __future__ import annotations
 
 import csv
-import os
+import io
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
+from course_kernels.files import write_atomically
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import result_cache as journal
-from gemm_course.grading.result_cache import Journal
+from gemm_course.grading import result_cache
+from gemm_course.grading.result_cache import ResultCache
 from gemm_course.grading.submissions import Answer, Submission
-from gemm_course.judging import pool as judges
-from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED
+from gemm_course.judging import pool
+from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Result
 
 MISSING, REFUSED, TOTAL = "missing", "refused", "total"
 COLUMNS = ("student", "exercise", "points", "of", "status", "message", "seed")
 MAX_MESSAGE = 300
-_ORDER = (REFUSED, TODO, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
-# What was stopped by the clock, not by its own mistake alone: a busy machine can do that to a right answer. It slows
-# loops down, and keeps none in one place.
-_BY_THE_CLOCK = re.compile(
+_STATUS_ORDER = (REFUSED, TODO, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
+# Time limits that a right answer can miss on a busy machine. A busy machine slows a loop down, but does not stop its
+# progress, so a loop without progress is the answer's own mistake.
+_TIME_LIMIT = re.compile(
     rf"^({ONLY_ON_GPU})?still running after (?![^:]*: the loop in line \d+ makes no progress)"
     r"|s of processor time|\nnot compiled within|GPU.*: it did not end$"
 )
@@ -35,13 +37,13 @@ class Grade:
     """What one student gets for one exercise.
 
     Attributes:
-        student: who.
-        exercise: for what.
+        student: from the submission.
+        exercise: from the manifest.
         points: earned.
         status: "passed", "failed", "todo", "missing", "refused" where something was handed in that cannot be
             graded, or "unchecked" where this machine cannot say whether it earns more.
-        message: one line: what is wrong, and what was decided about several versions.
-        result: `Result.as_dict` of the version that counts; empty where nothing was checked.
+        message: one line: what is wrong, and which of several versions counts.
+        result: of the version that counts; None where nothing was checked.
     """
 
     student: str
@@ -49,32 +51,32 @@ class Grade:
     points: int
     status: str
     message: str = ""
-    result: dict = field(default_factory=dict)
+    result: Result | None = None
 
     @property
     def off_gpu(self) -> bool:
-        """Whether the interpreter alone says so, on a machine with a GPU."""
-        return _off_gpu(self.result)
+        """Whether it passed in the interpreter alone, on a machine with a GPU."""
+        return self.result is not None and _off_gpu(self.result)
 
 
 def grade(
     submissions: Sequence[Submission],
     exercises: Sequence[Exercise],
     seed: int,
-    kept: Journal,
+    cache: ResultCache,
     jobs: int,
-    tell: Callable[[int, int, str], None],
+    report: Callable[[int, int, str], None],
 ) -> list[Grade]:
     """Grade everybody.
 
     Args:
-        submissions: from `handed_in.collect`.
+        submissions: from `submissions.discover`.
         exercises: that are graded.
         seed: of the inputs, the same for everybody.
-        kept: what need not be checked again; what is checked goes there at once, unless something that this machine
-            lacks had its say in it.
+        cache: results that need no new check. Each new result goes there at once, unless this machine lacked
+            something that could change it.
         jobs: how many answers are checked at a time.
-        tell: called with the number of checks that are done, of all, and whose is next or was last.
+        report: called with the number of finished checks, of all checks, and whose answer was checked last.
 
     Returns:
         One grade for each student and exercise, by student, in the order of the exercises.
@@ -82,140 +84,127 @@ def grade(
     Raises:
         RuntimeError: answers cannot be checked on this machine.
     """
-    tasks: dict[str, judges.Task] = {}
-    owner: dict[str, str] = {}
-    for handed_in in submissions:
-        for exercise in exercises:
-            for answer in handed_in.answers.get(exercise.name, ()):
-                if answer.refused:
-                    continue
-                key = journal.key(exercise.name, answer.source, seed)
-                owner.setdefault(key, f"{handed_in.student} {exercise.id}")
-                tasks.setdefault(key, judges.Task(key, exercise, answer.source, seed))
-    todo = [task for key, task in tasks.items() if kept.get(key) is None]
-    results = {key: kept.get(key) for key in tasks}
-    for task, result in _checked(todo, jobs, len(tasks), owner, tell):
-        results[task.key] = result
-        if result is not None and result["status"] != UNCHECKED and not _off_gpu(result):
-            kept.put(task.key, result)
-    return [_grade(each, exercise, seed, results) for each in submissions for exercise in exercises]
+    tasks: dict[str, pool.Task] = {}
+    owners: dict[str, str] = {}
+    pairs = [(submission, exercise) for submission in submissions for exercise in exercises]
+    for submission, exercise in pairs:
+        for answer in submission.answers.get(exercise.name, ()):
+            if not answer.refused:
+                key = result_cache.key(exercise.name, answer.source, seed)
+                owners.setdefault(key, f"{submission.student} {exercise.id}")
+                tasks.setdefault(key, pool.Task(key, exercise, answer.source, seed))
+    results = {key: cache.get(key) for key in tasks}
+    unknown = [task for key, task in tasks.items() if results[key] is None]
+    for key, result in _check_all(unknown, jobs, len(tasks), owners, report):
+        results[key] = result
+        if result is not None and result.status != UNCHECKED and not _off_gpu(result):
+            cache.put(key, result)
+    return [_best_grade(submission, exercise, seed, results) for submission, exercise in pairs]
 
 
-def _checked(
-    todo: list[judges.Task], jobs: int, total: int, owner: dict[str, str], tell: Callable[[int, int, str], None]
-) -> Iterator[tuple[judges.Task, dict | None]]:
-    """The result of each task; what the clock ended beside other checks is checked again with the machine to itself."""
-    done, last, again = total - len(todo), "", []
+def _check_all(
+    tasks: list[pool.Task], jobs: int, total: int, owners: dict[str, str], report: Callable[[int, int, str], None]
+) -> Iterator[tuple[str, Result | None]]:
+    """Each task's key and result. An answer that missed a time limit beside other checks is checked again alone."""
+    done, last = total - len(tasks), ""
 
     def waiting():
-        tell(done, total, last)
+        report(done, total, last)
 
-    several = min(jobs, len(todo)) > 1
-    for task, result in judges.check_all(todo, jobs, waiting) if todo else ():
-        last = owner[task.key]
-        if several and result is not None and _by_the_clock(result):
-            again.append(task)
-            continue
-        done += 1
-        tell(done, total, last)
-        yield task, result
-    for task, result in judges.check_all(again, 1, waiting) if again else ():
-        done, last = done + 1, owner[task.key]
-        tell(done, total, last)
-        yield task, result
-
-
-def _off_gpu(result: dict) -> bool:
-    return result.get("message", "").startswith(NOT_ON_GPU)
+    several = min(jobs, len(tasks)) > 1
+    while tasks:
+        retry = []
+        for task, outcome in pool.check_all(tasks, jobs, waiting):
+            result = None if outcome is None else msgspec.convert(outcome, Result)
+            last = owners[task.key]
+            if several and result is not None and missed_time_limit(result):
+                retry.append(task)
+                continue
+            done += 1
+            report(done, total, last)
+            yield task.key, result
+        tasks, jobs, several = retry, 1, False
 
 
-def _by_the_clock(result: dict) -> bool:
-    messages = [result["message"], *(each["message"] for each in result["properties"])]
-    return any(_BY_THE_CLOCK.search(message) for message in messages)
+def _off_gpu(result: Result) -> bool:
+    return result.message.startswith(NOT_ON_GPU)
 
 
-def _grade(handed_in: Submission, exercise: Exercise, seed: int, results: dict[str, dict | None]) -> Grade:
-    versions = handed_in.answers.get(exercise.name, [])
-    if not versions and handed_in.notes:
-        return Grade(handed_in.student, exercise, 0, REFUSED, printable("; ".join(handed_in.notes)))
+def missed_time_limit(result: Result) -> bool:
+    """Whether a time limit ended a check that could go better on an idle machine."""
+    return any(_TIME_LIMIT.search(each.message) for each in (result, *result.properties))
+
+
+def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: dict[str, Result | None]) -> Grade:
+    student, versions = submission.student, submission.answers.get(exercise.name, [])
+    if not versions and submission.notes:
+        return Grade(student, exercise, 0, REFUSED, printable("; ".join(submission.notes)))
     if not versions:
-        return Grade(handed_in.student, exercise, 0, MISSING, "nothing was handed in")
-    grades = [_of_version(handed_in.student, exercise, answer, seed, results) for answer in versions]
-    best = max(range(len(grades)), key=lambda i: (grades[i].points, _ORDER.index(grades[i].status), -i))
-    found = grades[best]
+        return Grade(student, exercise, 0, MISSING, "nothing was handed in")
+    grades = [_grade_version(student, exercise, answer, seed, results) for answer in versions]
+    best = max(range(len(grades)), key=lambda i: (grades[i].points, _STATUS_ORDER.index(grades[i].status), -i))
+    grade = grades[best]
     if len(versions) == 1:
-        return found
-    more = handed_in.more.get(exercise.name, 0)
+        return grade
     note = f"the best of {len(versions)} versions: {printable(versions[best].where, MAX_MESSAGE // 3)}"
-    note += f"; {more} more were not looked at" if more else ""
-    said, status = found.message, found.status
-    if status != PASSED and (open_ones := [each.message for each in grades if each.status == UNCHECKED]):
-        said, status = open_ones[0], UNCHECKED  # it may be worth more than the best of the others
-    message = f"{printable(said, MAX_MESSAGE - len(f' ({note})'))} ({note})" if said else note
-    return Grade(found.student, exercise, found.points, status, message, found.result)
+    if skipped := submission.skipped.get(exercise.name, 0):
+        note += f"; {skipped} more were not looked at"
+    unchecked = [each for each in grades if each.status == UNCHECKED]
+    # A version that was not checked may earn more than the best of the others.
+    shown = unchecked[0] if unchecked and grade.status != PASSED else grade
+    message = f"{printable(shown.message, MAX_MESSAGE - len(f' ({note})'))} ({note})" if shown.message else note
+    return replace(grade, status=shown.status, message=message)
 
 
-def _of_version(student: str, exercise: Exercise, answer: Answer, seed: int, results: dict[str, dict | None]) -> Grade:
+def _grade_version(
+    student: str, exercise: Exercise, answer: Answer, seed: int, results: dict[str, Result | None]
+) -> Grade:
     if answer.refused:
         return Grade(student, exercise, 0, REFUSED, printable(f"{answer.where}: {answer.refused}"))
-    result = results[journal.key(exercise.name, answer.source, seed)]
+    result = results[result_cache.key(exercise.name, answer.source, seed)]
     if result is None:
         message = "the process that checks answers died of it, twice: look at it by hand"
         return Grade(student, exercise, 0, REFUSED, message)
-    points = sum(each["points"] for each in result["properties"] if each["status"] == "pass")
-    return Grade(student, exercise, points, result["status"], printable(_first_failure(result)), result)
+    failed = (f"{each.title}: {each.message}" for each in result.properties if each.status == "fail")
+    lines = (result.message or next(failed, "")).splitlines()
+    message = " ".join(filter(None, map(str.strip, lines)))
+    return Grade(student, exercise, result.points, result.status, printable(message), result)
 
 
 def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:
-    """The exercises to which nobody handed in an answer: nothing, or the hole as it was handed out.
-
-    Args:
-        submissions: from `handed_in.collect`.
-        grades: what they got, from `grade`.
-    """
+    """The exercises to which nobody handed in an answer: nothing, or the hole as it was handed out."""
     answers = {each.student: each.answers for each in submissions}
-    begun: dict[Exercise, bool] = {}
+    tried: dict[Exercise, bool] = {}
     for each in grades:
-        # Where something cannot be read, and no name says what it is, it is no answer to every exercise.
-        tried = each.status not in (MISSING, TODO) and each.exercise.name in answers[each.student]
-        begun[each.exercise] = begun.get(each.exercise, False) or tried
-    return [exercise for exercise, tried in begun.items() if not tried]
+        # A refused file that no name assigns to an exercise is an answer to none.
+        answered = each.status not in (MISSING, TODO) and each.exercise.name in answers[each.student]
+        tried[each.exercise] = tried.get(each.exercise, False) or answered
+    return [exercise for exercise, answered in tried.items() if not answered]
 
 
-def _first_failure(result: dict) -> str:
-    failed = (f"{each['title']}: {each['message']}" for each in result["properties"] if each["status"] == "fail")
-    message = result["message"] or next(failed, "")
-    return " ".join(filter(None, map(str.strip, message.splitlines())))
+def printable(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Anyone's text on one line, without characters that a terminal or a file cannot take.
 
-
-def printable(text: str, most: int = MAX_MESSAGE) -> str:
-    """Text from anyone, on one line, of bounded length, with nothing in it that a terminal or a file could not take.
-
-    Args:
-        text: what they wrote.
-        most: so many characters. What is longer is cut between two words, or in one that is very long.
+    A text of more than `limit` characters is cut between two words, or within a word that is very long.
     """
     text = "".join(letter if letter.isprintable() else " " for letter in text)
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    words = text[:most].rpartition(" ")[0].rstrip()
-    return f"{words if len(words) > most // 2 else text[: most - 1]}…"
+    words = text[:limit].rpartition(" ")[0].rstrip()
+    return f"{words if len(words) > limit // 2 else text[: limit - 1]}…"
+
+
+def by_student(grades: Iterable[Grade]) -> dict[str, list[Grade]]:
+    """Each student's grades."""
+    found: dict[str, list[Grade]] = {}
+    for each in grades:
+        found.setdefault(each.student, []).append(each)
+    return found
 
 
 def rows(grades: Iterable[Grade], seed: int) -> Iterator[tuple]:
-    """The table's rows, without its header: each student's grades and then their total.
-
-    Args:
-        grades: from `grade`.
-        seed: of the inputs.
-
-    Yields:
-        One value for each of `COLUMNS`.
-    """
-    by_student: dict[str, list[Grade]] = {}
-    for each in grades:
-        by_student.setdefault(each.student, []).append(each)
-    for student, theirs in by_student.items():
+    """The table's rows, one value for each of `COLUMNS`: each student's grades and then their total."""
+    for student, theirs in by_student(grades).items():
         for each in theirs:
             yield student, each.exercise.name, each.points, each.exercise.points, each.status, each.message, seed
         passed = sum(each.status == PASSED for each in theirs)
@@ -224,29 +213,13 @@ def rows(grades: Iterable[Grade], seed: int) -> Iterator[tuple]:
 
 
 def write_csv(path: Path, table: Iterable[tuple]) -> None:
-    """Write the table, whole or not at all.
-
-    Args:
-        path: of the file, which is replaced.
-        table: from `rows`.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # With a mark at its start, without which a spreadsheet does not take it for UTF-8.
-        with os.fdopen(handle, "w", encoding="utf-8-sig", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows([_cell(value) for value in row] for row in table)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    """Write the table from `rows`, whole or not at all; raises OSError if that is impossible."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(value) for value in row] for row in table)
+    # The byte order mark makes spreadsheets read the file as UTF-8.
+    write_atomically(path, text.getvalue().encode("utf-8-sig"))
 
 
 def _cell(value: object) -> object:

@@ -5,41 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gemm_course.grading import archives as unpack
-from gemm_course.grading.grades import Grade
+from gemm_course.grading.archives import is_ignored
+from gemm_course.grading.grades import Grade, by_student
 from gemm_course.judging.results import PASSED, UNCHECKED
 
 FILE = "results.json"
 
 
-def results(grades: Iterable[Grade], seed: int) -> dict:
-    """One student's results, in the format of Gradescope's autograder.
-
-    Args:
-        grades: of one student.
-        seed: of the inputs.
-
-    Returns:
-        For JSON. Gradescope adds the tests' scores up.
-    """
+def results(grades: Sequence[Grade], seed: int) -> dict:
+    """One student's results, in the format of Gradescope's autograder. It adds up the tests' scores itself."""
     tests = []
     for grade in grades:
-        properties = grade.result.get("properties", [])
+        properties = grade.result.properties if grade.result else []
         if not properties:
             tests.append(_test(grade.exercise.id, grade.exercise.title, 0, grade.exercise.points, grade.message))
         for number, each in enumerate(properties, 1):
-            earned = each["points"] if each["status"] == "pass" else 0
-            output = each["message"] or (grade.message if each["status"] == "skip" else "")
-            tests.append(_test(f"{grade.exercise.id}.{number}", each["title"], earned, each["points"], output))
-    solved = [grade for grade in grades if grade.status == PASSED]
-    said = [f"{len(solved)} of {len(grades)} exercises passed"]
-    # No property's output has room for what is said of a pass, or of a better version that could not be checked.
-    said += [f"{each.exercise.id}: {each.message}" for each in grades if each.status == UNCHECKED or each.off_gpu]
+            earned = each.points if each.status == "pass" else 0
+            output = each.message or (grade.message if each.status == "skip" else "")
+            tests.append(_test(f"{grade.exercise.id}.{number}", each.title, earned, each.points, output))
+    lines = [f"{sum(grade.status == PASSED for grade in grades)} of {len(grades)} exercises passed"]
+    # These messages belong to no property: a remark on a pass, or a better version that could not be checked.
+    lines += [f"{each.exercise.id}: {each.message}" for each in grades if each.status == UNCHECKED or each.off_gpu]
     return {
-        "output": "\n".join(said),
+        "output": "\n".join(lines),
         "output_format": "text",
         "test_output_format": "text",
         "stdout_visibility": "hidden",
@@ -61,20 +52,8 @@ def _test(number: str, name: str, score: int, possible: int, output: str) -> dic
 
 
 def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
-    """Write `folder/STUDENT/results.json` for each student.
-
-    Args:
-        folder: made if it does not exist.
-        grades: of everybody.
-        seed: of the inputs.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    by_student: dict[str, list[Grade]] = {}
-    for each in grades:
-        by_student.setdefault(each.student, []).append(each)
-    for student, theirs in by_student.items():
+    """Write `folder/STUDENT/results.json` for each student; raises OSError if that is impossible."""
+    for student, theirs in by_student(grades).items():
         target = folder / student
         target.mkdir(parents=True, exist_ok=True)
         text = json.dumps(results(theirs, seed), indent=1)
@@ -84,23 +63,20 @@ def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
 def written_in(folder: Path) -> list[Path]:
     """The folders in a folder of submissions that hold what `write` writes and nothing else.
 
-    Args:
-        folder: of submissions. Nothing is found in one that cannot be read.
+    In a folder that cannot be read, nothing is found.
     """
-    inside = {each.path: _inside(each) for each in _entries(folder)}
-    return [Path(path) for path, students in inside.items() if students and all(map(_results, students))]
+    students = {Path(entry.path): _entries(entry) for entry in _entries(folder)}
+    return [path for path, inside in students.items() if inside and all(map(_is_output, inside))]
 
 
-def _results(student: os.DirEntry) -> bool:
-    return [(each.name, each.is_file(follow_symlinks=False)) for each in _inside(student)] == [(FILE, True)]
-
-
-def _inside(entry: os.DirEntry) -> list[os.DirEntry]:
-    return [] if entry.is_symlink() else _entries(entry)
+def _is_output(student: os.DirEntry) -> bool:
+    return [(each.name, each.is_file(follow_symlinks=False)) for each in _entries(student)] == [(FILE, True)]
 
 
 def _entries(folder: Path | os.DirEntry) -> list[os.DirEntry]:
-    """What lies in a folder; nothing where it is none or cannot be read."""
+    """The entries of a folder; none if it is a link, is no folder or cannot be read."""
+    if isinstance(folder, os.DirEntry) and folder.is_symlink():
+        return []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return [each for each in entries if not unpack.passed_over(each.name)]
+        return [each for each in entries if not is_ignored(each.name)]
     return []

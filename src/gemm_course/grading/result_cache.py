@@ -1,4 +1,4 @@
-"""What has been graded so far, kept beside the grades, so that an interrupted run goes on where it stopped."""
+"""The results of checks so far, kept beside the grades, so that an interrupted run goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -11,49 +11,65 @@ import json
 import sys
 from pathlib import Path
 
-import course_kernels
+import msgspec
+
+from course_kernels import provenance
+from gemm_course.judging.results import Result
+
+# The files that decide about a result. A test follows the imports of the judge and its workers, and finds each here.
+DEPENDS_ON = (
+    "gemm_course/__init__.py",
+    "gemm_course/exercises/*.toml",
+    "gemm_course/exercises/[!p]*.py",  # progress.py is the learner's own
+    "gemm_course/isolation/*.py",
+    "gemm_course/judging/*.py",
+    "gemm_course/notebook_files/cells.py",
+    "gemm_course/runner/*.py",
+    "course_kernels/*.py",
+    "course_kernels/kernels/*.py",
+    "course_kernels/layout/*.py",
+    "course_kernels/lists/*.py",
+    "course_kernels/testing/*.py",
+)
 
 
 @functools.cache
-def engine() -> str:
-    """A digest of everything that decides about a grade but the answer: this package, torch, Triton, numpy, Python.
+def checker_digest() -> str:
+    """A digest of everything that decides about a result but the answer: our code, torch, Triton, numpy, Python.
 
     Raises:
-        RuntimeError: torch or Triton is not installed. Without numpy a GPU can stand in for the interpreter.
+        RuntimeError: torch or Triton is not installed. Without numpy a GPU can replace the interpreter.
     """
-    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    parts = [f"{sys.version_info[:2]}"]
     for package in ("torch", "triton", "numpy"):
         try:
-            version = importlib.metadata.version(package)
+            parts.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             if package != "numpy":
                 raise RuntimeError(f"answers cannot be checked here: {package} is not installed") from None
-            version = "none"
-        digest.update(f"{package} {version}\n".encode())
-    root = Path(course_kernels.__file__).parent
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.toml")]):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{path.relative_to(root)} {content}\n".encode())
-    return digest.hexdigest()
-
-
-def key(exercise: str, source: str, seed: int) -> str:
-    """What a grade is kept under: the same for the same answer, inputs and engine.
-
-    Args:
-        exercise: its name.
-        source: of the answer.
-        seed: of the inputs.
-    """
-    parts = (engine(), exercise, str(seed), hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
+    parts.append(provenance.digest(DEPENDS_ON))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-class Journal:
-    """A file of one line for each checked answer. One process at a time holds it.
+def key(exercise: str, source: str, seed: int) -> str:
+    """The key of a result: the same for the same exercise (by name), answer, inputs and checker."""
+    parts = (checker_digest(), exercise, str(seed), hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    """A line of the file: a seed, or a key and its result."""
+
+    seed: int | None = None
+    key: str = ""
+    result: Result | None = None
+
+
+class ResultCache(contextlib.AbstractContextManager):
+    """A file with one line of JSON for each checked answer. One process at a time holds it.
 
     Args:
-        path: of the file; made if it does not exist. Lines that cannot be read are passed over.
+        path: of the file; made if it does not exist. Lines that cannot be read are skipped.
 
     Raises:
         OSError: it cannot be written.
@@ -63,8 +79,8 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self.seed: int | None = None
-        self._results: dict[str, dict] = {}
-        self._file = open(path, "a+b")  # noqa: SIM115 (closed by close)
+        self._results: dict[str, Result] = {}
+        self._file = open(path, "a+b")  # noqa: SIM115 (closed by __exit__)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.seek(0)
@@ -72,47 +88,37 @@ class Journal:
         except BaseException:
             self._file.close()
             raise
-        for line in data.splitlines():
-            self._note(line)
+        for text in data.splitlines():
+            with contextlib.suppress(ValueError):
+                self._load(msgspec.convert(json.loads(text), _Line))
         if data and not data.endswith(b"\n"):
             self._file.write(b"\n")  # the last line was cut short
 
-    def _note(self, line: bytes) -> None:
-        try:
-            entry = json.loads(line)
-            if "seed" in entry:
-                self.seed = int(entry["seed"])
-            else:
-                self._results[entry["key"]] = dict(entry["result"])
-        except (ValueError, KeyError, TypeError):
-            pass
-
-    def __enter__(self) -> Journal:
-        return self
+    def _load(self, line: _Line) -> None:
+        if line.seed is not None:
+            self.seed = line.seed
+        elif line.result is not None:
+            self._results[line.key] = line.result
 
     def __exit__(self, *_) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file. What could not be written was told then; it is tried once more here, and not told."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an earlier write has raised it; closing only tries once more
             self._file.close()
 
     def use_seed(self, seed: int) -> None:
-        """Keep the seed, which the next run takes if it is given none."""
+        """Keep the seed. The next run takes it unless it is given another."""
         if seed != self.seed:
-            self.seed = seed
-            self._write({"seed": seed})
+            self._write(_Line(seed=seed))
 
-    def get(self, key: str) -> dict | None:
-        """What was kept under a key."""
+    def get(self, key: str) -> Result | None:
+        """The result under a key."""
         return self._results.get(key)
 
-    def put(self, key: str, result: dict) -> None:
-        """Keep the result of a check, at once on the disk's side of this process."""
-        self._results[key] = result
-        self._write({"key": key, "result": result})
+    def put(self, key: str, result: Result) -> None:
+        """Keep the result of a check; it is in the operating system's hands when this returns."""
+        self._write(_Line(key=key, result=result))
 
-    def _write(self, entry: dict) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
+    def _write(self, line: _Line) -> None:
+        self._load(line)
+        # json escapes half a surrogate pair, which an answer's message can hold; msgspec cannot write it.
+        self._file.write(json.dumps(msgspec.to_builtins(line)).encode() + b"\n")
         self._file.flush()

@@ -6,7 +6,7 @@ import pytest
 
 from course_kernels import runtime
 from gemm_course.exercises import manifest
-from gemm_course.grading import grades as grading
+from gemm_course.grading import grades
 from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
@@ -114,7 +114,7 @@ def test_a_gpu_on_which_the_answer_breaks_earns_nothing(played, alter, says):
     failed = [each.message for each in result.properties if each.status == "fail"]
     assert failed
     assert all(says in message and "on the GPU" in message for message in failed)
-    assert grading._by_the_clock(result.as_dict()) == says.startswith("still running")
+    assert grades.missed_time_limit(result) == says.startswith("still running")
 
 
 def broken(outcome):
@@ -138,7 +138,7 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     assert result.passed, result.text()
     assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
     assert result.message.endswith(says)
-    assert grading._by_the_clock(result.as_dict()) == (says == "it did not end")
+    assert grades.missed_time_limit(result) == (says == "it did not end")
     assert judge.modes.count("trial") == (tried is not None)
 
 

@@ -1,0 +1,185 @@
+"""What each answer earns, and the table, with judges that only pretend."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+from gemm_course.grading import grades, submissions
+from gemm_course.grading.submissions import Answer, Submission
+from gemm_course.judging import failures
+from gemm_course.judging.results import NOT_ON_GPU, ONLY_ON_GPU
+from hand_ins import BOTH, CANNOT, OFFSETS, answer, cache_in, class_of, graded, hand_in, outcome, read
+
+
+def test_the_best_version_counts_and_the_message_says_so(tmp_path, pretend):
+    pretend.answers.update(b=outcome(6, failure="slow\nvery"), c=outcome(0, "TODO 01: do it", "todo"))
+    pretend.answers.update(d=outcome(3, "slower"))
+    with cache_in(tmp_path) as cache:
+        one, other, third, fourth = graded(cache, class_of(ann="c|b|d", bob="d|a", cas="b", dan="d|b"))
+    assert (one.points, one.status, one.message) == (
+        6, "failed", "it is quick: slow very (the best of 3 versions: 1.ipynb)",
+    )  # fmt: skip
+    assert (other.points, other.status, other.message) == (10, "passed", "the best of 2 versions: 1.ipynb")
+    assert (third.points, third.message) == (6, "it is quick: slow very")
+    assert fourth.points == 6
+
+
+REFUSES = "the compiler refuses it:\nline 5: acc = 1\n\n    acc has another type"
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (outcome(9, failure=REFUSES), "it is quick: the compiler refuses it: line 5: acc = 1 acc has another type"),
+        (outcome(0, f"{REFUSES}\n"), "the compiler refuses it: line 5: acc = 1 acc has another type"),
+        (outcome(0, "a message\n" + "word " * 58), "a message " + "word " * 57 + "word"),
+        (outcome(0, "some words\n" + "word " * 80), "some words " + "word " * 56 + "word…"),
+        (outcome(0, "name " + "x" * 400), "name " + "x" * 294 + "…"),
+    ],
+)  # fmt: skip
+def test_a_message_is_told_to_its_end_or_cut_between_words(tmp_path, pretend, result, expected):
+    pretend.answers.update(a=result, b=result, c=outcome(0, "TODO 01: later", "todo"))
+    with cache_in(tmp_path) as cache:
+        alone, best = graded(cache, class_of(ann="a", bob="c|b"))
+    assert alone.message == expected
+    assert len(expected) <= grades.MAX_MESSAGE
+    note = " (the best of 2 versions: 1.ipynb)"
+    assert best.message.endswith(note), "which version counts is never cut off"
+    assert len(best.message) <= grades.MAX_MESSAGE
+    assert expected.startswith(best.message.removesuffix(note).removesuffix("…"))
+
+
+def test_a_refused_version_does_not_stand_in_for_one_that_was_checked(tmp_path, pretend):
+    pretend.answers["b"] = outcome(0, "all wrong")
+    found = [Submission("ann", {"01_offsets": [Answer("x", refused="is a link"), Answer("y", "b")]})]
+    with cache_in(tmp_path) as cache:
+        (grade,) = graded(cache, found)
+    assert (grade.status, grade.message) == ("failed", "all wrong (the best of 2 versions: y)")
+
+
+def test_the_same_text_is_checked_once_for_the_whole_class(tmp_path, pretend):
+    with cache_in(tmp_path) as cache:
+        found = graded(cache, class_of(ann="a", bob="a", cas="b"))
+    assert [source for source, _ in pretend] == ["a", "b"]
+    assert [grade.points for grade in found] == [10, 10, 10]
+
+
+def test_what_the_clock_ended_is_checked_again_with_the_machine_to_itself(tmp_path, pretend):
+    pretend.answers["a"] = [outcome(0, "still running after 6 s, so it was stopped in line 2"), outcome(10)]
+    pretend.answers["b"] = [outcome(9, failure="it runs, but:\nnot compiled within 20 s"), outcome(10)]
+    pretend.answers["d"] = [outcome(0, failure=f"{ONLY_ON_GPU}still running after 26 s and deaf"), outcome(10)]
+    pretend.answers["e"] = [outcome(10, f"{NOT_ON_GPU}: it did not end"), outcome(10)]
+    with cache_in(tmp_path) as cache:
+        found = graded(cache, class_of(ann="a", bob="b", cas="c", dan="d", eve="e"))
+    assert [(grade.points, grade.message) for grade in found] == [(10, "")] * 5
+    assert list(pretend) == [*((each, 2) for each in "abcde"), *((each, 1) for each in "abde")]
+
+
+def stopped(**loop):
+    """What is said of an answer that the clock stopped in its line 2."""
+    code = "x = a[1:]  # : the loop in line 2 makes no progress"
+    error = {"kind": "endless", "type": "", "text": "", "line": 2, "code": code, "program": [0]}
+    return failures.describe_exception(msgspec.convert(error | {"loop": loop or None}, failures.Failure), OFFSETS)
+
+
+STUCK = stopped(line=1, names=["x"], code="while x:  # one")
+
+
+SLOW = stopped()
+
+
+def test_what_no_clock_is_to_blame_for_is_checked_once(tmp_path, pretend):
+    pretend.answers.update(a=outcome(0, STUCK), b=outcome(9, failure=f"{ONLY_ON_GPU}{STUCK}"))
+    late = outcome(9, STUCK, failure="it runs, but:\nnot compiled within 7 s")
+    pretend.answers.update(c=[outcome(0, SLOW), outcome(10)], d=outcome(0, SLOW), e=[late, outcome(10)])
+    with cache_in(tmp_path) as cache:
+        found = graded(cache, class_of(ann="a", bob="b", cas="c", eve="e"))
+        graded(cache, class_of(dan="d"))
+    assert [grade.points for grade in found] == [0, 9, 10, 10]
+    assert list(pretend) == [("a", 2), ("b", 2), ("c", 2), ("e", 2), ("c", 1), ("e", 1), ("d", 2)], "d was alone"
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ("open|wrong", (0, "unchecked", f"{CANNOT} (the best of 2 versions: 0.ipynb)")),
+        ("open|half", (6, "unchecked", f"{CANNOT} (the best of 2 versions: 1.ipynb)")),
+        ("open|right", (10, "passed", "the best of 2 versions: 1.ipynb")),
+    ],
+)
+def test_a_version_that_cannot_be_checked_may_be_the_best(tmp_path, pretend, versions, expected):
+    pretend.answers.update(open=outcome(0, CANNOT, "unchecked"), wrong=outcome(0, "no"), half=outcome(6, "slow"))
+    with cache_in(tmp_path) as cache:
+        (grade,) = graded(cache, class_of(ann=versions))
+    assert (grade.points, grade.status, grade.message) == expected
+
+
+def test_an_answer_that_its_judge_dies_of_is_refused_and_not_remembered(tmp_path, pretend):
+    pretend.answers["a"] = [None, outcome(10)]
+    with cache_in(tmp_path) as cache:
+        assert [(g.status, g.points) for g in graded(cache, class_of(ann="a", bob="b"))] == [
+            ("refused", 0), ("passed", 10),
+        ]  # fmt: skip
+        assert [g.points for g in graded(cache, class_of(ann="a", bob="b"))] == [10, 10]
+
+
+def test_a_row_for_each_student_and_exercise_and_a_total(tmp_path, pretend):
+    pretend.answers["b"] = outcome(6, failure="slow")
+    with cache_in(tmp_path) as cache:
+        found = graded(cache, class_of(ann="a", bob="b"), seed=7, exercises=BOTH)
+    grades.write_csv(tmp_path / "grades.csv", grades.rows(found, 7))
+    rows = [tuple(row.values()) for row in read(tmp_path / "grades.csv")]
+    assert rows == [
+        ("ann", "01_offsets", "10", "10", "passed", "", "7"),
+        ("ann", "03_tail_masks", "0", "10", "missing", "nothing was handed in", "7"),
+        ("ann", "total", "10", "20", "", "1 of 2 passed", "7"),
+        ("bob", "01_offsets", "6", "10", "failed", "it is quick: slow", "7"),
+        ("bob", "03_tail_masks", "0", "10", "missing", "nothing was handed in", "7"),
+        ("bob", "total", "6", "20", "", "0 of 2 passed", "7"),
+    ]
+    assert tuple(read(tmp_path / "grades.csv")[0]) == grades.COLUMNS
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", " =", "\t=", "\r=", "\n+", "＝"])
+def test_no_cell_is_a_formula(tmp_path, begin):
+    text = begin + 'HYPERLINK("http://x"),"'
+    table = grades.rows([grades.Grade(text, OFFSETS, 0, "failed", text)], 0)
+    grades.write_csv(tmp_path / "grades.csv", table)
+    for row in read(tmp_path / "grades.csv"):
+        for name in ("student", "message"):
+            assert row[name].startswith("'") or row[name] == "0 of 1 passed"
+            assert "\n" not in row[name]
+            assert "\r" not in row[name]
+
+
+def test_a_name_of_any_bytes_gets_its_row(tmp_path, pretend):
+    hand_in(tmp_path / "in", {os.fsdecode(b"\xffann\x1b[31m/01_offsets.ipynb"): answer()})
+    found, _ = submissions.discover(tmp_path / "in", BOTH)
+    with cache_in(tmp_path) as cache:
+        grades.write_csv(tmp_path / "grades.csv", grades.rows(graded(cache, found), 0))
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["\\xffann [31m"] * 2
+
+
+def test_a_spreadsheet_takes_the_table_for_utf_8(tmp_path):
+    grades.write_csv(tmp_path / "grades.csv", grades.rows([grades.Grade("Müller", OFFSETS, 0, "failed", "3 µs")], 0))
+    written = (tmp_path / "grades.csv").read_bytes()
+    assert written.startswith(b"\xef\xbb\xbfstudent,")
+    assert written.count(b"\xef\xbb\xbf") == 1
+    assert [row["student"] for row in read(tmp_path / "grades.csv")] == ["Müller"] * 2
+
+
+def test_a_table_that_cannot_be_finished_leaves_the_old_one(tmp_path):
+    path = tmp_path / "grades.csv"
+    path.write_text("old")
+
+    def table():
+        yield ("ann",)
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        grades.write_csv(path, table())
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["grades.csv"]
