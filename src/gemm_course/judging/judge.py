@@ -26,7 +26,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -139,26 +139,22 @@ class Judge:
             path = Path(folder) / "answer.py"
             path.write_text(source, encoding="utf-8")
             cases = exercise.module().draw(random.Random(seed))
-            outcomes: dict[str, Outcome] = {}
+            cancelled = threading.Event()
+            with ThreadPoolExecutor(len(MODES)) as alongside:
+                try:
+                    futures = {
+                        mode: alongside.submit(self._run, mode, exercise, path, cases, cancelled)
+                        for mode in _modes_alongside(exercise, compiling)
+                    }
+                    self._run_first(exercise, path, cases, result)
+                    if not result.points:
+                        cancelled.set()
+                    outcomes = {mode: future.result() for mode, future in futures.items()}
+                except BaseException:  # Ctrl-C: the others would otherwise go on in a folder that is gone
+                    self.close()
+                    raise
             if exercise.compiles and not compiling:
                 outcomes["compile"] = Outcome(messages=[Reply(case=0)])
-            cancelled = threading.Event()
-            threads = []
-            try:
-                for mode in _modes_alongside(exercise, compiling):
-                    arguments = (mode, exercise, path, cases, cancelled, outcomes)
-                    threads.append(threading.Thread(target=self._run_alongside, args=arguments))
-                    threads[-1].start()
-                self._run_first(exercise, path, cases, result)
-                if not result.points:
-                    cancelled.set()
-                for thread in threads:
-                    thread.join()
-            except BaseException:  # Ctrl-C: the others would otherwise go on in a folder that is gone
-                self.close()
-                for thread in threads:
-                    thread.join()
-                raise
             if result.status != TODO and "compile" in outcomes:
                 _note_compiled(result, outcomes["compile"], path)
             if result.status != TODO and "gpu" in outcomes:
@@ -172,18 +168,26 @@ class Judge:
         result.printed = printable(result.printed)
         return result
 
+    def _run(self, mode: str, exercise: Exercise, path: Path, cases: list[Case], cancelled=None) -> Outcome:
+        exercise = _limited(exercise, mode)
+        wanted = {
+            "path": str(path), "module": exercise.module_name, "function": exercise.function,
+            "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
+            "cases": [case.inputs for case in cases if mode != "compile"],
+        }  # fmt: skip
+        return self.ask(mode, wanted, exercise.seconds, cancelled)
+
     def _run_first(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> None:
         """Run the answer where its verdict counts first, and note the findings."""
         mode = _first_mode(exercise)
-        exercise = _limited(exercise, mode)
-        outcome = self.ask(mode, _request(exercise, path, cases), exercise.seconds)
+        outcome = self._run(mode, exercise, path, cases)
         result.printed = outcome.printed
         errors = [message.error for message in outcome.messages if message.error]
         if todo := [error.text for error in errors if error.kind == "todo"]:
             result.status, result.properties, result.printed = TODO, [], ""
             result.message = todo[0] if todo[0].startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"
             return
-        _note_outcome(exercise, cases, outcome, result, probed=mode == "run")
+        _note_outcome(_limited(exercise, mode), cases, outcome, result, probed=mode == "run")
         problem = runtime.interpreter_problem()
         if mode == "run" and problem and any(_BROKEN_LOOP in error.text for error in errors):
             result.status, result.message = UNCHECKED, f"this cannot be checked here: {problem}"
@@ -192,14 +196,6 @@ class Judge:
             result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {gpu_problem}"
         elif outcome.not_started:
             result.status = UNCHECKED
-
-    def _run_alongside(
-        self, mode: str, exercise: Exercise, path: Path, cases, cancelled: threading.Event, outcomes: dict
-    ) -> None:
-        """Compile the answer, or run it on a GPU, while the interpreter runs it."""
-        exercise = _limited(exercise, mode)
-        wanted = _request(exercise, path, () if mode == "compile" else cases)
-        outcomes[mode] = self.ask(mode, wanted, exercise.seconds, cancelled)
 
     def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
         """Note what is wrong on the GPU with an answer that is right in the interpreter."""
@@ -252,14 +248,6 @@ def _limited(exercise: Exercise, mode: str) -> Exercise:
         "gpu": (exercise.seconds + GPU_S, GPU_MB),
     }[mode]
     return msgspec.structs.replace(exercise, seconds=seconds, memory_mb=memory_mb)
-
-
-def _request(exercise: Exercise, path: Path, cases: Sequence[Case]) -> dict:
-    return {
-        "path": str(path), "module": exercise.module_name, "function": exercise.function, "seconds": exercise.seconds,
-        "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
-        "cases": [case.inputs for case in cases],
-    }  # fmt: skip
 
 
 def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
