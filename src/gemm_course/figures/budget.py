@@ -67,10 +67,7 @@ _SHORT = "w warps · s stages · 2p stored in two parts · 2/SM two programs on 
 def tile_step(cases: Sequence[tuple[int, GemmConfig]]) -> Figure:
     """Draw the blocks of one step of the K loop to scale: A on the left, B above, the sums between them.
 
-    Rows of the group are filled, the other rows of the tile are hatched.
-
-    Args:
-        cases: (rows of the group, configuration); a panel each.
+    Rows of the group are filled, the other rows of the tile are hatched. A case is (rows of the group, configuration).
     """
     gap = 14
     widths = [config.block_k + gap + config.block_n for _, config in cases]
@@ -100,12 +97,7 @@ def tile_step(cases: Sequence[tuple[int, GemmConfig]]) -> Figure:
 
 @styled()
 def sm_budget(uses: Sequence[Use], itemsize: int = 2) -> Figure:
-    """Draw what configurations use of one SM's registers and shared memory; the dashed lines are the limits.
-
-    Args:
-        uses: of each configuration.
-        itemsize: bytes of an operand's element.
-    """
+    """Draw what configurations use of one SM's registers and shared memory; the dashed lines are the limits."""
     figure, (registers, shared) = canvas_grid(0.62 * len(uses) + 1.5, 1, 2, sharey=True)
     most = SM_SHARED_BYTES
     for y, use in enumerate(uses):
@@ -154,11 +146,7 @@ def _stack(axes, y: float, parts: Sequence[tuple[str, float, str]]) -> None:
 def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Figure:
     """Draw candidates against the two limits: sums per thread and shared memory per SM.
 
-    A red cross is a candidate that is not worth measuring.
-
-    Args:
-        uses: of each candidate.
-        reasons: what `rejection_reason` returns → its words in the title.
+    A red cross is a candidate that is not worth measuring. ``reasons`` maps results of `rejection_reason` to words.
     """
     reasons = reasons or {"spills": "spills", "registers": "registers", "shared memory": "too much shared memory"}
     figure, axes = canvas(5.2)

@@ -27,11 +27,8 @@ def bytes_from_l2(config: CuteConfig, operand_bytes: int = 2, *, shared: bool = 
     """Bytes that a cluster fetches from L2 for one step along K.
 
     Args:
-        config: tile and cluster.
-        operand_bytes: of an element.
         shared: by multicast, a block that both CTAs use comes once. Else each CTA fetches all its blocks.
-        beside: the CTAs' tiles are side by side and share A's rows. Else they are one below the other and share B's
-            columns.
+        beside: the CTAs' tiles are side by side and share A's rows. Else they are stacked and share B's columns.
     """
     once = 1 if shared else config.cluster
     a, b = (once, config.cluster) if beside else (config.cluster, once)
@@ -40,17 +37,9 @@ def bytes_from_l2(config: CuteConfig, operand_bytes: int = 2, *, shared: bool = 
 
 @styled()
 def multicast(config: CuteConfig, operand_bytes: int = 2, *, beside: bool = False) -> Figure:
-    """Draw the blocks that the CTAs of a cluster fetch and receive for one step along K, without and with multicast.
+    """Draw the blocks that two CTAs fetch and receive for one step along K, without and with multicast.
 
-    Blocks in L2 have the colour of the CTA that asks for them.
-
-    Args:
-        config: tile and cluster.
-        operand_bytes: of an element.
-        beside: the CTAs' tiles are side by side, not one below the other.
-
-    Raises:
-        ValueError: a cluster of one CTA, which shares nothing.
+    Blocks in L2 have the colour of the CTA that asks for them. ``beside`` is that of `bytes_from_l2`.
     """
     _check_cluster(config)
     figure, panels = canvas_grid(5.0, 2, 1)
@@ -115,15 +104,8 @@ def _copy(axes, owner: int, source: int, x: float, wide: float, cta: int, pitch:
 def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
     """A group's tiles two by two, in the order in which clusters take them.
 
-    Args:
-        config: tiles, swizzle_size.
-        rows, columns: of the group's C.
-
     Returns:
         For each cluster the tiles of CTA 0 and CTA 1; that of CTA 1 may be after the last column.
-
-    Raises:
-        ValueError: a cluster of one CTA.
     """
     _check_cluster(config)
     tiles_m, flat = _down(config, rows)
@@ -172,14 +154,8 @@ def _across(config: CuteConfig, columns: int) -> list[int]:
 def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
     """Draw the tiles of a group's C that clusters take together: always one below the other, and as the kernel does.
 
-    A cluster has a colour, and its number in their order. Tiles outside of C, whose outline is black, are hatched.
-
-    Args:
-        config: tile and cluster; all tiles have its most frequent shape.
-        rows, columns: of the group's C.
-
-    Raises:
-        ValueError: a cluster of one CTA.
+    All tiles have the configuration's most frequent shape. A cluster has a colour and its number in the order. Tiles
+    outside of C, whose outline is black, are hatched.
     """
     config = config.shapes[0]
     tiles_m, tiles_n = -(-rows // config.tile_m), -(-columns // config.tile_n)
@@ -198,17 +174,9 @@ def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
 
 @styled()
 def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
-    """Draw a group's tiles if all had one shape, and with the narrow and flat ones that a configuration has.
+    """Draw a group's tiles in one shape only, and with the narrow and flat shapes of a configuration.
 
-    A cluster has a colour, and its number in their order. Wasted products are hatched. The titles have their share,
-    and the tiles' extents.
-
-    Args:
-        config: tiles and cluster.
-        rows, columns: of the group's C, whose outline is black; at least 1.
-
-    Raises:
-        ValueError: a cluster of one CTA.
+    A cluster has a colour and its number in the order. C has a black outline. Wasted products are hatched.
     """
     ways = {"one shape": config.shapes[0], "cut to fit": config}
     found = {how: pairs(each, rows, columns) for how, each in ways.items()}
@@ -229,15 +197,8 @@ def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
 def last_wave(tiles: int, clusters: int) -> Figure:
     """Draw when clusters are busy: with the last wave's tiles whole, and cut in two.
 
-    Time runs to the right; a cluster tile takes one unit, half of one takes half. Clusters are one below the other;
-    idle time is hatched. There is one panel where halves would outnumber the clusters, so that tiles stay whole.
-
-    Args:
-        tiles: cluster tiles of the product.
-        clusters: number of clusters, which take the tiles in turns.
-
-    Raises:
-        ValueError: there are no tiles or no clusters.
+    ``tiles`` counts cluster tiles. One takes a unit of time, to the right, and half of one takes half. A row is a
+    cluster; idle time is hatched. Tiles stay whole, in one panel, where halves would outnumber the clusters.
     """
     if min(tiles, clusters) < 1:
         raise ValueError(f"tiles and clusters must be at least 1, got {tiles} and {clusters}")
@@ -253,9 +214,7 @@ def last_wave(tiles: int, clusters: int) -> Figure:
             _part(axes, full, time, 0, taken, f"{taken} {what}", color_of(full))
             _part(axes, full, time, taken, clusters, "", None)
         axes.set_title(f"the last wave's tiles {how}: done after {full + time * bool(left):g}", fontsize=10)
-        axes.set_xlim(-0.02, full + bool(left) + 0.02)
-        axes.set_ylim(clusters, 0)
-        axes.set_yticks([])
+        axes.set(xlim=(-0.02, full + bool(left) + 0.02), ylim=(clusters, 0), yticks=[])
         axes.set_ylabel(f"{clusters} clusters", fontsize=9)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0, labelsize=8.5)
@@ -293,10 +252,7 @@ def _frame(axes, rows: int, columns: int, height: float, width: float) -> None:
 def _cluster(
     axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int], framed: tuple[int, int] | None = None
 ) -> int:
-    """Draw a cluster's tiles; return the number of their elements that are not in the ``inside`` rows and columns.
-
-    The cluster's number is in their framed part, by default the part inside.
-    """
+    """Draw a cluster's tiles, its number in their ``framed`` part; return the elements outside of ``inside``."""
     color, idle = color_of(number), 0
     for row, col, high, wide in tiles:
         used_wide = max(0, min(wide, inside[1] - col))

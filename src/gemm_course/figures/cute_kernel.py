@@ -21,12 +21,11 @@ _CONSUMERS = (ORANGE, GREEN)
 
 @styled()
 def roles(configs: Sequence[CuteConfig], loading: int, multiplying: int) -> Figure:
-    """Draw a CTA's three warp groups with the registers of their threads, and the rows of C that each one computes.
+    """Draw a CTA's three warp groups with their threads' registers, and the rows of C that each one computes.
 
     Areas are registers, the full parts of the columns are sums. Tiles of C have one scale.
 
     Args:
-        configs: a row of the figure for each.
         loading, multiplying: registers per thread of the first warp group, and of the other two.
     """
     figure, panels = canvas_grid(2.75 * len(configs), len(configs), 2, width_ratios=(1.6, 1))
@@ -67,10 +66,8 @@ def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None
     names = ["1 warp and 3 warps", *["warp group: multiply, store"] * 2]
     axes.set_xticks([i * (WARP_GROUP + 12) + WARP_GROUP / 2 for i in range(3)], names, fontsize=8.5, color=BLACK)
     axes.tick_params(length=0)
-    axes.set_yticks([])
+    axes.set(xlim=(0, end), ylim=(0, 1.08 * max(multiplying, sums)), yticks=[])
     axes.spines["left"].set_visible(False)
-    axes.set_xlim(0, end)
-    axes.set_ylim(0, 1.08 * max(multiplying, sums))
     name = {PINGPONG: "ping-pong"}.get(config.schedule, config.schedule)
     axes.set_title(f"{name}: registers of a CTA's 3 × {WARP_GROUP} threads", fontsize=10)
 
@@ -106,17 +103,13 @@ def simulate(
     tensor cores do one product at a time, of either warp group.
 
     Args:
-        config: of its fields the model uses the stages and the schedule.
-        tiles: of the CTA, in order.
+        config: of its fields the model uses the schedule and the stages, at least 2.
         blocks: of K in each tile.
-        copy, multiply, store: time until a copy arrives, of a block's product, and of a tile's store by one warp group;
-            two that share a tile take half as long.
+        copy, multiply, store: time of a block's copy and product, and of a tile's store by one warp group; two that
+            share a tile take half as long.
 
     Returns:
-        Steps and stores in the order of their starts, in the same unit of time as the arguments.
-
-    Raises:
-        ValueError: one stage, which would wait for itself.
+        Steps and stores in the order of their starts, in the arguments' unit of time.
     """
     if config.stages < 2:
         raise ValueError(f"config must have at least 2 stages: one is given back after the next, got {config.stages}")
@@ -158,9 +151,7 @@ def _name_lanes(axes, places: Mapping[str, float], size: float) -> None:
 def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
     """Draw the states of every stage over time: empty, on its way, full, multiplied, given back.
 
-    Args:
-        runs: name → what `simulate` returns, of one schedule; a panel each. It has a line for each stage, and one for
-            the warp groups.
+    ``runs`` has what `simulate` returns. A panel has a line for each stage, and one for the warp groups.
     """
     lines = [max(step.stage for step in steps) + 2 for steps, _ in runs.values()]
     last = max(store.end for _, stores in runs.values() for store in stores)
@@ -201,10 +192,7 @@ def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
 def warp_group_turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
     """Draw the work of two warp groups over time, and of the tensor cores that they share.
 
-    A tile has one colour, paler while it is stored. The titles have the tensor cores' share of busy time.
-
-    Args:
-        runs: name → what `simulate` returns; a panel each.
+    ``runs`` has what `simulate` returns. A tile has one colour, paler while it is stored.
     """
     last = max(store.end for _, stores in runs.values() for store in stores)
     figure, panels = canvas_grid(1.6 * len(runs) + 0.3, len(runs), 1, sharex=True)

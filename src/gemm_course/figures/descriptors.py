@@ -37,10 +37,9 @@ def descriptor(
     """Draw a matrix in memory with one block fetched at its edge, and the fields of its descriptor.
 
     Args:
-        shape: rows and columns of the matrix.
+        shape, block: (rows, columns).
         leading: elements from one row to the next.
-        block: rows and columns of a block.
-        at: row and column at which the block starts.
+        at: (row, column) of the block's first element.
         itemsize: bytes of an element.
     """
     (rows, cols), (row, col), (height, width) = shape, at, block
@@ -85,11 +84,7 @@ def descriptor(
 
 @styled()
 def loop_instructions(texts: Mapping[str, str]) -> Figure:
-    """Draw the loop over K of each kernel, one square per instruction in order, coloured by purpose.
-
-    Args:
-        texts: name of the kernel → PTX.
-    """
+    """Draw the loop over K in each kernel's PTX, one square per instruction in order, coloured by purpose."""
     loops = {name: [purpose(line) for line in inner_loop(ptx)] for name, ptx in texts.items()}
     heights = [max(5, -(-len(loop) // _PER_ROW)) + 0.8 for loop in loops.values()]
     figure, panels = canvas_grid(0.3 * sum(heights) + 0.5, len(loops), 1, height_ratios=heights)
@@ -112,11 +107,7 @@ def _changes(own: Sequence) -> list[int]:
 
 
 def visits(walk: Sequence[Sequence]) -> list[int]:
-    """How often each program changes its problem, and therefore makes descriptors.
-
-    Args:
-        walk: tiles of each program, as `schedule.walk` returns them.
-    """
+    """How often each program of a `schedule.walk` changes its problem, and therefore makes descriptors."""
     return [len(_changes(own)) for own in walk]
 
 
@@ -124,9 +115,7 @@ def visits(walk: Sequence[Sequence]) -> list[int]:
 def switches(walks: Mapping[str, Sequence[Sequence]], programs: int = 8) -> Figure:
     """Draw the first programs' tiles in order, coloured by problem, with a mark where descriptors are made.
 
-    Args:
-        walks: name of a schedule → tiles of each program, as `schedule.walk` returns them.
-        programs: number of programs to draw.
+    A walk has the tiles of each program, as `schedule.walk` returns them.
     """
     figure, panels = canvas_grid(0.3 * programs + 0.9, 1, len(walks), sharey=True)
     longest = max(len(own) for walk in walks.values() for own in walk[:programs])
@@ -150,8 +139,7 @@ def reach(sizes: Sequence[int], block: int, wrong: Mapping[str, Iterable[bool]])
     """Draw groups packed in one matrix, the tiles counted from each group's start, and the rows that became wrong.
 
     Args:
-        sizes: rows of each group.
-        block: rows of a tile.
+        sizes, block: rows of each group, and of a tile.
         wrong: name of an attempt → whether each of the packed rows is wrong.
     """
     figure, axes = canvas(3.8)
@@ -185,11 +173,7 @@ def reach(sizes: Sequence[int], block: int, wrong: Mapping[str, Iterable[bool]])
 
 @styled()
 def fp8_rounding(low: float = 0.0, high: float = 36.0) -> Figure:
-    """Draw the values of float8_e4m3fn on a line, and the relative error of rounding to it.
-
-    Args:
-        low, high: the range to draw, at least 0 and at most 448, the type's largest value.
-    """
+    """Draw the values of float8_e4m3fn between two limits from 0 to 448, and the relative error of rounding."""
     if not 0 <= low < high <= 448:
         raise ValueError(f"low and high must be in 0 ≤ low < high ≤ 448, got {low} and {high}")
     bits = torch.arange(0, 127, dtype=torch.uint8)  # all from 0 to 448; 127 is NaN
@@ -214,8 +198,7 @@ def fp8_rounding(low: float = 0.0, high: float = 36.0) -> Figure:
 def recorded_ratio(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
     """Draw the time of the descriptor kernel over that of the pointer kernel, one bar per row of a record.
 
-    Args:
-        rows: name → providers "tma" and "round_robin" with their "median_us", as in ``group_gemm.json``.
+    A row maps the providers "tma" and "round_robin" to their "median_us", as in ``group_gemm.json``.
     """
     figure = Figure(figsize=(WIDTH * 0.8, 0.36 * len(rows) + 0.9))
     axes = figure.subplots()

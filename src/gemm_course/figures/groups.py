@@ -15,11 +15,7 @@ _LABEL = "#555555"
 
 @styled()
 def padded_batches(batches: Mapping[str, Sequence[int]]) -> Figure:
-    """Draw each batch's groups side by side, to one scale, with the padding up to the largest group hatched.
-
-    Args:
-        batches: name of a batch → rows of each group; a panel each.
-    """
+    """Draw each batch's groups side by side, to one scale; the padding up to the largest group is hatched."""
     figure, axes = canvas_grid(3.1, 1, len(batches), sharey=True)
     for ax, (name, sizes) in zip(axes, batches.items()):
         largest, real = max(sizes), sum(sizes)
@@ -43,7 +39,7 @@ def waste_curve(exponents: Sequence[float], waste: Sequence[float], groups: int)
     Args:
         exponents: Zipf's exponents, increasing; 0 is uniform.
         waste: added rows over real rows at each exponent.
-        groups: number of groups, whose one-hot batch wastes `groups - 1`.
+        groups: number of groups; a one-hot batch wastes ``groups - 1``.
     """
     figure, ax = canvas(3.0)
     ax.plot(exponents, waste, color=BLUE, lw=2, gid="waste")
@@ -56,10 +52,8 @@ def waste_curve(exponents: Sequence[float], waste: Sequence[float], groups: int)
         ax.plot(*at, "o", color=BLUE, ms=6)
         name = "uniform" if exponents[position] == 0 else f"Zipf, exponent {exponents[position]:g}"
         ax.annotate(f"{name}: {at[1]:.2f}", at, shift, textcoords="offset points", va="center")
-    ax.set_xlabel("Zipf exponent of the router")
-    ax.set_ylabel("padding rows / real rows")
-    ax.set_xlim(exponents[0], exponents[-1])
-    ax.set_ylim(0, limit * 1.06)
+    ax.set(xlabel="Zipf exponent of the router", ylabel="padding rows / real rows")
+    ax.set(xlim=(exponents[0], exponents[-1]), ylim=(0, limit * 1.06))
     return figure
 
 
@@ -77,8 +71,7 @@ def descriptions(sizes: Sequence[int], tail: int = 0, max_m: int | None = None) 
     A row of the matrix is a column of the picture.
 
     Args:
-        sizes: rows of each group, in order.
-        tail: rows after the last group.
+        sizes, tail: rows of each group, and after the last one.
         max_m: slots of each group in the masked description; by default the largest group's size.
     """
     ends = list(itertools.accumulate(sizes))
@@ -142,8 +135,7 @@ def misread(owners: Sequence[int], taken: Sequence[int]) -> Figure:
     """Draw each row's group above the group that a wrong description gives it to; wrong rows are framed.
 
     Args:
-        owners: the group of each row; -1 for none.
-        taken: the group that each row was given to; -1 for none.
+        owners, taken: the right group of each row, and the wrong one; -1 for none.
     """
     figure, ax = canvas(1.9)
     bare(ax, (-len(owners) * 0.2, len(owners) + 0.2), (-1.0, 2.2))
@@ -171,10 +163,9 @@ def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: floa
     """Draw the arithmetic intensity of one expert over its number of rows, and where arithmetic becomes the limit.
 
     Args:
-        rows: rows of the expert, increasing.
-        intensity: FLOPs for each byte moved, at each of them.
-        ridge: FLOPs for each byte that a GPU can do, at its peaks.
-        marks: entries of `rows` to name.
+        rows, intensity: increasing numbers of rows, and FLOP per byte at each.
+        ridge: a GPU's peak FLOP per byte.
+        marks: entries of ``rows`` to name.
     """
     figure, ax = canvas(3.2)
     ax.loglog(rows, intensity, color=BLUE, lw=2, base=2, gid="intensity")
@@ -187,14 +178,11 @@ def intensity_curve(rows: Sequence[int], intensity: Sequence[float], ridge: floa
         at = (mark, intensity[list(rows).index(mark)])
         ax.plot(*at, "o", color=BLUE, ms=6, gid="mark")
         text = f"{mark:,} row{'s' if mark != 1 else ''}: {at[1]:.0f}"
-        last = mark == rows[-1]
-        shift = (0, 9) if last else (9, -11)
-        ax.annotate(text, at, shift, textcoords="offset points", ha="right" if last else "left")
+        shift, side = ((0, 9), "right") if mark == rows[-1] else ((9, -11), "left")
+        ax.annotate(text, at, shift, textcoords="offset points", ha=side)
     ticks = list(marks) or [rows[0], rows[-1]]
     ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1000"])
     ax.minorticks_off()
-    ax.set_ylim(low, high)
-    ax.set_xlabel("rows of the expert")
-    ax.set_ylabel("FLOP / byte")
+    ax.set(ylim=(low, high), xlabel="rows of the expert", ylabel="FLOP / byte")
     return figure

@@ -1,4 +1,4 @@
-"""One launch per problem: how much of a GPU each launch fills, and where grouping pays."""
+"""One launch per problem: the share of a GPU that each launch fills, and the gain of grouping."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ _STRONGEST = 8.0  # a ratio of 8 has the strongest colour, so that 0.8 and 1.2 s
 
 @styled()
 def sm_fill(tiles: Mapping[str, int], sms: int) -> Figure:
-    """Draw the share of a GPU's SMs that a launch keeps busy, where every SM runs one tile at a time.
+    """Draw the share of a GPU's SMs that each launch keeps busy, where every SM runs one tile at a time.
 
-    A bar is as long as the share of the slots in its waves that hold a tile.
-
-    Args:
-        tiles: name of a launch → its number of tiles.
-        sms: number of SMs.
-
-    Raises:
-        ValueError: no launch, a launch without tiles, or no SM.
+    A bar is as long as the share of the slots in its waves that hold a tile. ``tiles`` has the number of each launch.
     """
     if not tiles or min(tiles.values()) < 1 or sms < 1:
         raise ValueError(f"tiles and sms must be positive, got {dict(tiles)} and {sms}")
@@ -50,15 +43,11 @@ def sm_fill(tiles: Mapping[str, int], sms: int) -> Figure:
 def speedups(cells: Sequence[Mapping], provider: str, against: Sequence[str]) -> Figure:
     """Draw how many times faster a provider is than others, over the number of problems and their size.
 
-    A number above 1 (blue) says that ``provider`` is faster, one below 1 (red) that it is slower.
+    A number above 1 (blue) means that ``provider`` is faster, one below 1 (red) that it is slower.
 
     Args:
         cells: each {"count": G, "n": N, "us": {provider: microseconds}}, for G problems N × N × N.
-        provider: its speed is shown.
-        against: providers to compare with, a panel each.
-
-    Raises:
-        ValueError: no cells, no provider to compare with, or a cell without one of the providers.
+        provider, against: the provider whose speed is shown, and those to compare with, a panel each.
     """
     if not cells or not against or any(name not in cell["us"] for cell in cells for name in (provider, *against)):
         raise ValueError(f"cells must have times of {provider!r} and of {list(against)}, one of which is not there")
@@ -73,8 +62,7 @@ def speedups(cells: Sequence[Mapping], provider: str, against: Sequence[str]) ->
             rectangle(axes, x, y, 1, 1, fc=color, ec="white", lw=1.5)
             text = f"{ratio:.{2 if ratio < 2 else 1 if ratio < 9.95 else 0}f}"
             centred(axes, x + 0.5, y + 0.5, text, fontsize=9, color=ink_on(color))
-        axes.set_xlim(0, len(sizes))
-        axes.set_ylim(len(counts), 0)
+        axes.set(xlim=(0, len(sizes)), ylim=(len(counts), 0))
         axes.set_xticks([i + 0.5 for i in range(len(sizes))], [str(n) for n in sizes], fontsize=9)
         axes.set_yticks([i + 0.5 for i in range(len(counts))], [str(count) for count in counts])
         axes.tick_params(length=0, labelcolor=BLACK)

@@ -11,13 +11,12 @@ def show(function: Callable, first: int | str | None = None, last: int | str | N
     """Print the source of a Triton kernel, a Python function or a class, or a part of it.
 
     Args:
-        function: a ``@triton.jit`` kernel (compiled, interpreted or autotuned), a function, method or class, of a
-            module or a notebook's cell.
+        function: may be compiled, interpreted or autotuned; of a module or a notebook's cell.
         first: line number from 1, the first decorator's, or a text: the first line that contains it. None is the top.
         last: the last line to show; a text is looked for from ``first`` on. None is the end.
 
     Raises:
-        TypeError: ``function`` has no Python source, or ``first`` or ``last`` is neither a number nor a text.
+        TypeError: ``function`` has no Python source.
         ValueError: no such line, or ``last`` comes before ``first``.
     """
     function = _unwrap(function)

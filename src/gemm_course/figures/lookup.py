@@ -32,10 +32,8 @@ def stale_key(us: Mapping[str, Mapping[str, float]], base: str, own: str, key: s
     The gap between both lines is shaded. The ratio to the base is at each point of ``key``.
 
     Args:
-        us: shape → provider → µs; the first shape is the one that was tuned.
-        base: the provider that is 1.
-        own: the provider tuned for each shape.
-        key: the provider that keeps the first shape's configuration.
+        us: shape → provider → µs; ``key`` was tuned for the first shape.
+        base, own, key: the provider that is 1, the one tuned for each shape, the one that keeps its configuration.
     """
     figure, axes = canvas(3.4)
     xs = range(len(us))
@@ -62,10 +60,9 @@ def stale_key(us: Mapping[str, Mapping[str, float]], base: str, own: str, key: s
 
 @styled()
 def stalls(lanes: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Draw a row of calls on one time axis for each way of choosing a configuration: tuning in red, a tick per result.
+    """Draw a row of calls for each way of choosing a configuration: tuning in red, a tick per result.
 
-    Args:
-        lanes: title → (µs of tuning before the call, µs of the call) of each call, one after the other.
+    A call in ``lanes`` is (µs of tuning before it, µs of the call).
     """
     figure, axes = canvas(0.85 * len(lanes) + 0.75)
     longest = max(sum(map(sum, calls)) for calls in lanes.values()) / 1e6
@@ -102,7 +99,7 @@ def choices(
         panels: title → for each y, the name of the choice for each x.
         xs, ys: the grid, ascending.
         labels: of the axes.
-        marks: title → (x, y) of shapes to mark with a dot, such as those that were measured.
+        marks: title → (x, y) of shapes to mark with a dot.
     """
     names = list(dict.fromkeys(name for grid in panels.values() for row in grid for name in row))
     # The palette, then its lighter half: neighbours in the legend never look alike.
@@ -135,8 +132,8 @@ def slowdowns(
     The candidate with the best mean is on the left.
 
     Args:
-        panels: title → bucket → candidate → µs; panels are one below the other. A candidate may be missing.
-        chosen: (title, bucket) → the candidate that is used there.
+        panels: title → bucket → candidate → µs; a candidate may be missing.
+        chosen: (title, bucket) → candidate.
         most: ratios from here on have the same colour.
     """
     each = {title: _by_mean(rows) for title, rows in panels.items()}
@@ -183,11 +180,8 @@ def regrets(
 ) -> Figure:
     """Draw the time that each way of choosing loses against the best choice, in per cent, over a grid of shapes.
 
-    The titles have the geometric mean and the worst case.
-
     Args:
-        panels: title → (row, column) → time over that of the best candidate; None where the chosen one was not
-            measured. Panels are side by side.
+        panels: title → (row, column) → time over that of the best candidate; None where that was not measured.
         labels: what rows and columns are.
         most: ratios from here on have the same colour.
     """

@@ -21,11 +21,8 @@ def lanes(spans: Sequence[Span], brackets: Mapping[str, tuple[float, float]] | N
     Waiting is hatched. A kernel has the same colour in both lanes.
 
     Args:
-        spans: of a `SimulatedGpu`, in microseconds.
+        spans: of a `SimulatedGpu`.
         brackets: name of a measurement → (start, end) in microseconds, drawn below as arrows with their length.
-
-    Raises:
-        ValueError: no spans.
     """
     if not spans:
         raise ValueError("spans must not be empty")
@@ -56,13 +53,7 @@ def lanes(spans: Sequence[Span], brackets: Mapping[str, tuple[float, float]] | N
 def call_by_call(series: Mapping[str, Sequence[float]], peak: float, unit: str = "TFLOP/s") -> Figure:
     """Draw a rate from call to call, a dot each; each series ends with its name and the median of its second half.
 
-    Args:
-        series: name → the rate of each call, first to last.
-        peak: rate that the device could reach, drawn as a dashed line.
-        unit: of the rates.
-
-    Raises:
-        ValueError: no series, or an empty one.
+    A dashed line is the device's peak rate.
     """
     if not series or not all(series.values()):
         raise ValueError("series must each have at least one call")
@@ -84,13 +75,9 @@ def cache_curve(megabytes: Sequence[float], rates: Mapping[str, Sequence[float]]
     """Draw the bandwidth that a kernel seems to have, over the size of its operands on a logarithmic axis.
 
     Args:
-        megabytes: sizes.
         rates: way of measuring → TB/s at each size.
         l2_mb: size of the cache in MB; the region that fits is shaded.
-        copy: bandwidth of memory in TB/s, drawn as a dashed line.
-
-    Raises:
-        ValueError: a series that is not as long as the sizes.
+        copy: bandwidth of memory in TB/s, a dashed line.
     """
     if not megabytes or any(len(values) != len(megabytes) for values in rates.values()):
         raise ValueError(f"rates must have {len(megabytes)} values each, one per size, and at least one")
@@ -116,10 +103,7 @@ def spread(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     Times of more than 1.2 times the largest median are only counted.
 
     Args:
-        panels: way of measuring → contestant → its times in microseconds; a panel each, with one axis.
-
-    Raises:
-        ValueError: nothing to draw, or fewer than two times.
+        panels: way of measuring → contestant → its times in microseconds, at least two.
     """
     if not panels or not all(panels.values()) or any(len(t) < 2 for panel in panels.values() for t in panel.values()):
         raise ValueError("panels must have contestants with at least two times each")
@@ -154,16 +138,9 @@ def spread(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
 
 @styled()
 def claims(ratios: Mapping[str, float], mine: str, theirs: str) -> Figure:
-    """Draw the ratio that each version of a benchmark claims, as a bar from 1 on a logarithmic axis.
+    """Draw the ratio of rates that each version of a benchmark claims, as a bar from 1 on a logarithmic axis.
 
     The bar is orange where mine wins and blue where theirs wins.
-
-    Args:
-        ratios: version of the benchmark → rate of mine over that of theirs.
-        mine, theirs: names of the two.
-
-    Raises:
-        ValueError: no ratios, or one that is not positive.
     """
     if not ratios or min(ratios.values()) <= 0:
         raise ValueError(f"ratios must be positive, got {dict(ratios)}")

@@ -35,14 +35,9 @@ def tile_offsets(
     The tile's elements are blue, those that its mask must switch off red, gaps between rows or columns pale.
 
     Args:
-        shape: (rows, columns) of the matrix.
-        block: (rows, columns) of the tile.
+        shape, block: (rows, columns) of the matrix, at most 400 elements, and of the tile.
         at: (row, column) of the tile's first element.
-        strides: elements from one row to the next and from one column to the next. Default: row-major without gaps.
-        name: of the matrix, for the title.
-
-    Raises:
-        ValueError: an extent that is not positive, or more than 400 elements.
+        strides: elements from one row, and from one column, to the next. Default: row-major without gaps.
     """
     rows, cols = _pair("shape", shape)
     height, width = _pair("block", block)
@@ -90,13 +85,9 @@ def tile_of_product(
     Parts outside the matrices are red and hatched.
 
     Args:
-        problem: (M, N, K).
-        block: (BLOCK_M, BLOCK_N, BLOCK_K).
+        problem, block: (M, N, K), and a block's extents along them.
         tile: (tile row, tile column) in C.
         step: the K block to emphasise. Default: the second, or the only one.
-
-    Raises:
-        ValueError: an extent that is not positive, a tile or step that does not exist.
     """
     m, n, k = _positive("problem", problem, 3)
     block_m, block_n, block_k = _positive("block", block, 3)
@@ -156,17 +147,12 @@ def _part(axes, origin, block, room, color, strong) -> None:
 
 @styled()
 def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "", limit: float | None = None) -> Figure:
-    """Draw the errors of a result: white is right, blue too small, red too large.
+    """Draw the errors of a result: white is right, blue too small, red too large, black NaN or infinite.
 
     Args:
-        got: (M, N) computed matrix, any dtype, on any device. NaN and infinite errors are black.
-        want: (M, N) true matrix.
+        got, want: (M, N) computed and true matrix; any dtype, on any device.
         block: (BLOCK_M, BLOCK_N), to draw the tiles' boundaries.
-        title: put before the count of wrong elements.
         limit: error of the strongest colour. Default: the largest error.
-
-    Raises:
-        ValueError: the shapes differ, or are not 2-D.
     """
     got, want = numbers(got), numbers(want)
     if got.ndim != 2 or got.shape != want.shape:
@@ -179,8 +165,7 @@ def error_map(got, want, block: Sequence[int] | None = None, *, title: str = "",
     colormap = _ERROR_MAP.with_extremes(bad=BLACK)
     image = axes.imshow(np.ma.masked_invalid(error), cmap=colormap, vmin=-limit, vmax=limit, interpolation="nearest")
     _image_tiles(axes, got.shape, block, (0, 0))
-    axes.set_xlabel("column")
-    axes.set_ylabel("row")
+    axes.set(xlabel="column", ylabel="row")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
     axes.spines[["top", "right"]].set_visible(True)
@@ -229,10 +214,7 @@ def written_map(
 ) -> Figure:
     """Draw the `write_states` in and around an output, which is outlined, with the number of elements in each.
 
-    Args:
-        buffer, at, want, canary: as for `write_states`.
-        block: (BLOCK_M, BLOCK_N), to draw the tiles' boundaries.
-        title: put before the count of elements written outside.
+    The tiles have boundaries if ``block`` is given, as (BLOCK_M, BLOCK_N).
     """
     states = write_states(buffer, at, want, canary)
     (row, col), (rows, cols) = at, want.shape

@@ -48,14 +48,7 @@ def _matrix(axes, x: float, y: float, rows, cols, kind: str, gid: str) -> float:
 
 @styled()
 def four_modes(captions: Mapping[str, str]) -> Figure:
-    """Draw the operands and the result of each mode in a panel, three groups in three colours.
-
-    Args:
-        captions: mode, "m", "n", "k" or "batch" → its title.
-
-    Raises:
-        ValueError: an unknown mode.
-    """
+    """Draw the operands and the result of each mode in a panel, titled by its caption, with a colour per group."""
     if unknown := set(captions) - set(_FORMS):
         raise ValueError(f"captions must be of the modes {', '.join(_FORMS)}, got {', '.join(sorted(unknown))}")
     figure, panels = canvas_grid(4.6, 2, 2)
@@ -76,9 +69,11 @@ def four_modes(captions: Mapping[str, str]) -> Figure:
 def undefined_rows(results: Mapping[str, Sequence], sizes: Sequence[int], names: Sequence[str]) -> Figure:
     """Draw the rows of some matrices, a panel each: those with an undefined element are red, those of zeros grey.
 
+    A line is at the end of the last group.
+
     Args:
         results: owner → matrices (total, columns), where NaN is undefined.
-        sizes: rows of each group; a line is drawn at the end of the last.
+        sizes: rows of each group.
         names: of each owner's matrices.
     """
     drawn = [(owner, *pair) for owner, found in results.items() for pair in zip(names, found, strict=True)]

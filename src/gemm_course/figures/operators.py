@@ -24,8 +24,7 @@ class Cluster(NamedTuple):
 def cluster_of(design) -> Cluster:
     """Count what a cluster computes.
 
-    Args:
-        design: has ``tile``, of one CTA or of a pair along M, ``cluster`` and ``ctas``, such as `cutlass_ops.Design`.
+    A `cutlass_ops.Design` has the ``tile`` of one CTA or of a pair along M, the ``cluster``, and the ``ctas``.
     """
     tile_m, tile_n, _ = design.tile
     along_m, along_n = design.cluster
@@ -35,11 +34,7 @@ def cluster_of(design) -> Cluster:
 
 @styled()
 def clusters(designs: Mapping[str, object]) -> Figure:
-    """Draw the part of C of each operator's cluster, its CTAs, and the strips of A and B that they fetch together.
-
-    Args:
-        designs: title → what `cluster_of` takes; panels have one scale.
-    """
+    """Draw each design's part of C to one scale: its cluster's CTAs, and the strips of A and B that they fetch."""
     found = {title: cluster_of(design) for title, design in designs.items()}
     strip = 0.09 * max(max(each.rows, each.columns) for each in found.values())
     tallest = max(each.rows for each in found.values())

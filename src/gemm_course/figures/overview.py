@@ -30,7 +30,6 @@ def overview(expert_of: Sequence[int], experts: int = 8, programs: int = 10, blo
 
     Args:
         expert_of: the expert of each token, in the order of the tokens; a (tokens,) tensor or a list.
-        experts: number of experts.
         programs: processors (SMs) that share the tiles of the one launch, round-robin.
         block: edge of a square tile, in tokens.
     """

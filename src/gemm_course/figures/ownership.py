@@ -33,12 +33,9 @@ def pointer_tables(
     The matrices are to scale among themselves.
 
     Args:
-        problems: (M, N, K) of each problem, in elements.
+        problems: (M, N, K) of each problem.
         strides: (row, column) strides of each A, in elements; by default row-major without gaps.
         follow: the problem whose two loads are drawn as arrows 1 and 2.
-
-    Raises:
-        ValueError: there is no problem `follow`.
     """
     problems = [tuple(problem) for problem in problems]
     if not 0 <= follow < len(problems):
@@ -93,9 +90,8 @@ def tile_strip(
     Tile numbers are under the strip, positions (row, column) in their problem above it.
 
     Args:
-        problems: (M, N, K) of each problem, in elements.
+        problems: (M, N, K) of each problem.
         block: (BLOCK_M, BLOCK_N) of a tile.
-        programs: number of programs that share the tiles.
         follow: the program whose steps are drawn as arcs; None draws none.
     """
     found = tiles(problems, block[0], block[1])
@@ -137,15 +133,11 @@ def owners(
     """Draw every C to scale, its tiles coloured by program; a boundary tile's dashed outline is the whole tile.
 
     Args:
-        problems: (M, N, K) of each problem, in elements.
+        problems: (M, N, K) of each problem.
         block: (BLOCK_M, BLOCK_N) of a tile.
         programs_of: program of each tile, in global order; below 0 for a tile that no program computed.
         group_m: tile rows in a strip of the order.
-        title: over the figure.
         gap: space between two matrices, as a share of the widest.
-
-    Raises:
-        ValueError: the number of programs given is not the number of tiles.
     """
     found = tiles(problems, block[0], block[1], group_m)
     programs_of = [int(program) for program in programs_of]
@@ -180,12 +172,10 @@ def owners(
 
 
 def count_canary(buffer, shape: Sequence[int], origin: Sequence[int] = (0, 0)) -> dict[str, int]:
-    """Count the elements that a kernel wrote in a NaN-filled buffer around a matrix C.
+    """Count the elements that a kernel wrote in a NaN-filled 2-D CPU buffer around a matrix C.
 
     Args:
-        buffer: 2-D tensor or array, on the CPU, filled with NaN before the kernel ran.
-        shape: (M, N) of C.
-        origin: row and column of C's first element in the buffer.
+        shape, origin: (M, N) of C, and (row, column) of its first element in the buffer.
 
     Returns:
         Elements by fate: "written" and "missing" inside C, "overwritten" and "intact" outside.
@@ -215,14 +205,7 @@ def canary(
 ) -> Figure:
     """Draw what kernels wrote into NaN-filled buffers around C (the black frame), one panel per buffer.
 
-    Args:
-        buffers: panel title → 2-D tensor or array on the CPU, filled with NaN before the kernel ran.
-        shape: (M, N) of C.
-        block: (BLOCK_M, BLOCK_N) of a tile.
-        origin: row and column of C's first element in each buffer.
-
-    Raises:
-        ValueError: C is not inside a buffer.
+    The buffers are those of `count_canary`, by title. The tiles of ``block`` = (BLOCK_M, BLOCK_N) are dotted.
     """
     fig, axes = canvas_grid(4.0, 1, len(buffers))
     colors = ListedColormap([FAINT, BLUE, WRONG, "white"])

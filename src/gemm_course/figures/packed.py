@@ -48,9 +48,7 @@ def _mark_descriptor(axes, x: float, y: float) -> None:
 def lists_and_packed(sizes: Sequence[int], tail: int = 0) -> Figure:
     """Draw the operands of a list API beside packed ones, with a mark wherever a descriptor is needed.
 
-    Args:
-        sizes: rows of each group.
-        tail: rows after the last group of the packed matrices.
+    ``sizes`` has the rows of each group; ``tail`` rows follow the last group of the packed matrices.
     """
     figure, (left, right) = canvas_grid(4.0, 1, 2)
     groups, total, gap = len(sizes), sum(sizes) + tail, 6
@@ -92,13 +90,9 @@ def boundary_tile(sizes: Sequence[int], tail: int, block: int, group: int) -> Fi
     """Draw the last tile of a group: the rows of A that it reads, its own rows, the rows of C that it may store.
 
     Args:
-        sizes: rows of each group.
-        tail: rows after the last group.
-        block: rows of a tile.
+        sizes, tail: rows of each group, and after the last one.
+        block: rows of a tile, which must not divide the group's size.
         group: number of the group.
-
-    Raises:
-        ValueError: that group's last tile ends with the group.
     """
     start, end, top = _last_tile(sizes, group, block)
     bottom, total = top + block, sum(sizes) + tail
@@ -146,13 +140,9 @@ def overwritten(sizes: Sequence[int], tail: int, attempts: Mapping[str, object],
     """Draw the errors of each attempt's result, beside the groups of its rows: the larger the error, the redder.
 
     Args:
-        sizes: rows of each group.
-        tail: rows after the last group, which should be zeros.
+        sizes, tail: rows of each group, and after the last one, which should be zeros.
         attempts: name → (total, N) result.
         want: (total, N), the right result.
-
-    Raises:
-        ValueError: a result has another shape than ``want``.
     """
     want = numbers(want)
     figure, panels = canvas_grid(4.2, 1, len(attempts) + 1, width_ratios=[1] + [2.4] * len(attempts), sharey=True)
@@ -182,15 +172,8 @@ def overwritten(sizes: Sequence[int], tail: int, attempts: Mapping[str, object],
 def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
     """Draw how a base address moves a window's fixed bound to the end of a group, for the group's last tile.
 
-    The packed rows in memory are above, the descriptor's own row coordinates below; rows run to the right.
-
-    Args:
-        sizes: rows of each group.
-        group: number of the group.
-        block: rows of a tile.
-
-    Raises:
-        ValueError: that group's last tile ends with the group.
+    The packed rows in memory are above, the descriptor's own row coordinates below; rows run to the right. ``block`` is
+    the rows of a tile. It must not divide the group's size.
     """
     bounds, total = _bounds(sizes), sum(sizes)
     start, end, top = _last_tile(sizes, group, block)
@@ -229,10 +212,9 @@ def whole_units(sizes: Sequence[int], unit: int, group: int, block: int) -> Figu
     """Draw a ragged contiguous dimension: where a tile may start, and the elements that its store leaves out.
 
     Args:
-        sizes: elements of each group along the dimension.
+        sizes, block: elements of each group along the dimension, and of a tile.
         unit: elements in 16 bytes.
         group: the group of the tile.
-        block: elements of a tile.
     """
     start, end = _bounds(sizes)[group]
     top = start // unit * unit

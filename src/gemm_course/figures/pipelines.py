@@ -34,8 +34,7 @@ class Run(NamedTuple):
 def loops(text: str) -> tuple[list[Run], list[tuple[int, int]]]:
     """The copies, multiplications and stores of a kernel in their order, and the loops around them.
 
-    Args:
-        text: PTX of a kernel for tensor cores whose operands have descriptors.
+    ``text`` is the PTX of a kernel for tensor cores whose operands have descriptors.
 
     Returns:
         Runs of instructions, from the first copy on, and the loops that multiply as (first line, last line), the outer
@@ -89,11 +88,7 @@ def count_instructions(text: str) -> int:
 
 @styled()
 def structure(texts: Mapping[str, str]) -> Figure:
-    """Draw each kernel's copies, multiplications and stores in their order, with its loops around them.
-
-    Args:
-        texts: name of a kernel → PTX; a line each, whose numbers count instructions.
-    """
+    """Draw the copies, multiplications and stores in each kernel's PTX in order, with its loops around them."""
     figure, panels = canvas_grid(1.25 * len(texts) + 0.2, len(texts), 1)
     found = {name: loops(text) for name, text in texts.items()}
     widest = max(len(runs) for runs, _ in found.values())
@@ -140,14 +135,13 @@ def pipeline(
     """A simple model of one program: copies arrive after a while, blocks are multiplied in order, tiles are stored.
 
     Args:
-        tiles: of the program, in order.
         blocks: of K in each tile.
         fused: the copies of the next tile may start before this one is stored.
         stages: blocks that shared memory holds.
         copy, multiply, store: time from a copy's start to its arrival, of a block's product, of a tile's store.
 
     Returns:
-        Spans in the order of their starts, in the same unit of time as the arguments.
+        Spans in the order of their starts, in the arguments' unit of time.
     """
     spans: list[Span] = []
     free = [0.0] * stages  # when each stage was last read
@@ -169,8 +163,7 @@ def pipeline(
 def overlap(runs: Mapping[str, Sequence[Span]]) -> Figure:
     """Draw copies in flight, products and stores over time, coloured by tile, with the end of the last store.
 
-    Args:
-        runs: name → what `pipeline` returns; panels have one scale.
+    ``runs`` has what `pipeline` returns; panels have one scale.
     """
     units = (COPY, MULTIPLY, STORE)
     last = max(span.end for spans in runs.values() for span in spans)
@@ -193,8 +186,7 @@ def overlap(runs: Mapping[str, Sequence[Span]]) -> Figure:
         axes.axvline(end, color=BLACK, lw=1.2, ls="--")
         axes.set_title(f"{name}: done after {end:g}", fontsize=10)
         axes.set_yticks([0.5, 1.7, 2.9], ["copies in flight", "multiply", "store"], fontsize=9)
-        axes.set_ylim(3.5, -0.1)
-        axes.set_xlim(0, last + 0.4)
+        axes.set(xlim=(0, last + 0.4), ylim=(3.5, -0.1))
         axes.tick_params(left=False)
         axes.spines["left"].set_visible(False)
     panels[-1].set_xlabel("time (the product of one block of K = 1)", fontsize=9, color=GREY)

@@ -84,12 +84,9 @@ def descriptor_fields(ptx: str) -> list[str]:
 
 
 def side_by_side(left: str, right: str, titles: tuple[str, str] = ("", ""), width: int = 58) -> str:
-    """Two texts in two columns, without their indentation and final semicolons.
+    """Two texts in two columns of ``width`` characters, without their indentation and final semicolons.
 
-    Args:
-        left, right: lines of any length; longer ones go on in the next row, indented.
-        titles: heads of the columns.
-        width: of a column in characters.
+    A longer line goes on in the next row, indented.
     """
     heads = [f"{title:<{width}.{width}}" for title in titles]
     rows = ["  ".join(heads).rstrip(), "  ".join(["─" * width] * 2)] if any(titles) else []

@@ -32,9 +32,6 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
     """Draw how many times faster one provider is than each peer, row by row, a panel for each pass.
 
     A dot right of 1 means that the provider is faster, one in the shaded half that the peer is.
-
-    Raises:
-        ValueError: a pass in which the provider has no times beside a peer's.
     """
     colors = provider_colors(results)
     names, dots = list(results["rows"]), {}
@@ -74,9 +71,6 @@ def as_called(results: Mapping, names: Sequence[str]) -> Figure:
 
     A row has a circle at the call's time and a tick at the host's, both as multiples of the graph's time. Where the
     tick is right of 1 (shaded), back-to-back calls would wait for the host.
-
-    Raises:
-        ValueError: a provider without times of both.
     """
     rows, colors = list(results["rows"]), provider_colors(results)
     found: dict[str, list[tuple]] = {}
@@ -128,16 +122,11 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
     last wave of tiles on the SMs.
 
     Args:
-        results: see above.
-        provider: whose times.
-        block: rows and columns of its tiles.
+        block: rows and columns of the provider's tiles.
         sms: tiles that run at once.
 
     Returns:
         Row → shares. A part that is longer than the time left is cut; "the rest" is the unexplained time.
-
-    Raises:
-        ValueError: the provider was not measured, or the dense product of a compute-bound row was not.
     """
     rows = {name: entry for name, entry in results["rows"].items() if provider in entry["us"].get("forward", {})}
     if not rows:

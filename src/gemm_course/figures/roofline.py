@@ -37,11 +37,11 @@ def _with_times(results: Mapping, of: str) -> dict[str, Mapping]:
 
 
 def ceiling(results: Mapping, row: str, of: str = "forward") -> float | None:
-    """The rate that a row could reach at best.
+    """The rate that a row could reach at best; that of "called" is that of "forward".
 
     Returns:
         The rate of a dense GEMM of the same size in TFLOP/s where arithmetic bounds the row, of a copy in TB/s where
-        memory does; None where the dense GEMM was not measured. The pass "called" has the ceiling of "forward".
+        memory does; None where the dense GEMM was not measured.
     """
     entry = results["rows"][row]
     if entry["kind"] == "memory":
@@ -56,9 +56,6 @@ def against_peers(results: Mapping, of: str = "forward") -> Figure:
     """Draw each row's rates as bars, as shares of the ceiling, with the rates written on them.
 
     100 % is `ceiling`; where that was not measured, it is the fastest provider of the row.
-
-    Raises:
-        ValueError: an unknown pass, or one that no row was measured on.
     """
     rows, colors = _with_times(results, of), provider_colors(results)
     shown = [p for p in colors if any(p in entry["rate"][of] for entry in rows.values())]
@@ -118,15 +115,8 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
 
     The axes are logarithmic: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part is the
-    fastest dense GEMM, or the fastest of all where no dense GEMM was measured.
-
-    Args:
-        results: see above.
-        of: the pass.
-        provider: its points are large and numbered, all others small; None takes the first of ours.
-
-    Raises:
-        ValueError: an unknown pass, one that no row was measured on, or a provider without times there.
+    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are large and
+    numbered; by default it is the first of ours.
     """
     rows, colors = _with_times(results, of), provider_colors(results)
     provider = provider or next(

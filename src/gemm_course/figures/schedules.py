@@ -18,7 +18,6 @@ def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figu
     """Draw the best utilisation of equal tiles over their number: tiles / (waves × programs), a saw-tooth.
 
     Args:
-        programs: number of programs that share the tiles.
         marks: numbers of tiles to mark and label.
         longest: number of waves on the axis.
     """
@@ -36,8 +35,7 @@ def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figu
     for wave in range(1, longest + 1):
         ax.axvline(wave * programs, color=FAINT, lw=0.8, zorder=0)
     ax.set_xticks([wave * programs for wave in range(longest + 1)])
-    ax.set_xlim(0, longest * programs * 1.02)
-    ax.set_ylim(0, 1.28)
+    ax.set(xlim=(0, longest * programs * 1.02), ylim=(0, 1.28))
     ax.set_yticks([0, 0.5, 1], ["0", "50%", "100%"])
     ax.set_xlabel(f"tiles of equal cost on {programs} programs")
     ax.set_title("Best possible utilisation: a wave that is not full costs as much as a full one")
@@ -48,8 +46,7 @@ def panels_of(problem: Sequence[int], block: Sequence[int], programs: int, group
     """Count the row panels of A and the column panels of B that the first wave of one problem reads.
 
     Args:
-        problem: (M, N, K).
-        block: (BLOCK_M, BLOCK_N, ...).
+        problem, block: (M, N, K) and (BLOCK_M, BLOCK_N, ...).
         programs: tiles in the wave.
         group_m: tile rows per strip of the order.
     """
@@ -61,11 +58,7 @@ def panels_of(problem: Sequence[int], block: Sequence[int], programs: int, group
 def working_set(problem: Sequence[int], block: Sequence[int], programs: int, group_ms: Sequence[int]) -> Figure:
     """Draw the tiles of one problem that run first, and the panels of A (left) and B (above) that they read.
 
-    Args:
-        problem: (M, N, K).
-        block: (BLOCK_M, BLOCK_N, ...).
-        programs: tiles in the first wave.
-        group_ms: strip heights, one panel of the figure each.
+    The arguments are those of `panels_of`, with a panel of the figure for each of ``group_ms``.
     """
     figure, axes = canvas_grid(3.5, 1, len(group_ms))
     rows, cols = -(-problem[0] // block[0]), -(-problem[1] // block[1])
@@ -98,7 +91,6 @@ def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title
     Args:
         rows: row label → name → bytes; the same names in every row, at most three. The last has the darkest colour.
         compulsory: bytes that any order must read, drawn as a line.
-        title: over the figure.
     """
     names = list(next(iter(rows.values())))
     colors = dict(zip(names, (FAINT, "#BBBBBB", BLUE)[-len(names) :], strict=True))
@@ -125,15 +117,9 @@ def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title
 def model_against_record(
     rows: Mapping[str, tuple[float, ...]], names: Sequence[str] = ("model", "H200"), *, title: str = ""
 ) -> Figure:
-    """Draw pairs of times as dots joined by a line, a row each.
+    """Draw two or three times per row, in microseconds, as dots joined by a line.
 
-    Args:
-        rows: row label → one time per name, in microseconds.
-        names: two or three names of the times. The last has a filled dot.
-        title: over the figure.
-
-    Raises:
-        ValueError: a row without one time per name.
+    The last of ``names`` has a filled dot.
     """
     figure, ax = canvas(0.26 * len(rows) + 1.0)
     middle = [(PINK, "s", "white")] * (len(names) == 3)
@@ -165,7 +151,6 @@ def tile_times(
     Args:
         recorded: (steps of BLOCK_K, microseconds) of each tile.
         lines: name → (microseconds per tile, microseconds per step).
-        title: over the figure.
     """
     figure, ax = canvas(2.8)
     # Tiles of one problem all have the same length: spread them a little, always in the same way.
@@ -177,10 +162,8 @@ def tile_times(
         ax.plot([0, longest], [fixed, end], color=color, lw=1.5, label=name)
         label = f" {name}\n {fixed:.1f} + {per_step:.2f} · steps"
         ax.text(longest * 1.015, end, label, color=color, fontsize=9, va="center")
-    ax.set_xlim(0, longest * 1.3)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("steps of the loop over K")
-    ax.set_ylabel("µs per tile")
+    ax.set(xlim=(0, longest * 1.3), xlabel="steps of the loop over K", ylabel="µs per tile")
     if title:
         ax.set_title(title)
     return figure

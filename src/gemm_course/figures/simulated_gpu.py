@@ -71,11 +71,7 @@ class Event:
     at: float
 
     def until(self, other: Event) -> float:
-        """Microseconds on the device from this event to another.
-
-        Raises:
-            RuntimeError: the host has not waited for both of them.
-        """
+        """Microseconds on the device from this event to another, once the host has waited for both."""
         if max(self.at, other.at) > self.gpu.now:
             raise RuntimeError("an event has not happened yet: synchronize() before you ask for its time")
         return other.at - self.at
@@ -83,9 +79,6 @@ class Event:
 
 class SimulatedGpu:
     """A host and a device with clocks of virtual time: a launch returns at once, the device works through its queue.
-
-    Args:
-        seed: of the jitter.
 
     Attributes:
         now: the host's clock in microseconds.
@@ -139,11 +132,9 @@ class SimulatedGpu:
         self, name: str, *, flops: float = 0, reads: Sequence[Array] = (), writes: Sequence[Array] = (),
         efficiency: float = 0.9, streaming: float = 0.9,
     ) -> None:  # fmt: skip
-        """Enqueue a kernel; the host goes on.
+        """Enqueue a kernel; the host goes on. The first launch of a name loads the kernel.
 
         Args:
-            name: of the kernel; the first launch of a name loads it.
-            flops: of its arithmetic.
             reads, writes: whole arrays. Reads may come from the cache; writes go to memory, and into the cache.
             efficiency: share of the peak that its arithmetic alone would reach.
             streaming: share of the memory's bandwidth that its loads alone would reach; a high one takes many loads in
@@ -158,11 +149,7 @@ class SimulatedGpu:
         self._run(kernel, START_US)
 
     def graph(self, function: Callable[[], object]) -> Callable[[], None]:
-        """Capture the launches of one call of a function.
-
-        Returns:
-            A function that enqueues all of them at the host's cost of one.
-        """
+        """Capture the launches of one call; return a function that enqueues all of them at the host's cost of one."""
         self._capturing = kernels = []
         try:
             function()

@@ -47,14 +47,9 @@ def simulated_bars(simulated: Timeline) -> list[Bar]:
 
 
 def recorded_bars(recorded: Mapping, by: str = "sm") -> list[Bar]:
-    """Turn one entry of `sm_timelines.json` into bars that begin at 0.
+    """Turn one entry of `sm_timelines.json` into bars that begin at 0, one row per "sm" or "program".
 
-    Args:
-        recorded: an entry; its "tiles" are [tile, problem, m, n, program, sm, start_ns, end_ns].
-        by: "sm" for one row per SM, "program" for one per program.
-
-    Raises:
-        ValueError: `by` is neither.
+    The entry's "tiles" are [tile, problem, m, n, program, sm, start_ns, end_ns].
     """
     if by not in ("sm", "program"):
         raise ValueError(f"by is {by!r}; want 'sm' or 'program'")
@@ -65,8 +60,7 @@ def recorded_bars(recorded: Mapping, by: str = "sm") -> list[Bar]:
 def launch_bars(recorded: Mapping) -> list[Bar]:
     """Turn one entry of `launches.json` into bars that begin at 0, one row per SM.
 
-    Args:
-        recorded: an entry; its "tiles" are [problem, program, sm, start_ns, end_ns].
+    The entry's "tiles" are [problem, program, sm, start_ns, end_ns].
     """
     return _from_zero((tile[2], tile[3], tile[4], tile[0]) for tile in recorded["tiles"])
 
@@ -93,9 +87,6 @@ def measure(bars: Iterable[Sequence], rows: int | None = None) -> Usage:
     Args:
         bars: (row, start, end, problem) each; times in microseconds.
         rows: number of rows; by default as many as the highest row needs.
-
-    Raises:
-        ValueError: a bar on a row that does not exist, or one that ends before it starts.
     """
     rows, lines = _lines(bars, rows)
     makespan = max((end for line in lines.values() for _, end, _ in line), default=0.0)
@@ -154,12 +145,10 @@ def draw(
     row_name: str = "program",
     bound: float | None = None,
 ) -> Usage:
-    """Draw one timeline into an axes; return what `measure` returns.
+    """Draw one timeline into matplotlib axes; return what `measure` returns.
 
     Args:
-        ax: matplotlib axes.
-        bars: (row, start, end, problem) each; times in microseconds.
-        rows: number of rows; a row without bars is drawn idle. By default as many as the highest row needs.
+        bars, rows: as for `measure`. A row without bars is drawn idle.
         title: over the axes; makespan and utilisation are added.
         row_name: "program" or "SM".
         bound: a time that no schedule can beat, in microseconds, drawn as a dashed line.
@@ -233,9 +222,6 @@ def compare(
         columns: panels side by side; the rest go below.
         title: over all panels.
         height: inches per panel; by default what the rows need.
-
-    Raises:
-        ValueError: no panels.
     """
     if not panels:
         raise ValueError("panels is empty; want at least one title with its bars")
@@ -271,13 +257,7 @@ def compare(
 def kernels(panels: Mapping[str, Sequence[Sequence]], *, title: str = "") -> Figure:
     """Draw kernels as bars on one time axis, a line for each title, with the gaps between them marked in red.
 
-    Args:
-        panels: title → kernels, each (start, end) or (start, end, problem), in microseconds. A title's kernels
-            run one after the other.
-        title: over the figure.
-
-    Raises:
-        ValueError: no panels, or one without kernels.
+    A kernel is (start, end) or (start, end, problem), in microseconds. Those of a title run one after the other.
     """
     if not panels or not all(len(line) for line in panels.values()):
         raise ValueError("panels is empty or has a line without kernels; want a title and its (start, end) for each")

@@ -20,11 +20,7 @@ class ProgramTimes(NamedTuple):
 
 @styled()
 def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
-    """Draw the time of one launch against its number of programs, simulated as a staircase and recorded as points.
-
-    Args:
-        panels: title → times; panels are side by side.
-    """
+    """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points."""
     fig, axes = canvas_grid(3.4, 1, len(panels))
     for ax, (title, times) in zip(axes, panels.items(), strict=True):
         xs = sorted(times.simulated_us)
@@ -53,12 +49,9 @@ def time_ratios(
     """Draw each provider's time over that of a base, row by row: left of the line is faster.
 
     Args:
-        us: row name → provider → µs.
-        providers: provider → name in the figure; a row may lack some.
+        us: row name → provider → µs; a row may lack any provider but the base.
+        providers: provider → name in the figure.
         base: the provider that is 1; its time is beside each row's name.
-
-    Raises:
-        ValueError: a row lacks the base.
     """
     for row, times in us.items():
         if base not in times:
@@ -66,7 +59,7 @@ def time_ratios(
     fig, ax = canvas(0.5 * len(us) + 1.1)
     ratios = {row: {p: times[p] / times[base] for p in providers if p in times} for row, times in us.items()}
     names = list(us)
-    shift = 0.6 / max(len(providers), 1)  # so that equal times lie beside each other, not on each other
+    shift = 0.6 / max(len(providers), 1)  # equal times are side by side
     for y, row in enumerate(names):
         ax.axhspan(y - 0.42, y + 0.42, color=FAINT, alpha=0.35, lw=0, zorder=0)
         for index, provider in enumerate(providers):
