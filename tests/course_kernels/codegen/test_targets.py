@@ -15,5 +15,5 @@ def test_names_say_the_backend():
 
 
 def test_an_unknown_name_lists_those_there_are():
-    with pytest.raises(ValueError, match="target must be one of sm_75.*gfx942.*, got 'sm_13'"):
+    with pytest.raises(ValueError, match=r"target must be one of sm_75.*gfx942.*, got 'sm_13'"):
         find_target("sm_13")
