@@ -139,7 +139,8 @@ def signature(operands: Operands, options: Options, out: Tensor | None = None) -
     """All that a launch is prepared for: everything but values, addresses, and the ragged extent's total.
 
     Of the total, which changes from batch to batch, only a size class counts, so that the same layer on another batch
-    has the same signature. All that ``Problem.of`` checks is a function of the signature.
+    has the same signature. In mode "n" the whole total counts: it is a stride of the result. All that ``Problem.of``
+    checks is a function of the signature.
 
     Returns:
         A key, hashable if the options are; None for operands that no launch is kept for: no tensors, without strides,
@@ -155,8 +156,8 @@ def signature(operands: Operands, options: Options, out: Tensor | None = None) -
                 (fixed_a, total), (depth, fixed_b) = shape_a, shape_b
                 if depth != total:
                     return None
-        elif len(shape_b) == 2:
-            fixed_a, (fixed_b, total) = shape_a, shape_b
+        elif len(shape_b) == 2:  # the total is the step between rows of a fresh result
+            total, fixed_a, fixed_b = shape_b[1], shape_a, shape_b
         else:
             total, fixed_a, fixed_b = None, shape_a, shape_b
         if mat_a.is_neg() or mat_b.is_neg():

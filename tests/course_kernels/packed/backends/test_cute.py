@@ -17,7 +17,7 @@ from course_kernels.packed import execute
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.packed.problem import Operands, Options, Problem, signature
 from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, variant_of
@@ -229,6 +229,18 @@ def test_choices_can_be_built(form):
                 config = grouped_cute.choose(KernelVariant(*form), rows, (1536, columns), depth)
                 assert config.why_not(*form[2:]) is None
                 assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
+
+
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("m", "k", 1)])
+def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
+    """A kept plan serves every total of a size class, whichever came first."""
+    chosen = {}
+    for total in range(8, 8 * 6000, 8 * 7):
+        for size in ((total, 2048), (total, 1536)):
+            config = grouped_cute.choose(KernelVariant(*form), total / 8, size, 1024)
+            made = operands(total, K=16, N=8, G=8)
+            key = signature(Operands(*made[:3]), Options()), size[1]
+            assert chosen.setdefault(key, config) == config, total
 
 
 def test_tiles_are_cut_to_fit_where_groups_end_often():
