@@ -62,7 +62,7 @@ RESULT = outcome({"case": 0, "value": 1})
         (outcome(not_started="no room"), "no room"),
         (outcome(printed=" last\nwords \n", status=1), "last words"),
         (outcome(status=-9), "the process ended with status -9"),
-        (outcome(printed="x" * 900), "x" * 300),
+        (outcome(printed="x" * 600 + "y" * 300), "y" * 300),
     ],
 )
 def test_why_there_is_no_result_takes_one_line(found, says):
