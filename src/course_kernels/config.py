@@ -94,7 +94,7 @@ class GemmConfig:
         shared_limit: int | None = None,
         uses_tma: bool = True,
     ) -> str | None:
-        """Why a kernel cannot run with this configuration; None where it can.
+        """Why a kernel cannot run with this configuration, as words after "config does not suit"; None where it can.
 
         Args:
             kernel: one of ``KERNELS``.
@@ -103,9 +103,6 @@ class GemmConfig:
             capability: the GPU's compute capability; None for the interpreter and AMD GPUs.
             shared_limit: bytes of shared memory that a program can have; None: no limit.
             uses_tma: the packed kernels store the result through a descriptor.
-
-        Returns:
-            A reason that continues "config does not suit", or None.
 
         Raises:
             ValueError: there is no such kernel.

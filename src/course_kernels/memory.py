@@ -30,14 +30,11 @@ def byte_range(tensor: Tensor) -> tuple[int, int]:
 
 
 def share_memory(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors have an address in common.
+    """Whether two dense tensors of any rank have an address in common.
 
     Exact where both have the same strides, as interlocking slices of one buffer do (even rows and odd rows, left
     columns and right columns); a matrix and a batch of matrices may differ in rank. Other tensors whose address
     ranges meet count as sharing memory.
-
-    Args:
-        x, y: dense tensors of any rank.
     """
     (x_start, x_end), (y_start, y_end) = byte_range(x), byte_range(y)
     if x_end <= y_start or y_end <= x_start:
@@ -68,11 +65,7 @@ def _reaches(distance: int, extents: list[tuple[int, int, int]]) -> bool:
 
 
 def check_apart(operands: dict[str, tuple[torch.Tensor, ...]], out: list[torch.Tensor]) -> None:
-    """Refuse outputs that share memory with an operand or with each other.
-
-    Raises:
-        ValueError: naming both matrices.
-    """
+    """Raise ValueError, naming both matrices, for outputs that share memory with an operand or with each other."""
     named = [
         (*byte_range(t), name, i, t) for name, group in {**operands, "out": out}.items() for i, t in enumerate(group)
     ]

@@ -14,13 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]  # the folder that holds course_kerne
 
 
 def files(patterns: Sequence[str]) -> list[Path]:
-    """The files that match glob patterns.
+    """The files that match glob patterns, sorted, each once.
 
     Args:
         patterns: relative to the folder that holds both packages, as "course_kernels/packed/**/*.py".
-
-    Returns:
-        Paths, sorted, each once.
 
     Raises:
         ValueError: a pattern matches no file.
@@ -39,13 +36,7 @@ def digest(patterns: Sequence[str]) -> str:
 
     Comments, docstrings, formatting and imports do not count, and neither does which of the files holds a definition,
     nor in what order. Files that are not Python count byte by byte, with their names. The digest is the same in every
-    version of Python.
-
-    Args:
-        patterns: as for ``files``.
-
-    Raises:
-        ValueError: a pattern matches no file.
+    version of Python. ``patterns`` and the error for a pattern without a file are those of ``files``.
     """
     parts: list[bytes] = []
     for path in files(patterns):

@@ -237,11 +237,7 @@ class Device(NamedTuple):
 
 
 def check_dtype(name: str, dtype: torch.dtype, tensor_device: torch.device, remedy: str) -> None:
-    """Raise where a device does not multiply a dtype.
-
-    Raises:
-        TypeError: naming the argument, the dtype, what it needs, and the remedy.
-    """
+    """Raise TypeError, with the remedy, where a device does not multiply a dtype."""
     needs = {torch.float8_e4m3fn: (supports_fp8, "8.9"), torch.bfloat16: (supports_bf16, "8.0")}
     if dtype in needs and not needs[dtype][0](tensor_device):
         raise TypeError(

@@ -69,11 +69,7 @@ class Service:
             self._ready = True
 
     def ask(self, request: bytes, timeout: float) -> bytes:
-        """Have a request answered.
-
-        Args:
-            request: in the form that the child's module reads.
-            timeout: seconds, from when the child is ready.
+        """Have a request answered within ``timeout`` seconds from when the child is ready.
 
         Raises:
             ServiceDied: the child died.
@@ -112,11 +108,7 @@ class Service:
         self._process.terminate()
 
     def close(self, grace: float = 0.0) -> None:
-        """End the child.
-
-        Args:
-            grace: seconds that it gets to clean up before it is killed.
-        """
+        """End the child; it gets ``grace`` seconds to clean up before it is killed."""
         self._connection.close()
         if grace:
             self.end()
@@ -128,12 +120,7 @@ class Service:
 
 
 def answer_all(connection: Connection, answer: Callable[[bytes], bytes]) -> None:
-    """In the child: report that it is ready, and answer requests until the other end is closed.
-
-    Args:
-        connection: what the module's ``serve`` got.
-        answer: makes an answer of a request.
-    """
+    """In the child: report that it is ready, and answer requests until the other end is closed."""
     connection.send_bytes(b"")
     while True:
         try:

@@ -40,11 +40,7 @@ def stop() -> None:
 
 
 def judge(exercise: Exercise, source: str) -> Result:
-    """Have the other process check an answer.
-
-    Raises:
-        RuntimeError: the other process died twice.
-    """
+    """Have the other process check an answer. Raises RuntimeError if it died twice."""
     for _ in range(2):
         try:
             return Result.from_dict(start().check(Task("", exercise, source)))
@@ -54,13 +50,9 @@ def judge(exercise: Exercise, source: str) -> Result:
 
 
 def check(function) -> Result | None:
-    """Check the answer to an exercise, print what was found, draw what is wrong.
+    """Check the answer to an exercise, its function: print what was found, draw what is wrong.
 
-    Args:
-        function: the function that the exercise asked for.
-
-    Returns:
-        The result, which a notebook does not show again at the end of a cell; None if there was nothing to check.
+    Returns the result, which a notebook does not show again at the end of a cell; None if there was nothing to check.
     """
     name = getattr(function, "__name__", "")
     exercise = next((each for each in manifest.exercises() if each.function == name), None)

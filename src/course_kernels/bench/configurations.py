@@ -107,9 +107,7 @@ def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_byt
     """The chosen configuration against the best one, for each row and pass.
 
     Args:
-        rows: by name.
-        entries: of `grouped.measure`, by row; configurations are providers there.
-        operand_bytes: of the operands.
+        rows, entries: by name of the row; the entries are those of `grouped.measure`, with configurations as providers.
 
     Returns:
         row → pass → {"best", "chosen", "times"}: two names, and the chosen one's time over the best one's, or None if

@@ -95,12 +95,7 @@ def _exact(operands: Operands, pass_name: str) -> Iterator[Tensor]:
 def verify(result: Result, operands: Operands, pass_name: str) -> None:
     """Compare a pass's result with float64 products, as `count_wrong` does, within one unit in the last place.
 
-    The bound is wider for 8-bit operands, whose sums may lose more.
-
-    Args:
-        result: of the pass, or a list of its groups.
-        operands: of the pass.
-        pass_name: one of `PASSES`.
+    The bound is wider for 8-bit operands, whose sums may lose more. ``result`` may be a list of the groups.
 
     Raises:
         WrongResult: names the first group that is wrong, and how many of its elements are.
@@ -230,7 +225,6 @@ def measure(
         providers: those that are not available here are left out, with the reason in the result.
         passes: of `PASSES`.
         repeats: timed calls of each provider and pass, at least 2.
-        device: of the operands.
         dtype: of the operands. 8-bit operands have scales and no gradients, and need providers of scaled products.
         timer: the clock; None is `GpuTimer`, with which providers take turns.
         tell: called with each row and its entry as soon as it is measured.
@@ -277,10 +271,7 @@ def measure(
 
 
 def speedups(results: Mapping) -> dict:
-    """How many times faster each of ours is than the others, as geometric means over rows.
-
-    Args:
-        results: of `measure`.
+    """How many times faster each of ours is than the others in results of `measure`, as geometric means over rows.
 
     Returns:
         ours → pass → other → {"times", "rows", "worst"}: the mean, the number of rows, the smallest of their ratios.

@@ -57,11 +57,7 @@ class Operands:
 def make_operands(row: Row, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Operands:
     """Random normal operands of a row, scaled so that results are near 1; the memory for results holds NaN.
 
-    Args:
-        row: the problem.
-        device: of the tensors.
-        dtype: of operands and results; results of 8-bit operands are bfloat16.
-        seed: of the random numbers.
+    Results have the operands' dtype; those of 8-bit operands are bfloat16.
     """
     generator = torch.Generator(device).manual_seed(seed)
 

@@ -72,11 +72,7 @@ def write(
 
 
 def load(name: str) -> dict:
-    """The record ``benchmarks/results/<name>.json``.
-
-    Raises:
-        FileNotFoundError: the package is installed without the checkout, or there is no such record.
-    """
+    """The record ``benchmarks/results/<name>.json``; FileNotFoundError without it, or without the checkout."""
     path = RESULTS / f"{name}.json"
     if not path.is_file():
         raise FileNotFoundError(f"no record {name!r}: records are in benchmarks/results of the course's checkout")
@@ -84,11 +80,7 @@ def load(name: str) -> dict:
 
 
 def read(path: str | pathlib.Path) -> dict:
-    """A record written by ``write``.
-
-    Raises:
-        ValueError: the file has no provenance, so its numbers cannot be trusted.
-    """
+    """A record written by ``write``; ValueError for a file without provenance, whose numbers cannot be trusted."""
     record = json.loads(pathlib.Path(path).read_text())
     if "provenance" not in record:
         raise ValueError(f"{path} has no provenance: it was not written by a benchmark program")

@@ -54,13 +54,9 @@ class Row:
         return 2 * self.total_m * self.N * self.K
 
     def bytes_moved(self, pass_name: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> int:
-        """Bytes of both operands and the result of a pass, each counted once.
+        """Bytes of both operands and the result of one of `PASSES`, each counted once; a result's element is 2 bytes.
 
         The weight of an empty group is not read, but its gradient is written.
-
-        Args:
-            pass_name: one of `PASSES`.
-            operand_bytes: bytes of an operand's element; a result's element has two.
         """
         weights = (self.groups if pass_name == "dB" else sum(size > 0 for size in self.sizes)) * self.N * self.K
         rows_a, rows_out = self.total_m * self.K, self.total_m * self.N
@@ -131,13 +127,10 @@ def by_name() -> dict[str, Row]:
 
 
 def select(names: Sequence[str] | None) -> list[Row]:
-    """Rows by name.
+    """Rows by name, in the order of the table, each once.
 
     Args:
         names: names or beginnings of names ("zipf128" selects two rows). None selects all.
-
-    Returns:
-        Rows in the order of the table, each once.
 
     Raises:
         ValueError: a name that no row's name begins with.

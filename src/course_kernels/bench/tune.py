@@ -147,11 +147,7 @@ def grid(dtypes: Sequence[str] = ("bfloat16",), ops: Sequence[str] = OPS, quick:
 
 
 def select(cases: Sequence[Case], names: Sequence[str] | None) -> list[Case]:
-    """Cases whose names begin with one of ``names``; None takes all.
-
-    Raises:
-        ValueError: a name that no case's name begins with.
-    """
+    """Cases whose names begin with one of ``names``; None takes all. ValueError for a name that selects none."""
     for name in names or ():
         if not any(case.name.startswith(name) for case in cases):
             raise ValueError(f"rows must be beginnings of names that --list shows, got {name!r}")
@@ -253,7 +249,6 @@ def tune(
         again: measure even the buckets that the table has from the present code.
         limit_s: begin no bucket after this many seconds.
         tell: called with a line of progress for each bucket.
-        clock: seconds.
 
     Raises:
         ValueError: ``out`` or ``record`` exists and the tuner did not write it.
@@ -329,7 +324,6 @@ def regret(
     """The chosen configuration against the best one, for each bucket of a record of ``tune``.
 
     Args:
-        recorded: the file's content.
         choose: op, (M, K, N, G) and name of the dtype → configuration. Default: ``get_config`` on the record's GPU.
     """
     major, minor = map(int, str(recorded["provenance"]["capability"]).split("."))

@@ -30,11 +30,8 @@ _UNITS = {"float16": 2**-10, "bfloat16": 2**-7, "float8_e4m3fn": 2**-7, "float32
 def operands(case: Case, device: torch.device | str = "cuda", *, tiny: bool = False) -> tuple:
     """Random operands of a case as ``_launch`` takes them: mat_a, mat_b, offs, out, scales.
 
-    Args:
-        case: the product.
-        device: of the tensors.
-        tiny: take small extents for which Triton compiles the same kernel: the same layouts and number of groups, and
-            multiples of 16 where the case has them.
+    With ``tiny`` the extents are small, but Triton compiles the same kernel: layouts and the number of groups stay, and
+    so do multiples of 16.
     """
     dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
     sizes, M, N, K = case.sizes, case.M, case.N, case.K
@@ -138,10 +135,7 @@ def compile_ahead(cases: Sequence[Case], tell: Callable[[str], object] = print) 
 def measure(case: Case, configs: Sequence[GemmConfig], repeats: int = REPEATS) -> Measured:
     """Time configurations of a case on the current GPU, after each result over poisoned memory was verified.
 
-    Args:
-        case: the product.
-        configs: configurations to time.
-        repeats: timed calls of each, in turn; the L2 cache is overwritten before each.
+    Each is called ``repeats`` times, in turn; the L2 cache is overwritten before each call.
     """
     tensors = operands(case)
     out = tensors[3]

@@ -16,8 +16,7 @@ def count_wrong(results: Iterable[Tensor], exact: Iterable[Tensor], unit: float)
     Operands are random normal, so an element that was not computed is off by far more. NaN is always wrong.
 
     Args:
-        results: of each group.
-        exact: the right results, of the same shapes. An iterator needs memory for one at a time.
+        results, exact: of each group, of the same shapes. An iterator needs memory for one at a time.
         unit: one unit in the last place of the result's dtype covers the rounding, and sums in another order.
     """
     wrong = []

@@ -137,12 +137,7 @@ def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: s
 
 def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Build]:
     """Every kind of launch that ``group_gemm`` and ``grouped_mm`` choose on a target: kernel × dtype (float32 as IEEE
-    and TF32) × layouts of A and B × aligned or not × configuration. C is row-major and of the default dtype.
-
-    Args:
-        target: a name in ``TARGETS``.
-        kernels: whose launches.
-    """
+    and TF32) × layouts of A and B × aligned or not × configuration. C is row-major and of the default dtype."""
     target = find_target(target)
     builds = []
     for kernel, dtype in itertools.product(kernels, IN_DTYPES):

@@ -65,7 +65,6 @@ class Compiled:
     """A kernel compiled for a target.
 
     Attributes:
-        build, target: the kernel's build and its target.
         asm: text of each stage: "ttir", "ttgir", "llir" and "ptx" or "amdgcn".
         binary: the cubin or hsaco file.
         shared_bytes: bytes of shared memory (LDS) per program.

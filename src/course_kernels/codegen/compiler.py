@@ -119,16 +119,13 @@ def compile_many(
     timeout: float = 120.0,
     return_errors: bool = False,
 ) -> list[Compiled | CompileError]:
-    """Compile several kernels at a time.
+    """Compile several kernels at a time; results are in the order of ``pairs``.
 
     Args:
         pairs: (kernel, target), each as for ``compile_kernel``.
         workers: child processes to use.
         timeout: seconds for each.
         return_errors: put a ``CompileError`` in the result's place instead of raising the first.
-
-    Returns:
-        Results in the order of ``pairs``.
     """
     if not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers must be a positive integer, got {workers!r}")

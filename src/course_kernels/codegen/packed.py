@@ -54,15 +54,12 @@ def build_packed(
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
         dtype: of A and B; "float8_e4m3fn" comes with row-wise scales.
-        out_dtype: of C. Default: as ``dtype``, and bfloat16 for 1-byte operands.
-        a_layout, b_layout, c_layout: "row" (last stride 1) or "col" (the one before it 1), within a group.
         config: Default: ``get_config``'s on sm_90 for products of 512 rows a group.
-        aligned: addresses and strides satisfy the 16-byte rule; for A, B and C alike.
-        precision: "ieee" or "tf32", for float32.
         bias: with a bias of the operands' dtype.
         uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
+        others: as for ``builds.build``, but layouts are those within a group and cannot be "any".
 
     Raises:
         ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
@@ -156,9 +153,7 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
             options["uses_tma"] = there
             uses_tma = " pointers" not in str(build_packed(kernel, **options))
             for config in tuned.all_configs(_OPS[mode], name, arch, uses_tma):
-                limits = dict(
-                    capability=target.capability, shared_limit=target.shared_limit, uses_tma=uses_tma
-                )  # fmt: skip
+                limits = dict(capability=target.capability, shared_limit=target.shared_limit, uses_tma=uses_tma)
                 fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPE_BYTES[name], **limits)
                 if fitted is not None:
                     builds.append(build_packed(kernel, config=fitted, **options))

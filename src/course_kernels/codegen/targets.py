@@ -59,11 +59,7 @@ TARGETS: dict[str, Target] = {
 
 
 def find_target(target: str | Target) -> Target:
-    """The target of that name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The target of that name; ValueError if there is none."""
     if isinstance(target, Target):
         return target
     if target not in TARGETS:

@@ -30,13 +30,11 @@ class Compiled:
     """An operator, compiled for a target.
 
     Attributes:
-        operator: NVIDIA's object.
-        target: for which it was compiled.
         clusters: the most that it launches, as given or from the table; None where the driver was asked.
         artifact: NVIDIA's object, for ``operator.run``.
         ptx: the assembly for a virtual machine.
         cubin: the machine code's file.
-        seconds: the time that compiling took.
+        seconds: of compiling.
     """
 
     operator: ops.Operator

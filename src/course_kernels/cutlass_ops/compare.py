@@ -29,11 +29,10 @@ class Comparison(NamedTuple):
 def compare(args) -> Comparison:
     """Compare ``out`` with a loop over the groups in float64, and with ``torch.nn.functional.grouped_mm``.
 
+    Only ``tail`` of the comparison is about the tail. It reads the result, and so waits for the device.
+
     Args:
         args: of ``arguments``, with finite operands, and with the product in ``out``.
-
-    Returns:
-        The comparison; only its ``tail`` is about the tail. Reads the result, and so waits for the device.
 
     Raises:
         TypeError: args are not of ``arguments``.

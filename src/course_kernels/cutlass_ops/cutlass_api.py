@@ -20,16 +20,9 @@ arguments = SimpleNamespace(GroupedGemmArguments=ops.GroupedGemmArguments, GemmA
 def get_kernels(
     args=None, metadata_filter: Callable | None = None, cc: int | None = None, providers=None
 ) -> list[ops.Operator]:
-    """``cutlass.operators.get_operators``, with the target as a number.
+    """``cutlass.operators.get_operators``, with the target as ``cc``: compute capability without its dot, 90 or 100.
 
-    Args:
-        args: of ``arguments.GroupedGemmArguments``.
-        metadata_filter: predicate of an operator's metadata.
-        cc: compute capability without its dot: 90, 100.
-        providers: of operators; None means all.
-
-    Returns:
-        Operators; an empty list, without a reason, where none takes the arguments.
+    Returns an empty list, without a reason, where no operator takes the arguments.
     """
     _warn("get_kernels", "get_operators(args, target_sm=...)")
     target = None if cc is None else ops.TargetSm(cc=cc)

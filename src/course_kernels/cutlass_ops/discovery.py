@@ -54,12 +54,7 @@ def design(operator: ops.Operator) -> Design:
 
 
 class Operators(Sequence):
-    """Operators that were found: a sequence of NVIDIA's objects, and a table when printed.
-
-    Args:
-        operators: NVIDIA's objects.
-        why_none: the reason where there are none.
-    """
+    """Operators that were found: a sequence of NVIDIA's objects, and a table when printed."""
 
     _COLUMNS = ("", "tile", "others", "cluster", "CTAs", "stages", "schedule", "targets", "source")
 
@@ -84,10 +79,7 @@ class Operators(Sequence):
         return [design(operator) for operator in self]
 
     def where(self, **wanted) -> Operators:
-        """Those whose design has these values.
-
-        Args:
-            wanted: fields of ``Design``, each with the value to have or a predicate.
+        """Those whose design has these values: fields of ``Design``, each with the value to have or a predicate.
 
         Raises:
             TypeError: a design has no such field.
@@ -137,15 +129,12 @@ def discover(
     *,
     where: Callable[[ops.OperatorMetadata], bool] | None = None,
 ) -> Operators:
-    """List the operators that take these operands on a target.
+    """List the operators, at least one, that take these operands on a target.
 
     Args:
         args: of ``arguments``.
         target: "90a" (H100, H200), "100f" (B200 and its family), ...; see ``find_target``.
         where: predicate of an operator's metadata.
-
-    Returns:
-        At least one operator.
 
     Raises:
         NoOperator: there is none; the message says which operands or target there would have to be.

@@ -46,11 +46,7 @@ _SASS_START = r"^\s*(?:/\*\w+\*/\s+)?(?:@!?U?P\w+\s+)?"
 
 
 class Report:
-    """An operator's code, read.
-
-    Args:
-        compiled: of ``compile``.
-    """
+    """The code of an operator that ``compile`` has compiled."""
 
     def __init__(self, compiled: Compiled):
         self.compiled = compiled
@@ -119,22 +115,14 @@ class Report:
 
 
 def report(compiled: Compiled) -> Report:
-    """Read a compiled operator: counts, sizes and excerpts; printed, a table.
-
-    Raises:
-        TypeError: ``compiled`` is not what ``compile`` returned.
-    """
+    """Read what ``compile`` returned: counts, sizes and excerpts; printed, a table. TypeError for anything else."""
     if not isinstance(compiled, Compiled):
         raise TypeError(f"compiled must be what compile returned, got {type(compiled).__name__}")
     return Report(compiled)
 
 
 def side_by_side(reports: Iterable[Report]) -> str:
-    """A text table: a column for each report, a row for each number that any of them has.
-
-    Raises:
-        TypeError: one of them is not what ``report`` returned.
-    """
+    """A text table: a column for each report, a row for each number that any has. TypeError for anything else."""
     reports = list(reports)
     for i, each in enumerate(reports):
         if not isinstance(each, Report):

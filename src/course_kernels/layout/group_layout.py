@@ -263,14 +263,11 @@ class GroupLayout:
     # ---- values, on request
 
     def validate(self, total_m: int | None = None, max_m: int | None = None) -> GroupLayout:
-        """Check the values of the description; copies it to the host once, so this waits for the device.
+        """Check the values and return the layout. The description is copied to the host, so this waits for the device.
 
         Args:
             total_m: rows that the packed tensor has; the groups must fit into them.
             max_m: slots that the padded tensor has; each group must fit into them.
-
-        Returns:
-            The layout itself.
 
         Raises:
             ValueError: a value is wrong; the message has the description's name, the index and the value.

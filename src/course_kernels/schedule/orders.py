@@ -103,16 +103,13 @@ def tile_counts(problems: Iterable[Sequence[int]], block_m: int, block_n: int) -
 
 
 def tiles(problems: Iterable[Sequence[int]], block_m: int, block_n: int, group_m: int = 1) -> list[Tile]:
-    """List the tiles of all problems in the global order: problem by problem.
+    """List the tiles of all problems in the global order, problem by problem: `result[i].index == i`.
 
     Args:
         problems: (M, N, K) of each problem, in elements.
         block_m, block_n: rows and columns of a tile.
-        group_m: tile rows in a strip. A strip is walked column by column, so that tiles that run together
-            share operand panels. With 1 the order is row-major: the column changes fastest.
-
-    Returns:
-        The tiles; `result[i].index == i`.
+        group_m: tile rows in a strip. A strip is walked column by column, so that tiles that run together share
+            operand panels. With 1 the order is row-major: the column changes fastest.
 
     Raises:
         TypeError: a problem is not three integers.

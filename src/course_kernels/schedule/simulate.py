@@ -31,28 +31,25 @@ class CostModel:
     step takes as long as the slower of its arithmetic and its operand loads.
 
     Args:
-        tflops_per_program: arithmetic rate of one program in TFLOP/s. A dense bfloat16 GEMM of 8192 x 2048 x
-            1024 runs at 658 TFLOP/s on the 132 multiprocessors of an H200 (measured), so 5 each: 0.84 us for
-            a 128 x 256 x 64 step.
-        load_gb_per_s: rate at which one program can read operands, in GB/s: 64 bytes a clock from the L2
-            cache at 1.75 GHz. It makes small tiles inefficient, as they are. An assumption.
-        store_gb_per_s: rate at which one program writes results, in GB/s. A copy on an H200 moves 4.27 TB/s
-            (measured), 32 GB/s a multiprocessor: 2.0 us for a 128 x 256 block of 16-bit elements.
+        tflops_per_program: arithmetic of one program in TFLOP/s. A dense bfloat16 GEMM of 8192 x 2048 x 1024 runs at
+            658 TFLOP/s on the 132 multiprocessors of an H200 (measured), so 5 each: 0.84 us for a 128 x 256 x 64 step.
+        load_gb_per_s: operands that one program can read, in GB/s: 64 bytes a clock from the L2 cache at 1.75 GHz. It
+            makes small tiles inefficient, as they are. An assumption.
+        store_gb_per_s: results that one program writes, in GB/s. A copy on an H200 moves 4.27 TB/s (measured), 32 GB/s
+            a multiprocessor: 2.0 us for a 128 x 256 block of 16-bit elements.
         startup_us: from knowing the tile to its first multiplication: one trip to memory. An assumption.
-        atomic_us: fetching the next tile's number from a shared counter in the L2 cache; only the `dynamic`
-            order pays it, once a tile. An assumption.
-        launch_us: from the end of one kernel to the first tile of the next. Four problems of 128^3 took 16 us
-            as four kernels in a CUDA graph on an H200 (measured): 4 us each, next to no arithmetic. Launches
-            from Python take longer.
+        atomic_us: to fetch each tile's number from a counter in the L2 cache, in the `dynamic` order. An assumption.
+        launch_us: from the end of one kernel to the first tile of the next. Four problems of 128^3 took 16 us as four
+            kernels in a CUDA graph on an H200 (measured): 4 us each, next to no arithmetic. Python adds to it.
         itemsize: bytes per operand and result element.
 
     Raises:
         ValueError: a rate or `itemsize` that is not positive, or a negative time.
 
     Notes:
-        Simplifications: programs do not slow each other down (the rates are those of a busy chip already), two
-        programs on one multiprocessor do not overlap, a boundary tile costs as much as a full one (its masked
-        elements are multiplied, too), and a miss in the L2 cache costs no time (`bytes_moved` counts the misses).
+        Simplifications: programs do not slow each other down (the rates are those of a busy chip), two programs on one
+        multiprocessor do not overlap, a boundary tile costs as much as a full one (masked elements are multiplied,
+        too), and a miss in the L2 cache costs no time (`bytes_moved` counts the misses).
     """
 
     tflops_per_program: float = 5.0
@@ -112,7 +109,6 @@ class Timeline:
         problems: (M, N, K) of each problem.
         programs: one list of spans per program, in time order. A gap between spans is time in which the
             program fetched its next tile's number or waited for a launch.
-        cost: the model of the times.
         kernels: (start, end) of each kernel in microseconds, the first at 0; empty without tiles.
     """
 
@@ -236,7 +232,7 @@ def simulate(
     cost: CostModel | None = None,
     group_m: int | None = None,
 ) -> Timeline:
-    """Simulate one launch in which a fixed number of programs computes the tiles of all problems.
+    """Simulate one launch in which a fixed number of programs computes the tiles of all problems; deterministic.
 
     Args:
         problems: (M, N, K) of each problem, in elements.
@@ -245,9 +241,6 @@ def simulate(
         block: (BLOCK_M, BLOCK_N, BLOCK_K).
         cost: times of a tile; by default `CostModel()`.
         group_m: tile rows in a strip (see `tiles`); by default 8 for `swizzled`, else 1.
-
-    Returns:
-        The timeline; the same arguments give the same one.
 
     Raises:
         TypeError: a problem, the block or the cost has the wrong form.

@@ -33,23 +33,19 @@ def bytes_moved(timeline: Timeline, *, l2_bytes: int = H200_L2_BYTES, k_slab: in
     """Count the bytes that a timeline's tiles request, and those that memory must deliver.
 
     Args:
-        timeline: which tiles run, and when.
+        timeline: which tiles run, and when; its cost model has the bytes of an element.
         l2_bytes: size of the shared cache in bytes; 60 MiB on an H200. 0 means no cache.
         k_slab: elements of K in one cached piece. Smaller follows the programs more closely and takes longer.
-
-    Returns:
-        The counts, in bytes of `timeline.cost.itemsize` an element.
 
     Raises:
         TypeError: `timeline` is not a Timeline, or a size is not an integer.
         ValueError: a negative cache size or a `k_slab` below 1.
 
     Notes:
-        A model: the cache drops the piece that was used longest ago, and holds operands only. A piece is one
-        tile row of A or one tile column of B over `k_slab` elements; a program asks for its pieces evenly
-        spread over the tile's time. Programs that need one piece at the same moment share it, which is why
-        the order of tiles matters. A real L2 is set-associative, is split into two halves and caches results
-        too, so take the differences between schedules, not the absolute figures.
+        A model: the cache drops the piece that was used longest ago, and holds operands only. A piece is one tile row
+        of A or one tile column of B over `k_slab` elements; a program asks for its pieces evenly over the tile's time.
+        Programs that need one piece at the same moment share it, so the order of tiles matters. A real L2 is
+        set-associative, has two halves and caches results: trust differences between schedules, not absolute figures.
     """
     if not isinstance(timeline, Timeline):
         raise TypeError(f"timeline is a {type(timeline).__name__}; want a Timeline (see simulate)")

@@ -47,7 +47,6 @@ def poisoned(
 
     Args:
         shape: of the view, at least 1-D. The last two dimensions get the margin, so every matrix of a batch has one.
-        dtype, device: of the view.
         margin: elements on each side; 16 keeps the alignment that TMA wants, an odd number breaks it.
 
     Returns:
@@ -171,10 +170,7 @@ def laid_out(tensor: Tensor, how: str) -> Tensor:
 
 
 def guarded(view: Tensor) -> tuple[Tensor, Tensor]:
-    """A copy of a view's whole memory, gaps included, with canaries in front of it and after it.
-
-    Args:
-        view: any strides, any size.
+    """A copy of the whole memory of a view of any strides, gaps included, with canaries in front of it and after it.
 
     Returns:
         The view's twin in a new buffer, equally aligned, and that buffer as integers of the element's size.

@@ -33,13 +33,10 @@ class Problem(NamedTuple):
 
 
 def reference_problems(scale: int = 1) -> list[Problem]:
-    """The four square problems of 1024, 512, 256 and 128 that the Triton tutorial groups.
+    """The four square problems of 1024, 512, 256 and 128, in this order, that the Triton tutorial groups.
 
     Args:
         scale: divides every extent, and 128; 8 gives 128, 64, 32 and 16, which the interpreter computes quickly.
-
-    Returns:
-        Four problems, the largest first.
     """
     if scale < 1 or 128 % scale:
         raise ValueError(f"scale must be a divisor of 128, got {scale}")
@@ -80,7 +77,6 @@ def route(router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: in
     Args:
         router: "uniform" (each expert equally likely), "zipf" (expert g with weight (g + 1) ** -s, as in imbalanced
             routers) or "one_hot" (all to expert `hot`).
-        tokens, experts: how many there are.
         s: Zipf's exponent; 0 is uniform.
         hot: the expert that "one_hot" chooses.
         seed: chooses the draw; the same on every machine and version of torch.
@@ -111,11 +107,7 @@ def route(router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: in
 def routed_sizes(
     router: str, tokens: int, experts: int = 8, *, s: float = 1.0, hot: int = 0, seed: int = 0
 ) -> list[int]:
-    """How many tokens each expert gets from `route` with the same arguments.
-
-    Returns:
-        `experts` integers, which sum to `tokens`.
-    """
+    """How many tokens each expert gets from `route` with these arguments: `experts` integers that sum to `tokens`."""
     ids = route(router, tokens, experts, s=s, hot=hot, seed=seed)
     return torch.bincount(ids, minlength=experts).tolist()
 
@@ -135,11 +127,9 @@ def integers(
     """Small whole numbers, whose products and sums are exact in every precision that a kernel may use.
 
     Args:
-        shape: of the result.
-        dtype: of the result; must hold every whole number from `low` to `high`.
+        dtype: must hold every whole number from `low` to `high`.
         generator: a CPU generator, advanced by the call, or a seed for a fresh one.
         low, high: smallest and largest value.
-        device: of the result.
 
     Returns:
         A contiguous tensor; the same values on every device.
@@ -170,10 +160,8 @@ def make_operands(
 
     Args:
         problems: the extents, as `Problem` or (M, N, K).
-        dtype: of all operands.
         generator: a CPU generator, advanced by the call, or a seed for a fresh one.
         strides: memory layout of all operands, one of `STRIDES`.
-        device: of the operands.
 
     Returns:
         group_A with matrices (M, K) and group_B with matrices (K, N).

@@ -38,8 +38,7 @@ class GroupedCase:
         tail_size: extent past the last group, filled with NaN in the operands.
         tail: "zero", or "keep", which needs a given `out`.
         offs_dtype, offs_stride: of the ends.
-        bias: dtype of the bias, or None.
-        layout_bias: its memory layout.
+        bias, layout_bias: dtype of the bias, or None; its memory layout.
         values: "integers", whose products are compared exactly, or "normal".
         seed: of the values.
     """
@@ -98,7 +97,6 @@ class Operands:
     """The arguments of one call, each in its own guarded buffer.
 
     Attributes:
-        mat_a, mat_b: the matrices.
         arguments: the other arguments by name, without those that keep their default.
     """
 
@@ -109,11 +107,7 @@ class Operands:
     _out_is_untouched: Callable[[tuple | None], None] | None = None
 
     def verify_memory(self, kept: tuple | None = None) -> None:
-        """Check that no operand has changed, nothing around `out` was written, nor `out[kept]`.
-
-        Raises:
-            AssertionError: something did; the message names it.
-        """
+        """Raise AssertionError, naming it, if an operand, `out[kept]` or memory around `out` has changed."""
         for name, buffer, copy in self._inputs:
             if not torch.equal(buffer, copy):
                 raise AssertionError(f"{name}, or memory around it, was written to")
@@ -202,17 +196,13 @@ def check(
     device: torch.device | str = "cpu",
     accumulation: str | None = None,
 ) -> Tensor:
-    """Make a case's operands, call the function, and check its result and the memory around it.
+    """Make a case's operands, call the function, check the result and the memory around it, and return the result.
 
     Args:
-        case: the case.
         function: called with mat_a, mat_b, and the case's other arguments by name: offs, bias, scale_a, scale_b,
             out_dtype, out, tail.
         device: of all tensors.
         accumulation: as in `tolerance.error_bound`.
-
-    Returns:
-        The result.
 
     Raises:
         AssertionError: the result's form or values are wrong, or other memory was written; the message begins with
@@ -254,13 +244,10 @@ def random_case(seed: int, largest: int = 256, most_groups: int = 64, *, scaled:
     """A case drawn from everything that grouped_mm takes; extents near powers of two and of 0 and 1 come often.
 
     Args:
-        seed: chooses the case and its values.
+        seed: chooses the case and its values, the same on every machine.
         largest: bound of every extent, and of the sum of the sizes times four.
         most_groups: bound of the number of groups.
         scaled: draw float8_e4m3fn operands with scales, too.
-
-    Returns:
-        The case, the same on every machine.
     """
     draw = random.Random(seed)
 

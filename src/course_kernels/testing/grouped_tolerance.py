@@ -128,13 +128,7 @@ def assert_grouped_close(
 
 
 def assert_grouped_exact(
-    out: Tensor,
-    mat_a: Tensor,
-    mat_b: Tensor,
-    offs: Tensor | None = None,
-    *,
-    tail: str = "zero",
-    **extras,
+    out: Tensor, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, *, tail: str = "zero", **extras
 ) -> None:
     """Check that the products of whole numbers are the exact ones, rounded once to the result's dtype.
 

@@ -174,13 +174,11 @@ def grouped_mm(
     ========  =====================================  ======================  ============================
 
     Args:
-        mat_a: as in the table, any dtype and strides.
-        mat_b: as in the table, any dtype and strides, on the device of `mat_a`.
+        mat_a, mat_b: as in the table, any dtype and strides, on one device.
         offs: (G,) exclusive group ends along the shared extent, or any GroupLayout with G groups; its values are
             validated. None in mode "batch".
         bias: (G, N), added to every row of its group before the result is rounded; not in mode "n".
-        scale_a: multiplies the rows of each group's product, as in the table.
-        scale_b: multiplies the columns of each group's product, as in the table.
+        scale_a, scale_b: multiply the rows, and the columns, of each group's product, as in the table.
 
     Returns:
         As in the table. The tail (rows of mode "m", columns of mode "n" past the last group) is zero, and so is the

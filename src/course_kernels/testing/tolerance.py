@@ -17,14 +17,7 @@ from torch import Tensor
 
 from course_kernels.testing import reference
 
-__all__ = [
-    "TOLERANCES",
-    "Tolerance",
-    "assert_close_to_oracle",
-    "assert_exact",
-    "assert_group_close",
-    "error_bound",
-]
+__all__ = ["TOLERANCES", "Tolerance", "assert_close_to_oracle", "assert_exact", "assert_group_close", "error_bound"]
 
 
 @dataclass(frozen=True)
@@ -99,9 +92,8 @@ def error_bound(
         a: (M, K), or (G, M, K).
         b: (K, N), or (G, K, N), of the dtype of `a`.
         out_dtype: floating dtype that the result is rounded to.
-        accumulation: "fp32" (16- and 8-bit operands), "fp8" (8-bit operands on Hopper's tensor cores), "ieee"
-            or "tf32" (float32 operands), "fp64"; None takes "fp8" for 8-bit operands on a GPU, else the first
-            that is named here for the dtype.
+        accumulation: "fp32" (16- and 8-bit operands), "fp8" (8-bit operands on Hopper's tensor cores), "ieee" or "tf32"
+            (float32), "fp64"; None takes "fp8" for 8-bit operands on a GPU, else the first named here for the dtype.
 
     Returns:
         Two float64 tensors of the product's shape: the value, and the largest absolute error.
@@ -166,8 +158,7 @@ def assert_close_to_oracle(
     Args:
         out: (M, N) or (G, M, N) result, of any floating dtype. NaN is never right; infinity only where the
             exact value is beyond the range of the dtype.
-        a: (M, K), or (G, M, K).
-        b: (K, N), or (G, K, N).
+        a, b: (M, K) and (K, N), or (G, M, K) and (G, K, N).
         accumulation: as in `error_bound`.
         what: names the result in the message.
 
@@ -201,11 +192,7 @@ def compare(
 
 
 def assert_group_close(
-    outs: Sequence[Tensor],
-    group_A: Sequence[Tensor],
-    group_B: Sequence[Tensor],
-    *,
-    accumulation: str | None = None,
+    outs: Sequence[Tensor], group_A: Sequence[Tensor], group_B: Sequence[Tensor], *, accumulation: str | None = None
 ) -> None:
     """Check every product of a list with `assert_close_to_oracle`.
 

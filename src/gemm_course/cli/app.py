@@ -65,14 +65,7 @@ exit codes: 0 done; 1 the answer is no (the subcommand's help says what that mea
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand.
-
-    Args:
-        argv: arguments of the command line; None takes the process's own.
-
-    Returns:
-        The exit code, one of those that `course --help` lists.
-    """
+    """Run a subcommand of these arguments (default: the process's own). Returns an exit code, see `course --help`."""
     argv = list(sys.argv[1:] if argv is None else argv)
     terminal.prepare()
     try:

@@ -109,12 +109,9 @@ def listing(rows: Sequence[Row], providers: Sequence) -> str:
 
 
 def table(row: Row, entry: Mapping, roles: Mapping[str, str]) -> str:
-    """One row's rates as text, the fastest marked, and what failed.
+    """One row of `grouped.measure` as text: rates, the fastest marked, and what failed.
 
-    Args:
-        row: that was measured.
-        entry: of `grouped.measure`.
-        roles: name of a provider → its role, in the order of the columns. A ceiling does other work and is not marked.
+    `roles` is by name of a provider, in the order of the columns. A ceiling does other work and is not marked.
     """
     shown = [name for name in roles if any(name in rate for rate in entry["rate"].values())]
     lines = [f"{row.name}: {row.title} ({row.unit}; * the fastest)"]

@@ -51,11 +51,7 @@ def run(
 
 
 def examine(trials: bool = True) -> Machine:
-    """The facts about this machine, and how answers to exercises run on it.
-
-    Args:
-        trials: also run a kernel, compile one, and run one where answers run on a GPU; some seconds together.
-    """
+    """The facts about this machine, and how answers to exercises run on it. Trials of kernels take some seconds."""
     facts = machine.examine(trials)
     if facts.system[0] != "Linux" or facts.packages["triton"] is None:
         return facts
@@ -105,8 +101,7 @@ def _missing(facts: Machine) -> Iterator[Problem]:
         remedy = "for the notebooks, clone the course's repository: it installs what they need"
         yield Problem(here, f"{', '.join(missing)} missing, needed to run the notebooks",
                       "make lab installs it" if here else remedy, notebooks_only=True)  # fmt: skip
-    missing = [name for name in FOR_TESTS if facts.packages[name] is None]
-    if missing and here:
+    if here and (missing := [name for name in FOR_TESTS if facts.packages[name] is None]):
         what = f"{', '.join(missing)} missing, needed to run the tests"
         yield Problem(False, what, "make test installs it", notebooks_only=True)
 
@@ -208,12 +203,9 @@ def _why_no_kernel(facts: Machine) -> str | None:
 def _how_kernels_run(facts: Machine) -> str:
     if why := _why_no_kernel(facts):
         return f"do not run: {why}"
-    on_gpu = facts.mode == "gpu"
-    how = (
-        f"compiled, on the {facts.gpus[0].name}"
-        if on_gpu
-        else "in Triton's interpreter, on the CPU: slow, same answers"
-    )
+    how = "in Triton's interpreter, on the CPU: slow, same answers"
+    if facts.mode == "gpu":
+        how = f"compiled, on the {facts.gpus[0].name}"
     return how + _tried(facts.kernel)
 
 
@@ -264,12 +256,7 @@ def _tried(trial: Trial | None) -> str:
 
 
 def report(facts: Machine, color: bool = False) -> str:
-    """The facts, the plan and the problems as a page of text, at most 100 characters wide.
-
-    Args:
-        facts: about a machine.
-        color: mark headings and problems for a terminal.
-    """
+    """The facts, the plan and the problems as a page of text, at most 100 characters wide."""
 
     def paint(text: str, style: str) -> str:
         return terminal.with_style(text, style) if color else text

@@ -19,17 +19,9 @@ def find(name: str) -> tuple[Exercise, ...]:
 
 
 def find_one(name: str | None, command: str) -> tuple[Exercise, str]:
-    """The exercise that a name means. Of several, the one that is being worked on, if that is clear.
+    """The exercise that a name means, and why it is this one, in a line; "" where the name says it.
 
-    Args:
-        name: as the learner typed it, see `manifest.find`; None or "" where they typed none.
-        command: the subcommand that asks, for messages.
-
-    Returns:
-        The exercise, and why it is this one, in a line; "" where the name says it.
-
-    Raises:
-        Stop: there is none of that name, or several of which any may be meant; the message lists them.
+    Of several, it is the one that is being worked on. Ends the subcommand, with a list, where that is not clear.
     """
     if not name:
         raise Stop(USAGE, f"name an exercise, as in `course {command} 03`; there are\n{_list(manifest.exercises())}")

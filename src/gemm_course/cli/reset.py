@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +68,7 @@ def _reset(exercise: manifest.Exercise, path: Path, yes: bool) -> int:
     if backup:
         with open(path, "rb") as old, open(backup, "xb") as copy:  # x: never over another backup
             shutil.copyfileobj(old, copy)
-    _write(stub, path)
+    stubs.write(stub, path)
     print(f"{terminal.mark(terminal.SOLVED)} {name} is as it was handed out")
     if backup:
         print(f"  yours is kept: {locations.shown(backup)}")
@@ -102,17 +99,3 @@ def _free_name(path: Path) -> Path:
     while (backup := path.with_name(f"{path.stem}.backup-{number}.ipynb")).exists():
         number += 1
     return backup
-
-
-def _write(notebook: dict, path: Path) -> None:
-    """Write a notebook, whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}", suffix=".tmp")
-    os.close(handle)
-    try:
-        stubs.write(notebook, Path(name))
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise

@@ -20,16 +20,9 @@ Check = Callable[[Exercise, Path], "Result | None"]
 def watch(
     targets: Sequence[tuple[Exercise, Path]], check: Check, now: bool, pause: Callable[[float], None] = time.sleep
 ) -> int:
-    """Check notebooks as they are saved, until Ctrl-C; then print a summary.
+    """Check notebooks as they are saved, until Ctrl-C; then print a summary. Returns the exit code of the last checks.
 
-    Args:
-        targets: exercises and their notebooks, at least one.
-        check: checks a notebook and prints what it found; returns None where there was no answer to check.
-        now: whether to check all of them before the first change, too.
-        pause: waits for so many seconds.
-
-    Returns:
-        The exit code, of when everything checked was checked last: `results.exit_code`.
+    `check` prints what it finds, and returns None where there is no answer. `now`: check all of them at once, too.
     """
     seen = {path: _stamp(path) for _, path in targets}
     results: dict[str, list[Result]] = {}

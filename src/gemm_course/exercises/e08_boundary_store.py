@@ -214,10 +214,7 @@ def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], column
 
 
 def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
-    """C as a strip cut where groups end, a column for each token.
-
-    In brackets: groups that this launch must not write, where unwritten is right.
-    """
+    """C as a strip cut where groups end, a column for each token. Groups that must not be written are in brackets."""
     pieces = [*bounds, (bounds[-1][1], c.values.shape[1])]
     panels = []
     for g, (start, end) in enumerate(pieces):

@@ -29,11 +29,7 @@ RENUMBERED = {
 
 
 def read(path: Path) -> Exercise:
-    """One exercise from its TOML file, `NN_name.toml`.
-
-    Raises:
-        ValueError: a field is missing, unknown, empty or of another type; the message says which.
-    """
+    """One exercise from its TOML file, `NN_name.toml`. Raises ValueError, which names a field that is wrong."""
     found = re.fullmatch(r"(\d\d[a-z]?)_\w+", path.stem)
     if not found:
         raise ValueError(f"{path.name} must be named like 03_tail_masks.toml or 04a_tile_walk.toml")
@@ -61,17 +57,10 @@ def exercises() -> tuple[Exercise, ...]:
 
 
 def find(name: str) -> tuple[Exercise, ...]:
-    """The exercises that a name means.
+    """The exercises that a name means, at least one, in order. Raises ValueError, with the nearest names, for none.
 
-    Args:
-        name: an id ("04a"), a lesson's number ("04" or "4": all of its exercises), a notebook's name or its path, or
-            the function to write. The name that a notebook had before lessons were numbered anew is as good.
-
-    Returns:
-        At least one exercise, in order.
-
-    Raises:
-        ValueError: there is none; the message has the nearest names.
+    A name is an id ("04a"), a lesson's number ("04" or "4": all of its exercises), a notebook's name or its path, or
+    the function to write. The name that a notebook had before lessons were numbered anew is as good.
     """
     stem = Path(name).name.removesuffix(".ipynb")
     number = stem.zfill(2) if stem.isdigit() else stem

@@ -44,14 +44,10 @@ def path() -> Path:
 
 
 def load(tell: Tell | None = None) -> dict[str, dict]:
-    """Progress by exercise id.
+    """Progress by exercise id: {"points": best so far, "passed": bool, "hints": given}, and other versions' fields.
 
-    Args:
-        tell: called with a line of text if the file cannot be used. Default: print to stderr.
-
-    Returns:
-        For each id {"points": best so far, "passed": bool, "hints": given}, "gave_up": True if the solution was shown
-        before a pass, and whatever else another version has kept there.
+    "gave_up" is True if the solution was shown before a pass. `tell` is called with a line of text if the file cannot
+    be used (default: print to stderr).
     """
     return _read(tell or _tell)["exercises"]
 

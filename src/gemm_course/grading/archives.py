@@ -35,21 +35,13 @@ _MB = 1 << 20
 
 
 class File(NamedTuple):
-    """A file that was handed in, or the reason why it was not read.
+    """A file that was handed in, or the reason why it was not read."""
 
-    Attributes:
-        where: its path in what was handed in.
-        data: its bytes; empty where it was refused.
-        refused: why; empty otherwise.
-        modified: when it was last written, in seconds since 1970; 0 where that is not known.
-        name_only: whether it is neither a notebook nor an archive, so that only its name is looked at.
-    """
-
-    where: str
-    data: bytes = b""
-    refused: str = ""
-    modified: float = 0.0
-    name_only: bool = False
+    where: str  # path in what was handed in
+    data: bytes = b""  # empty where it was refused
+    refused: str = ""  # why; empty otherwise
+    modified: float = 0.0  # in seconds since 1970; 0 where that is not known
+    name_only: bool = False  # neither a notebook nor an archive: only its name is looked at
 
 
 class Refused(Exception):

@@ -34,24 +34,15 @@ _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
 @dataclass(frozen=True)
 class Grade:
-    """What one student gets for one exercise.
-
-    Attributes:
-        student: from the submission.
-        exercise: from the manifest.
-        points: earned.
-        status: "passed", "failed", "todo", "missing", "refused" where something was handed in that cannot be
-            graded, or "unchecked" where this machine cannot say whether it earns more.
-        message: one line: what is wrong, and which of several versions counts.
-        result: of the version that counts; None where nothing was checked.
-    """
+    """What one student gets for one exercise."""
 
     student: str
     exercise: Exercise
     points: int
+    # `REFUSED`: something was handed in that cannot be graded. `UNCHECKED`: it may earn more on another machine.
     status: str
-    message: str = ""
-    result: Result | None = None
+    message: str = ""  # one line: what is wrong, and which of several versions counts
+    result: Result | None = None  # of the version that counts; None where nothing was checked
 
     @property
     def off_gpu(self) -> bool:
@@ -67,22 +58,11 @@ def grade(
     jobs: int,
     report: Callable[[int, int, str], None],
 ) -> list[Grade]:
-    """Grade everybody.
+    """One grade for each student and exercise, by student, in the order of the exercises.
 
-    Args:
-        submissions: from `submissions.discover`.
-        exercises: that are graded.
-        seed: of the inputs, the same for everybody.
-        cache: results that need no new check. Each new result goes there at once, unless this machine lacked
-            something that could change it.
-        jobs: how many answers are checked at a time.
-        report: called with the number of finished checks, of all checks, and whose answer was checked last.
-
-    Returns:
-        One grade for each student and exercise, by student, in the order of the exercises.
-
-    Raises:
-        RuntimeError: answers cannot be checked on this machine.
+    Each new result goes into the cache at once, unless this machine lacked something that could change it. `report` is
+    called with the number of finished checks, of all checks, and whose answer was checked last. Raises RuntimeError if
+    answers cannot be checked on this machine.
     """
     tasks: dict[str, pool.Task] = {}
     owners: dict[str, str] = {}
@@ -183,10 +163,7 @@ def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> li
 
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Anyone's text on one line, without characters that a terminal or a file cannot take.
-
-    A text of more than `limit` characters is cut between two words, or within a word that is very long.
-    """
+    """Anyone's text on one line, without control characters. A long one is cut, between two words if possible."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     if len(text) <= limit:
         return text

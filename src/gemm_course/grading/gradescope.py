@@ -61,10 +61,7 @@ def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
 
 
 def written_in(folder: Path) -> list[Path]:
-    """The folders in a folder of submissions that hold what `write` writes and nothing else.
-
-    In a folder that cannot be read, nothing is found.
-    """
+    """The folders among submissions that hold what `write` writes and nothing else; none if they cannot be read."""
     students = {Path(entry.path): _entries(entry) for entry in _entries(folder)}
     return [path for path, inside in students.items() if inside and all(map(_is_output, inside))]
 

@@ -35,17 +35,13 @@ DEPENDS_ON = (
 
 @functools.cache
 def checker_digest() -> str:
-    """A digest of everything that decides about a result but the answer: our code, torch, Triton, numpy, Python.
-
-    Raises:
-        RuntimeError: torch or Triton is not installed. Without numpy a GPU can replace the interpreter.
-    """
+    """A digest of everything that decides about a result but the answer: our code, torch, Triton, numpy, Python."""
     parts = [f"{sys.version_info[:2]}"]
     for package in ("torch", "triton", "numpy"):
         try:
             parts.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            if package != "numpy":
+            if package != "numpy":  # without numpy, a GPU can replace the interpreter
                 raise RuntimeError(f"answers cannot be checked here: {package} is not installed") from None
     parts.append(provenance.digest(DEPENDS_ON))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -66,14 +62,9 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class ResultCache(contextlib.AbstractContextManager):
-    """A file with one line of JSON for each checked answer. One process at a time holds it.
+    """A file with one line of JSON for each checked answer. Lines that cannot be read are skipped.
 
-    Args:
-        path: of the file; made if it does not exist. Lines that cannot be read are skipped.
-
-    Raises:
-        OSError: it cannot be written.
-        BlockingIOError: another process holds it.
+    One process at a time holds it; another gets a BlockingIOError.
     """
 
     def __init__(self, path: Path):

@@ -33,55 +33,33 @@ _COPY = re.compile(r"^(copy of|kopie von) |([ _-]*(\(\d+\)|\bcopy ?\d*|_copy ?\d
 
 @dataclass(frozen=True)
 class Answer:
-    """One version of an answer.
+    """One version of an answer."""
 
-    Attributes:
-        where: its notebook's path in what was handed in, and the cell where several may be the answer.
-        source: of the cell that holds it; empty where it was refused.
-        refused: why; empty otherwise.
-        hole: whether something in it still has to be written.
-    """
-
-    where: str
-    source: str = ""
-    refused: str = ""
-    hole: bool = False
+    where: str  # its notebook's path in what was handed in, and the cell where several may be the answer
+    source: str = ""  # of the cell that holds it; empty where it was refused
+    refused: str = ""  # why; empty otherwise
+    hole: bool = False  # whether something in it still has to be written
 
 
 @dataclass
 class Submission:
-    """What one student handed in.
+    """What one student handed in."""
 
-    Attributes:
-        student: the name of the folder or file.
-        answers: by exercise name, the versions that are graded, never two of the same text: the last cell of each
-            notebook before its others, properly named notebooks first, then the least deeply nested, then the newest.
-            A file of another kind with an exercise's name is one refused answer, where there is no notebook.
-        skipped: by exercise name, how many versions there were beyond those.
-        notes: the files that could not be read and belong to no exercise by name, and why.
-    """
-
-    student: str
+    student: str  # name of the folder or file
+    # By exercise name, the versions that are graded, in the order of `_ranked`, never two of the same text. A file of
+    # another kind with an exercise's name is one refused answer, where there is no notebook.
     answers: dict[str, list[Answer]] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)  # by exercise name, how many versions there were beyond those
+    notes: list[str] = field(default_factory=list)  # unreadable files of no known exercise, and why
 
 
 def discover(
     folder: Path, exercises: Sequence[Exercise], ignore: Collection[Path] = ()
 ) -> tuple[list[Submission], list[str]]:
-    """Find everybody's answers.
+    """Everybody's answers, sorted by student, and the names of unrecognized files.
 
-    Args:
-        folder: holds a folder, a zip file or notebooks for each student.
-        exercises: that may be among them.
-        ignore: entries of the folder that are no submissions.
-
-    Returns:
-        The submissions, sorted by student, and the names of unrecognized files.
-
-    Raises:
-        OSError: the folder cannot be read.
+    The folder holds a folder, a zip file or notebooks for each student, and perhaps entries to ignore. Raises OSError
+    if it cannot be read.
     """
     if folder.is_file() and archives.file_kind(folder.name) in (archives.ZIP, archives.ARCHIVE):
         raise NotADirectoryError(errno.ENOTDIR, "unpack it", str(folder))

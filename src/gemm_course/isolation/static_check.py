@@ -73,10 +73,7 @@ _PATTERNS = {name for name in dir(builtins) if isinstance(getattr(builtins, name
 def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> str | None:
     """The first thing in an answer that is not Python, or that it may not use, in one message; None if all is well.
 
-    Args:
-        source: of the learner's cell.
-        function: that it must define.
-        imports: modules that it may import beyond `IMPORTS` and `STANDARD`, with their submodules.
+    It may import `imports`, with their submodules, beyond `IMPORTS` and `STANDARD`.
     """
     if len(source) > MAX_CHARACTERS:
         return f"the cell has {len(source)} characters; an answer takes a few lines"

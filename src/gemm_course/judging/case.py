@@ -14,45 +14,31 @@ from course_kernels import testing
 
 @dataclass
 class Case:
-    """One drawn input.
+    """One drawn input."""
 
-    Attributes:
-        inputs: what the process that runs the answer gets: tensors, numbers, strings, lists, dicts of them.
-        checks: names of the checks that need this input: they hold only if it was run.
-        expected: what only the judging process knows; may also be computed in `examine`.
-        label: what was drawn, for messages, such as "M = 37, N = 20, K = 50".
-    """
-
-    inputs: dict
-    checks: Sequence[str]
-    expected: dict = field(default_factory=dict)
-    label: str = ""
+    inputs: dict  # for the process that runs the answer: tensors, numbers, strings, lists, dicts of them
+    checks: Sequence[str]  # names of the checks that need this input: they hold only if it was run
+    expected: dict = field(default_factory=dict)  # for the judge alone; may also be computed in `examine`
+    label: str = ""  # what was drawn, for messages, such as "M = 37, N = 20, K = 50"
 
 
 class Finding(NamedTuple):
-    """Something wrong.
+    """Something wrong."""
 
-    Attributes:
-        check: name of the check that it breaks; "*" if nothing was computed at all: then no check of this input holds,
-            and the message is shown above them.
-        message: what is wrong and where, and a likely reason.
-        panels: pictures of it, from `feedback.panel` or `feedback.row_panel`.
-    """
-
+    # Name of the check that it breaks. "*" if nothing was computed at all: then no check of this input holds, and the
+    # message is shown above them.
     check: str
-    message: str
-    panels: Sequence[dict] = ()
+    message: str  # what is wrong and where, and a likely reason
+    panels: Sequence[dict] = ()  # pictures of it, from `feedback.panel` or `feedback.row_panel`
 
 
 @dataclass
 class Ran:
-    """What came back for one input: what the exercise's `run` returned, every output of its `Watch` by name, and what
-    the probes saw (see `feedback.sentence`; nothing on a GPU).
-    """
+    """What came back for one input."""
 
-    value: object
-    outputs: dict[str, Written]
-    events: list[dict]
+    value: object  # what the exercise's `run` returned
+    outputs: dict[str, Written]  # every output of its `Watch`, by name
+    events: list[dict]  # what the probes saw, see `feedback.sentence`; nothing on a GPU
 
 
 class Written:
@@ -106,10 +92,7 @@ class Written:
 
 
 def expect_value(value, kind: type, wanted: str | None = None) -> str | None:
-    """A message if a returned value (`Ran.value`) is not of a kind, such as `torch.Tensor` or `int`; else None.
-
-    `wanted` is what a learner calls the kind; by default its name.
-    """
+    """A message if a returned value (`Ran.value`) is not of a kind, which learners call `wanted`; else None."""
     if isinstance(value, kind):
         return None
     if value is None:

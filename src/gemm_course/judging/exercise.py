@@ -12,45 +12,28 @@ COMPILES = "compiles"  # name of the check that the engine itself makes
 
 
 class Check(Struct, frozen=True, forbid_unknown_fields=True):
-    """One property of an answer: its name in the exercise's module, its title, a statement that is true of a right
-    answer, and the points that it is worth.
-    """
+    """One property of an answer."""
 
-    name: str
-    title: str
+    name: str  # in the exercise's module
+    title: str  # a statement that is true of a right answer
     points: Annotated[int, Meta(ge=1)]
 
 
 class Exercise(Struct, frozen=True, forbid_unknown_fields=True):
-    """One exercise, as its TOML file describes it.
+    """One exercise, as its TOML file describes it."""
 
-    Attributes:
-        id: "03", or "04a" where a lesson has several; they are done in this order.
-        name: of its notebook, without `.ipynb`, such as "03_tail_masks".
-        title: one line.
-        lesson: name of the notebook that it belongs to.
-        function: what the learner writes; no two exercises share it.
-        todo: what an unsolved hole says after "TODO 03: ".
-        hints: at least three, from a nudge to nearly the answer.
-        checks: the properties, in the order in which they are shown. The engine itself makes the one named "compiles".
-        seconds: time limit of the learner's code, all inputs together.
-        memory_mb: memory that it may allocate.
-        gpu: whether the same checks run on a GPU, too, where there is one.
-        imports: modules that an answer may import, beyond torch, triton and math.
-    """
-
-    id: str
-    name: str
+    id: str  # "03", or "04a" where a lesson has several; they are done in this order
+    name: str  # of its notebook, without `.ipynb`, such as "03_tail_masks"
     title: Annotated[str, Meta(min_length=1)]
-    lesson: Annotated[str, Meta(min_length=1)]
-    function: Annotated[str, Meta(min_length=1)]
-    todo: Annotated[str, Meta(min_length=1)]
-    hints: Annotated[tuple[str, ...], Meta(min_length=3)]
-    checks: Annotated[tuple[Check, ...], Meta(min_length=1)]
-    seconds: float = 6.0
-    memory_mb: int = 1024
-    gpu: bool = False
-    imports: tuple[str, ...] = ()
+    lesson: Annotated[str, Meta(min_length=1)]  # name of the notebook that it belongs to
+    function: Annotated[str, Meta(min_length=1)]  # what the learner writes; no two exercises share it
+    todo: Annotated[str, Meta(min_length=1)]  # what an unsolved hole says after "TODO 03: "
+    hints: Annotated[tuple[str, ...], Meta(min_length=3)]  # from a nudge to nearly the answer
+    checks: Annotated[tuple[Check, ...], Meta(min_length=1)]  # in the order in which they are shown
+    seconds: float = 6.0  # time limit of the learner's code, all inputs together
+    memory_mb: int = 1024  # that it may allocate
+    gpu: bool = False  # whether the same checks run on a GPU, too, where there is one
+    imports: tuple[str, ...] = ()  # modules that an answer may import, beyond torch, triton and math
 
     @property
     def points(self) -> int:

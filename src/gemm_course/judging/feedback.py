@@ -52,13 +52,9 @@ def sentence(event: dict) -> str:
 
 
 def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> list[list[int]]:
-    """RIGHT, WRONG or MISSING for each tile; missing means that at least one of its elements was never written.
+    """RIGHT, WRONG or MISSING for each tile of `block` (rows, columns); MISSING if any element was never written.
 
-    Args:
-        written: a matrix that came back.
-        want: what it should be.
-        block: (rows, columns) of a tile.
-        right: bool like `want`, where it is right; by default where it equals `want`.
+    `right` is bool like `want`, where the matrix is right; by default where it equals `want`.
     """
     right = (written.values.double() == want.double()) if right is None else right
 
@@ -85,9 +81,7 @@ def right_as_written(written: Written, want: torch.Tensor, block: Sequence[int])
 
 
 def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> str | None:
-    """What is wrong with a matrix, tile by tile: the first unwritten tile, the first wrong one, and how many. None if
-    it is right. Arguments as `tile_states`.
-    """
+    """The first unwritten tile of a matrix, the first wrong one, and how many. None if all is right."""
     right = (written.values.double() == want.double()) if right is None else right
     states, parts = tile_states(written, want, block, right), _parts(want.shape, block)
     places = [(i, j) for i, line in enumerate(states) for j in range(len(line))]
@@ -110,14 +104,6 @@ def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None
             + (f"; {counted(len(wrong), 'tile')} of {len(places)} are wrong" if len(wrong) > 1 else "")
         )
     return "\n".join(lines) or None
-
-
-def written_twice(written: Written, block: Sequence[int]) -> str | None:
-    """The first tile with an element that was written more than once; None without one, and on a GPU."""
-    for row, col in (written.counts > 1).nonzero()[:1].tolist():
-        times, by, tile = written.counts[row, col], written.writers[row, col], (row // block[0], col // block[1])
-        return f"tile {tile} of {written.name} was written {times} times, the last time by program {by}"
-    return None
 
 
 def stores_outside(ran: Ran) -> str | None:
@@ -145,11 +131,9 @@ def undefined(ran: Ran) -> str | None:
 def panel(
     written: Written, want: torch.Tensor, block: Sequence[int], title: str = "", right=None, reach: int = 0
 ) -> dict:
-    """The picture of a matrix: its tiles in three colours. Arguments as `tile_states`, and
+    """The picture of a matrix: its tiles in three colours. Arguments as `tile_states`.
 
-    Args:
-        title: over the picture; by default the matrix's name.
-        reach: up to how many elements from the matrix its surroundings are shown, if something was written there.
+    Of its surroundings, what was written up to `reach` elements from it is shown, too.
     """
     states = tile_states(written, want, block, right)
     found = {"title": title or written.name, "shape": list(want.shape), "block": list(block), "states": states}
@@ -172,9 +156,7 @@ def _rectangles(places: torch.Tensor, first: int) -> list[list[int]]:
 
 
 def row_panel(got: Sequence, want: Sequence, title: str) -> dict:
-    """The picture of a list of texts or numbers: each entry a cell, wrong ones marked. Entries that are missing count
-    as never written.
-    """
+    """The picture of a list of texts or numbers: a cell for each, wrong ones marked, missing ones as never written."""
     states = [RIGHT if i < len(want) and each == want[i] else WRONG for i, each in enumerate(got)]
     states += [MISSING] * (len(want) - len(got))
     labels = [*map(str, got), *["–"] * (len(want) - len(got))]

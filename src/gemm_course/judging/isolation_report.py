@@ -37,14 +37,9 @@ def one_line(outcome: Outcome) -> str:
 
 
 def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
-    """Run a small kernel on the GPU, confined like an answer.
+    """Run a small kernel on the GPU, confined like an answer. Returns what went wrong, on one line, or "".
 
-    Args:
-        ask: as `Judge.ask`.
-        without: those of `landlock.LAYERS` to leave out.
-
-    Returns:
-        What went wrong, on one line; empty if the result is right.
+    `ask` is `Judge.ask`. Of `landlock.LAYERS`, those in `without` are left out.
     """
     with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
         request = {
@@ -56,9 +51,7 @@ def try_gpu(ask: Callable[..., Outcome], without: Iterable[str] = ()) -> str:
 
 
 def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
-    """A sentence on which part of the confinement is in the GPU's way. `problem` is `try_gpu`'s answer with all of
-    them.
-    """
+    """Which part of the confinement is in the GPU's way; `problem` is the answer of `try_gpu` with all of them."""
     guilty = [layer for layer in landlock.LAYERS if not try_gpu(ask, [layer])]
     if guilty:
         return f"it runs without {', and without '.join(_NAMES[layer] for layer in guilty)}"
@@ -68,14 +61,7 @@ def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
 
 
 def rows(ask: Callable[..., Outcome] | None = None) -> list[tuple[str, str]]:
-    """What confines answers on this machine, and whether they run on its GPU.
-
-    Args:
-        ask: as for `try_gpu`, to try a kernel on the GPU, some seconds; None tries nothing.
-
-    Returns:
-        Pairs of a name and a sentence, as `doctor.plan` has them.
-    """
+    """What confines answers here, as names and sentences; with `Judge.ask`, also whether they run on the GPU."""
     version = landlock.landlock_version()
     files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
     others = "closed (seccomp)" if seccomp.supported() else "open, as no calls of this kernel can be filtered"

@@ -97,10 +97,7 @@ class Judge:
             return template
 
     def ask(self, mode: str, wanted: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
-        """Have a forked process answer a request. If the process that forks has died, another is started, once.
-
-        `mode` is one of `fork_server.MODES`; the rest is as for `request.ask`.
-        """
+        """As `request.ask`, in one of `fork_server.MODES`. If the process that forks has died, start another, once."""
         why = ""
         for _ in range(2):
             template = None
@@ -120,12 +117,7 @@ class Judge:
     def check(self, exercise: Exercise, source: str, seed: int | None = None, *, compiling: bool = True) -> Result:
         """Check an answer. Nothing that an answer does makes this raise.
 
-        Args:
-            exercise: from the manifest.
-            source: of the learner's cell.
-            seed: of the inputs; drawn afresh by default.
-            compiling: whether to compile the answer too, if the exercise asks for it; without, that check counts as
-                held.
+        Without a seed, inputs are drawn afresh. If not `compiling`, the check that the answer compiles counts as held.
         """
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
         result = Result(
@@ -253,8 +245,7 @@ def _limited(exercise: Exercise, mode: str) -> Exercise:
 def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
     """Note what came back from running an answer. A check holds if all its inputs ran and none led to a finding.
 
-    The result's properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an
-    output.
+    All properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an output.
     """
     done: set[int] = set()
     for message in outcome.messages:

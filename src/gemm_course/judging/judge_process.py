@@ -34,11 +34,7 @@ class JudgeProcess(Service):
         super().__init__("gemm_course.judging.judge", "the process that checks answers", environment)
 
     def check(self, task: Task) -> dict:
-        """Have an answer checked. Returns `Result.as_dict`.
-
-        Raises:
-            ServiceDied, TimeoutError: the process died, or did not answer.
-        """
+        """`Result.as_dict`. Raises ServiceDied if the process died, TimeoutError if it did not answer."""
         # Not msgspec's JSON, which cannot encode half of a surrogate pair: an answer may hold one.
         request = json.dumps(msgspec.to_builtins(task)).encode()
         return json.loads(self.ask(request, task.exercise.seconds + SLACK_S))

@@ -100,9 +100,7 @@ class _Reader:
         if isinstance(node, ast.Name):
             return self._ranks.get(node.id, 0)
         if isinstance(node, ast.Subscript):
-            if isinstance(node.slice, ast.Tuple):
-                return len(node.slice.elts)
-            return None
+            return len(node.slice.elts) if isinstance(node.slice, ast.Tuple) else None
         if isinstance(node, ast.Compare):
             return _highest([self._rank(node.left), *map(self._rank, node.comparators)])
         if isinstance(node, ast.BinOp):

@@ -21,14 +21,10 @@ _LINE, _LETTER = 0.16, 0.07  # inches that a label needs
 @styled()
 def tiles(panels: Sequence[dict]) -> Figure:
     """Draw every panel: right tiles blue, wrong ones orange and crossed, unwritten ones white with a red edge. Elements
-    written outside of the matrix are red, and the matrix then has a black edge.
+    written outside of the matrix are red, and the matrix then has a black edge. The panels are to scale, side by side.
 
-    Args:
-        panels: each with "title", "shape" (rows, columns), "block" of a tile, "states" per tile, and perhaps "labels"
-            and "outside" (row, column, rows, columns of each piece).
-
-    Returns:
-        A figure as wide as a notebook, the panels to scale, side by side.
+    A panel has "title", "shape" (rows, columns), "block" of a tile, "states" per tile, and perhaps "labels" and
+    "outside" (row, column, rows, columns of each piece).
     """
     panels = [panel for panel in panels if panel["states"] and panel["states"][0]]
     frames = [_frame(panel) for panel in panels]

@@ -10,11 +10,7 @@ from gemm_course.judging.judge_process import JudgeProcess, Task
 
 
 class JudgePool:
-    """Threads that each keep a judge busy.
-
-    Args:
-        jobs: number of threads.
-    """
+    """Threads that each keep a judge busy."""
 
     def __init__(self, jobs: int):
         self._threads = concurrent.futures.ThreadPoolExecutor(jobs)
@@ -66,17 +62,9 @@ class JudgePool:
 def check_all(tasks: Sequence[Task], jobs: int, waiting=None) -> Iterator[tuple[Task, dict | None]]:
     """Check many answers, several at a time. Closing the iterator, or an exception in its user, ends every process.
 
-    Args:
-        tasks: what to check.
-        jobs: how many at a time.
-        waiting: called about once a second while nothing comes back.
-
-    Yields:
-        Each task once, in the order in which they end, with `Result.as_dict`, without its pictures; with None if the
-        judging process died of it twice.
-
-    Raises:
-        RuntimeError: judging processes do not start here.
+    Yields each task once, in the order in which they end, with `Result.as_dict`, without its pictures; with None if the
+    judging process died of it twice. Calls `waiting` about once a second while nothing comes back. Raises RuntimeError
+    if judging processes do not start here.
     """
     pool = JudgePool(min(jobs, len(tasks)))
     try:

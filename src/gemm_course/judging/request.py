@@ -22,36 +22,21 @@ KEPT_PRINTED = 4000
 
 @dataclass
 class Outcome:
-    """What one process left.
+    """What one process left."""
 
-    Attributes:
-        messages: its replies after the first.
-        status: its exit status, as `subprocess` gives it.
-        printed: the beginning of what it printed.
-        printed_too_much, wrote_too_much, timed_out: why it was stopped.
-        malformed: whether it sent something that is no reply.
-        not_started: why there was no process; empty if there was one.
-        ready: whether it was confined and about to load the answer. An error before that is not the answer's.
-        setup_error: its own words on why it did not get there.
-    """
-
-    messages: list[Reply] = field(default_factory=list)
-    status: int | None = None
-    printed: str = ""
+    messages: list[Reply] = field(default_factory=list)  # its replies after the first
+    status: int | None = None  # exit status, as `subprocess` gives it
+    printed: str = ""  # the beginning of what it printed
     printed_too_much: bool = False
     timed_out: bool = False
-    malformed: bool = False
+    malformed: bool = False  # whether it sent something that is no reply
     wrote_too_much: bool = False
-    not_started: str = ""
-    ready: bool = False
-    setup_error: str = ""
+    not_started: str = ""  # why there was no process; empty if there was one
+    ready: bool = False  # confined, and about to load the answer; an error before that is not the answer's
+    setup_error: str = ""  # its own words on why it did not get there
 
     def take(self, messages: list) -> None:
-        """Note replies. The process itself sends the first one, before the answer could forge any.
-
-        Raises:
-            ValueError: one has another form.
-        """
+        """Note replies, ValueError for malformed ones. The first is sent before the answer could forge any."""
         replies = [parse_reply(each) for each in messages]
         if replies and not (self.ready or self.setup_error):
             first = replies.pop(0)
@@ -64,14 +49,8 @@ class Outcome:
 def ask(template: Template, request: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
     """Have a forked process answer a request. Ends soon after the time limit, or after it is cancelled.
 
-    Args:
-        template: that forks it.
-        request: what `worker.main` reads; "scratch" is a folder that it may write to.
-        seconds: the limit.
-        cancelled: set when the outcome is no longer wanted.
-
-    Raises:
-        RuntimeError, OSError: the template has died.
+    The request is what `worker.main` reads; "scratch" in it is a folder that the process may write to. Raises
+    RuntimeError or OSError if the template has died.
     """
     outcome = Outcome()
     results, results_end = os.pipe()

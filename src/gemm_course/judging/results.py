@@ -16,46 +16,31 @@ _WIDTH = 96
 
 @dataclass
 class Property:
-    """One check's outcome.
-
-    Attributes:
-        name, title, points: of the check, as in the manifest.
-        status: "pass", "fail", or "skip" if the code did not get that far, or this machine cannot check it.
-        message: what is wrong and where; empty after a pass.
-    """
+    """One check's outcome; name, title and points as in the manifest."""
 
     name: str
     title: str
     points: int
-    status: str
-    message: str = ""
+    status: str  # "pass", "fail", or "skip" if the code did not get that far, or this machine cannot check it
+    message: str = ""  # what is wrong and where; empty after a pass
 
 
 @dataclass(repr=False)
 class Result:
-    """The outcome of checking one answer.
+    """The outcome of checking one answer."""
 
-    Attributes:
-        exercise, title: its id and title.
-        status: "passed", "failed", "todo", or "unchecked" if this machine, not the answer, kept a property from being
-            checked: on another, or repaired, the answer may earn more.
-        properties: one for each check of the exercise, in order; none if the answer is unsolved.
-        message: what stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU`, and why, of a pass
-            without a GPU's verdict; empty otherwise.
-        printed: the beginning of what the answer printed.
-        panels: the picture of the first failure: dicts that `picture.tiles` draws.
-        seed: gives the same inputs again.
-        max_points: of the exercise.
-    """
-
-    exercise: str
+    exercise: str  # its id
     title: str
+    # `PASSED`, `FAILED`, `TODO`, or `UNCHECKED` if this machine, not the answer, kept a property from being checked:
+    # on another, or repaired, the answer may earn more.
     status: str
-    properties: list[Property] = field(default_factory=list)
+    properties: list[Property] = field(default_factory=list)  # in the checks' order; none if unsolved
+    # What stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU`, and why, of a pass without a
+    # GPU's verdict; empty otherwise.
     message: str = ""
-    printed: str = ""
-    panels: list[dict] = field(default_factory=list)
-    seed: int = 0
+    printed: str = ""  # the beginning of what the answer printed
+    panels: list[dict] = field(default_factory=list)  # the picture of the first failure, for `picture.tiles`
+    seed: int = 0  # gives the same inputs again
     max_points: int = 0
 
     @property
@@ -109,9 +94,7 @@ class Result:
 
 
 def exit_code(results: Iterable[Result | None]) -> int:
-    """What a command that checked answers returns: 0 if all pass, 3 if one could not be checked here, else 1. None is
-    an answer that was missing.
-    """
+    """0 if all answers pass, 3 if one could not be checked here, else 1. None is an answer that was missing."""
     statuses = {None if each is None else each.status for each in results}
     if UNCHECKED in statuses:
         return 3

@@ -78,20 +78,14 @@ def _convert(data, form):
 
 
 def parse_reply(data) -> Reply:
-    """A message of the worker's. `parse_watched` and the exercise look at `watched` and `value` later.
-
-    Raises:
-        ValueError: it has another form.
-    """
+    """A message of the worker's, or ValueError. Its `watched` and `value` are examined later."""
     return _convert(data, Reply)
 
 
 def parse_watched(data) -> tuple[dict[str, Written], list[dict]]:
     """The outputs that came back, by name, and the events that the probes saw, from what `Watch.report` makes.
 
-    Raises:
-        ValueError: it has another form, or an output claims more elements than were sent: examining it could take any
-            amount of memory.
+    Raises ValueError, also for an output that claims more elements than were sent: they could take any memory.
     """
     watched = _convert(data, _Watched)
     for each in watched.outputs:

@@ -16,13 +16,11 @@ _SHOWS = {"check", "display", "print"}  # what a learner calls beside the functi
 
 
 class Version(NamedTuple):
-    """A cell that may be the answer: its source as it is checked, its number among all of the notebook's cells, from 1,
-    and whether something in it still has to be written.
-    """
+    """A cell that may be the answer."""
 
-    source: str
-    cell: int
-    hole: bool
+    source: str  # as it is checked
+    cell: int  # its number among all of the notebook's cells, from 1
+    hole: bool  # whether something in it still has to be written
 
 
 class Cell(NamedTuple):
@@ -34,12 +32,7 @@ class Cell(NamedTuple):
 
 
 def of_function(function, name: str) -> str:
-    """The source of the cell, or the file, in which a live function is defined; one that `@triton.jit` wraps, too.
-
-    Raises:
-        TypeError: it is no function.
-        ValueError: its source cannot be found.
-    """
+    """The source of the cell or file that defines a live function, also of one that `@triton.jit` wraps."""
     inner = function
     while not hasattr(inner, "__code__") and hasattr(inner, "fn"):
         inner = inner.fn
@@ -95,13 +88,10 @@ def defines(source: str, function: str) -> bool:
 
 
 def of_notebook(path: Path, function: str) -> str:
-    """The source of the cell of a stored notebook that holds the answer. Nothing is executed.
+    """The source of the cell of a stored notebook that holds the answer; ValueError without one. Nothing is executed.
 
     It is the last cell that defines the function, as the notebook's own check finds it once all cells have run; one
     with a hole in it only if there is no other. If none defines it, it is the cell that the course marked.
-
-    Raises:
-        ValueError: it is no notebook, or no cell defines the function.
     """
     try:
         data = path.read_bytes()
@@ -111,11 +101,7 @@ def of_notebook(path: Path, function: str) -> str:
 
 
 def code_cells(data: bytes, name: str) -> list[Cell]:
-    """The code cells of a notebook, from the bytes of a file that anyone wrote, and its name for messages.
-
-    Raises:
-        ValueError: it is no notebook.
-    """
+    """The code cells of a notebook, from bytes that anyone wrote; ValueError, with the file's name, if it is none."""
     try:
         return [
             Cell(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id"), "".join(cell["source"]), number)
@@ -140,13 +126,10 @@ def _what_it_is(data: bytes, error: Exception) -> str:
 
 
 def versions(cells: list[Cell], function: str, name: str) -> list[Version]:
-    """The cells that may be the answer, at least one: every cell that defines the function, no text twice.
+    """The cells that may be the answer, at least one (else ValueError): all that define the function, no text twice.
 
     The last one is first, then the one that the course marked, then the others from the end; those with a hole in them
     come after all others. If none defines it, the marked one. The file's name is for messages.
-
-    Raises:
-        ValueError: no cell defines the function.
     """
     marked = [each for each in reversed(cells) if each.grade_id == SOLUTION_ID]
     defining = [each for each in reversed(cells) if defines(each.source, function)]

@@ -15,9 +15,7 @@ DISTRIBUTION = "grouped-gemm-course"
 
 
 def checkout() -> Path | None:
-    """The root of the checkout that this package runs from, or of the one around the working directory;
-    None without.
-    """
+    """The root of the checkout that this package runs from, or of the one around the working directory."""
     for root in (Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents):
         if (root / "tools" / "lab.py").is_file() and (root / "notebooks").is_dir():
             return root
@@ -49,10 +47,7 @@ def notebook(exercise: Exercise, named: str = "") -> Path:
     """A learner's notebook: where it is, or belongs. Neither the file nor its folder need exist.
 
     A notebook under the name that it had before lessons were numbered anew is found if there is none under today's.
-
-    Args:
-        exercise: that it is of.
-        named: what the learner called the exercise; the path of a notebook is taken as it is.
+    `named` is what the learner called the exercise; the path of a notebook is taken as it is.
     """
     if named.endswith(".ipynb") and Path(named).is_file():
         return Path(named)
@@ -66,17 +61,13 @@ def missing(exercise: Exercise) -> str:
 
 
 def solution(exercise: Exercise) -> Path | None:
-    """An exercise's solution notebook in the checkout; None if there is none. No installation brings solutions: answers
-    can read what is installed.
-    """
+    """A solution notebook of the checkout. Installations bring none: answers can read what is installed."""
     path = (checkout() or Path()) / "solutions" / f"{exercise.name}.ipynb"
     return path if path.is_absolute() and path.is_file() else None
 
 
 def stub(exercise: Exercise) -> dict | None:
-    """An exercise's notebook as it is handed out: made from the solution, or the copy that the package's installation
-    brought; None if there is neither.
-    """
+    """An exercise's notebook as it is handed out: made from the solution, or the copy that the installation brought."""
     if path := solution(exercise):
         return stubs.stub(stubs.read(path), exercise)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, OSError):

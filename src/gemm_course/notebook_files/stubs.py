@@ -25,11 +25,7 @@ def hole(exercise: Exercise) -> str:
 
 
 def without_solution(source: str, exercise: Exercise) -> str:
-    """A solution's cell with a hole in place of every solution.
-
-    Raises:
-        ValueError: a marker without its partner.
-    """
+    """A solution's cell with a hole in place of every solution. Raises ValueError for a marker without its partner."""
     kept, inside = [], False
     for line in source.splitlines():
         marker = line.strip()

@@ -78,10 +78,7 @@ class ForkServer:
 
 
 class Template:
-    """The judge's side of a template. It starts at once, in the background, and has one child at a time.
-
-    Raises OSError if the fork server has died.
-    """
+    """The judge's side of a template. It starts at once, in the background, and has one child at a time."""
 
     def __init__(self, server: ForkServer, mode: str):
         self._server = server
@@ -101,13 +98,9 @@ class Template:
         return json.loads(reply) if reply else None
 
     def fork(self, fds: list[int]) -> int:
-        """Start a child. It gets descriptors in the order in which `worker.main` wants them.
+        """Start a child, which leads a process group of its own. Returns its process id.
 
-        Returns:
-            Its process id; it leads a process group of its own.
-
-        Raises:
-            RuntimeError: the template has died.
+        It gets descriptors in the order in which `worker.main` wants them.
         """
         reply = self._request(b"fork", fds)
         if reply is None:

@@ -79,16 +79,10 @@ class Watch:
     # ---- matrices
 
     def matrix(self, name: str, values: torch.Tensor, layout: str = "row", room: int = 0) -> torch.Tensor:
-        """A watched input.
+        """A watched input: a view in a buffer of NaN (integers: 0x5A…), on the device of the exercise.
 
-        Args:
-            name: what messages call it, such as "A of group 2".
-            values: (rows, columns) or (n,), any dtype that has a canary.
-            layout: "row" or "col", which of its strides is 1; the other exceeds the extent by twice the margin.
-            room: elements by which that other stride is larger still, so that matrices differ in it.
-
-        Returns:
-            A view with the values, in a buffer of NaN (integers: 0x5A…), on the device of the exercise.
+        `values` are (rows, columns) or (n,), of any dtype that has a canary. `layout`, "row" or "col", says which
+        stride is 1; the other exceeds the extent by twice the margin and by `room`, so that matrices differ in it.
         """
         return self._add(name, values.to(self.device), layout, room, output=False)
 

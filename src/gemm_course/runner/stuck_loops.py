@@ -21,18 +21,12 @@ _LEAVE = (ast.Break, ast.Raise, ast.Return, ast.Yield, ast.YieldFrom)
 
 
 class Loop(NamedTuple):
-    """A `while` of an answer whose variables show whether it makes progress. (Those of a `for` do not.)
-
-    Attributes:
-        line, last: the first line and the last.
-        names: of the variables in its condition; empty if it has none, or if something else ends the loop.
-        read: all names in it, except those of functions that it calls.
-    """
+    """A `while` of an answer whose variables show whether it makes progress. (Those of a `for` do not.)"""
 
     line: int
     last: int
-    names: tuple[str, ...]
-    read: tuple[str, ...]
+    names: tuple[str, ...]  # of the variables in its condition; empty without any, or if something else ends it
+    read: tuple[str, ...]  # all names in it, except those of functions that it calls
 
 
 def _loops(tree: ast.Module) -> dict[int, Loop]:
@@ -134,10 +128,8 @@ class LoopTracer:
     def stuck(self, frames: Iterable[FrameType]) -> Loop | None:
         """End, and find the outermost loop that makes no progress, among running frames, the innermost first.
 
-        Returns:
-            The loop; its names are those that the answer assigns to, if there are any: one of them should change. None
-                if every
-            loop made progress, as far as could be seen.
+        Its names are those that the answer assigns to, if there are any: one of them should change. None if every loop
+        made progress, as far as could be seen.
         """
         sys.settrace(None)
         for frame in reversed(list(frames)):
@@ -177,11 +169,7 @@ def _package(value) -> str:
 
 
 def _value(value) -> tuple:
-    """A key that is equal exactly if two values are, whatever their type and size.
-
-    Raises:
-        TypeError: the value cannot be compared, as an object that changes and looks the same.
-    """
+    """A key that is equal exactly if two values are, whatever their type. TypeError if they cannot be compared."""
     kind = type(value)
     if kind is int:
         return kind, value

@@ -98,11 +98,7 @@ class Reader:
         self._buffer += data
 
     def messages(self) -> list:
-        """Every message that is complete.
-
-        Raises:
-            ValueError: the bytes are no message, or the messages together are larger than `MAX_BYTES`.
-        """
+        """Every message that is complete. Raises ValueError if one is malformed, or they are too large together."""
         found = []
         while len(self._buffer) >= 16:
             header, body = struct.unpack_from("<QQ", self._buffer)

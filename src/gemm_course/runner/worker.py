@@ -150,12 +150,7 @@ class Alarm:
 
 
 def main(mode: str, fds: list[int]) -> None:
-    """The child's whole life. Ends the process.
-
-    Args:
-        mode: one of `fork_server.MODES`.
-        fds: where the request comes from, where results go, where prints go.
-    """
+    """The child's whole life; ends the process. Descriptors: the request's, then those of results and of prints."""
     try:
         os.setsid()
         requests, results, prints = fds

@@ -143,7 +143,7 @@ def test_reset_that_cannot_write_says_so_and_changes_nothing(checkout, monkeypat
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("gemm_course.cli.reset.os.replace", refuse)
+    monkeypatch.setattr("course_kernels.files.os.replace", refuse)
     assert command.main(["reset", "01", "--yes"]) == 3
     assert "cannot be written: Permission denied" in capsys.readouterr().err
     assert (checkout / "exercises" / NAME).read_bytes() == before

@@ -38,14 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """A compiled kernel in a file.
-
-    Attributes:
-        name: what it was compiled for.
-        seconds: that compiling took.
-        size: of the file in bytes.
-        path: of the file.
-    """
+    """A file with a compiled kernel: what it was compiled for, in how many seconds, and its size in bytes."""
 
     name: str
     seconds: float
@@ -54,11 +47,7 @@ class Kept(NamedTuple):
 
 
 def directory() -> Path:
-    """Where kernels are kept: under `$XDG_CACHE_HOME`, or `~/.cache`.
-
-    Raises:
-        RuntimeError: the user has no home directory.
-    """
+    """Where kernels are kept: under `$XDG_CACHE_HOME`, or `~/.cache`. RuntimeError for a user without a home."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "grouped-gemm-course" / "cute"
 
@@ -176,11 +165,7 @@ def _warn(message: str) -> None:
 
 
 def _note_of(content: bytes) -> dict:
-    """What the line behind an object file says.
-
-    Raises:
-        ValueError: there is none, or the object file is not the one that it was written for.
-    """
+    """The line behind an object file; ValueError if there is none, or it was written for another object file."""
     code, _, line = content.rpartition(b"\n")
     note = json.loads(line)
     if not isinstance(note, dict) or note.get("sha256") != hashlib.sha256(code).hexdigest():

@@ -110,7 +110,6 @@ def defaults(op: str, bucket: Bucket, dtype: str, uses_tma: bool) -> tuple[GemmC
 
     Args:
         op: one of ``lookup.OPS``.
-        bucket: of the product.
         dtype: one of ``dtypes.TYPE_BYTES``.
         uses_tma: operands and result go through descriptors.
     """

@@ -36,10 +36,8 @@ class Choice:
     """A configuration and why it was chosen; as text, the reasons.
 
     Attributes:
-        config: the configuration.
         op, dtype, arch: what was asked for; dtype is a name in ``dtypes.TYPE_BYTES``, arch "sm_90", "gfx942" or
             None for the interpreter.
-        bucket: of the shape.
         entry: the bucket of the table's entry that was taken; None where the defaults were.
         distance: from the bucket to the entry, in octaves; 0 is the bucket's own.
         us: the time that was measured for the entry, in µs.
@@ -89,9 +87,7 @@ def get_config(
     Args:
         op: "grouped_mm" (M is the total of rows; a ragged N is the same of the transposed operands), "grouped_mm_k"
             (K is the total depth) or "grouped_mm_batch" (M rows in every group).
-        M, K, N: extents; the ragged one is the total over all groups.
-        G: number of groups.
-        dtype: of the operands.
+        M, K, N, G: extents (the ragged one is the total over all groups), and the number of groups.
         arch: compute capability as (9, 0), 90 or "sm_90"; "gfx942" for an AMD GPU; None for the interpreter.
         precision: "ieee" or "tf32", for float32 operands.
         uses_tma: operands and result all go through descriptors. Default: where the architecture has them.
@@ -131,11 +127,7 @@ def get_config(
 
 
 def canonical_arch(arch) -> str | None:
-    """The name of an architecture: "sm_90", "gfx942", or None.
-
-    Raises:
-        ValueError: it is none of the forms that ``get_config`` takes.
-    """
+    """The name of an architecture: "sm_90", "gfx942", or None. ValueError for none of ``get_config``'s forms."""
     if arch is None:
         return None
     number = arch
@@ -203,11 +195,7 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Read and check a table.
-
-    Raises:
-        ValueError: the file is damaged; says where.
-    """
+    """Read and check a table. ValueError, which says where, for a damaged file."""
     path = Path(path)
     try:
         content = json.loads(path.read_text())
@@ -330,14 +318,7 @@ def _default(op: str, bucket: Bucket, dtype: str, arch: str, uses_tma: bool) -> 
 
 
 def all_configs(op: str, dtype: str, arch: str, uses_tma: bool) -> tuple[GemmConfig, ...]:
-    """Every configuration that ``get_config`` can return for an op, a type and an architecture.
-
-    Args:
-        op: one of ``OPS``.
-        dtype: a name in ``dtypes.TYPE_BYTES``.
-        arch: a canonical name.
-        uses_tma: as for ``get_config``.
-    """
+    """Every configuration that ``get_config`` can return for an op, a name in ``TYPE_BYTES`` and a canonical name."""
     extents = (16, 32, 64, 128, 1024, 2048, 8192)
     found = [
         _default(op, Bucket(rows, extent, depth, 8), dtype, arch, uses_tma)[0]

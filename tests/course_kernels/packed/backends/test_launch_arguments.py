@@ -1,0 +1,66 @@
+"""What a Triton launch is given: the configuration, the grid, and which operands go through descriptors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig
+from course_kernels.kernels.codes import Layout, Schedule, Store
+from course_kernels.packed.backends.launch_arguments import prepare
+from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.runtime import Device
+
+H200 = Device((9, 0), (9, 0), 132, 232448, True)
+A100 = Device((8, 0), (8, 0), 108, 166912, False)
+
+
+def layer(total=4096, groups=8, columns=512, depth=512):
+    a = torch.empty(total, depth, dtype=torch.bfloat16)
+    b = torch.empty(groups, columns, depth, dtype=torch.bfloat16).mT
+    return Operands(a, b, torch.empty(groups, dtype=torch.int32)), torch.empty(total, columns, dtype=torch.bfloat16)
+
+
+def prepared(device=H200, operands_and_out=None, **options):
+    operands, out = operands_and_out or layer()
+    return prepare(Problem.of(operands, Options(**options)), operands, out, device)
+
+
+def test_a_layer_goes_through_descriptors_on_hopper_and_pointers_before():
+    made = prepared()
+    assert (made.kernel, made.arguments["C_KIND"]) == ("contiguous", Store.WINDOW)
+    assert hasattr(made.arguments["a"], "block_shape")
+    assert made.totals == {"total": None, "a": 0}, "the total bounds A's descriptor, too"
+    older = prepared(A100)
+    assert (older.arguments["A_KIND"], older.arguments["C_KIND"]) == (Layout.ANY, Store.POINTERS)
+    assert older.totals == {"total": None}
+
+
+def test_a_ragged_n_is_a_ragged_m_of_the_transposed_operands():
+    (a, b, offs, *_), out = layer()
+    made = prepared(operands_and_out=(Operands(b.mT, a.mT, offs), out.mT))
+    assert made.arguments["total"] == 4096
+    assert made.arguments["N"] == 512
+
+
+def test_programs_are_no_more_than_tiles_and_no_less_than_one():
+    config = GemmConfig(128, 128, 64, programs_per_sm=2)
+    made = prepared(config=config)
+    assert made.programs(8192) == 2 * 132
+    assert made.programs(128) == 4 + 8 * 4, "a row of tiles, and one more for each group's end"
+    assert made.programs(0) == 8 * 4
+    assert prepared(Device(None, None, None, None, True), config=config).programs(10**6) == 4
+
+
+def test_a_given_configuration_is_taken_or_refused_by_name():
+    assert prepared(config=GemmConfig(64, 64, 64, schedule="dynamic")).arguments["SCHEDULE"] == Schedule.DYNAMIC
+    with pytest.raises(ValueError, match="config does not suit the 232448 bytes of shared memory"):
+        prepared(config=GemmConfig(256, 256, 128, num_stages=4))
+
+
+def test_a_weight_gradient_has_a_kernel_of_its_own():
+    (a, _, offs, *_), _ = layer()
+    d_out, out = torch.empty(4096, 256, dtype=torch.bfloat16), torch.empty(8, 512, 256, dtype=torch.bfloat16)
+    made = prepared(operands_and_out=(Operands(a.mT, d_out, offs), out))
+    assert (made.kernel, made.totals) == ("transposed", {"total": None})
+    assert made.programs(1) == made.programs(10**6), "the result's tiles do not depend on the depth"
