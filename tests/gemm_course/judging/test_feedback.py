@@ -110,15 +110,6 @@ def test_the_program_that_wrote_a_wrong_tile_is_named():
     assert diagnose.tiles(found, want, (BLOCK, BLOCK), right=torch.ones(8, 4, dtype=torch.bool)) is None
 
 
-def test_a_tile_written_twice_is_named():
-    found = written((6, 7))
-    assert diagnose.written_twice(found, (BLOCK, BLOCK)) is None
-    found.counts[5, 2], found.writers[5, 2] = 3, 8
-    assert diagnose.written_twice(found, (BLOCK, BLOCK)) == (
-        "tile (1, 0) of C was written 3 times, the last time by program 8"
-    )
-
-
 def test_accesses_outside_come_from_probes_or_from_what_changed():
     spilled = Ran(None, {"C": written((3, 4), [(3, 0), (3, 1)])}, [])
     assert diagnose.stores_outside(spilled) == ("2 elements around C changed: something was written outside of it")
