@@ -43,7 +43,6 @@ LATE_IMPORTS = {
         course_kernels.codegen.packed course_kernels.kernels.transposed
         course_kernels.lists.api course_kernels.lists.launch
         course_kernels.packed.execute course_kernels.packed.backends.triton
-        gemm_course.exercises.e04b_tables course_kernels.kernels.record
         gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin
         gemm_course.exercises.e04b_tables course_kernels.lists.launch
     """,

@@ -1,16 +1,14 @@
-"""Progress is kept, and a broken file costs nothing; list, progress and hint on top of it."""
+"""Progress is kept, and a broken file costs nothing."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
 import pytest
 
-from gemm_course.cli import app as command
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import progress
 
 
 @pytest.fixture(autouse=True)
@@ -144,76 +142,3 @@ def test_a_lock_that_somebody_keeps_is_not_waited_for(monkeypatch):
     with progress._lock():
         progress.note_result("01", 10, True)
     assert progress.load()["01"]["passed"]
-
-
-def test_hint_command(capsys):
-    for number in (1, 2):
-        assert command.main(["hint", "03"]) == 0
-        assert f"hint {number} of" in capsys.readouterr().out
-    assert command.main(["hint", "02_tail_mask"]) == 2
-    assert "03_tail_masks" in capsys.readouterr().err
-    progress.note_result("01", 10, True)
-    assert command.main(["hint"]) == 0
-    assert re.search(r"Exercise 03 · .*, hint 3 of", capsys.readouterr().out)
-
-
-def test_the_last_hint_says_where_the_answer_is(capsys):
-    (exercise,) = manifest.find("01")
-    for _ in exercise.hints:
-        command.main(["hint", "01"])
-    printed = capsys.readouterr().out
-    assert printed.count("course solution 01 --give-up") == 1
-    assert printed.endswith("shows the answer.\n")
-
-
-def test_hint_when_all_is_solved_says_so(capsys):
-    for exercise in manifest.exercises():
-        progress.note_result(exercise.id, exercise.points, True)
-    assert command.main(["hint"]) == 0
-    assert "every exercise is solved" in capsys.readouterr().out
-
-
-def test_list_shows_what_is_solved_and_what_is_next(capsys):
-    progress.note_result("01", 10, True)
-    assert command.main(["list"]) == 0
-    printed = capsys.readouterr().out
-    assert "✓ 01" in printed
-    assert "· 03" in printed
-    assert "next: 03" in printed
-    assert "open exercises/03_tail_masks.ipynb" in printed
-    assert "course check 03" in printed
-    assert command.main(["list", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["id"] for row in rows] == [exercise.id for exercise in manifest.exercises()]
-    assert [row["passed"] for row in rows] == [True] + [False] * (len(rows) - 1)
-
-
-def test_progress_shows_points_hints_and_what_is_next(capsys):
-    total, count = sum(each.points for each in manifest.exercises()), len(manifest.exercises())
-    progress.note_result("01", 10, True)
-    progress.note_result("03", 6, False)
-    progress.next_hint("03", 3)
-    progress.note_given_up("05")
-    assert command.main(["progress"]) == 0
-    printed = capsys.readouterr().out
-    assert f"16 of {total} points, 1 of {count} solved" in printed
-    assert "✓ 01   ██████████ 10 of 10" in printed
-    assert re.search(r"^✗ 03   ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
-    assert re.search(r"^· 05 .*\(solution shown before a pass\)$", printed, re.MULTILINE)
-    assert "next: 03" in printed
-    assert command.main(["progress", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert (data["points"], data["of"], data["solved"], data["next"]) == (16, total, 1, "03")
-    assert data["exercises"][1] == {
-        "id": "03", "points": 6, "of": 10, "passed": False, "hints": 1, "gave_up": False,
-    }  # fmt: skip
-
-
-def test_when_all_is_solved_progress_says_so(capsys):
-    for exercise in manifest.exercises():
-        progress.note_result(exercise.id, exercise.points + 5, True)  # an older version gave more
-    assert command.main(["progress"]) == 0
-    printed = capsys.readouterr().out
-    total = sum(each.points for each in manifest.exercises())
-    assert f"{'█' * 40}  {total} of {total} points" in printed
-    assert printed.endswith("all solved\n")

@@ -24,7 +24,6 @@ from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Result
-from gemm_course.judging.untrusted import parse_watched
 from gemm_course.notebook_files import cells
 from places import MUTANTS, ROOT
 
@@ -456,14 +455,3 @@ def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):
     source = "while True: pass\n" + cells.of_notebook(ROOT / "solutions" / f"{MASKS.name}.ipynb", MASKS.function)
     result = attack(judge, source, msgspec.structs.replace(MASKS, seconds=1.0))
     assert "still running after 1 s" in result.message
-
-
-@pytest.mark.parametrize(
-    "change", [{"shape": [10**5, 10**5], "strides": [0, 0]}, {"counts": torch.zeros(1)}, {"shape": [-1]}]
-)
-def test_an_output_is_no_larger_than_its_memory(change):
-    data = {"name": "C", "shape": [2, 3], "strides": [3, 1], "offset": 0, "buffer": torch.zeros(6)}
-    data.update(counts=torch.zeros(6, dtype=torch.int32), writers=torch.zeros(6, dtype=torch.int32))
-    assert parse_watched({"outputs": [data]})[0]["C"].values.shape == (2, 3)
-    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere|>= 0 - at `\$\.outputs\[0\]\.shape"):
-        parse_watched({"outputs": [{**data, **change}]})

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gemm_course.judging.failures import describe_exception
-from gemm_course.judging.untrusted import parse_reply
 from gemm_course.runner.stuck_loops import LoopTracer
 
 STEPS = 500
@@ -124,38 +121,3 @@ def test_a_few_turns_prove_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "STEPS", 18)
     body, _ = CASES["its variable stands still"]
     test_the_outermost_loop_that_stands_still_is_named(tmp_path, body, None)
-
-
-ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()", "program": [0]}
-
-
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (["g"], "as g in its condition never changes"),
-        (["g", "n"], "as g and n in its condition never change"),
-        (["a", "b", "c"], "as a, b and c in its condition never change"),
-        ([], "as nothing changes from one turn to the next"),
-    ],
-)
-def test_the_loop_comes_first_and_then_where_it_was_stopped(names, says):
-    error = parse_reply({"error": {**ENDLESS, "loop": {"line": 4, "code": "while g < n:", "names": names}}}).error
-    assert describe_exception(error, SimpleNamespace(seconds=6.0)) == (
-        "still running after 6 s (in program 0), so it was stopped: the loop in line 4 makes no progress, "
-        f"{says}\n    while g < n:\nIt was in line 9: tick()"
-    )
-
-
-def test_without_a_loop_to_name_the_line_is_said():
-    error = parse_reply({"error": ENDLESS}).error
-    told = describe_exception(error, SimpleNamespace(seconds=6.0))
-    assert told == "still running after 6 s (in program 0), so it was stopped in line 9: tick()"
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [3, {}, {"line": "4", "code": "", "names": []}, {"line": 4, "code": "", "names": [3]}, {"line": 4, "code": 1}],
-)
-def test_a_loop_of_another_form_is_no_message(loop):
-    with pytest.raises(ValueError, match=r"at `\$\.error\.loop"):
-        parse_reply({"error": {**ENDLESS, "loop": loop}})

@@ -1,0 +1,39 @@
+"""What tests of subcommands share: progress of their own, and folders with exercises."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from gemm_course.exercises import manifest
+from gemm_course.notebook_files import locations as places
+from places import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A folder with exercises/ in it, and no checkout around."""
+    root = tmp_path / "course"
+    shutil.copytree(ROOT / "exercises", root / "exercises", ignore=shutil.ignore_patterns("*backup*", ".*"))
+    monkeypatch.setattr(places, "checkout", lambda: None)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one exercise, solved."""
+    first = manifest.exercises()[0]
+    root = tmp_path / "course"
+    (root / "exercises").mkdir(parents=True)
+    shutil.copytree(ROOT / "solutions", root / "solutions")
+    shutil.copy(ROOT / "solutions" / f"{first.name}.ipynb", root / "exercises")
+    monkeypatch.setattr(places, "checkout", lambda: root)
+    monkeypatch.chdir(root)
+    return root

@@ -1,0 +1,23 @@
+"""`course list`: every exercise, which are solved, and what comes next."""
+
+from __future__ import annotations
+
+import json
+
+from gemm_course.cli import app as command
+from gemm_course.exercises import manifest, progress
+
+
+def test_list_shows_what_is_solved_and_what_is_next(capsys):
+    progress.note_result("01", 10, True)
+    assert command.main(["list"]) == 0
+    printed = capsys.readouterr().out
+    assert "✓ 01" in printed
+    assert "· 03" in printed
+    assert "next: 03" in printed
+    assert "open exercises/03_tail_masks.ipynb" in printed
+    assert "course check 03" in printed
+    assert command.main(["list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in rows] == [exercise.id for exercise in manifest.exercises()]
+    assert [row["passed"] for row in rows] == [True] + [False] * (len(rows) - 1)

@@ -1,0 +1,40 @@
+"""`course progress`: points, hints, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from gemm_course.cli import app as command
+from gemm_course.exercises import manifest, progress
+
+
+def test_progress_shows_points_hints_and_what_is_next(capsys):
+    total, count = sum(each.points for each in manifest.exercises()), len(manifest.exercises())
+    progress.note_result("01", 10, True)
+    progress.note_result("03", 6, False)
+    progress.next_hint("03", 3)
+    progress.note_given_up("05")
+    assert command.main(["progress"]) == 0
+    printed = capsys.readouterr().out
+    assert f"16 of {total} points, 1 of {count} solved" in printed
+    assert "✓ 01   ██████████ 10 of 10" in printed
+    assert re.search(r"^✗ 03   ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
+    assert re.search(r"^· 05 .*\(solution shown before a pass\)$", printed, re.MULTILINE)
+    assert "next: 03" in printed
+    assert command.main(["progress", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["points"], data["of"], data["solved"], data["next"]) == (16, total, 1, "03")
+    assert data["exercises"][1] == {
+        "id": "03", "points": 6, "of": 10, "passed": False, "hints": 1, "gave_up": False,
+    }  # fmt: skip
+
+
+def test_when_all_is_solved_progress_says_so(capsys):
+    for exercise in manifest.exercises():
+        progress.note_result(exercise.id, exercise.points + 5, True)  # an older version gave more
+    assert command.main(["progress"]) == 0
+    printed = capsys.readouterr().out
+    total = sum(each.points for each in manifest.exercises())
+    assert f"{'█' * 40}  {total} of {total} points" in printed
+    assert printed.endswith("all solved\n")
