@@ -1,50 +1,146 @@
-"""Checks of arguments beyond a problem's form: scales, options, the values of ``offs``, and ``out``."""
+"""Checks of the arguments of ``grouped_mm`` and ``scaled_grouped_mm``: the argument, what it got, what it wants."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
+from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.dtypes import FP8, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import overlaps_itself, share_memory
-from course_kernels.packed.problem import TAILS, Operands, Problem, check_dense
+
+BACKENDS = ("auto", "triton", "cute", "torch")
+TAILS = ("zero", "keep")
+# Which dimension of which operand the groups share out, and what its extent is called.
+_RAGGED = {"m": ("mat_a", 0, "rows"), "n": ("mat_b", 1, "columns"), "k": ("mat_a", 1, "columns")}
 
 
-def readable(problem: Problem, operands: Operands) -> Operands:
-    """The operands as kernels read them: no lazily negated views, ends without gaps, scales (total,) or (G, extent).
+# ---- form: ranks, shapes, dtypes, devices; reads no values
+
+
+def check_dense(name: str, value) -> None:
+    """Raise unless a value is a tensor with strides."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if value.layout != torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else value.layout
+        raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def check_dtypes(mat_a: Tensor, mat_b: Tensor, out_dtype, scaled: bool) -> None:
+    """Raise unless both operands and the result have dtypes that the function multiplies."""
+    allowed = (FP8,) if scaled else OUT_DTYPES
+    if mat_a.dtype not in allowed:
+        hint = "; scaled_grouped_mm multiplies float8_e4m3fn" if not scaled and mat_a.dtype == FP8 else ""
+        raise TypeError(f"mat_a must have a dtype of {allowed}, got {mat_a.dtype}{hint}")
+    if mat_b.dtype != mat_a.dtype:
+        raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}")
+    if out_dtype is not None and out_dtype not in OUT_DTYPES:
+        raise TypeError(f"{'output_dtype' if scaled else 'out_dtype'} must be one of {OUT_DTYPES}, got {out_dtype!r}")
+
+
+def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
+    """The number of groups, on which ``offs`` and the 3-D operands must agree."""
+    shapes = f"(shapes {_shape(mat_a)} and {_shape(mat_b)})"
+    if mode == "batch":
+        if offs is not None:
+            got = f"shape {_shape(offs)}" if isinstance(offs, Tensor) else type(offs).__name__
+            raise ValueError(f"offs must be None where mat_a and mat_b are both 3-D, got {got} {shapes}")
+        if mat_a.shape[0] != mat_b.shape[0]:
+            raise ValueError(
+                f"mat_a holds {mat_a.shape[0]} matrices and mat_b holds {mat_b.shape[0]}; they must be equal {shapes}"
+            )
+        return mat_a.shape[0]
+    name, _, what = _RAGGED[mode]
+    if offs is None:
+        raise ValueError(f"offs must give the ends of the groups in the {what} of {name}, got None {shapes}")
+    check_dense("offs", offs)
+    if offs.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"offs must be torch.int32 or torch.int64, got {offs.dtype}")
+    if offs.dim() != 1:
+        raise ValueError(f"offs must be 1-D, one end for each group, got shape {_shape(offs)}")
+    if offs.device != mat_a.device:
+        raise ValueError(f"offs must be on the device of mat_a, {mat_a.device}, got {offs.device}")
+    if mode == "k":
+        return offs.shape[0]
+    holder, groups = ("mat_b", mat_b.shape[0]) if mode == "m" else ("mat_a", mat_a.shape[0])
+    if offs.shape[0] != groups:
+        hint = ": it wants the exclusive ends alone, without a leading 0" if offs.shape[0] == groups + 1 else ""
+        raise ValueError(
+            f"offs must have one end for each of the {groups} groups of {holder}, got {offs.shape[0]}{hint}"
+        )
+    return groups
+
+
+def check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype], device: torch.device) -> None:
+    """Raise unless a bias (G, N) fits the product."""
+    check_dense("bias", bias)
+    if mode == "n":
+        raise ValueError(
+            f"bias must be None where mat_b is 2-D and mat_a 3-D, got shape {_shape(bias)}: each group has columns of "
+            "its own there, and no bias (G, N) describes them"
+        )
+    if tuple(bias.shape) != shape:
+        raise ValueError(f"bias must have shape (G, N) = {shape}, got {_shape(bias)}")
+    if bias.dtype not in dtypes:
+        wanted = " or ".join(sorted(map(str, dtypes)))
+        raise TypeError(f"bias must have dtype {wanted}, got {bias.dtype}")
+    if bias.device != device:
+        raise ValueError(f"bias must be on the device of mat_a, {device}, got {bias.device}")
+
+
+def check_device(mat_a: Tensor, backend: str) -> None:
+    """Raise where no kernel runs on the operands' kind of device, or the GPU does not multiply their dtype."""
+    device = mat_a.device
+    if backend == "torch" or device.type in ("cpu", "meta"):
+        return
+    if device.type != "cuda":
+        raise ValueError(
+            f"mat_a must be on a CPU or a GPU of type cuda, got {device}; backend='torch' takes tensors of any device"
+        )
+    if torch.cuda.is_available() or not isinstance(mat_a, FakeTensor):  # fake tensors of a GPU that is not here
+        runtime.check_dtype("mat_a", mat_a.dtype, device, "Convert the operands to float16, or pass backend='torch'.")
+
+
+def check_scales(mode: str, extents: tuple[int, int, int], scale_a, scale_b, device: torch.device) -> list[Tensor]:
+    """Row-wise scales in the form that kernels read: (total,) or (G, extent), contiguous.
+
+    Args:
+        mode: of the product.
+        extents: M, N and G.
+        scale_a, scale_b: as given.
+        device: of mat_a.
 
     Raises:
-        TypeError, ValueError: a scale is wrong.
+        TypeError, ValueError: naming the argument, what it got and what it wants.
     """
-    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-    if offs is not None and not offs.is_contiguous():
-        offs = offs.contiguous()
-    bias = None if bias is None else bias.resolve_neg()
-    if scale_a is not None:
-        scale_a, scale_b = _check_scales(problem, scale_a, scale_b, mat_a.device)
-    return Operands(mat_a.resolve_neg(), mat_b.resolve_neg(), offs, bias, scale_a, scale_b)
-
-
-def _check_scales(problem: Problem, scale_a, scale_b, device: torch.device) -> list[Tensor]:
+    M, N, G = extents
     found = []
-    sides = (
-        ("scale_a", scale_a, problem.M, "m", "row of mat_a"),
-        ("scale_b", scale_b, problem.N, "n", "column of mat_b"),
-    )
-    for name, scale, extent, ragged_mode, line in sides:
+    for name, scale, extent, ragged_mode, line in (
+        ("scale_a", scale_a, M, "m", "row of mat_a"),
+        ("scale_b", scale_b, N, "n", "column of mat_b"),
+    ):
         if not isinstance(scale, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
         if scale.dtype != torch.float32:
             raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
         if scale.device != device:
             raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
-        shape = (extent,) if problem.mode == ragged_mode else (problem.G, extent)
-        flat = (problem.G * extent,)
-        if problem.mode == "k" and tuple(scale.shape) == flat:
+        shape = (extent,) if mode == ragged_mode else (G, extent)
+        flat = (G * extent,)
+        if mode == "k" and tuple(scale.shape) == flat:
             scale = scale.reshape(shape)
         if tuple(scale.shape) != shape:
-            either = f"{flat} or {shape}" if problem.mode == "k" else f"{shape}"
+            either = f"{flat} or {shape}" if mode == "k" else f"{shape}"
             of = line if shape == (extent,) else f"{line} and group"
             raise ValueError(f"{name} must have shape {either}, one factor for each {of}, got {tuple(scale.shape)}")
         found.append(scale.contiguous())
@@ -61,8 +157,11 @@ def check_options(tail, config, has_out: bool) -> None:
         raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
 
 
-def check_ends(problem: Problem, offs: Tensor | None) -> None:
-    """Check the values of the group ends; waits for the device.
+# ---- values and memory
+
+
+def check_ends(offs: Tensor | None, mode: str, total: int | None) -> None:
+    """Check the values of the group ends against the ragged extent's total; waits for the device.
 
     Raises:
         ValueError: with the index and the value.
@@ -73,24 +172,24 @@ def check_ends(problem: Problem, offs: Tensor | None) -> None:
         GroupLayout.from_ends(offs).validate()
     except ValueError as error:
         raise ValueError(str(error).replace("ends[", "offs[")) from None
-    last = int(offs[-1]) if problem.G else 0
-    if last > problem.ragged:
-        extent = f"total_{problem.mode} = {problem.ragged}"
-        raise ValueError(f"offs[{problem.G - 1}] = {last} is past the end of the operands, {extent}")
+    groups = offs.shape[0]
+    last = int(offs[-1]) if groups else 0
+    if last > total:
+        raise ValueError(f"offs[{groups - 1}] = {last} is past the end of the operands, total_{mode} = {total}")
 
 
-def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Operands) -> None:
+def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Mapping[str, Tensor | None]) -> None:
     """Check a result tensor that the caller gave. Nothing is written.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
     """
-    check_out_form(out, shape, dtype, operands.mat_a.device)
+    check_out_form(out, shape, dtype, operands["mat_a"].device)
     if out.is_neg():  # its memory would hold the result with the other sign
         raise ValueError("out is a lazily negated view, which kernels cannot write: pass another tensor")
     if not out.is_contiguous() and overlaps_itself(out):
         raise ValueError(f"out has elements that share memory (strides {out.stride()}); pass a clone of it")
-    for name, operand in operands._asdict().items():
+    for name, operand in operands.items():
         if operand is not None and share_memory(out, operand):
             raise ValueError(f"out shares memory with {name}; they must not overlap")
 

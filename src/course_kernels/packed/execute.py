@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.packed.backends import cute, torch_loop
-from course_kernels.packed.checks import check_ends, check_out, readable
+from course_kernels.packed.backends.choice import choose
+from course_kernels.packed.checks import check_ends, check_out
 from course_kernels.packed.problem import Operands, Options, Problem, signature
 
 MAX_PLANS = 4096
@@ -100,44 +100,25 @@ def execute(operands: Operands, options: Options, out: Tensor | None = None) -> 
         return _execute_unknown(operands, options, out)
     if out is None:
         return known.run(operands, known.allocate(operands))
-    check_out(out, known.shape_for(operands), known.dtype, operands)
+    check_out(out, known.shape_for(operands), known.dtype, operands._asdict())
     return known.run(operands, out)
 
 
 def _execute_unknown(operands: Operands, options: Options, out: Tensor | None) -> Tensor:
     problem = Problem.of(operands, options)
-    given, operands = operands, readable(problem, operands)
+    given, operands = operands, problem.readable(operands)
     if out is not None:
-        check_out(out, problem.out_shape, problem.out_dtype, given)
+        check_out(out, problem.out_shape, problem.out_dtype, given._asdict())
     if options.check:
-        check_ends(problem, operands.offs)
+        check_ends(operands.offs, problem.mode, problem.ragged)
     key = signature(operands, options._replace(check=False), out)
     known = plans.get(key)
     if out is None:
         out = torch.empty(problem.out_shape, dtype=problem.out_dtype, device=operands.mat_a.device)
     if known is None:
         with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
-            plan = choose_backend(problem, operands, out).plan(problem, operands, out)
+            plan = choose(problem, operands, out).plan(problem, operands, out)
         known = _Known(plan, out.device, problem.mode, problem.out_shape, problem.out_dtype)
         if key is not None:
             plans.put(key, known)
     return known.run(operands, out)
-
-
-def choose_backend(problem: Problem, operands: Operands, out: Tensor):
-    """The backend that computes a product: the named one where it can, else the first that supports it.
-
-    Raises:
-        ValueError, ImportError: the named one does not run here.
-    """
-    named, device = problem.options.backend, operands.mat_a.device
-    if named == "cute":
-        cute.check_available(device)
-    if named == "torch" or (named == "auto" and device.type == "cpu"):
-        return torch_loop
-    asks_cute = named == "cute" or (named == "auto" and cute.preferred(problem, operands))
-    if asks_cute and cute.supports(problem, operands, out):
-        return cute
-    from course_kernels.packed.backends import triton  # imports Triton, which takes a second
-
-    return triton

@@ -11,16 +11,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.dtypes import FP8, MAX_EXTENT, MODE_OF_RANKS, OUT_DTYPES, default_out_dtype
+from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, default_out_dtype
+from course_kernels.packed import checks
 
-BACKENDS = ("auto", "triton", "cute", "torch")
-TAILS = ("zero", "keep")
-# Which dimension of which operand the groups share out, and what its extent is called.
-_RAGGED = {"m": ("mat_a", 0, "rows"), "n": ("mat_b", 1, "columns"), "k": ("mat_a", 1, "columns")}
 # Rows of an average group at which a backend starts to choose otherwise, beyond powers of two.
 _EDGES = (16, 32, 64, 512, 1024, 4096)
 WINDOW_ROWS = 2**30  # rows that a descriptor with a sliding bound can hold (triton.tools.ragged_tma)
@@ -104,22 +100,22 @@ class Problem(NamedTuple):
         """
         mat_a, mat_b, offs, bias, *_ = operands
         scaled, out_dtype = operands.scale_a is not None, options.out_dtype
-        if options.backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {BACKENDS}, got {options.backend!r}")
+        if options.backend not in checks.BACKENDS:
+            raise ValueError(f"backend must be one of {checks.BACKENDS}, got {options.backend!r}")
         for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
-            check_dense(name, matrix)
+            checks.check_dense(name, matrix)
             if matrix.dim() not in (2, 3):
-                raise ValueError(f"{name} must be 2-D or 3-D, got shape {_shape(matrix)}")
-        _check_dtypes(mat_a, mat_b, out_dtype, scaled)
+                raise ValueError(f"{name} must be 2-D or 3-D, got shape {tuple(matrix.shape)}")
+        checks.check_dtypes(mat_a, mat_b, out_dtype, scaled)
         if mat_b.device != mat_a.device:
             raise ValueError(f"mat_b must be on the device of mat_a, {mat_a.device}, got {mat_b.device}")
         mode = MODE_OF_RANKS[mat_a.dim(), mat_b.dim()]
-        groups = _check_groups(mode, mat_a, mat_b, offs)
+        groups = checks.check_groups(mode, mat_a, mat_b, offs)
         rows, depth, columns = mat_a.shape[-2], mat_a.shape[-1], mat_b.shape[-1]
         if depth != mat_b.shape[-2]:
             raise ValueError(
                 f"mat_a has K = {depth} columns and mat_b has {mat_b.shape[-2]} rows; they must be equal (shapes "
-                f"{_shape(mat_a)} and {_shape(mat_b)})"
+                f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)})"
             )
         out_shape = (rows, columns) if mode in ("m", "n") else (groups, rows, columns)
         for name, extents in (("mat_a", mat_a.shape), ("mat_b", mat_b.shape), ("the result", out_shape)):
@@ -129,10 +125,25 @@ class Problem(NamedTuple):
             out_dtype = default_out_dtype(mat_a.dtype)
         if bias is not None:
             bias_dtypes = {out_dtype if scaled else mat_a.dtype, torch.float32}
-            _check_bias(mode, bias, (groups, columns), bias_dtypes, mat_a.device)
-        _check_device(mat_a, options.backend)
+            checks.check_bias(mode, bias, (groups, columns), bias_dtypes, mat_a.device)
+        checks.check_device(mat_a, options.backend)
         precision = "tf32" if mat_a.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
         return cls(mode, groups, rows, columns, depth, out_shape, out_dtype, precision, options)
+
+    def readable(self, operands: Operands) -> Operands:
+        """The operands as kernels read them: no lazily negated views, ends and scales without gaps.
+
+        Raises:
+            TypeError, ValueError: a scale is wrong.
+        """
+        mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+        if offs is not None and not offs.is_contiguous():
+            offs = offs.contiguous()
+        bias = None if bias is None else bias.resolve_neg()
+        if scale_a is not None:
+            extents = self.M, self.N, self.G
+            scale_a, scale_b = checks.check_scales(self.mode, extents, scale_a, scale_b, mat_a.device)
+        return Operands(mat_a.resolve_neg(), mat_b.resolve_neg(), offs, bias, scale_a, scale_b)
 
 
 def signature(operands: Operands, options: Options, out: Tensor | None = None) -> tuple | None:
@@ -211,92 +222,3 @@ def _scale_signature(rank_a: int, rank_b: int, total: int | None, scale_a, scale
             return None
         found += [None if ragged else shape, scale.dtype, scale.device, scale.data_ptr() & 15]
     return tuple(found)
-
-
-# ---- checks
-
-
-def check_dense(name: str, value) -> None:
-    """Raise unless a value is a tensor with strides."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if value.layout != torch.strided or value.is_nested:
-        layout = "nested" if value.is_nested else value.layout
-        raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
-
-
-def _check_dtypes(mat_a: Tensor, mat_b: Tensor, out_dtype, scaled: bool) -> None:
-    allowed = (FP8,) if scaled else OUT_DTYPES
-    if mat_a.dtype not in allowed:
-        hint = "; scaled_grouped_mm multiplies float8_e4m3fn" if not scaled and mat_a.dtype == FP8 else ""
-        raise TypeError(f"mat_a must have a dtype of {allowed}, got {mat_a.dtype}{hint}")
-    if mat_b.dtype != mat_a.dtype:
-        raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}")
-    if out_dtype is not None and out_dtype not in OUT_DTYPES:
-        raise TypeError(f"{'output_dtype' if scaled else 'out_dtype'} must be one of {OUT_DTYPES}, got {out_dtype!r}")
-
-
-def _check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
-    """The number of groups, on which ``offs`` and the 3-D operands must agree."""
-    shapes = f"(shapes {_shape(mat_a)} and {_shape(mat_b)})"
-    if mode == "batch":
-        if offs is not None:
-            got = f"shape {_shape(offs)}" if isinstance(offs, Tensor) else type(offs).__name__
-            raise ValueError(f"offs must be None where mat_a and mat_b are both 3-D, got {got} {shapes}")
-        if mat_a.shape[0] != mat_b.shape[0]:
-            raise ValueError(
-                f"mat_a holds {mat_a.shape[0]} matrices and mat_b holds {mat_b.shape[0]}; they must be equal {shapes}"
-            )
-        return mat_a.shape[0]
-    name, _, what = _RAGGED[mode]
-    if offs is None:
-        raise ValueError(f"offs must give the ends of the groups in the {what} of {name}, got None {shapes}")
-    check_dense("offs", offs)
-    if offs.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"offs must be torch.int32 or torch.int64, got {offs.dtype}")
-    if offs.dim() != 1:
-        raise ValueError(f"offs must be 1-D, one end for each group, got shape {_shape(offs)}")
-    if offs.device != mat_a.device:
-        raise ValueError(f"offs must be on the device of mat_a, {mat_a.device}, got {offs.device}")
-    if mode == "k":
-        return offs.shape[0]
-    holder, groups = ("mat_b", mat_b.shape[0]) if mode == "m" else ("mat_a", mat_a.shape[0])
-    if offs.shape[0] != groups:
-        hint = ": it wants the exclusive ends alone, without a leading 0" if offs.shape[0] == groups + 1 else ""
-        raise ValueError(
-            f"offs must have one end for each of the {groups} groups of {holder}, got {offs.shape[0]}{hint}"
-        )
-    return groups
-
-
-def _check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype], device: torch.device) -> None:
-    check_dense("bias", bias)
-    if mode == "n":
-        raise ValueError(
-            f"bias must be None where mat_b is 2-D and mat_a 3-D, got shape {_shape(bias)}: each group has columns of "
-            "its own there, and no bias (G, N) describes them"
-        )
-    if tuple(bias.shape) != shape:
-        raise ValueError(f"bias must have shape (G, N) = {shape}, got {_shape(bias)}")
-    if bias.dtype not in dtypes:
-        wanted = " or ".join(sorted(map(str, dtypes)))
-        raise TypeError(f"bias must have dtype {wanted}, got {bias.dtype}")
-    if bias.device != device:
-        raise ValueError(f"bias must be on the device of mat_a, {device}, got {bias.device}")
-
-
-def _check_device(mat_a: Tensor, backend: str) -> None:
-    """Raise where no kernel runs on the operands' kind of device, or the GPU does not multiply their dtype."""
-    device = mat_a.device
-    if backend == "torch" or device.type in ("cpu", "meta"):
-        return
-    if device.type != "cuda":
-        raise ValueError(
-            f"mat_a must be on a CPU or a GPU of type cuda, got {device}; backend='torch' takes tensors of any device"
-        )
-    if torch.cuda.is_available() or not isinstance(mat_a, FakeTensor):  # fake tensors of a GPU that is not here
-        runtime.check_dtype("mat_a", mat_a.dtype, device, "Convert the operands to float16, or pass backend='torch'.")

@@ -15,7 +15,7 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.packed import flops
-from course_kernels.packed.checks import check_out_form, readable
+from course_kernels.packed.checks import check_out_form
 from course_kernels.packed.execute import execute
 from course_kernels.packed.problem import Operands, Options, Problem
 
@@ -160,7 +160,7 @@ def _grouped_mm_out(
 def _check_fake(operands: Operands, options: Options) -> Problem:
     flops.register()
     problem = Problem.of(operands, options)
-    readable(problem, operands)
+    problem.readable(operands)
     return problem
 
 
