@@ -38,7 +38,7 @@ _COMMON = ("course_kernels/*.py", *(f"{_KERNELS}/{name}.py" for name in ("codes"
 _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "tma")), "course_kernels/lists/*.py")
 _PACKED = (
     *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
-    *(f"{_PACKAGE}/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "torch", "triton")),
+    *(f"{_PACKAGE}/backends/{name}*.py" for name in ("choice", "descriptors", "launch", "relaunch", "torch", "triton")),
     *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/tables/*.json")),
 )  # fmt: skip
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")

@@ -42,7 +42,7 @@ LATE_IMPORTS = {
         course_kernels.codegen.packed course_kernels.kernels.contiguous
         course_kernels.codegen.packed course_kernels.kernels.transposed
         course_kernels.lists.api course_kernels.lists.launch
-        course_kernels.packed.execute course_kernels.packed.backends.triton
+        course_kernels.packed.backends.choice course_kernels.packed.backends.triton
         gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin
         gemm_course.exercises.e04b_tables course_kernels.lists.launch
     """,
