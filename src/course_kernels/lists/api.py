@@ -59,7 +59,7 @@ def group_gemm(
         Differentiable in reverse mode, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
         method, over transposed views.
         Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
-        ``torch.matmul`` are; not where ``out`` is given. A plan stands for fixed memory and casts nothing.
+        ``torch.matmul`` are; not where ``out`` is given. A plan is made for fixed memory and casts nothing.
         Under ``torch.compile``, kernels are launched between two graphs.
         Deterministic bit for bit.
         Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
@@ -93,7 +93,7 @@ class GroupGemmPlan:
             ``kernels.record``).
 
         The other arguments, and errors, are those of ``group_gemm``; ``out`` is allocated when not given. On CPU
-        tensors, "auto" stands for the kernel that an H200 would run, in the interpreter.
+        tensors, "auto" means the kernel that an H200 would run, in the interpreter.
 
     Attributes:
         out: list of G output matrices (M_i, N_i).

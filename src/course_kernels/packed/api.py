@@ -41,7 +41,7 @@ def grouped_mm(
         mat_b: likewise, of the dtype and on the device of mat_a. In mode "k" the operands may differ in total_k: what
             lies past the shorter one's end, and past the last group, is not read.
         offs: int32 or int64 (G,), the exclusive end of each group; not decreasing, the last at most the ragged extent.
-            What lies behind the last group is the tail. On the device of the operands, and never read on the host
+            Rows after the last group are the tail. On the device of the operands, and never read on the host
             unless ``check`` is set. int32 spares the kernel of backend "cute" a conversion. Not in mode "batch".
         bias: (G, N) of the operands' dtype or float32, added in float32 to every row of its group. Not in mode "n",
             whose groups have columns of their own.
@@ -74,7 +74,7 @@ def grouped_mm(
         grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
         One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile``, whatever the group ends.
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
-        Deterministic bit for bit. With the kernels and without ``check`` a call waits for nothing, allocates its result
+        Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
         alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
 
         Names and order of the arguments: ``torch.nn.functional.grouped_mm``. What that one accepts, this one does, with

@@ -209,9 +209,9 @@ def choose(
     wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=halved)
     outside = -columns % wide.tile_n  # of C, if all tiles are wide
     if variant == KernelVariant("m", "k"):
-        # Less is multiplied for nothing at the ends of groups, which counts where they are small; and wide tiles read
-        # less out of L2, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
-        # stores take too long to hide behind few products.
+        # Fitted tiles waste fewer products at the ends of groups, which counts where groups are small. Wide tiles read
+        # less from L2, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
+        # stores take longer than a short depth can hide.
         if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
             if rows > 4096 and not outside:
                 return wide  # nothing to fit: level among others, a percent faster by itself

@@ -139,7 +139,7 @@ def _machine() -> tuple:
 
 
 def _path(name: str, digest: str) -> Path | None:
-    """Where a kernel is kept, or None where none can be, or CuTe DSL is told to keep none, or to show each."""
+    """Where a kernel is kept; None where none can be, or where a setting of CuTe DSL asks for a fresh compilation."""
     if os.name != "posix" or _sources() != _SOURCES_IMPORTED or any(map(os.environ.get, _FRESH)):
         return None
     try:
