@@ -17,7 +17,7 @@ from torch import Tensor
 from course_kernels import grouped_mm, runtime
 from course_kernels.bench.interface import Calls, Operands, Provider, one_line
 from course_kernels.bench.rows import Row
-from course_kernels.packed import problem as grouped_checks
+from course_kernels.packed import checks
 from course_kernels.packed.backends import cute as grouped_cute
 
 __all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select"]
@@ -254,7 +254,7 @@ def providers() -> list[Provider]:
 
 def backends() -> list[str]:
     """The backends of `grouped_mm` that are kernels of ours; a new one is measured without an entry here."""
-    return [name for name in grouped_checks.BACKENDS if name not in ("auto", "torch")]
+    return [name for name in checks.BACKENDS if name not in ("auto", "torch")]
 
 
 def select(names: Sequence[str] | None) -> list[Provider]:

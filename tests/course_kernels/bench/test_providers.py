@@ -43,7 +43,7 @@ def test_ours_computes_the_product_and_its_gradients(backend, row):
 
 def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monkeypatch):
     assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "cute"]
-    monkeypatch.setattr(known.grouped_checks, "BACKENDS", ("auto", "triton", "torch", "new"))
+    monkeypatch.setattr(known.checks, "BACKENDS", ("auto", "triton", "torch", "new"))
     assert [p.name for p in known.providers() if p.role == "ours"] == ["triton", "new"]
     assert known.select(["new"])[0].label == "grouped_mm (new)"
 
