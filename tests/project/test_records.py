@@ -70,7 +70,7 @@ BESIDE = {
 # Records that use a part of what their files import: a kernel called by itself, or one backend of two.
 BY_ITSELF = {
     "tuning": {"packed/problem.py", "packed/tuning/lookup.py", "bench/tune.py", "bench/interface.py"},
-    "sweep_cute": {"packed/problem.py"},
+    "sweep_cute": {"packed/problem.py", "packed/checks.py"},
     "fuzz": {"packed/backends/cute.py"},
     "sanitizers_triton": {"packed/backends/cute.py"},
 }
