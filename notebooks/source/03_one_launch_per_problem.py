@@ -521,7 +521,7 @@ for name, (got, x, y) in results.items():
 #   <details><summary>Answer</summary>All of them. The column too many is NaN in our buffer, and NaN times the zero from
 #   B's mask is NaN.</details>
 # - Draw `memory.tile_of_product((50, 80, 72), block=(128, 128, 32))`, expert 2 with one large tile. What share of the
-#   multiplications is for nothing?
+#   multiplications is wasted?
 #   <details><summary>Answer</summary>1 − (50 · 80) / (128 · 128), three quarters; with the last step along K, which is
 #   a quarter full, 82 %.</details>
 # - In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes, which

@@ -294,7 +294,7 @@ ownership.owners(experts, (32, 32), plan.launches[0].records[:, 0].tolist(), tit
 
 # %% [markdown]
 # Every program has as many tiles as any other, give or take one. Dotted outlines are the parts of tiles that lie past
-# the matrix: computed for nothing, and never to be stored.
+# the matrix: wasted, and never to be stored.
 #
 # The same loop in the library, by excerpt. What is new is the choice of schedule (lesson 05) and the word `ALIGN`.
 

@@ -377,7 +377,7 @@ whole = wrong_rows(lambda g: len(tokens))
 print(f"{sum(whole)} of {len(whole)} rows are wrong")
 
 # %% [markdown]
-# Reading the next group's rows did no harm: they were computed for nothing. *Writing* them destroyed finished work, and
+# Reading the next group's rows did no harm: their products were not used. *Writing* them destroyed finished work, and
 # no error came, because the bounds are the tensor's, not the group's. Repair it by changing one argument:
 
 # %%

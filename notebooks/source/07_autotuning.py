@@ -73,12 +73,12 @@ for rows in (4096, 4):
               f"used, {2 * rows * 4096 * 4096 / asked:5.1f} FLOP per byte fetched")  # fmt: skip
 
 # %% [markdown]
-# Neither serves both. With four rows the large tile works for nothing nearly all the time; with thousands the small one
+# Neither serves both. With four rows the large tile wastes nearly all of its work; with thousands the small one
 # asks for six times as many bytes, as the last column says.
 #
 # ## The idea as a picture
 #
-# One step of the K loop, to scale. Filled is what the group needs; hatched is room and work for nothing.
+# One step of the K loop, to scale. Filled is what the group needs; hatched is wasted room and work.
 
 # %%
 budget.tile_step([(4096, best), (4, best), (4, small)])

@@ -190,7 +190,7 @@ print(f"{int(wrong.sum())} of {total} rows are wrong, {int(wrong[sum(sizes) :].s
 # %% [markdown]
 # ## What goes wrong: the neighbour's rows
 #
-# The rows that were computed for nothing were stored, over rows that were finished. No crash, no NaN, and with tiles in
+# The wasted rows were stored, over rows that were finished. No crash, no NaN, and with tiles in
 # ascending order even right rows in every group: the neighbour comes later and repairs them, as long as nobody runs at
 # the same time.
 #
@@ -594,13 +594,13 @@ for other, speedup in results["speedups"][ours]["forward"].items():
 
 # %% [markdown]
 # What limits each row? Where a row lies says it: under the slope, bytes; under the flat part, arithmetic. What keeps it
-# from the roof: rows that are computed for nothing, waves that are not full, stores that nothing hides.
+# from the roof: rows that are wasted, waves that are not full, stores that nothing hides.
 
 # %%
 roofline.roofline(results)
 
 # %% [markdown]
-# How much is computed for nothing? With tiles of 128 rows, and of 16 in the two rows of decoding:
+# How much is wasted? With tiles of 128 rows, and of 16 in the two rows of decoding:
 
 # %%
 for row in results["rows"].values():

@@ -104,7 +104,7 @@ draw.clusters({title: found.designs[0] for title, found in choices.items()})
 
 # %% [markdown]
 # Grey is what comes from L2, for every step along K. One colour is one instruction. Larger clusters fetch less per
-# product; they also round up. With 12 groups of ~683 rows, how much of each one's work is for nothing?
+# product; they also round up. With 12 groups of ~683 rows, how much of each one's work is wasted?
 
 # %%
 sizes = [total_m // G] * (G - 1) + [total_m - total_m // G * (G - 1)]
@@ -112,7 +112,7 @@ for title, found in choices.items():
     cluster = draw.cluster_of(found.designs[0])
     computed = sum(-(-rows // cluster.rows) * cluster.rows for rows in sizes)
     name = title.replace("\n", ": ")
-    print(f"{name:27} {cluster.reuse:3.0f} products per element, {1 - total_m / computed:4.0%} of the rows for nothing")
+    print(f"{name:27} {cluster.reuse:3.0f} products per element, {1 - total_m / computed:4.0%} of the rows wasted")
 
 # %% [markdown]
 # That is the bargain in every tile shape since lesson 07, one level up. (A kernel may skip a CTA's tile that lies
@@ -528,7 +528,7 @@ show(scheduler.find_tile, "# Down the left", "row, col = tiles_m")
 #
 # The 12 groups with which we began have no odd row: 682 rows are six rows of tiles. But of the sixth, 42 rows are C's
 # and 86 are not. And where a tile has 192 columns, eleven of them are 2112, for an N of 2048. One configuration has
-# tiles of three shapes, at the bottom. Hatched is now all that is multiplied for nothing. How was it avoided, and which
+# tiles of three shapes, at the bottom. Hatched is now all wasted work. How was it avoided, and which
 # two pieces remain?
 
 # %%
@@ -695,7 +695,7 @@ for row in example:
 # %% [markdown]
 # ## Try it here
 #
-# [Exercise 09](../exercises/09_pick_operator.ipynb), pick an operator: the one that computes least for nothing.
+# [Exercise 09](../exercises/09_pick_operator.ipynb), pick an operator: the one that wastes the fewest products.
 # Or change a cell and run it again:
 #
 # 1. For which of the targets "100a", "103a", "120a" and "90" are there operators? Guess, ask `discover`, and read the
@@ -712,13 +712,13 @@ for row in example:
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>. A block of half the size is multiplied in half the time (<code>multiply=0.5</code>), and five
 #    others last for 2.5. What counts is the bytes on their way.</details>
-# 4. Shares of rows for nothing: in the cell that prints them, go through `testing.routed_sizes("zipf", total_m, 12)`
+# 4. Shares of rows wasted: in the cell that prints them, go through `testing.routed_sizes("zipf", total_m, 12)`
 #    instead of `sizes`. Which operator would you pick now?
-#    <details><summary>Answer</summary>Alone the least is computed for nothing, and with pairs less than before: equal
+#    <details><summary>Answer</summary>Alone the fewest rows are wasted, and with pairs fewer than before: equal
 #    groups of 682 rows were just over one block of 512, the worst case. A pair of 256 × 256 lies between, and fetches
 #    half of what one CTA alone does. Where each expert has thousands of rows it hardly matters, and what is fetched
 #    decides.</details>
-# 5. How many tiles of `odd_row` are for nothing with `in_turn`, left and right? Say it before you draw it.
+# 5. How many tiles of `odd_row` are wasted with `in_turn`, left and right? Say it before you draw it.
 #    <details><summary>Answer</summary>2048 columns are 11 tiles of 192, the last of them not full. Left, each of
 #    them has one below it: 11. Right, five clusters take two, and of the sixth one is left over: 1.</details>
 # 6. With `fitted`: which shapes of tiles has a group of 705 rows, where N is 1984? Draw it with `cut_to_fit`.
@@ -737,7 +737,7 @@ for row in example:
 # - The shelf is open: a class that says what it takes, which variants it has, how it is compiled and how it is run.
 # - One warp copies, eight multiply, and a ring of stages lets neither wait. Ping-pong hides the store, a cluster halves
 #   what it shares, whichever way its tiles lie, and a window spares the mask.
-# - What lies outside of C is multiplied for nothing. Tiles of other shapes leave less of it, for a copy of the program
+# - Products outside of C are wasted. Tiles of other shapes waste fewer, for a copy of the program
 #   each.
 # - What is left for the last wave keeps few SMs busy. Cut in two it keeps twice as many, if everybody can count which
 #   wave is the last.

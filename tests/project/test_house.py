@@ -90,7 +90,7 @@ OURS = PACKAGES | modules(*PROGRAMS)
 
 
 def imports(tree: ast.AST):
-    """Imports of our modules, and of names in them: the statement, the local name and what it stands for."""
+    """Imports of our modules, and of names in them: the statement, the local name, and the full name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

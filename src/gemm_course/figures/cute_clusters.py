@@ -168,7 +168,7 @@ def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
         idle = sum(_cluster(axes, number, tiles, inside, (rows, columns)) for number, tiles in enumerate(found))
         idle //= config.tile_m * config.tile_n
         _frame(axes, rows, columns, height, width)
-        axes.set_title(f"{how}: {len(found)} clusters, tiles for nothing: {idle}", fontsize=9.5)
+        axes.set_title(f"{how}: {len(found)} clusters, tiles wasted: {idle}", fontsize=9.5)
     return figure
 
 
@@ -188,7 +188,7 @@ def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
     for axes, (how, each) in zip(panels, ways.items()):
         idle = sum(_cluster(axes, number, both, (rows, columns)) for number, both in enumerate(found[how]))
         _frame(axes, rows, columns, height, width)
-        share = f"{how}: {idle / (idle + rows * columns):.1%} multiplied for nothing"
+        share = f"{how}: {idle / (idle + rows * columns):.1%} of the products wasted"
         axes.set_title(f"{share}; {_extents(each, rows, columns)}", fontsize=9.5)
     return figure
 

@@ -122,7 +122,7 @@ def boundary_tile(sizes: Sequence[int], tail: int, block: int, group: int) -> Fi
     for x in (2.7, 6.9):
         middle = (top + end) / 2
         axes.annotate("", (x + 1.4, middle), (x, middle), arrowprops=dict(arrowstyle="-|>", color=BLACK, lw=1.5))
-    centred(axes, columns["tile"] + 1.3, (end + bottom) / 2, f"{bottom - end} rows\ncomputed for nothing", fontsize=9,
+    centred(axes, columns["tile"] + 1.3, (end + bottom) / 2, f"{bottom - end} rows\nwasted", fontsize=9,
             bbox=dict(fc="white", ec="none", pad=1.5))  # fmt: skip
     centred(axes, columns["tile"] + 1.3, (top + end) / 2, f"{end - top} rows to keep", fontsize=9, color=ink_on(color))
     heads = {"A": f"A: {block} rows are read", "tile": f"one tile of group {group}", "C": f"C: {end - top} are stored"}

@@ -192,7 +192,7 @@ def test_rows_are_told_as_they_come_and_memory_is_freed_between():
     measure([TINY, DECODE], timer=clock, tell=lambda row, entry: told.append((row.name, len(clock.calls))))
     assert [name for name, _ in told] == ["tiny", "tiny-decode"]
     assert clock.calls.count("free") >= 3
-    assert told[0][1] < told[1][1], "the first is told before the second is measured"
+    assert told[0][1] < told[1][1], "the first row is reported before the second is measured"
 
 
 def test_bad_arguments_are_refused_before_anything_runs():

@@ -67,7 +67,7 @@ def test_a_number_of_clusters_that_is_not_known_or_none():
             cutlass_ops.compile(operator, described(), "110f", clusters=wrong)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="tells what is told without a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message on a machine without a GPU")
 def test_running_without_a_gpu_says_which_one_is_needed(blackwell):
     needs = r"sm_100f and needs an NVIDIA GPU of compute capability 10\.0 or of its family; torch sees"
     with pytest.raises(RuntimeError, match=needs):

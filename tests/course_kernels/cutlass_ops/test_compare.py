@@ -40,4 +40,4 @@ def test_a_wrong_element_is_not(wrong):
     assert found.worst > 1
     args, out = small()
     out[66, 3] += wrong
-    assert cutlass_ops.compare(args)[::3] == (True, "other"), "the tail is told, and not judged"
+    assert cutlass_ops.compare(args)[::3] == (True, "other"), "the tail is reported and does not count"

@@ -126,7 +126,7 @@ def test_values_of_ends_are_checked_at_every_call(plans):
 
 
 def test_a_full_cache_makes_room_under_threads():
-    """Eviction by ``del d[next(iter(d))]`` without a lock raised KeyError in the same test."""
+    """Without the lock, this test fails."""
     cache, failures, interval = execute.PlanCache(8), [], sys.getswitchinterval()
 
     def fill(start):

@@ -149,11 +149,11 @@ def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
     below, kernels = cute_clusters.odd_row(WIDE, 300, 1024).axes  # 3 rows of 4 tiles
     assert boxes(below, "wasted") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
     assert boxes(below, "cluster 1") == [(0, 256, 256, 128)], "what is below it is not there"
-    assert title(below) == "always one below the other: 8 clusters, tiles for nothing: 4"
+    assert title(below) == "always one below the other: 8 clusters, tiles wasted: 4"
     assert boxes(kernels, "wasted") == []
     assert boxes(kernels, "cluster 0") == [(0, 0, 256, 128), (0, 128, 256, 128)]
     assert boxes(kernels, "cluster 2") == [(0, 256, 256, 128), (256, 256, 256, 128)]
-    assert title(kernels) == "the odd row side by side: 6 clusters, tiles for nothing: 0"
+    assert title(kernels) == "the odd row side by side: 6 clusters, tiles wasted: 0"
     for axes, count in ((below, 8), (kernels, 6)):
         assert texts(axes) == [str(number) for number in range(count)]
         assert boxes(axes, "group") == [(0, 0, 1024, 300)]
@@ -165,8 +165,8 @@ def test_an_odd_row_of_odd_columns_leaves_one_tile_for_nothing_and_an_even_one_n
     assert boxes(kernels, "wasted") == [(768, 256, 256, 128)]
     assert kernels.get_xlim()[1] > 1024, "and it is in the picture"
     below, kernels = cute_clusters.odd_row(WIDE, 512, 1024).axes
-    assert title(below).endswith("8 clusters, tiles for nothing: 0")
-    assert title(kernels).endswith("8 clusters, tiles for nothing: 0")
+    assert title(below).endswith("8 clusters, tiles wasted: 0")
+    assert title(kernels).endswith("8 clusters, tiles wasted: 0")
 
 
 def test_an_odd_row_has_tiles_of_one_shape():
@@ -192,7 +192,7 @@ def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, row
             assert areas[f"cluster {number}"] == inside
         multiplied = sum(tile.height * tile.width for both in found for tile in both)
         assert areas["wasted"] == multiplied - rows * columns
-        assert f": {1 - rows * columns / multiplied:.1%} multiplied for nothing; " in title(axes)
+        assert f": {1 - rows * columns / multiplied:.1%} of the products wasted; " in title(axes)
         assert boxes(axes, "group") == [(0, 0, columns, rows)]
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         for x, y, width, height in boxes(axes, "wasted"):
@@ -203,15 +203,15 @@ def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, row
 
 def test_cut_to_fit_says_which_tiles_there_are():
     one, cut = cute_clusters.cut_to_fit(CUT, 682, 2048).axes
-    assert title(one) == "one shape: 13.9% multiplied for nothing; 6 × 128 rows of 11 × 192 columns"
+    assert title(one) == "one shape: 13.9% of the products wasted; 6 × 128 rows of 11 × 192 columns"
     rows = "5 × 128 rows of 10 × 192 + 1 × 128 columns, 64 rows of 8 × 256 columns"
-    assert title(cut) == f"cut to fit: 4.2% multiplied for nothing; {rows}"
+    assert title(cut) == f"cut to fit: 4.2% of the products wasted; {rows}"
     assert boxes(cut, "wasted")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
     assert boxes(cut, "wasted")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
     assert boxes(cut, "cluster 28") == [(0, 640, 256, 42), (256, 640, 256, 42)]
     flat_alone = cute_clusters.cut_to_fit(CUT, 40, 700).axes[1]
-    assert title(flat_alone).endswith("for nothing; 64 rows of 3 × 256 columns")
-    assert title(cute_clusters.cut_to_fit(CUT, 640, 1920).axes[1]).endswith("0.0% multiplied for nothing; 5 × 128 rows "
+    assert title(flat_alone).endswith("wasted; 64 rows of 3 × 256 columns")
+    assert title(cute_clusters.cut_to_fit(CUT, 640, 1920).axes[1]).endswith("0.0% of the products wasted; 5 × 128 rows "
                                                                             "of 10 × 192 columns")  # fmt: skip
 
 
