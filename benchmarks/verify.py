@@ -19,7 +19,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider"]
-PROCESSES = 6
+PROCESSES = 12  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 SHARES = 4  # processes that share the cases of one tool and language
 
 
@@ -57,15 +57,10 @@ def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
 
 
 def gpu_tests() -> dict[str, int]:
-    """Counts of `pytest -m gpu`, module by module in several processes; a single one takes a quarter of an hour."""
+    """Counts of `pytest -m gpu`, shared out among several processes; a single one takes a quarter of an hour."""
     modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", *QUIET]
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        running = [pool.submit(lambda module: pytest_counts(run([*command, module])), module) for module in modules]
-    failed = [str(each.exception()) for each in running if each.exception()]
-    if failed:
-        raise RuntimeError("\n\n".join(failed))
-    return {name: sum(each.result().get(name, 0) for each in running) for name in ("passed", "skipped")}
+    shared_out = ["-n", str(PROCESSES), "--dist", "worksteal"]
+    return pytest_counts(run([sys.executable, "-m", "pytest", "-m", "gpu", *QUIET, *shared_out, *modules]))
 
 
 def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
