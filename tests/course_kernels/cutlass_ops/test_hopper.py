@@ -136,5 +136,7 @@ def test_code_for_another_gpu_is_compiled_here_and_not_run():
     args = described()
     compiled = cutlass_ops.compile(cutlass_ops.discover(args, "100f")[0], args, "100f")
     assert cutlass_ops.report(compiled).instructions["tcgen05.mma"] > 0
-    with pytest.raises(RuntimeError, match=r"needs an NVIDIA GPU of compute capability 10\.0 or of its family; this one's is 9\.0"):
+    with pytest.raises(
+        RuntimeError, match=r"needs an NVIDIA GPU of compute capability 10\.0 or of its family; this one's is 9\.0"
+    ):
         cutlass_ops.run(compiled, args)
