@@ -125,9 +125,7 @@ def transposed_kernel(
                 # Zeros would change -0.0, and the bits of a NaN: those of an empty group are added outside of C, where
                 # nothing is. A branch around it makes the compiler spill: 255 registers and 88 bytes, not 166.
                 into = tl.where(end > start, row, M)
-                add_result(
-                    c_desc, c_ptr, acc, g, M, into, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS
-                )
+                add_result(c_desc, c_ptr, acc, g, M, into, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
             else:
                 store_result(
                     c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS

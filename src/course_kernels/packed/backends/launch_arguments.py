@@ -154,7 +154,10 @@ def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
 def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) -> GemmConfig:
     """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds."""
     kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
-    limits = dict(capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor)
+    limits = dict(
+        capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,
+        accumulate=problem.options.accumulate,
+    )  # fmt: skip
     config = problem.options.config
     if config is not None:
         if reason := config.valid_for(kernel, *sizes, **limits):
