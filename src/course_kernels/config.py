@@ -61,6 +61,7 @@ class GemmConfig:
         capability: tuple[int, int] | None = None,
         *,
         uses_tma: bool = True,
+        accumulate: bool = False,
     ) -> int:
         """An upper bound of a program's shared memory in bytes (without 16 bytes for barriers of pointer kernels on
         sm_100). Arguments as for ``valid_for``.
@@ -80,8 +81,9 @@ class GemmConfig:
             # tile take turns in one buffer; there the compiler gives each its own.
             parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
             return stages + output // parts + extras
-        if packed:  # the result is transposed on its way to the pointers: 16-bit ones a piece at a time
-            return stages + (output if out_itemsize > 2 else min(output, 16384)) + extras
+        if packed:
+            # The result is transposed on its way to the pointers: 16-bit ones a piece at a time, unless they are read.
+            return stages + (output if out_itemsize > 2 or accumulate else min(output, 16384)) + extras
         return max(stages, output)
 
     def valid_for(
@@ -93,6 +95,7 @@ class GemmConfig:
         capability: tuple[int, int] | None = None,
         shared_limit: int | None = None,
         uses_tma: bool = True,
+        accumulate: bool = False,
     ) -> str | None:
         """Why a kernel cannot run with this configuration, as words after "config does not suit"; None where it can.
 
@@ -103,6 +106,7 @@ class GemmConfig:
             capability: the GPU's compute capability; None for the interpreter and AMD GPUs.
             shared_limit: bytes of shared memory that a program can have; None: no limit.
             uses_tma: the packed kernels store the result through a descriptor.
+            accumulate: they add to the result's memory.
 
         Raises:
             ValueError: there is no such kernel.
@@ -115,7 +119,9 @@ class GemmConfig:
             return f"1-byte operands, of which an instruction takes 32 along K: block_k is {self.block_k}"
         if shared_limit is not None:
             out_itemsize = out_itemsize or max(2, itemsize)
-            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma)
+            need = self.shared_memory(
+                kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma, accumulate=accumulate
+            )
             if need > shared_limit:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
         return None

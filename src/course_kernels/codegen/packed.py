@@ -11,6 +11,7 @@ from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, TYPE_BYTES, dtype_name, find_dtype, type_name
+from course_kernels.packed import group_sums
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.packed.tuning import lookup as tuned
@@ -46,6 +47,7 @@ def build_packed(
     uses_tma: bool = True,
     keep_tail: bool = False,
     groups: int = _GROUPS,
+    accumulate: bool = False,
 ) -> Build:
     """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``launch_arguments.prepare``.
 
@@ -59,6 +61,7 @@ def build_packed(
         uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
+        accumulate: add to the result's memory; mode "k".
         others: as for ``builds.build``, but layouts are those within a group and cannot be "any".
 
     Raises:
@@ -76,14 +79,21 @@ def build_packed(
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     operands, out = stand_ins(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
-    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
+    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config, accumulate=accumulate))._replace(
+        precision=precision
+    )
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not all_through_tma(prepared.arguments))
+    label += (
+        " bias" * bias
+        + " accumulate" * accumulate
+        + " unaligned" * (not aligned)
+        + " pointers" * (not all_through_tma(prepared.arguments))
+    )
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 
@@ -116,11 +126,40 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
     return Operands(a, b, offs, torch.empty(groups, one, dtype=dtype) if bias else None, *scales), c
 
 
+def build_group_sums(
+    dtype: str | torch.dtype = "bfloat16", layout: str = "row", total: int = 4096, accumulate: bool = False
+) -> list[Build]:
+    """The specialisations that ``group_sums`` launches, in order.
+
+    Args:
+        dtype: of the matrix.
+        layout: of the matrix, "row" or "col".
+        total: its rows: few take one launch, many take two.
+        accumulate: add to the result's memory.
+    """
+    dtype = find_dtype("dtype", dtype, OUT_DTYPES)
+    shape = (total, _EXTENT) if layout == "row" else (_EXTENT, total)
+    matrix = torch.empty(shape, dtype=dtype)
+    matrix = matrix if layout == "row" else matrix.mT
+    offs, out = torch.empty(_GROUPS, dtype=torch.int32), torch.empty(_GROUPS, _EXTENT)
+    builds = []
+    for launch in group_sums.prepare(matrix, offs, out, accumulate):
+        name = f"course_kernels.kernels.group_sums:{launch.kernel}"
+        label = f"{launch.kernel} {dtype_name(dtype)} {layout} {total}" + " accumulate" * accumulate
+        builds.append(Build(name, *specialized(name, launch.arguments), num_stages=3, label=label))
+    return builds
+
+
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
     """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
-    from course_kernels.kernels import contiguous, transposed
+    from course_kernels.kernels import contiguous, group_sums, transposed
 
-    function = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}[kernel]
+    function = {
+        "contiguous": contiguous.contiguous_kernel,
+        "transposed": transposed.transposed_kernel,
+        "course_kernels.kernels.group_sums:sum_items_kernel": group_sums.sum_items_kernel,
+        "course_kernels.kernels.group_sums:add_items_kernel": group_sums.add_items_kernel,
+    }[kernel]
     parameters = inspect.signature(function.fn).parameters
     signature, constexprs, divisible = {}, {}, []
     for name, value in arguments.items():

@@ -15,7 +15,7 @@ from course_kernels.kernels.language import tl, triton  # isort: skip (sets Trit
 from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.common import multiply_add, tile_position
-from course_kernels.kernels.contiguous import WINDOW, group_bounds, scaled_and_biased, store_result
+from course_kernels.kernels.contiguous import POINTERS, WINDOW, group_bounds, scaled_and_biased, store_result
 
 
 @triton.jit
@@ -41,6 +41,32 @@ def blocks_of(offs_ptr, g, total, used, BLOCK_K: tl.constexpr):
     return start, end, tl.maximum(tl.cdiv(end - start, BLOCK_K), 1)
 
 
+@triton.jit
+def add_result(
+    desc, c_ptr, acc, g, M, row, col, N, stride_cg, stride_cm, stride_cn, KIND: tl.constexpr, PARTS: tl.constexpr
+):
+    """Add the part of a tile inside C[g] to it in float32, and round once.
+
+    Through a descriptor, of a float32 C, the hardware adds: L2 does, without subnormal numbers. What a descriptor reads
+    would take as much shared memory as what one writes, beside it.
+    """
+    if KIND == POINTERS:
+        rows = row + tl.arange(0, acc.shape[0])
+        cols = col + tl.arange(0, acc.shape[1])
+        base = c_ptr + g * (tl.full((), 1, tl.int64) * stride_cg)
+        pointers = base + rows.to(tl.int64)[:, None] * stride_cm + cols.to(tl.int64)[None, :] * stride_cn
+        inside = (rows < M)[:, None] & (cols < N)[None, :]
+        acc += tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+        tl.store(pointers, acc.to(c_ptr.dtype.element_ty), mask=inside)
+    elif PARTS == 1:
+        desc.atomic_add([g, row, col], acc.reshape(1, acc.shape[0], acc.shape[1]))
+    else:
+        half: tl.constexpr = acc.shape[1] // 2
+        left, right = tl.split(acc.reshape(acc.shape[0], 2, half).permute(0, 2, 1))
+        desc.atomic_add([g, row, col], left.reshape(1, acc.shape[0], half))
+        desc.atomic_add([g, row, col + half], right.reshape(1, acc.shape[0], half))
+
+
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
 @triton.jit(do_not_specialize=["total", "G"])
 def transposed_kernel(
@@ -49,9 +75,9 @@ def transposed_kernel(
     stride_bias_g, stride_bias_n, stride_scale_g,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr, ACCUMULATE: tl.constexpr = False,
 ):  # fmt: skip
-    """C[g] = A[:, start:end] @ B[start:end, :] for every group g.
+    """C[g] = A[:, start:end] @ B[start:end, :] for every group g; C[g] += where ACCUMULATE.
 
     Args:
         a: (M, total): a window of its transpose, or a pointer where A_KIND is POINTERS; b: (total, N), likewise.
@@ -59,6 +85,8 @@ def transposed_kernel(
         offs_ptr: (G,) ends.
         bias_ptr: (G, N); scale_a_ptr: (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
         SPAN: own tiles whose blocks are counted at a time.
+        ACCUMULATE: add to C, and leave it as it is where a group is empty. One program has a tile, so nothing is
+            atomic, and the sum of the same numbers is always the same.
     """
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     per_group = tiles_m * tiles_n
@@ -93,5 +121,13 @@ def transposed_kernel(
                 acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, g * M + row, M - row, col, N,
                 stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
             )  # fmt: skip
-            store_result(c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
+            if ACCUMULATE:
+                # Zeros would change -0.0, and the bits of a NaN: those of an empty group are added outside of C, where
+                # nothing is. A branch around it makes the compiler spill: 255 registers and 88 bytes, not 166.
+                into = tl.where(end > start, row, M)
+                add_result(c_desc, c_ptr, acc, g, M, into, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
+            else:
+                store_result(
+                    c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS
+                )
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
