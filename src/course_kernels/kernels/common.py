@@ -60,7 +60,7 @@ def multiply_add(a, b, acc, PRECISION: tl.constexpr):
 def add_scaled(
     acc, a, b, scale_a_ptr, scale_b_ptr, block, row, rows, col, cols,
     stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k,
-    A_LINES: tl.constexpr, B_LINES: tl.constexpr,
+    A_LINES: tl.constexpr, B_LINES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """acc + (a @ b) * scale_a * scale_b in float32, of a part of one block of K.
 
@@ -72,9 +72,6 @@ def add_scaled(
         block: which block of K; ``rows`` of A exist from ``row`` on, and ``cols`` of B from ``col`` on, none where the
             block is not the group's.
     """
-    # Factors are waited for while the product is computed.
-    BLOCK_M: tl.constexpr = a.shape[0]
-    BLOCK_N: tl.constexpr = b.shape[1]
     block = tl.full((), 1, tl.int64) * block
     from_a, from_b = scale_a_ptr + block * stride_sa_k, scale_b_ptr + block * stride_sb_k
     if A_LINES % BLOCK_M == 0 and A_LINES > 1:

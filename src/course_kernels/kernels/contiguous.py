@@ -162,7 +162,7 @@ def compute_tile(
                 from_a += g * (tl.full((), 1, tl.int64) * stride_sa_g)
             acc = add_scaled(
                 acc, block_a, block_b.T, from_a, from_b, k * BLOCK_K // SCALE_DEPTH, row, end - row, col, N - col,
-                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES,
+                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
     if A_LINES == 0:
         row_a = row if RAGGED else g * M + row

@@ -99,7 +99,7 @@ def transposed_kernel(
             rows, cols = tl.where(end > start, M - row, 0), tl.where(end > start, N - col, 0)
             acc = add_scaled(
                 acc, block_a.T, block_b, scale_a_ptr, scale_b_ptr, block, row, rows, col, cols,
-                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, A_LINES,
+                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, A_LINES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         if left == 0:
             if A_LINES == 0:

@@ -52,6 +52,18 @@ def _blocks(extent: int) -> int:
     return -(-extent // BLOCK)
 
 
+def block_scale_shapes(mode: str, extents: tuple[int, int, int, int], scaling: str) -> tuple[list, list]:
+    """Shapes that scale_a and scale_b may have: in mode "k" that of blocks that restart at every group, and that of
+    blocks that do not; in others one. Arguments as for ``check_block_scales``."""
+    M, N, K, G = extents
+    lines_a, lines_b = block_lines(scaling)
+    batch_a, batch_b = ((G,) if mode in wanted else () for wanted in (("n", "batch"), ("m", "batch")))
+    depths = [_blocks(K)] if mode != "k" else [padded_columns(K, G), _blocks(K)]
+    rows, cols = (extent if lines == 1 else _blocks(extent) for extent, lines in ((M, lines_a), (N, lines_b)))
+    of_b = [(*batch_b, cols, depth) if lines_b == 1 else (*batch_b, depth, cols) for depth in depths]
+    return [(*batch_a, rows, depth) for depth in depths], of_b
+
+
 def check_block_scales(
     mode: str, extents: tuple[int, int, int, int], scaling: str, scale_a, scale_b, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -67,25 +79,17 @@ def check_block_scales(
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
     """
-    M, N, K, G = extents
-    lines_a, lines_b = block_lines(scaling)
-    batch_a, batch_b = ((G,) if mode in wanted else () for wanted in (("n", "batch"), ("m", "batch")))
-    depths = [_blocks(K)] if mode != "k" else [padded_columns(K, G), _blocks(K)]
-    rows, cols = (extent if lines == 1 else _blocks(extent) for extent, lines in ((M, lines_a), (N, lines_b)))
-    shapes = {
-        "scale_a": [(*batch_a, rows, depth) for depth in depths],
-        "scale_b": [(*batch_b, cols, depth) if lines_b == 1 else (*batch_b, depth, cols) for depth in depths],
-    }
+    shapes = block_scale_shapes(mode, extents, scaling)
     found = []
-    for name, scale, lines in (("scale_a", scale_a, lines_a), ("scale_b", scale_b, lines_b)):
+    for name, scale, lines, wanted in zip(("scale_a", "scale_b"), (scale_a, scale_b), block_lines(scaling), shapes):
         if not isinstance(scale, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
         if scale.dtype != torch.float32:
             raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
         if scale.device != device:
             raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
-        if tuple(scale.shape) not in shapes[name]:
-            either = " or ".join(map(str, dict.fromkeys(shapes[name])))
+        if tuple(scale.shape) not in wanted:
+            either = " or ".join(map(str, dict.fromkeys(wanted)))
             raise ValueError(
                 f"{name} must have shape {either}, one factor for each block of {LINE if lines == 1 else SQUARE} "
                 f"of mat_{name[-1]}, got {tuple(scale.shape)}"

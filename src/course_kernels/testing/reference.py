@@ -297,9 +297,8 @@ def dequantize(
     _check_precision(compute_dtype)
     result = torch.zeros(q.shape, dtype=compute_dtype, device=q.device)
     for column, part in _blocks_along(q.shape[-1], offs):
-        for line in range(q.shape[-2]):
-            factor = scale[..., line // lines, column, None].to(compute_dtype)
-            result[..., line, part] = q[..., line, part].to(compute_dtype) * factor
+        factor = scale[..., torch.arange(q.shape[-2], device=q.device) // lines, column, None].to(compute_dtype)
+        result[..., part] = q[..., part].to(compute_dtype) * factor
     return result
 
 
