@@ -81,14 +81,21 @@ def build_packed(
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     layouts = a_layout, b_layout, c_layout
     operands, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling)
-    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config, scaling=scaling))._replace(precision=precision)
+    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config, scaling=scaling))._replace(
+        precision=precision
+    )
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += f" {scaling}" * (scaling != ROW) + " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not all_through_tma(prepared.arguments))
+    label += (
+        f" {scaling}" * (scaling != ROW)
+        + " bias" * bias
+        + " unaligned" * (not aligned)
+        + " pointers" * (not all_through_tma(prepared.arguments))
+    )
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 

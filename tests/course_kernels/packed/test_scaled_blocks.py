@@ -61,16 +61,18 @@ class Case:
         ends = torch.tensor(sizes).cumsum(0).to(torch.int32).to(DEVICE)
         self.offs = None if mode == "batch" else ends
         batch_a, batch_b = ((G,) if mode in modes else () for modes in (("n", "batch"), ("m", "batch")))
-        a, b = integers((*batch_a, M, K), torch.float32, 1, device=DEVICE), integers(
-            (*batch_b, N, K), torch.float32, 2, device=DEVICE
+        a, b = (
+            integers((*batch_a, M, K), torch.float32, 1, device=DEVICE),
+            integers((*batch_b, N, K), torch.float32, 2, device=DEVICE),
         )
         # The oracle's view of both: lines, and their factors by blocks along K.
         self.restart = ends if mode == "k" and not whole else None
         columns = blocks(K) if self.restart is None else K // 128 + G
         count_a, count_b = (extent if lines == 1 else blocks(extent) for extent, lines in zip((M, N), self.lines))
         left, right = factors((*batch_a, count_a, columns), 3, how), factors((*batch_b, count_b, columns), 4, how)
-        wide = reference.dequantize(a, left, self.lines[0], self.restart), reference.dequantize(
-            b, right, self.lines[1], self.restart
+        wide = (
+            reference.dequantize(a, left, self.lines[0], self.restart),
+            reference.dequantize(b, right, self.lines[1], self.restart),
         )
         self.wanted = reference.grouped_mm(wide[0], wide[1].mT, self.offs)
         if self.restart is not None:
