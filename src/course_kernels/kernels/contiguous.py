@@ -125,7 +125,8 @@ def compute_tile(
     stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Find a tile's group, multiply, store."""
     if RAGGED:

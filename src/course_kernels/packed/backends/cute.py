@@ -94,8 +94,9 @@ def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False, scal
     """The variant that computes a checked product, or None.
 
     The kernel takes mode "m" of 8-bit operands with scales where B's depth is contiguous, and modes "m" and "k" of
-    16-bit operands; of scalings those of rows and columns and ``BLOCKS``; no bias, no kept tail. Extents of contiguous dimensions are multiples of 8, addresses and other
-    strides multiples of 16 bytes.
+    16-bit operands; scales of rows and columns, or of blocks as in ``BLOCKS``; no bias, no kept tail. Extents of
+    contiguous dimensions are multiples of 8, addresses and other strides multiples of 16 bytes; scales of blocks may be
+    anywhere.
     """
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
