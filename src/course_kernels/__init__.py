@@ -8,6 +8,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.layout import GroupLayout
 from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.packed.api import grouped_mm
+from course_kernels.packed.quantize import quantize_1x128, quantize_128x128
 from course_kernels.packed.scaled import scaled_grouped_mm
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "GroupLayout",
     "group_gemm",
     "grouped_mm",
+    "quantize_1x128",
+    "quantize_128x128",
     "runtime",
     "scaled_grouped_mm",
 ]
