@@ -252,10 +252,12 @@ def _scales_of(operands: Operands, extents: tuple[int, int, int, int]) -> Scales
         )
     if of_w not in (*lines, blocks_w):
         raise ValueError(
-            f"w_scale must be {lines[0]} or {lines[1]}, a factor for each group, {lines[2]} or {lines[3]}, one for each "
-            f"line, or {blocks_w}, one for each {SCALED} x {SCALED} of WQ, got shape {of_w}"
+            f"w_scale must be {lines[0]} or {lines[1]}, a factor for each group, {lines[2]} or {lines[3]}, one for "
+            f"each line, or {blocks_w}, one for each {SCALED} x {SCALED} of WQ, got shape {of_w}"
         )
-    raise ValueError(f"x_scale and w_scale must both be of blocks of {SCALED} or both not, got shapes {of_x} and {of_w}")
+    raise ValueError(
+        f"x_scale and w_scale must both be of blocks of {SCALED} or both not, got shapes {of_x} and {of_w}"
+    )
 
 
 def _check_device(x: Tensor, backend: str) -> None:

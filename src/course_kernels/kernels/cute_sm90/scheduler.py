@@ -62,7 +62,7 @@ class Tile(NamedTuple):
 
 @cute.jit
 def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
-    """The row after group g's last, clamped to [0, total]; of masked groups their rows, where ``total`` is the pitch."""
+    """The row after group g's last, clamped to [0, total]; of a masked group its rows, where ``total`` is the pitch."""
     return cutlass.min(cutlass.max(offs[g], 0), total)
 
 
