@@ -1,4 +1,4 @@
-"""What a launch of the masked kernel is given: descriptors where layouts allow, tiles for the expected rows, its grid."""
+"""What a launch of the masked kernel is given: descriptors where layouts allow, tiles for the expected rows, a grid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from course_kernels import GemmConfig
 from course_kernels.kernels.codes import Layout, Scales, Store
 from course_kernels.masked.launch_arguments import prepare
-from course_kernels.masked.problem import Operands, Options, Problem, readable
+from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
 from course_kernels.runtime import Device
 
 HOPPER, AMD = Device((9, 0), (9, 0), 132, 232_448, True), Device("gfx", None, 304, 65536, False)
@@ -49,13 +49,12 @@ def test_which_operands_have_descriptors():
     assert (arguments["X_KIND"], arguments["y_desc"]) == (pointer, None)
 
 
-def test_tiles_hold_the_expected_rows():
+@pytest.mark.parametrize("shuffled", [False, True], ids=["plain", "shuffled"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=str)
+def test_tiles_hold_the_expected_rows(dtype, shuffled):
     for rows, block_m in ((0, 128), (10, 16), (20, 32), (50, 64), (200, 128)):
-        for dtype in (torch.bfloat16, FP8):
-            for shuffled in (False, True):
-                arguments = prepared(operands(dtype=dtype), rows=Problem.of(operands(), Options(rows=rows)).rows
-                                     if not rows else 1 << max(4, (rows - 1).bit_length()), shuffled=shuffled)  # fmt: skip
-                assert arguments.arguments["BLOCK_M"] == block_m, (rows, dtype, shuffled)
+        made = prepared(operands(dtype=dtype), rows=rows and rows_class(rows), shuffled=shuffled)
+        assert made.arguments["BLOCK_M"] == block_m, rows
 
 
 def test_programs_are_no_more_than_tiles():
