@@ -149,7 +149,10 @@ def readable(operands: Operands) -> Operands:
     """The operands as kernels read them: no lazily negated views, sizes without gaps, scales (G, lines, blocks)."""
     x, w, y, sizes, x_scale, w_scale = operands
     if x_scale is not None:
-        x_scale, w_scale = (scale[(..., *(None,) * (3 - scale.dim()))].resolve_neg() for scale in (x_scale, w_scale))
+        x_scale, w_scale = (
+            scale[(..., *(None,) * (3 - scale.dim()))].resolve_neg() if scale.dim() < 3 else scale.resolve_neg()
+            for scale in (x_scale, w_scale)
+        )
     return Operands(x.resolve_neg(), w.resolve_neg(), y, sizes.contiguous(), x_scale, w_scale)
 
 

@@ -58,7 +58,7 @@ class Shuffled:
 def test_every_type_with_every_kind_of_scale(dtype, backend, shuffled):
     for scales in ("group", "channel", "block") if dtype.itemsize == 1 else ("group",):
         # Two blocks along N and K, of which the last ones are short.
-        made = case(dtype, scales, N=144, K=160)
+        made = case(dtype, scales, sizes=(0, 33, 2), N=144, K=160)
         multiply(Shuffled(made) if shuffled else made, backend=backend)
 
 
@@ -83,8 +83,7 @@ def test_groups_that_are_empty_full_and_many(sizes, backend):
 @pytest.mark.parametrize("extents", [(40, 1, 1), (1, 33, 5), (33, 129, 31), (5, 7, 257)], ids=str)
 def test_odd_extents(extents, scales):
     max_m, N, K = extents
-    for backend in BACKENDS:
-        multiply(case(FP8, scales, sizes=(0, max_m, 1), max_m=max_m, N=N, K=K), backend=backend)
+    multiply(case(FP8, scales, sizes=(0, max_m, 1), max_m=max_m, N=N, K=K), backend="triton")
     multiply(case(torch.bfloat16, sizes=(0, max_m, 1), max_m=max_m, N=N, K=K), backend="triton")
 
 
@@ -154,7 +153,7 @@ def test_expected_rows_change_no_result(expected_m):
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_masked_product(data):
     dtype = data.draw(st.sampled_from(DTYPES[:3]))
