@@ -202,7 +202,7 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
     even and odd in number. These few tiles are all in the last wave, so a configuration that splits it gets a problem
     of more tiles as well.
     """
-    along, major, operand_bytes = cute.form
+    along, major, operand_bytes, _ = cute.form
     case = GroupedCase(
         along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=cute.dtype,
         out_dtype=cute.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",

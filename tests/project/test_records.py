@@ -64,13 +64,20 @@ def imported(path):
 ROOMS = ("bench", "kernels", "lists", "masked", "packed", "layout", "testing")
 BESIDE = {
     "kernels/language.py",  # chooses between the compiler and the interpreter
+    "kernels/quantize.py",  # makes operands; what times it names it
     "kernels/record.py",  # a variant of the list API's kernels only
     "bench/tutorial_peer.py",  # a provider of some records
 }
 # Records that use a part of what their files import: a kernel called by itself, or one backend of two.
 BY_ITSELF = {
-    "tuning": {"packed/problem.py", "packed/tuning/lookup.py", "bench/tune.py", "bench/interface.py"},
-    "sweep_cute": {"packed/problem.py", "packed/checks.py"},
+    "tuning": {
+        "packed/problem.py",
+        "packed/scaling.py",
+        "packed/tuning/lookup.py",
+        "bench/tune.py",
+        "bench/interface.py",
+    },
+    "sweep_cute": {"packed/problem.py", "packed/scaling.py", "packed/checks.py"},
     "fuzz": {"packed/backends/cute.py"},
     "sanitizers_triton": {"packed/backends/cute.py"},
 }

@@ -13,6 +13,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, TYPE_BYTES, dtype_name, find_dtype, type_name
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.packed.scaling import ROW, block_scale_shapes
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.runtime import Device
 
@@ -46,6 +47,7 @@ def build_packed(
     uses_tma: bool = True,
     keep_tail: bool = False,
     groups: int = _GROUPS,
+    scaling: str = ROW,
 ) -> Build:
     """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``launch_arguments.prepare``.
 
@@ -53,12 +55,14 @@ def build_packed(
         kernel: "contiguous" or "transposed".
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
-        dtype: of A and B; "float8_e4m3fn" comes with row-wise scales.
+        dtype: of A and B; "float8_e4m3fn" comes with scales.
         config: Default: ``get_config``'s on sm_90 for products of 512 rows a group.
         bias: with a bias of the operands' dtype.
         uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
+        scaling: of float8_e4m3fn, "row" or one of ``scaling.BLOCK_SCALINGS`` of the mode, whose blocks restart at
+            every group in mode "k".
         others: as for ``builds.build``, but layouts are those within a group and cannot be "any".
 
     Raises:
@@ -75,15 +79,23 @@ def build_packed(
     out_dtype = find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
-    operands, out = stand_ins(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
-    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
+    layouts = a_layout, b_layout, c_layout
+    operands, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling)
+    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config, scaling=scaling))._replace(
+        precision=precision
+    )
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not all_through_tma(prepared.arguments))
+    label += (
+        f" {scaling}" * (scaling != ROW)
+        + " bias" * bias
+        + " unaligned" * (not aligned)
+        + " pointers" * (not all_through_tma(prepared.arguments))
+    )
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 
@@ -92,7 +104,7 @@ def all_through_tma(arguments: dict) -> bool:
     return all(hasattr(arguments[name], "block_shape") for name in ("a", "b", "c_desc"))
 
 
-def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
+def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=ROW):
     """Operands and a result. The memory is never touched."""
     one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
     shapes = {
@@ -110,7 +122,10 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
     a, b, c = (matrix(*each) for each in zip(shapes, layouts, (dtype, dtype, out_dtype)))
     offs = None if mode == "batch" else torch.empty(groups, dtype=torch.int32)
     scales = (None, None)
-    if dtype.itemsize == 1:
+    if scaling != ROW:
+        extents = (all_ if mode == "m" else one, all_ if mode == "n" else one, all_ if mode == "k" else one, groups)
+        scales = tuple(torch.empty(shapes[0]) for shapes in block_scale_shapes(mode, extents, scaling))
+    elif dtype.itemsize == 1:
         sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
         scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
     return Operands(a, b, offs, torch.empty(groups, one, dtype=dtype) if bias else None, *scales), c

@@ -52,6 +52,11 @@ TAKEN = {
     "N contiguous in W": (operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT), KernelVariant("m", "n")),
     "8 bits, a factor for a group": (operands(FP8), KernelVariant("m", "k", 1)),
     "8 bits, factors of lines": (operands(FP8, "channel"), KernelVariant("m", "k", 1)),
+    "block scales": (operands(FP8, "block", K=192), KernelVariant("m", "k", 1, True)),
+    "block scales with any strides": (
+        operands(FP8, "block", K=192, w_scale=torch.ones(4, 2, 1).mT, x_scale=torch.ones(4, 40, 4)[..., ::2]),
+        KernelVariant("m", "k", 1, True),
+    ),
     "a float32 result": (operands(Y=torch.zeros(4, 40, 48)), KernelVariant("m", "k")),
     "longer rows": (operands(XQ=wider(operands().XQ, cols=8)), KernelVariant("m", "k")),
     "W's groups further apart": (operands(WQ=wider(operands().WQ, rows=3)), KernelVariant("m", "k")),
@@ -63,7 +68,6 @@ NOT_TAKEN = {
     "X's groups further apart": operands(XQ=wider(operands().XQ, rows=2)),
     "Y's groups further apart": operands(Y=wider(operands().Y, rows=2)),
     "X's rows off 16 bytes": operands(XQ=wider(operands().XQ, cols=4)),
-    "block scales": operands(FP8, "block", K=192),
     "factors of X with gaps": operands(FP8, x_scale=torch.ones(4, 80)[:, ::2]),
     "factors of lines with gaps": operands(FP8, w_scale=torch.ones(4, 96)[:, ::2]),
     "N contiguous in W of 8 bits": operands(FP8, WQ=torch.zeros(4, 64, 48).to(FP8).mT),
@@ -106,13 +110,15 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     monkeypatch.setattr(hopper.cute_cache, "compiled", compiled)
     monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
     monkeypatch.setattr(hopper, "compiled", hopper.compiled.__wrapped__)
-    for dtype in (torch.bfloat16, FP8):
+    for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):
-            made = operands(dtype)
+            made = operands(dtype, scales, K=192)
             hopper.plan(Problem.of(made, Options(rows=rows_class(rows))), readable(made))
-    assert [config.tile_m for config, _ in chosen] == [64, 128, 64, 128]
+    assert [config.tile_m for config, _ in chosen] == [64, 128] * 3
     assert all(options["masked"] for _, options in chosen)
-    assert [options["group_scales"] for _, options in chosen] == [False, False, True, True]
+    assert [options["group_scales"] for _, options in chosen] == [False, False, True, True, False, False]
+    assert [options["block_scaled"] for _, options in chosen] == [False] * 4 + [True] * 2
+    assert [options["scaled"] for _, options in chosen] == [False, False, True, True, False, False]
 
 
 SIZES = (0, 300, 1, 128, -4, 129, 77, 1000, 0, 64, 320)
@@ -122,7 +128,8 @@ SIZES = (0, 300, 1, 128, -4, 129, 77, 1000, 0, 64, 320)
 @pytest.mark.parametrize("rows", [20, 100, 3000])
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_results(device, rows, out_dtype):
-    for dtype, scales in ((torch.bfloat16, "group"), (torch.float16, "group"), (FP8, "group"), (FP8, "channel")):
+    of_8_bits = [(FP8, scales) for scales in ("group", "channel", "block")]
+    for dtype, scales in ((torch.bfloat16, "group"), (torch.float16, "group"), *of_8_bits):
         made = case(dtype, scales, SIZES, max_m=320, N=520, K=456 if dtype.itemsize > 1 else 464, device=device)
         for layout in (made.WQ, *[made.WQ.mT.contiguous().mT] * (dtype.itemsize > 1)):
             y = result_for(made, out_dtype)[0].clone()  # without gaps
@@ -132,17 +139,17 @@ def test_results(device, rows, out_dtype):
 
 
 @on_hopper
-@pytest.mark.parametrize("eight_bits", [False, True])
-def test_every_configuration(device, eight_bits):
-    dtype = FP8 if eight_bits else torch.bfloat16
-    made = case(dtype, "group", SIZES, max_m=320, N=456, K=208, device=device)
-    for config in configs_for("m", "k", dtype.itemsize):
+@pytest.mark.parametrize("scales", [None, "group", "channel", "block"])
+def test_every_configuration(device, scales):
+    dtype, blocks = torch.bfloat16 if scales is None else FP8, scales == "block"
+    made = case(dtype, scales, SIZES, max_m=320, N=456, K=208, device=device)
+    for config in configs_for("m", "k", dtype.itemsize, blocks):
         y = result_for(made)[0].clone()
         before = y.clone()
         given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
         variant = variant_of(Operands(made.XQ, made.WQ, y, *made[2:]))
-        compiled = hopper.compiled(config, variant, dtype, y.dtype, eight_bits, 132)
-        hopper.Plan(compiled).run(given)
+        function = hopper.compiled(config, variant, dtype, y.dtype, scales == "group", 132)
+        hopper.Plan(function, blocks).run(given)
         made.check(y, before)
 
 

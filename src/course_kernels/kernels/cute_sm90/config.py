@@ -12,6 +12,8 @@ SHARED_BYTES = 227 * 1024 - 1024
 # Blocks of C that a warp group stages for its stores where there is room, and the bytes of a row of one.
 STORE_BLOCKS = 2
 STORE_ROW_BYTES = 128
+# Elements along K, and columns of B, that share a factor where scales are those of blocks.
+SCALE_BLOCK = 128
 
 COOPERATIVE = "cooperative"
 PINGPONG = "pingpong"
@@ -40,6 +42,8 @@ class CuteConfig:
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
+        staggered: whether cooperative warp groups begin a block of K one after the other, each when its partner is half
+            through (``blockwise.multiply_blocks``); for operands of one byte.
     """
 
     tile_m: int = 128
@@ -53,6 +57,7 @@ class CuteConfig:
     last_tile_n: int = 0
     tail_tile_n: int = 0
     split_last_wave: bool = False
+    staggered: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
@@ -77,12 +82,19 @@ class CuteConfig:
             + f"_narrow{self.last_tile_n}" * bool(self.last_tile_n)
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
+            + "_staggered" * self.staggered
         )
 
     def product_cols(self, operand_bytes: int) -> int:
         """Columns that one product of a warp group covers. Products of 8-bit operands have their own accumulators
         (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns."""
         return 128 if operand_bytes == 1 and self.tile_n == 256 else self.tile_n
+
+    @property
+    def scale_cols(self) -> int:
+        """Columns of a tile, from its first one on, that surely share a factor where scales are those of blocks."""
+        within = all(shape.tile_n % SCALE_BLOCK == 0 for shape in self.shapes)
+        return SCALE_BLOCK if within else SCALE_BLOCK // 2
 
     def accumulators(self, operand_bytes: int) -> int:
         """Registers that the sums take in a thread."""
@@ -105,8 +117,11 @@ class CuteConfig:
         stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
         return stages + 2 * self.store_blocks(operand_bytes) * MMA_ROWS * STORE_ROW_BYTES
 
-    def why_not(self, operand_bytes: int = 2) -> str | None:
-        """Why this configuration cannot be built for operands of ``operand_bytes``, or None where it can."""
+    def why_not(self, operand_bytes: int = 2, block_scaled: bool = False) -> str | None:
+        """Why this configuration cannot be built for operands of ``operand_bytes``, with scales of blocks or not, or
+        None where it can."""
+        if block_scaled and self.tile_k != SCALE_BLOCK:
+            return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
         if self.schedule not in (COOPERATIVE, PINGPONG):
             return f"schedule is {COOPERATIVE!r} or {PINGPONG!r}, got {self.schedule!r}"
         if self.tile_m % (MMA_ROWS * self.sharing_groups):
@@ -128,6 +143,8 @@ class CuteConfig:
             reason = shape.why_not(operand_bytes)
             if reason is not None:
                 return f"{name} tiles: {reason}"
+        if self.staggered and (self.schedule != COOPERATIVE or operand_bytes != 1):
+            return f"staggered is False where {self.schedule} with operands of {operand_bytes} bytes, got True"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
         if self.shared_bytes(operand_bytes) > SHARED_BYTES:
@@ -172,25 +189,37 @@ CONFIGS_8_BIT = (
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 
+# Likewise with scales of blocks. There is no room for these in the registers beside sums of 256 columns.
+CONFIGS_BLOCK_SCALED = (
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=True),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128, staggered=True),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, staggered=True),
+    CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
+)
 
-def configs_for(offsets_along: str, b_major: str, operand_bytes: int = 2) -> tuple[CuteConfig, ...]:
+
+def configs_for(
+    offsets_along: str, b_major: str, operand_bytes: int = 2, block_scaled: bool = False
+) -> tuple[CuteConfig, ...]:
     """Configurations of which each is the fastest for some product of a kind.
 
     Args:
         offsets_along: "m" or "k".
         b_major: the contiguous dimension of B, "k" or "n".
         operand_bytes: bytes of an element of the operands, 1 or 2.
+        block_scaled: whether blocks have scales, of elements of one byte.
 
     Returns:
         `CONFIGS`; along "k" those that are valid there, without splitting the last wave; `CONFIGS_8_BIT` for elements
-        of one byte.
+        of one byte, `CONFIGS_BLOCK_SCALED` where their blocks have scales.
 
     Raises:
         ValueError: there is no kernel for such operands.
     """
     check_layout(offsets_along, b_major, operand_bytes)
     if operand_bytes == 1:
-        return CONFIGS_8_BIT
+        return CONFIGS_BLOCK_SCALED if block_scaled else CONFIGS_8_BIT
     if offsets_along == "m":
         return CONFIGS
     return tuple(

@@ -11,6 +11,7 @@ import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
+from course_kernels.kernels.cute_sm90.blockwise import BlockScales, multiply_blocks
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_empty, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
@@ -44,6 +45,7 @@ class HopperGroupedGemm:
         b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n".
         operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
         masked: whether groups are masked; along "m".
+        block_scaled: scales are those of blocks, of operands of one byte.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
@@ -57,9 +59,12 @@ class HopperGroupedGemm:
         b_major: str = "k",
         operand_bytes: int = 2,
         masked: bool = False,
+        block_scaled: bool = False,
     ):
         check_layout(offsets_along, b_major, operand_bytes)
-        reason = config.why_not(operand_bytes)
+        if block_scaled and operand_bytes != 1:
+            raise ValueError(f"operand_bytes must be 1 where block_scaled, got {operand_bytes}")
+        reason = config.why_not(operand_bytes, block_scaled)
         if config.tail_tile_n and offsets_along == "k":
             reason = f"tail_tile_n is 0 where offsets_along is 'k', got {config.tail_tile_n}"
         if config.split_last_wave and offsets_along == "k":
@@ -68,7 +73,8 @@ class HopperGroupedGemm:
             raise ValueError(f"config: {reason}")
         if masked and offsets_along != "m":
             raise ValueError(f"offsets_along must be 'm' where masked, got {offsets_along!r}")
-        self.config, self.along, self.operand_bytes, self.masked = config, offsets_along, operand_bytes, masked
+        self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
+        self.block_scaled, self.masked = block_scaled, masked
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = offsets_along == "k", b_major == "n"
 
@@ -96,10 +102,13 @@ class HopperGroupedGemm:
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
             scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32 factors of the product's
-                rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns.
+                rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
+                ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, with any
+                strides.
         """
         config = self.config
-        scales = None if cutlass.const_expr(scale_a is None) else Scales(scale_a, scale_b)
+        kind = BlockScales if cutlass.const_expr(self.block_scaled) else Scales
+        scales = None if cutlass.const_expr(scale_a is None) else kind(scale_a, scale_b)
         total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
         if cutlass.const_expr(self.along == "k"):
             total, M = K, cute.size(c, mode=[1])
@@ -141,7 +150,7 @@ class HopperGroupedGemm:
         c_coords: cute.Tensor,
         c: cute.Tensor,
         problem: Problem,
-        scales: Scales | None,
+        scales: Scales | BlockScales | None,
         c_layout: cute.ComposedLayout,
     ):
         """What every block does."""
@@ -207,6 +216,8 @@ class HopperGroupedGemm:
                 pipeline.NamedBarrier(barrier_id=TURN + each, num_threads=2 * WARP_GROUP)
                 for each in (consumer, 1 - consumer)
             )
+            if cutlass.const_expr(config.staggered) and consumer == 1:
+                turns[1].arrive()
             if cutlass.const_expr(config.schedule == PINGPONG):
                 step = 2 * clusters
                 if consumer == 1:
@@ -241,7 +252,7 @@ class HopperGroupedGemm:
         problem: Problem,
         window: Window,
         ahead: Int32,
-        scales: Scales | None,
+        scales: Scales | BlockScales | None,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
@@ -263,7 +274,12 @@ class HopperGroupedGemm:
         acc = cute.make_rmem_tensor(mma.partition_shape_C((cut.tile_m, cut.tile_n)), Float32)
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
-        if cutlass.const_expr(self.operand_bytes == 1):
+        if cutlass.const_expr(self.block_scaled or config.staggered):
+            factors = scales if cutlass.const_expr(self.block_scaled) else None
+            state = multiply_blocks(
+                config, cut, tile, ring, state, turns, mma, acc, a_fragments, b_fragments, factors
+            )  # fmt: skip
+        elif cutlass.const_expr(self.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:
             state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
@@ -273,7 +289,7 @@ class HopperGroupedGemm:
             state.advance(blocks)
         if cutlass.const_expr(self.operand_bytes > 1):
             finish_tile(ring, done)
-        if cutlass.const_expr(scales is not None):
+        if cutlass.const_expr(scales is not None and not self.block_scaled):
             scale_tile(cut, tile, acc, scales)
         store_tile(config, cut, self.along, tile, acc, c_atom, c_coords, c_shared)
         return state, window
@@ -293,6 +309,7 @@ def compile_for(
     scaled: bool = False,
     masked: bool = False,
     group_scales: bool = False,
+    block_scaled: bool = False,
     sm: str = "90a",
     multiprocessors: int = 132,
     options: tuple = (),
@@ -308,15 +325,16 @@ def compile_for(
         scaled: whether rows and columns of the product are multiplied with factors; along "m".
         masked: whether groups lie at equal distances and ``offs`` says how many rows of each count; along "m".
         group_scales: where scaled, whether one factor serves all columns of a group.
+        block_scaled: whether blocks of 8-bit operands are, of 128 along K and 1 row of A, or 128 columns of B.
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
 
     Returns:
-        A callable of torch tensors ``(a, b, c, offs)``, then ``scale_a, scale_b`` where ``scaled``, as in
+        A callable of torch tensors ``(a, b, c, offs)``, then ``scale_a, scale_b`` where there are any, as in
         ``HopperGroupedGemm.__call__``. It launches on torch's current stream. No extent may be 0, and none that the
         groups divide may be over 2**30. Extents of contiguous dimensions are multiples of 8; pointers, and strides of
-        the other dimensions, are multiples of 16 bytes. For scale_a, these two rules do not hold.
+        the other dimensions, are multiples of 16 bytes. For scale_a, and scales of blocks, these two rules do not hold.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
@@ -329,9 +347,10 @@ def compile_for(
         raise ValueError(f"offsets_along must be 'm' where scaled, got {offsets_along!r}")
     element = IN_DTYPES[dtype]
     out = OUT_DTYPES[out_dtype or ("bfloat16" if element.width == 8 else dtype)]
-    gemm = HopperGroupedGemm(
-        config, offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8, masked=masked
-    )
+    if scaled and block_scaled:
+        raise ValueError("scaled must be False where block_scaled: factors are those of rows and columns, or of blocks")
+    kind = dict(offsets_along=offsets_along, b_major=b_major, block_scaled=block_scaled, masked=masked)
+    gemm = HopperGroupedGemm(config, operand_bytes=element.width // 8, **kind)
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
 
@@ -353,6 +372,14 @@ def compile_for(
         rows = cute.runtime.make_fake_tensor(Float32, (total,), stride=(1,), assumed_align=4)
         of_groups = cute.runtime.make_fake_tensor(Float32, (groups,), stride=(1,), assumed_align=4)
         scales = rows, of_groups if group_scales else fake(Float32, (groups, N), 1)
+    elif block_scaled:
+        blocks, wide = cute.sym_int(), cute.sym_int()
+        scales = tuple(
+            cute.runtime.make_fake_tensor(
+                Float32, shape, stride=tuple(cute.sym_int64() for _ in shape), assumed_align=4
+            )
+            for shape in ((total, blocks), (groups, blocks, wide))
+        )
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,

@@ -18,9 +18,11 @@ from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
+from course_kernels.packed.scaling import LINE, ROW, SQUARE
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
+BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
 # Up to here reading the weights, or writing their gradient, takes the time: for 16-bit operands the Triton kernels are
 # as fast or faster.
@@ -78,26 +80,31 @@ class KernelVariant(NamedTuple):
     Attributes:
         offsets_along: the extent that the groups share out, "m" or "k".
         b_major: what is contiguous in B, "k" or "n".
-        operand_bytes: of an element. Operands of one byte have factors for A's rows and B's columns, and no others do.
+        operand_bytes: of an element. Operands of one byte have factors, and no others do.
+        block_scaled: whether factors are those of blocks, 1x128 of A and 128x128 of B, or of rows and columns.
     """
 
     offsets_along: str
     b_major: str
     operand_bytes: int = 2
+    block_scaled: bool = False
 
 
-def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False) -> KernelVariant | None:
+def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False, scaling: str = ROW) -> KernelVariant | None:
     """The variant that computes a checked product, or None.
 
     The kernel takes mode "m" of 8-bit operands with scales where B's depth is contiguous, and modes "m" and "k" of
-    16-bit operands; no bias, no kept tail. Extents of contiguous dimensions are multiples of 8, addresses and other
-    strides multiples of 16 bytes.
+    16-bit operands; scales of rows and columns, or of blocks as in ``BLOCKS``; no bias, no kept tail. Extents of
+    contiguous dimensions are multiples of 8, addresses and other strides multiples of 16 bytes; scales of blocks may be
+    anywhere.
     """
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
         return None
     eight_bits = mat_a.element_size() == 1
-    if eight_bits != (scale_a is not None) or (eight_bits and scale_b.data_ptr() % 16):
+    if eight_bits != (scale_a is not None) or scaling not in (ROW, BLOCKS):
+        return None
+    if eight_bits and scaling == ROW and scale_b.data_ptr() % 16:
         return None
     if not (offs.numel() and mat_a.numel() and mat_b.numel() and out.numel()):
         return None
@@ -113,18 +120,18 @@ def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False) -> K
     major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(mat_b, dim)), 0))
     if major is None or (eight_bits and major == "n"):
         return None
-    return KernelVariant("m", major, mat_a.element_size())
+    return KernelVariant("m", major, mat_a.element_size(), eight_bits and scaling == BLOCKS)
 
 
 def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
     """Whether the kernel computes a product; a configuration for the Triton kernels is never for this one."""
     options = problem.options
-    return options.config is None and match_variant(operands, out, options.keep_tail) is not None
+    return options.config is None and match_variant(operands, out, options.keep_tail, options.scaling) is not None
 
 
 def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     """The launch for products like this one, in the chosen configuration."""
-    mat_a, variant = operands.mat_a, match_variant(operands, out)
+    mat_a, variant = operands.mat_a, match_variant(operands, out, scaling=problem.options.scaling)
     rows, processors = problem.rows_per_group, _processors(mat_a.device)
     config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], processors)
     return Plan(_compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device))
@@ -180,7 +187,8 @@ def _compiled(config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, ou
         dtype_name(out_dtype),
         offsets_along=variant.offsets_along,
         b_major=variant.b_major,
-        scaled=variant.operand_bytes == 1,
+        scaled=variant.operand_bytes == 1 and not variant.block_scaled,
+        block_scaled=variant.block_scaled,
         multiprocessors=_processors(device),
     )
 

@@ -12,6 +12,7 @@ import pytest
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
+    CONFIGS_BLOCK_SCALED,
     COOPERATIVE,
     PINGPONG,
     CuteConfig,
@@ -259,8 +260,9 @@ def test_scales_of_16_bit_operands(ptx_of, config):
         (CONFIGS[-1], "bfloat16", dict(b_major="n")),
         (CONFIGS_8_BIT[1], "float8_e4m3fn", dict(scaled=True)),
         (CONFIGS_8_BIT[-1], "float8_e4m3fn", dict(scaled=True, group_scales=True)),
+        (CONFIGS_BLOCK_SCALED[-1], "float8_e4m3fn", dict(block_scaled=True)),
     ],
-    ids=["16 bits", "few rows", "8 bits", "a factor for a group"],
+    ids=["16 bits", "few rows", "8 bits", "a factor for a group", "block scales"],
 )
 def test_masked_groups(ptx_of, config, dtype, options):
     """All of the result goes through windows: nothing is written to rows that do not count, not even zeros."""
@@ -268,8 +270,10 @@ def test_masked_groups(ptx_of, config, dtype, options):
     assert "st.global" not in ptx
     assert set(stores_of(ptx)) == {4}
     assert ".local" not in ptx
-    if not options.get("scaled"):
+    if dtype == "bfloat16":
         check_products(ptx, config, False, options.get("b_major") == "n")
+    elif options.get("block_scaled"):
+        assert ptx.count("wgmma.wait_group") > 0
     elif options.get("group_scales"):
         assert ptx.count("ld.global.v2.b32") == 0, "no factors of columns"
     else:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import importlib
+import itertools
 
 import pytest
 import torch
@@ -148,19 +149,45 @@ NOT_TAKEN_OF_8_BITS = {
 }
 
 
+def block_scaled(scale_a=None, scale_b=None, **changes):
+    """The same with scales of blocks of 128 along K: here one."""
+    scale_a = torch.ones(20, 1) if scale_a is None else scale_a
+    scale_b = torch.ones(3, 1, 1) if scale_b is None else scale_b
+    return scaled(**changes) | dict(scale_a=scale_a, scale_b=scale_b, scaling=grouped_cute.BLOCKS)
+
+
+TAKEN_OF_BLOCKS = {
+    "as they are": block_scaled(),
+    "a float32 result": block_scaled(out=lambda out: out.float()),
+    "scales anywhere": block_scaled(torch.ones(21)[1:, None], torch.ones(4)[1:, None, None]),
+    "scales of any strides": block_scaled(torch.ones(20, 3)[:, 1:2], torch.ones(3, 5, 7)[:, 3:4, 2:3]),
+    "one scale for all": block_scaled(torch.ones(1, 1).expand(20, 1), torch.ones(1, 1, 1).expand(3, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("made", TAKEN_OF_BLOCKS.values(), ids=TAKEN_OF_BLOCKS)
+def test_taken_of_blocks(made):
+    assert variant_of(**made) == KernelVariant("m", "k", 1, True)
+
+
+def test_other_blocks_are_not_taken():
+    assert variant_of(**block_scaled() | dict(scaling="1x128 1x128")) is None
+    assert variant_of(**block_scaled(mat_b=lambda b: torch.zeros(3, 32, 48, dtype=FP8)[:, :, :40])) is None
+
+
 @pytest.mark.parametrize("made", TAKEN.values(), ids=TAKEN)
 def test_taken(made):
-    assert variant_of(*made) == ("m", "k", 2)
+    assert variant_of(*made) == KernelVariant("m", "k")
 
 
 @pytest.mark.parametrize("made", TAKEN_ALONG_K.values(), ids=TAKEN_ALONG_K)
 def test_taken_along_k(made):
-    assert variant_of(*made) == ("k", "n", 2)
+    assert variant_of(*made) == KernelVariant("k", "n")
 
 
 @pytest.mark.parametrize("made", TAKEN_OF_8_BITS.values(), ids=TAKEN_OF_8_BITS)
 def test_taken_of_8_bits(made):
-    assert variant_of(**made) == ("m", "k", 1)
+    assert variant_of(**made) == KernelVariant("m", "k", 1)
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN_OF_8_BITS.values(), ids=NOT_TAKEN_OF_8_BITS)
@@ -169,7 +196,7 @@ def test_not_taken_of_8_bits(made):
 
 
 def test_row_major_weights_are_taken():
-    assert variant_of(*changed(1, lambda b: b.contiguous())) == ("m", "n", 2)
+    assert variant_of(*changed(1, lambda b: b.contiguous())) == KernelVariant("m", "n")
 
 
 @pytest.mark.parametrize("made", NOT_TAKEN.values(), ids=NOT_TAKEN)
@@ -205,10 +232,10 @@ def test_fuzzing_draws_what_is_taken():
         out = torch.empty(shape, dtype=case.out_dtype or (torch.bfloat16 if case.scaled else case.dtype))
         scales = {name: made.arguments[name] for name in ("scale_a", "scale_b") if case.scaled}
         forms.add(variant_of(made.mat_a, made.mat_b, offs, out, **scales))
-    assert forms == {("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1)}
+    assert forms == set(itertools.starmap(KernelVariant, (("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1))))
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True)])
 def test_fuzzing_takes_every_configuration(form):
     form, drawn = KernelVariant(*form), set()
     plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(*form)}
@@ -221,7 +248,7 @@ def test_fuzzing_takes_every_configuration(form):
     assert drawn == plain | set(configs_for(*form))
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1)])
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True)])
 def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
@@ -231,7 +258,7 @@ def test_choices_can_be_built(form):
                 assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("m", "k", 1)])
+@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("m", "k", 1), ("m", "k", 1, True)])
 def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
     """A kept plan serves every total of a size class, whichever came first."""
     chosen = {}
@@ -361,13 +388,15 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
     pytest.importorskip("cutlass", reason="needs the cutlass extra")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     # One that comes from its file looks at its arguments before it looks for a GPU.
-    for _ in range(2):
-        function = cute_cache.compiled(
+    functions = {}
+    for blocks in (False, True, False, True):
+        functions[blocks] = cute_cache.compiled(
             CONFIGS_8_BIT[-1], "float8_e4m3fn", "bfloat16",
-            offsets_along="m", b_major="k", scaled=True, multiprocessors=132,
+            offsets_along="m", b_major="k", scaled=not blocks, block_scaled=blocks, multiprocessors=132,
         )  # fmt: skip
 
-    def said(mat_a, mat_b, offs, out, scale_a, scale_b):
+    def said(mat_a, mat_b, offs, out, scale_a, scale_b, scaling="row"):
+        function = functions[scaling != "row"]
         with pytest.raises(Exception) as caught:
             function(*map(AsOnGpu, (mat_a, mat_b, out, offs, scale_a, scale_b)))
         return str(caught.value)
@@ -376,7 +405,10 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
     one_group = {name: lambda value: value[:1] for name in ("mat_b", "offs", "scale_b")}
     taken = dict(TAKEN_OF_8_BITS) | {"one row": scaled(**one_row), "one group": scaled(**one_group)}
     for what, made in taken.items():
-        assert variant_of(**made) == ("m", "k", 1), what
+        assert variant_of(**made) == KernelVariant("m", "k", 1), what
+        if made["out"].dtype == torch.bfloat16:
+            assert "on argument" not in said(**made), what
+    for what, made in TAKEN_OF_BLOCKS.items():
         if made["out"].dtype == torch.bfloat16:
             assert "on argument" not in said(**made), what
     for what in ("K no multiple of 8", "rows of A off 16 bytes", "A off 16 bytes", "scale_b off 16 bytes"):

@@ -1,0 +1,218 @@
+"""Measurements of ``scaled_grouped_mm`` with a factor for each block of 128 along K, in the shapes of DeepSeek-V3.
+
+The rows are those that DeepGEMM publishes for its contiguous layout: groups of 8,192 and of 4,096 rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import ScalingType
+
+from course_kernels import GemmConfig, quantize_1x128, quantize_128x128, scaled_grouped_mm
+from course_kernels.bench import timing
+from course_kernels.bench.interface import one_line
+from course_kernels.bench.rows import Row
+from course_kernels.bench.verification import count_wrong
+from course_kernels.kernels.cute_sm90.config import CONFIGS_BLOCK_SCALED, COOPERATIVE, CuteConfig
+from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.problem import Operands
+
+LINE, SQUARE, ROW = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128, ScalingType.RowWise
+EXTENTS = ((4096, 7168), (7168, 2048), (6144, 7168), (7168, 3072))
+ROWS = tuple(
+    Row(f"{groups}x{rows}_{N}_{K}", f"{groups} of {rows}, {N}, {K}", (rows,) * groups, N, K, "compute")
+    for groups, rows in ((4, 8192), (8, 4096))
+    for N, K in EXTENTS
+)
+# Beside the shipped ones: more stages, which have room for one block of C to store; and both ways without the other.
+SWEPT = (
+    *CONFIGS_BLOCK_SCALED,
+    CuteConfig(128, 192, 128, 2, 5, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 5, COOPERATIVE, staggered=True),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
+    CuteConfig(128, 192, 128, 1, 4, COOPERATIVE, staggered=True),
+)
+# The row-wise kernel, which adds blocks, too, but multiplies at the end: what factors of blocks cost.
+SWEPT_ROW_WISE = (
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=True),
+)
+TRITON = (
+    GemmConfig(128, 128, 128, 8, 3, 8, 1, 1),
+    GemmConfig(128, 128, 128, 8, 4, 8, 1, 2),
+    GemmConfig(64, 256, 128, 8, 3, 8, 1, 2),
+    GemmConfig(64, 128, 128, 4, 3, 8, 2, 2),
+)
+SAMPLED = 64  # rows of a group whose results are compared
+
+
+def as_quantised(x: Tensor, scale: Tensor, lines: int) -> Tensor:
+    """Lines of float8 values, multiplied with their factors in float64."""
+    factors = scale.double().repeat_interleave(128, -1)[:, : x.shape[1]]
+    return x.double() * factors.repeat_interleave(lines, 0)[: x.shape[0]]
+
+
+class Layer:
+    """The operands of a row, quantised, and its results."""
+
+    def __init__(self, row: Row, device: torch.device | str = "cuda"):
+        generator = torch.Generator(device).manual_seed(0)
+        options = dict(dtype=torch.bfloat16, device=device)
+        self.row, self._exact = row, {}
+        self.x = torch.empty(row.total_m, row.K, **options).normal_(generator=generator)
+        self.dy = torch.empty(row.total_m, row.N, **options).normal_(generator=generator)
+        weight = torch.empty(row.groups, row.N, row.K, **options).normal_(0, row.K**-0.5, generator=generator)
+        self.offs = torch.tensor(row.sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
+        (self.qx, self.sx), (self.qw, self.sw) = quantize_1x128(self.x), quantize_128x128(weight)
+        self.qd, self.sd = quantize_1x128(self.dy)
+        self.of_lines = [quantize_1x128(t.mT, offs=self.offs) for t in (self.dy, self.x)]
+        self.out = torch.empty(row.total_m, row.N, **options)
+        self.rows_of_a = torch.rand(row.total_m, generator=generator, device=device) + 0.5
+        self.cols_of_b = torch.rand(row.groups, row.N, generator=generator, device=device) + 0.5
+
+    def forward(self, **options) -> Tensor:
+        """The product through the public function."""
+        return scaled_grouped_mm(
+            self.qx, self.qw.mT, self.sx, LINE, self.sw.mT, SQUARE, offs=self.offs, out=self.out, **options
+        )
+
+    def configured(self, config: CuteConfig, row_wise: bool = False) -> Tensor:
+        """The product in a configuration of the kernel in CuTe DSL."""
+        scales = (self.rows_of_a, self.cols_of_b) if row_wise else (self.sx, self.sw.mT)
+        operands = Operands(self.qx, self.qw.mT, self.offs, None, *scales)
+        form = grouped_cute.match_variant(operands, self.out, scaling="row" if row_wise else grouped_cute.BLOCKS)
+        grouped_cute.multiply(operands, self.out, form, config)
+        return self.out
+
+    def by_torch(self) -> Tensor:
+        """torch's own, if it has such scales."""
+        return torch.nn.functional.scaled_grouped_mm(
+            self.qx, self.qw.mT, self.sx, LINE, self.sw.mT, SQUARE, offs=self.offs, output_dtype=torch.bfloat16
+        )
+
+    def dense(self, fast: bool) -> Tensor:
+        """One row-wise product of the same size: the ceiling."""
+        return torch._scaled_mm(
+            self.qx, self.qw[0].mT, self.rows_of_a[:, None], self.cols_of_b[:1], out_dtype=torch.bfloat16,
+            use_fast_accum=fast,
+        )  # fmt: skip
+
+    def grad_x(self) -> Tensor:
+        """The gradient of x, whose weights have another contiguous dimension than fp8 tensor cores read."""
+        return scaled_grouped_mm(self.qd, self.qw, self.sd, LINE, self.sw, SQUARE, offs=self.offs, backend="triton")
+
+    def grad_w(self) -> Tensor:
+        """The gradient of the weights."""
+        (qd, sd), (qx, sx) = self.of_lines
+        return scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=self.offs, backend="triton")
+
+    def wrong(self, result: Tensor, kind: str) -> int:
+        """Wrong elements among the last rows of each group, or the first of its gradient."""
+        if kind not in self._exact:
+            self._exact[kind] = [self._exact_part(kind, g) for g in range(self.row.groups)]
+        found = [result[g, :SAMPLED] if kind == "dB" else result[self._sample(g)] for g in range(self.row.groups)]
+        return sum(count_wrong(found, self._exact[kind], 2.0**-7))
+
+    def _sample(self, g: int) -> slice:
+        end = sum(self.row.sizes[: g + 1])
+        return slice(end - min(SAMPLED, self.row.sizes[g]), end)
+
+    def _exact_part(self, kind: str, g: int) -> Tensor:
+        part, end = self._sample(g), sum(self.row.sizes[: g + 1])
+        if kind == "dB":
+            start = end - self.row.sizes[g]
+            (qd, sd), (qx, sx) = self.of_lines
+            first = start // 128 + g
+            columns, lines = slice(first, first + -(-(end - start) // 128)), slice(start, end)
+            left = as_quantised(qd[:SAMPLED, lines], sd[:SAMPLED, columns], 1)
+            return left @ as_quantised(qx[:, lines], sx[:, columns], 1).mT
+        if kind == "row":
+            product = self.qx[part].double() @ self.qw[g].double().mT
+            return product * self.rows_of_a[part, None].double() * self.cols_of_b[g].double()
+        weight = as_quantised(self.qw[g], self.sw[g], 128)
+        if kind == "dA":
+            return as_quantised(self.qd[part], self.sd[part], 1) @ weight
+        return as_quantised(self.qx[part], self.sx[part], 1) @ weight.mT
+
+
+def calls(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
+    """Everything that is measured of a row: name → function, and what its result is."""
+    found: dict[str, tuple[Callable[[], Tensor], str]] = {
+        "cute": (functools.partial(layer.forward, backend="cute"), "forward"),
+        "triton": (functools.partial(layer.forward, backend="triton"), "forward"),
+    }
+    for config in TRITON:
+        block = "x".join(map(str, config.block))
+        name = f"triton {block}_{config.num_warps}_{config.num_stages}_{config.programs_per_sm}"
+        found[name] = functools.partial(layer.forward, backend="triton", config=config), "forward"
+    for config in SWEPT:
+        found[f"cute {config.name}"] = functools.partial(layer.configured, config), "forward"
+    for config in SWEPT_ROW_WISE:
+        found[f"row-wise cute {config.name}"] = functools.partial(layer.configured, config, True), "row"
+    found["torch"] = layer.by_torch, "forward"
+    for fast in (False, True):
+        found["dense row-wise" + ", fast" * fast] = functools.partial(layer.dense, fast), ""
+    found["dA triton"], found["dB triton"] = (layer.grad_x, "dA"), (layer.grad_w, "dB")
+    return found
+
+
+def measure(layer: Layer, time: Callable[[dict], dict[str, list[float]]], capture: Callable) -> dict:
+    """Verify and time everything of a row: {"us", "rate", "failed"}, each by name; rates in TFLOP/s."""
+    graphs, failed = {}, {}
+    for name, (function, kind) in calls(layer).items():
+        try:
+            layer.out.fill_(float("nan"))
+            result = function()
+            if kind and (wrong := layer.wrong(result, kind)):
+                failed[name] = f"{wrong} wrong elements"
+            else:
+                graphs[name] = capture(function)
+        except Exception as error:
+            failed[name] = one_line(error)
+    us = {name: timing.summary(times) for name, times in time(graphs).items()}
+    rate = {name: round(layer.row.rate(each["median_us"]), 1) for name, each in us.items()}
+    return {"title": layer.row.title, "us": us, "rate": rate, "failed": failed}
+
+
+def quantisers(layer: Layer, time: Callable, capture: Callable) -> dict:
+    """Times of the quantisers, and their TB/s: two bytes read and one written of each element."""
+    offs = layer.offs
+    functions = {
+        "1x128": lambda: quantize_1x128(layer.x),
+        "1x128, transposed, restarting": lambda: quantize_1x128(layer.x.mT, offs=offs),
+        "128x128": lambda: quantize_128x128(layer.x),
+    }
+    us = {name: timing.summary(times) for name, times in time({n: capture(f) for n, f in functions.items()}).items()}
+    return {"us": us, "TB/s": {name: round(3 * layer.x.numel() / us[name]["median_us"] / 1e6, 2) for name in us}}
+
+
+def replayed(function: Callable) -> Callable[[], None]:
+    """A graph of one call."""
+    return timing.capture(function).replay
+
+
+def rows() -> dict:
+    """All rows. A wrong or failed result of the library is an error; a configuration's is noted."""
+    results: dict = {"rows": {}}
+    time = functools.partial(timing.interleaved_us, repeats=25)
+    for row in ROWS:
+        layer = Layer(row)
+        entry = results["rows"][row.name] = measure(layer, time, replayed)
+        ranked = sorted(entry["rate"], key=entry["rate"].get, reverse=True)
+        print(row.title, *(f"  {entry['rate'][name]:7.1f} {name}" for name in ranked), sep="\n", flush=True)
+        print(*(f"  ! {name}: {reason}" for name, reason in entry["failed"].items()), sep="\n", flush=True)
+        if row is ROWS[0]:
+            results["quantisers"] = quantisers(layer, time, replayed)
+            print("quantisers, TB/s", results["quantisers"]["TB/s"], flush=True)
+        del layer
+    ours = ("cute", "triton", "dA triton", "dB triton")
+    failed = [f"{row}, {name}: {entry['failed'][name]}" for row, entry in results["rows"].items() for name in ours
+              if name in entry["failed"]]  # fmt: skip
+    if failed:
+        raise AssertionError("wrong or failed:\n" + "\n".join(failed))
+    return results

@@ -1,0 +1,150 @@
+"""Products of 8-bit operands with a factor for each block of 128 along K: of each row of A, and of 128 columns of B.
+
+As in ``mainloop.multiply_apart`` each block's products are summed from zero and added in float32. What is added is
+multiplied with the block's factors on the way, in one instruction with the addition.
+"""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Float32, Int32, cute, pipeline
+from cutlass.cute.nvgpu import warpgroup
+
+from course_kernels.kernels.cute_sm90.config import MMA_ROWS, SCALE_BLOCK, WARP_GROUP
+from course_kernels.kernels.cute_sm90.epilogue import first_row
+from course_kernels.kernels.cute_sm90.mainloop import multiply_stage
+from course_kernels.kernels.cute_sm90.scheduler import Tile
+
+
+class BlockScales(NamedTuple):
+    """Factors, float32, with any strides: ``rows`` (total_m, blocks of K) of A's rows, ``cols`` (G, blocks of K, blocks
+    of N) of B's columns."""
+
+    rows: cute.Tensor
+    cols: cute.Tensor
+
+
+class Lines(NamedTuple):
+    """Where the factors of one thread are: its rows, and the blocks of columns that its tile touches."""
+
+    rows: tuple[cute.Tensor, ...]
+    cols: tuple[cute.Tensor, ...]
+
+
+@cute.jit
+def lines_of(config: cutlass.Constexpr, cut: cutlass.Constexpr, tile: Tile, scales: BlockScales) -> Lines:
+    """The factors of this thread in a tile of the shape ``cut``, each by blocks of K. What is outside of the group or
+    of the result has the last factors inside."""
+    thread = cute.arch.thread_idx()[0] % WARP_GROUP
+    group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
+    rows, cols = [], []
+    for i in cutlass.range_constexpr(cut.tile_m // MMA_ROWS // cut.sharing_groups):
+        row = first_row(cut, tile, group, i) + thread // 32 * 16 + thread % 32 // 4
+        for half in cutlass.range_constexpr(2):
+            rows.append(scales.rows[cutlass.min(row + 8 * half, tile.end - 1), None])
+    last = cute.size(scales.cols, mode=[2]) - 1
+    for first in cutlass.range_constexpr(0, cut.tile_n, config.scale_cols):
+        block = cutlass.min((tile.col + first) // SCALE_BLOCK, last)
+        cols.append(scales.cols[tile.group, None, block])
+    return Lines(tuple(rows), tuple(cols))
+
+
+@cute.jit
+def load_factors(lines: Lines, k: Int32, factors: cute.Tensor):
+    """Load a block's factors, the rows' first."""
+    for i in cutlass.range_constexpr(len(lines.rows)):
+        factors[i] = lines.rows[i][k]
+    for i in cutlass.range_constexpr(len(lines.cols)):
+        factors[len(lines.rows) + i] = lines.cols[i][k]
+
+
+@cute.jit
+def add_apart(
+    config: cutlass.Constexpr, slabs: cutlass.Constexpr[int], acc: cute.Tensor, first: cutlass.Constexpr[int],
+    apart: cute.Tensor, factors: cute.Tensor | None,
+):  # fmt: skip
+    """Add a block's sums of the columns from ``first`` on, multiplied with their factors, to those of the tile."""
+    # A thread holds pairs of columns, eight apart, of two rows, eight apart, of each slab: wgmma's layout.
+    size = cute.size(apart) // slabs
+    for i in cutlass.range_constexpr(slabs):
+        for start in cutlass.range_constexpr(0, 2 * size, config.scale_cols):
+            for half in cutlass.range_constexpr(2):
+                if cutlass.const_expr(factors is not None):
+                    factor = factors[2 * i + half] * factors[2 * slabs + (first + start) // config.scale_cols]
+                for j in cutlass.range_constexpr(start // 8, min(start + config.scale_cols, 2 * size) // 8):
+                    for v in cutlass.range_constexpr(2):
+                        at = i * size + 4 * j + 2 * half + v
+                        sums = apart[at] if cutlass.const_expr(factors is None) else apart[at] * factor
+                        acc[first // 2 + at] += sums
+
+
+@cute.jit
+def multiply_halves(mma: cute.TiledMma, apart: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32):
+    """``mainloop.multiply_stage`` from zero, in two groups that can be waited for one after the other."""
+    atom = cute.make_mma_atom(mma.op)
+    atom.set(warpgroup.Field.ACCUMULATE, False)
+    warpgroup.fence()
+    for k in cutlass.range_constexpr(cute.size(a, mode=[2])):
+        cute.gemm(atom, apart, a[None, None, k, stage], b[None, None, k, stage], apart)
+        atom.set(warpgroup.Field.ACCUMULATE, True)
+        if cutlass.const_expr(2 * k + 2 == cute.size(a, mode=[2])):
+            warpgroup.commit_group()
+    warpgroup.commit_group()
+
+
+@cute.jit
+def multiply_blocks(
+    config: cutlass.Constexpr,
+    cut: cutlass.Constexpr,
+    tile: Tile,
+    ring: pipeline.PipelineAsync,
+    state: pipeline.PipelineState,
+    turns: tuple[pipeline.NamedBarrier, pipeline.NamedBarrier],
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    scales: BlockScales | None,
+) -> pipeline.PipelineState:
+    """``mainloop.multiply_apart`` with factors, if there are any; where ``config.staggered``, with turns.
+
+    Two warp groups that begin a block at one time may end it at one time, too, and then the tensor cores wait for both
+    to add. So a warp group begins when its partner is half through: while one adds, the other multiplies.
+    """
+    parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
+    now, following = None, None
+    if cutlass.const_expr(scales is not None):
+        lines = lines_of(config, cut, tile, scales)
+        now = cute.make_rmem_tensor(len(lines.rows) + len(lines.cols), Float32)
+        following = cute.make_rmem_tensor(len(lines.rows) + len(lines.cols), Float32)
+        load_factors(lines, Int32(0), now)
+    acc.fill(0.0)
+    apart = cute.make_rmem_tensor((*acc.shape[:2], 1), Float32)
+    for k in cutlass.range(tile.blocks, unroll=1):
+        ring.consumer_wait(state)
+        if cutlass.const_expr(config.staggered):
+            turns[0].arrive_and_wait()
+        for part in cutlass.range_constexpr(parts):
+            if cutlass.const_expr(parts > 1):
+                # As in multiply_apart: it ends the life of the last part's sums.
+                apart.fill(0.0)
+            b_part = b[None, None, None, part, None]
+            if cutlass.const_expr(config.staggered and part == 0):
+                multiply_halves(mma, apart, a, b_part, state.index)
+            else:
+                multiply_stage(mma, apart, a, b_part, state.index, True)
+            if cutlass.const_expr(scales is not None and part == 0):
+                # They arrive while this block's products are computed.
+                load_factors(lines, cutlass.min(k + 1, tile.blocks - 1), following)
+            if cutlass.const_expr(config.staggered and part == 0):
+                warpgroup.wait_group(1)
+                turns[1].arrive()
+            warpgroup.wait_group(0)
+            if cutlass.const_expr(part == parts - 1):
+                ring.consumer_release(state)
+            add_apart(config, slabs, acc, part * (cut.tile_n // parts), apart, now)
+        if cutlass.const_expr(scales is not None):
+            for i in cutlass.range_constexpr(cute.size(now)):
+                now[i] = following[i]
+        state.advance()
+    return state

@@ -1,0 +1,214 @@
+"""The Hopper kernel with a factor for each block of 128 along K: what it compiles to, and on Hopper its results."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
+    CONFIGS_8_BIT,
+    CONFIGS_BLOCK_SCALED,
+    COOPERATIVE,
+    PINGPONG,
+    CuteConfig,
+    configs_for,
+)
+from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.testing import integers, reference
+
+hopper = pytest.mark.gpu
+FP8 = torch.float8_e4m3fn
+# What is shipped, and other ways to cut tiles: columns in two parts, halves of blocks of columns, two slabs of rows.
+EVERY = (
+    *CONFIGS_BLOCK_SCALED,
+    CuteConfig(128, 256, 128, 2, 3, COOPERATIVE),
+    CuteConfig(128, 64, 128, 1, 4, COOPERATIVE, staggered=True),
+    CuteConfig(128, 128, 128, 2, 4, COOPERATIVE, last_tile_n=64),
+    CuteConfig(128, 64, 128, 2, 4, PINGPONG),
+    CuteConfig(64, 192, 128, 1, 6, PINGPONG),
+)
+
+
+def name_of(config):
+    return config.name
+
+
+@pytest.fixture
+def ptx_of(tmp_path):
+    """Compile a configuration and return the PTX. The compiler leaves a copy in a file."""
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    from cutlass import cute
+    from cutlass.base_dsl.compiler import DumpDir
+
+    from course_kernels.kernels.cute_sm90 import kernel
+
+    options = (cute.KeepPTX(True), DumpDir(str(tmp_path)))
+
+    def compile_(config, out_dtype="bfloat16", dtype="float8_e4m3fn", **kinds):
+        return kernel.compile_for(config, dtype, out_dtype, options=options, **kinds).__ptx__
+
+    return compile_
+
+
+@pytest.mark.parametrize("config", EVERY, ids=name_of)
+def test_a_factor_costs_no_instruction_of_its_own(ptx_of, config):
+    """As many additions as without factors, which multiply as well; a product of two factors for each row of a thread
+    and block of columns."""
+    ptx = ptx_of(config, block_scaled=True)
+    sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
+    assert ptx.count("fma.rn.f32") == sums
+    assert "add.f32" not in ptx
+    rows = 2 * config.tile_m // 64 // config.sharing_groups
+    blocks = [-(-each.tile_n // config.scale_cols) for each in config.shapes]
+    assert ptx.count("mul.f32") == sum(rows * count for count in blocks)
+    # The first block's factors, and the following ones'.
+    assert len(re.findall(r"ld\.global\.b32", ptx)) >= sum(2 * (rows + count) for count in blocks)
+    assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("staggered", [False, True])
+def test_warp_groups_take_turns(ptx_of, staggered):
+    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=staggered)
+    for kinds in (dict(block_scaled=True), dict(scaled=True)):
+        ptx = ptx_of(config, **kinds)
+        # Half of a block's products are waited for, then all.
+        waits = [int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d)", ptx)]
+        assert waits == ([1, 0] if staggered else [0])
+        assert ptx.count("wgmma.commit_group") == 1 + staggered
+        # The second one lets the first begin, and each its partner.
+        assert ptx.count("bar.arrive") == 2 * staggered
+
+
+def test_what_cannot_be_built_is_refused(ptx_of):
+    with pytest.raises(
+        ValueError, match="config: tile_k is 128, the depth of a block, where blocks have scales, got 256"
+    ):
+        ptx_of(CuteConfig(64, 64, 256, 1, 2, PINGPONG), block_scaled=True)
+    with pytest.raises(ValueError, match="operand_bytes must be 1 where block_scaled, got 2"):
+        ptx_of(CONFIGS[0], dtype="bfloat16", block_scaled=True)
+    with pytest.raises(ValueError, match="scaled must be False where block_scaled"):
+        ptx_of(CONFIGS_8_BIT[0], scaled=True, block_scaled=True)
+    with pytest.raises(ValueError, match="config: staggered is False where pingpong"):
+        ptx_of(replace(CONFIGS_8_BIT[-1], staggered=True))
+    assert (
+        CuteConfig(staggered=True).why_not()
+        == "staggered is False where cooperative with operands of 2 bytes, got True"
+    )
+
+
+def test_configurations():
+    assert configs_for("m", "k", 1, True) == CONFIGS_BLOCK_SCALED
+    assert all(config.why_not(1, True) is None for config in EVERY)
+    assert [config.scale_cols for config in EVERY[:5]] == [64, 64, 64, 128, 128]
+    assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
+
+
+# ---- on Hopper
+
+
+@pytest.fixture
+def device():
+    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+        pytest.skip("needs a GPU of compute capability 9.0")
+    if not grouped_cute.installed():
+        pytest.skip("needs the packages of the extra cutlass")
+    return torch.device("cuda", 0)
+
+
+@functools.cache
+def compiled(config, out_dtype, device, **kinds):
+    from course_kernels.kernels.cute_sm90.kernel import compile_for
+
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    name = str(out_dtype).removeprefix("torch.")
+    return compile_for(config, "float8_e4m3fn", name, multiprocessors=processors, **kinds)
+
+
+def factors(shape, seed, how, device):
+    """Powers of two, NaN around them."""
+    values = 2.0 ** integers(shape, torch.float32, seed, device=device)
+    if how == "outer":
+        return values.mT.contiguous().mT
+    if how == "gaps":
+        wide = torch.full((*shape[:-1], 2 * shape[-1] + 1), torch.nan, device=device)
+        wide[..., 1::2] = values
+        return wide[..., 1::2]
+    return values
+
+
+def operands(sizes, N, K, how, device, tail=61):
+    total, G, blocks = sum(sizes) + tail, len(sizes), -(-K // 128)
+    pitch = -(-K // 16) * 16
+    a = torch.zeros(total, pitch, dtype=FP8, device=device)[:, :K]
+    b = torch.zeros(G, N, pitch, dtype=FP8, device=device)[:, :, :K]
+    a.copy_(integers(a.shape, torch.float32, 1, device=device))
+    b.copy_(integers(b.shape, torch.float32, 2, device=device))
+    scale_a, scale_b = factors((total, blocks), 3, how, device), factors((G, blocks, -(-N // 128)), 4, how, device)
+    offs = torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
+    a[offs[-1] :], scale_a[offs[-1] :] = torch.full((), torch.nan, device=device).to(FP8), torch.nan
+    return a, b.mT, offs, scale_a, scale_b
+
+
+def exact(a, b, offs, scale_a, scale_b):
+    wide_a = reference.dequantize(a, scale_a)
+    wide_b = reference.dequantize(b.mT, scale_b.mT, 128)
+    return reference.grouped_mm(wide_a, wide_b.mT, offs)
+
+
+@hopper
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("config", EVERY, ids=name_of)
+def test_results(device, config, out_dtype):
+    """Tiles over the ends of groups and columns, in the middle of a block of columns, a block of K that is not full."""
+    for sizes in ((0, 300, 1, 128, 0, 513, 77, 0), (3, 0, 40)):
+        for N, K, how in ((264, 200, "gaps"), (456, 392, "outer"), (8, 16, "row"), (1160, 128, "row")):
+            a, b, offs, scale_a, scale_b = operands(sizes, N, K, how, device)
+            wanted = exact(a, b, offs, scale_a, scale_b)
+            for _ in range(2):
+                out = torch.full((a.shape[0], N), torch.nan, dtype=out_dtype, device=device)
+                compiled(config, out_dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
+                assert torch.equal(out, wanted.to(out_dtype)), (sizes, N, K, how)
+
+
+@hopper
+@pytest.mark.parametrize("config", EVERY, ids=name_of)
+def test_long_sums_keep_their_bits(device, config):
+    generator = torch.Generator().manual_seed(1)
+    K, offs = 7168, torch.tensor([130, 130, 133], dtype=torch.int32, device=device)
+    a = torch.randint(1, 5, (133, K), generator=generator).float().to(FP8).to(device)
+    b = torch.randint(1, 5, (3, 264, K), generator=generator).float().to(FP8).to(device).mT
+    scale_a, scale_b = torch.ones(133, 56, device=device), torch.ones(3, 56, 3, device=device)
+    scale_a[:, ::3], scale_b[:, 1::2] = 2.0, 0.5
+    out = torch.full((133, 264), torch.nan, device=device)
+    compiled(config, out.dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
+    assert torch.equal(out.double(), exact(a, b, offs, scale_a, scale_b))
+
+
+@hopper
+def test_turns_without_factors_and_with_those_of_rows(device):
+    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=True)
+    a, b, offs, *_ = operands((0, 300, 1, 128, 0, 2513, 77, 0), 712, 456, "row", device, tail=0)
+    rows, cols = factors((a.shape[0],), 3, "row", device), factors((8, 712), 4, "row", device)
+    for scales in ((), (rows, cols)):
+        out = torch.full((a.shape[0], 712), torch.nan, device=device)
+        compiled(config, out.dtype, device, scaled=bool(scales))(a, b, out, offs, *scales)
+        names = dict(zip(("scale_a", "scale_b"), scales))
+        assert torch.equal(out.double(), reference.grouped_mm(a, b, offs, **names))
+
+
+@hopper
+@pytest.mark.parametrize("staggered", [False, True])
+def test_many_tiles(device, staggered):
+    """Every CTA takes many tiles, and warp groups their turns over all of them."""
+    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=staggered)
+    a, b, offs, scale_a, scale_b = operands((5000, 0, 3001, 4097), 1992, 648, "outer", device)
+    wanted = exact(a, b, offs, scale_a, scale_b)
+    for _ in range(3):
+        out = torch.full((a.shape[0], 1992), torch.nan, device=device)
+        compiled(config, out.dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
+        assert torch.equal(out.double(), wanted)

@@ -1,0 +1,73 @@
+"""The measurements with scales of blocks: what is verified, and what a record has of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import block_scaled
+from course_kernels.bench.rows import Row
+from course_kernels.kernels.cute_sm90.config import CuteConfig
+
+
+@pytest.fixture
+def layer():
+    return block_scaled.Layer(Row("small", "5 over 3", (5, 0, 130), 140, 150, "compute"), "cpu")
+
+
+def in_turn(functions):
+    return {name: [3.0, 1.0, 2.0] for name in functions}
+
+
+def test_everything_is_verified_and_what_fails_is_noted(layer, monkeypatch):
+    monkeypatch.setattr(block_scaled, "TRITON", block_scaled.TRITON[:1])
+    results = block_scaled.measure(layer, in_turn, lambda function: function)
+    ours = {"triton", "triton 128x128x128_8_3_1", "dA triton", "dB triton"}
+    assert ours <= set(results["us"])
+    assert results["us"]["triton"]["median_us"] == 2.0
+    assert results["rate"]["triton"] == round(2 * 135 * 140 * 150 / 2 / 1e6, 1)
+    assert "9.0" in results["failed"]["cute"], "there is no GPU here"
+    assert any(name.startswith("cute 128x192x128_2_4_cooperative_8_staggered") for name in results["failed"])
+
+
+@pytest.mark.parametrize("kind", ["forward", "dA", "dB", "row"])
+def test_a_wrong_element_is_found(layer, kind):
+    exact = {"forward": layer.forward, "dA": layer.grad_x, "dB": layer.grad_w}
+    if kind == "row":
+        bounds = zip((0, 5, 5), (5, 5, 135))
+        parts = [layer.qx[start:end].double() @ layer.qw[g].double().mT * layer.cols_of_b[g]
+                 for g, (start, end) in enumerate(bounds)]  # fmt: skip
+        result = (torch.cat(parts) * layer.rows_of_a[:, None]).bfloat16()
+    else:
+        result = exact[kind]()
+    assert layer.wrong(result, kind) == 0
+    result.view(-1, result.shape[-1])[-1 if kind != "dB" else 3, 7] += result.abs().max()
+    assert layer.wrong(result, kind) == 1
+    result.fill_(float("nan"))
+    assert layer.wrong(result, kind) > 100
+
+
+def test_quantisers(layer):
+    found = block_scaled.quantisers(layer, in_turn, lambda function: function)
+    assert set(found["TB/s"]) == {"1x128", "1x128, transposed, restarting", "128x128"}
+
+
+def test_an_error_where_ours_is_wrong(monkeypatch):
+    monkeypatch.setattr(block_scaled, "ROWS", block_scaled.ROWS[:1])
+    monkeypatch.setattr(block_scaled, "Layer", lambda row: None)
+    monkeypatch.setattr(block_scaled, "quantisers", lambda *arguments: {"TB/s": {}})
+    entry = {"us": {}, "rate": {}, "failed": {"cute 1": "3 wrong elements"}}
+    monkeypatch.setattr(block_scaled, "measure", lambda *arguments: entry)
+    block_scaled.ROWS = (Row("a", "b", (1,), 1, 1, "compute"),)
+    assert set(block_scaled.rows()["rows"]) == {"a"}
+    entry["failed"]["triton"] = "1 wrong elements"
+    with pytest.raises(AssertionError, match="a, triton: 1 wrong elements"):
+        block_scaled.rows()
+
+
+def test_all_configurations_can_be_built():
+    assert all(config.why_not(1, True) is None for config in block_scaled.SWEPT)
+    assert all(config.why_not(1) is None for config in block_scaled.SWEPT_ROW_WISE)
+    assert all(isinstance(config, CuteConfig) for config in block_scaled.SWEPT)
+    assert len(block_scaled.ROWS) == 8
+    assert {row.total_m for row in block_scaled.ROWS} == {32768}
