@@ -160,11 +160,12 @@ def build_group_sums(
 
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
     """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
-    from course_kernels.kernels import contiguous, group_sums, transposed
+    from course_kernels.kernels import contiguous, group_sums, masked, transposed
 
     function = {
         "contiguous": contiguous.contiguous_kernel,
         "transposed": transposed.transposed_kernel,
+        "masked": masked.masked_kernel,
         "course_kernels.kernels.group_sums:sum_items_kernel": group_sums.sum_items_kernel,
         "course_kernels.kernels.group_sums:add_items_kernel": group_sums.add_items_kernel,
     }[kernel]

@@ -16,6 +16,7 @@ from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
 from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Options, Problem
+from course_kernels.packed.scaling import BLOCK_SCALINGS
 from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import candidates
 from course_kernels.runtime import Device
@@ -32,6 +33,7 @@ KNOWN_SPILLS = [
 ]  # fmt: skip
 
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
+WITH_BLOCKS = ("sm_90", "sm_100", "gfx942", "gfx950")
 ESTIMATED = ("sm_90", "sm_100", "sm_120", "sm_80", "gfx942")
 
 
@@ -86,11 +88,13 @@ def estimated(target: str) -> list:
             ("contiguous", dict(mode="n")),
             ("contiguous", dict(mode="n", out_dtype="float32", bias=False)),
             ("contiguous", dict(dtype="float8_e4m3fn", b_layout="col")),
+            ("contiguous", dict(dtype="float8_e4m3fn", b_layout="col", scaling="1x128 128x128")),
             ("contiguous", dict(mode="batch", a_layout="col", dtype="float32", precision="tf32")),
             ("transposed", dict(a_layout="col", out_dtype="float32", bias=True)),
             ("transposed", dict(a_layout="col", dtype="float32", precision="tf32")),
             ("transposed", dict(a_layout="col", out_dtype="float32", accumulate=True)),
             ("transposed", dict(a_layout="col", dtype="bfloat16", accumulate=True)),
+            ("transposed", dict(a_layout="col", dtype="float8_e4m3fn", scaling="1x128 1x128")),
         ):
             small = config.block_k * TYPE_BYTES.get(options.get("dtype", "bfloat16"), 2) >= 32
             if small and ("float8" not in options.get("dtype", "") or there):
@@ -123,11 +127,26 @@ def group_sums() -> list:
     ]
 
 
+def block_scaled(target: str) -> list:
+    """Scales of blocks: every pair of every mode, with the layouts of a layer, and without descriptors."""
+    specs, there = [], tuned.has_descriptors(target)
+    for mode, scalings in BLOCK_SCALINGS.items():
+        options = dict(kernel="transposed" if mode == "k" else "contiguous", mode=mode, dtype="float8_e4m3fn")
+        options |= {"k": dict(a_layout="col"), "n": dict(c_layout="col")}.get(mode, dict(b_layout="col"))
+        specs += [build(**options, scaling=scaling, uses_tma=there) for scaling in scalings]
+        specs.append(build(**options, scaling=scalings[0], uses_tma=there, aligned=False))
+    if there:
+        options = dict(mode="m", dtype="float8_e4m3fn", b_layout="col", config=GemmConfig(16, 128, 128, 4, 5))
+        specs.append(build("contiguous", **options, scaling=BLOCK_SCALINGS["m"][0]))
+    return specs
+
+
 def recorded_pairs() -> list[compiled.Pair]:
     """What ``compiled`` keeps on record for this module."""
     pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
     pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
     pairs += [(spec, target) for target in ESTIMATED for spec in (*added(target), *group_sums())]
+    pairs += [(spec, target) for target in WITH_BLOCKS for spec in block_scaled(target)]
     return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
 
 
@@ -148,6 +167,21 @@ def problems_of(pairs, targets_that_must_not_spill) -> list[str]:
 def test_what_is_looked_up_compiles_fits_and_does_not_spill(target):
     problems = problems_of([(spec, target) for spec in grid(target)], ("sm_90", "sm_100"))
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("target", WITH_BLOCKS)
+def test_scales_of_blocks_compile_fit_and_do_not_spill(target):
+    problems = problems_of([(spec, target) for spec in block_scaled(target)], ("sm_90", "sm_100"))
+    assert not problems, "\n".join(problems)
+
+
+def test_nothing_of_block_scales_is_compiled_without_them():
+    for kernel, mode in (("contiguous", "m"), ("transposed", "k")):
+        spec = build(kernel, mode=mode, dtype="float8_e4m3fn")
+        of_blocks = {name for name in spec.constexprs if name.startswith(("stride_sa_", "stride_sb_"))}
+        assert len(of_blocks) == (6 if kernel == "contiguous" else 4)
+        assert all(spec.constexprs[name] is None for name in of_blocks)
+        assert spec.constexprs["A_LINES"] == 0
 
 
 @pytest.mark.parametrize("dtype", MEASURED)

@@ -37,6 +37,7 @@ TURN = 3
 class HopperGroupedGemm:
     """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros after the last group.
     Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty.
+    Masked groups lie along "m" at equal distances; of each so many rows count, and nothing is written to the others.
 
     Args:
         config: tiles, cluster, stages, schedule.
@@ -45,6 +46,7 @@ class HopperGroupedGemm:
         operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
         accumulate: along "k", add to C, which is float32, and leave it as it is where a group is empty. Each element is
             in one tile, so the sums are the same in every run.
+        masked: whether groups are masked; along "m".
         block_scaled: scales are those of blocks, of operands of one byte.
 
     Raises:
@@ -59,6 +61,7 @@ class HopperGroupedGemm:
         b_major: str = "k",
         operand_bytes: int = 2,
         accumulate: bool = False,
+        masked: bool = False,
         block_scaled: bool = False,
     ):
         check_layout(offsets_along, b_major, operand_bytes)
@@ -73,9 +76,10 @@ class HopperGroupedGemm:
             raise ValueError(f"config: {reason}")
         if accumulate and offsets_along != "k":
             raise ValueError(f"offsets_along must be 'k' where accumulate is set, got {offsets_along!r}")
+        if masked and offsets_along != "m":
+            raise ValueError(f"offsets_along must be 'm' where masked, got {offsets_along!r}")
         self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
-        self.accumulate = accumulate
-        self.block_scaled = block_scaled
+        self.accumulate, self.block_scaled, self.masked = accumulate, block_scaled, masked
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = offsets_along == "k", b_major == "n"
 
@@ -98,12 +102,14 @@ class HopperGroupedGemm:
             a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16, bfloat16 or float8_e4m3fn.
             b: (G, K, N), ``b_major`` contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
-            offs: (G,) int32, rows, or lines along K, at which the groups end.
+            offs: (G,) int32, rows, or lines along K, at which the groups end; where masked, rows of each group that
+                count, of the total_m / G that it has.
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
             scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32 factors of the product's
-                rows and columns, before it is rounded; where ``block_scaled`` (total_m, ceil(K / 128)) and
-                (G, ceil(K / 128), ceil(N / 128)) of blocks, with any strides.
+                rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
+                ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, with any
+                strides.
         """
         config = self.config
         kind = BlockScales if cutlass.const_expr(self.block_scaled) else Scales
@@ -122,7 +128,8 @@ class HopperGroupedGemm:
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
         c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes), self.accumulate)
-        problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K)
+        group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
+        problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
 
         @cute.struct
         class Shared:
@@ -199,7 +206,9 @@ class HopperGroupedGemm:
             else:
                 cta = number * config.cluster + cute.arch.block_idx_in_cluster()
                 worker, workers = cta * 3 + warp - 1, clusters * config.cluster * 3
-                if cutlass.const_expr(along == "m"):
+                if cutlass.const_expr(self.masked):
+                    pass
+                elif cutlass.const_expr(along == "m"):
                     zero_tail(c, problem, worker, workers)
                 elif cutlass.const_expr(not self.accumulate):
                     zero_empty(config, c, problem, loaded, worker, workers)
@@ -304,6 +313,8 @@ def compile_for(
     b_major: str | None = None,
     scaled: bool = False,
     accumulate: bool = False,
+    masked: bool = False,
+    group_scales: bool = False,
     block_scaled: bool = False,
     sm: str = "90a",
     multiprocessors: int = 132,
@@ -319,6 +330,8 @@ def compile_for(
         b_major: the contiguous dimension of B: "k" or "n" along "m", by default "k"; along "k" it is "n".
         scaled: whether rows and columns of the product are multiplied with factors; along "m".
         accumulate: whether the product is added to what the result holds; along "k", of a float32 result.
+        masked: whether groups lie at equal distances and ``offs`` says how many rows of each count; along "m".
+        group_scales: where scaled, whether one factor serves all columns of a group.
         block_scaled: whether blocks of 8-bit operands are, of 128 along K and 1 row of A, or 128 columns of B.
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
@@ -345,7 +358,8 @@ def compile_for(
         raise ValueError(f"out_dtype must be 'float32' where accumulate is set, got {out_dtype or dtype!r}")
     if scaled and block_scaled:
         raise ValueError("scaled must be False where block_scaled: factors are those of rows and columns, or of blocks")
-    kind = dict(offsets_along=offsets_along, b_major=b_major, accumulate=accumulate, block_scaled=block_scaled)
+    kind = dict(accumulate=accumulate, block_scaled=block_scaled, masked=masked)
+    kind |= dict(offsets_along=offsets_along, b_major=b_major)
     gemm = HopperGroupedGemm(config, operand_bytes=element.width // 8, **kind)
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
@@ -366,7 +380,8 @@ def compile_for(
     scales = ()
     if scaled:
         rows = cute.runtime.make_fake_tensor(Float32, (total,), stride=(1,), assumed_align=4)
-        scales = rows, fake(Float32, (groups, N), 1)
+        of_groups = cute.runtime.make_fake_tensor(Float32, (groups,), stride=(1,), assumed_align=4)
+        scales = rows, of_groups if group_scales else fake(Float32, (groups, N), 1)
     elif block_scaled:
         blocks, wide = cute.sym_int(), cute.sym_int()
         scales = tuple(
