@@ -86,7 +86,8 @@ def test_out_is_written_once_and_nothing_around_it(backend, total, values, accum
         out, verify = poisoned(shape, torch.float32, device=DEVICE)
         out = out.mT if transposed else out
         if accumulate:
-            out[1::2] = 3.0  # the groups with rows; the others' canaries are NaN
+            out[1::2] = 3.0  # the groups with rows
+            out[::2, ::2] = -0.0  # the others' other half is NaN
         version, before = out._version, out.clone()
         assert group_sums(matrix, ends(values), out=out, accumulate=accumulate, backend=backend) is out
         assert out._version > version

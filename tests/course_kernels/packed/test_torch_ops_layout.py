@@ -181,4 +181,5 @@ def test_nothing_is_copied_in_a_backward():
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             out.backward(grad)
     names = {event.key for event in profile.key_averages()}
+    assert names & {"aten::empty", "aten::empty_strided"}, "the profiler saw the backward"
     assert not names & {"aten::copy_", "aten::clone", "aten::contiguous"}, names
