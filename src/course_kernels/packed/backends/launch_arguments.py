@@ -18,7 +18,7 @@ from course_kernels.packed.problem import Operands, Problem
 from course_kernels.packed.tuning.lookup import get_config, kernel_of
 from course_kernels.runtime import Device
 
-_INTERPRETER_PROGRAMS = 4
+INTERPRETER_PROGRAMS = 4
 
 
 class Prepared(NamedTuple):
@@ -147,7 +147,7 @@ def _options(config: GemmConfig) -> dict[str, int]:
 def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
     programs = config.programs
     if programs is None:
-        programs = _INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
+        programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
     return max(1, min(programs, max_tiles))
 
 
