@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
+from course_kernels.contexts import autocast_dtype, cast, is_compiling, is_plain, refuse_tangents, wants_grad
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.problem import Operands, Options
-from course_kernels.packed.torch_ops import is_plain, multiply, multiply_into, wants_grad
+from course_kernels.packed.torch_ops import multiply, multiply_into
 
 
 def gmm(
@@ -206,7 +206,7 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     options = Options(preferred_element_type, backend=backend, config=launch, accumulate=bool(accumulate))
     product = _multiply(existing_out, Operands(columns, rhs, ends), options)
     if bias_grad is not None:
-        group_sums(columns.detach().mT, ends, out=bias_grad, accumulate=bool(accumulate))
+        group_sums(columns.detach().mT, ends, out=bias_grad, accumulate=bool(accumulate), backend=backend)
     return product
 
 
@@ -233,7 +233,7 @@ def _check_existing_out(existing_out, shape, dtype, others: dict[str, Tensor | N
 
 def _multiply(out: Tensor | None, operands: Operands, options: Options) -> Tensor:
     """The product, with errors in the names of this room's arguments."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return multiply(operands, options) if out is None else multiply_into(out, operands, options)
     try:
         return multiply(operands, options) if out is None else multiply_into(out, operands, options)

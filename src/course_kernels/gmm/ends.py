@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import is_plain
 from course_kernels.layout import GroupLayout
-from course_kernels.packed.torch_ops import is_plain
 
 _library = torch.library.Library("course_kernels", "FRAGMENT")
 # The ends come from the operator that checks: without a use of its result, a compiler would drop it.
