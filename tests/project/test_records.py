@@ -61,7 +61,7 @@ def imported(path):
             yield from (file for name in names if (file := provenance.ROOT / f"{name.replace('.', '/')}.py").is_file())
 
 
-ROOMS = ("bench", "kernels", "lists", "packed", "layout", "testing")
+ROOMS = ("bench", "gmm", "kernels", "lists", "packed", "layout", "testing")
 BESIDE = {
     "kernels/language.py",  # chooses between the compiler and the interpreter
     "kernels/record.py",  # a variant of the list API's kernels only
