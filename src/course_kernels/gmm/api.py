@@ -78,8 +78,7 @@ def gmm(
     if bias is not None:
         checks.check_bias(bias, (rhs.shape[0], N), lhs)
     if existing_out is not None:
-        shared = dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes, bias=bias)
-        _check_existing_out(existing_out, (M, N), preferred_element_type, shared)
+        _check_existing_out(existing_out, (M, N), preferred_element_type, lhs, rhs, bias)
     launch = launch_of("gmm", config, grid_dim, bool(work_stealing))
     refuse_tangents("gmm", lhs, rhs, bias)
     ends = group_ends(group_sizes, M, "the rows of lhs", check)
@@ -191,15 +190,15 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     columns = checks.as_km(lhs, rhs, lhs_layout)
     checks.check_options(preferred_element_type, backend)
     (K, M), N, G = columns.shape, rhs.shape[1], group_sizes.shape[0]
-    shared = dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes, bias_grad=bias_grad)
     if accumulate and existing_out is None:
         raise ValueError("existing_out must be given with accumulate=True, got None: there is nothing to add to")
-    if bias_grad is not None:
-        checks.check_written("bias_grad", bias_grad, (G, K), torch.float32, lhs.device)
-        if is_plain(lhs, rhs, group_sizes, bias_grad):
-            checks.check_apart("bias_grad", bias_grad, dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes))
     if existing_out is not None:
-        _check_existing_out(existing_out, (G, K, N), preferred_element_type, shared)
+        _check_existing_out(existing_out, (G, K, N), preferred_element_type, lhs, rhs)
+    if bias_grad is not None:  # the product is written first, so all is checked here
+        checks.check_written("bias_grad", bias_grad, (G, K), torch.float32, lhs.device)
+        if is_plain(lhs, rhs, group_sizes, bias_grad, existing_out):
+            others = dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes, existing_out=existing_out)
+            checks.check_apart("bias_grad", bias_grad, others)
     launch = launch_of(name, *asked)
     refuse_tangents(name, lhs, rhs)
     ends = group_ends(group_sizes, M, "the M of lhs and rhs", check)
@@ -219,16 +218,13 @@ def _autocast(existing_out, lhs, rhs, bias) -> tuple:
     return lhs, rhs, bias
 
 
-def _check_existing_out(existing_out, shape, dtype, others: dict[str, Tensor | None]) -> None:
-    """Raise unless the result can be written to a given tensor."""
-    lhs = others["lhs"]
+def _check_existing_out(existing_out, shape, dtype, lhs, *others) -> None:
+    """Raise unless the result can be written to a given tensor; ``packed`` compares its memory with the operands'."""
     checks.check_written("existing_out", existing_out, shape, dtype, lhs.device)
-    if wants_grad(lhs, others["rhs"], others.get("bias")):
+    if wants_grad(lhs, *others):
         raise ValueError(
             "existing_out must be None where an operand requires a gradient: detach the operands, or leave it out"
         )
-    if is_plain(existing_out, *others.values()):
-        checks.check_apart("existing_out", existing_out, others)
 
 
 def _multiply(out: Tensor | None, operands: Operands, options: Options) -> Tensor:

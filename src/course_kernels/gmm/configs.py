@@ -10,6 +10,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig, LaunchOptions, check_programs
+from course_kernels.contexts import is_compiling
 from course_kernels.packed.backends.launch_arguments import INTERPRETER_PROGRAMS
 from course_kernels.packed.tuning import lookup as tuned
 
@@ -53,6 +54,18 @@ def as_config(function: str, config: Mapping | GemmConfig) -> GemmConfig:
         return config
     if not isinstance(config, Mapping):
         raise TypeError(f"config must be a dict with AITER's keys or a GemmConfig, got {type(config).__name__}")
+    items = tuple((key, type(value), value) for key, value in config.items())  # to a cache, 64.0 and True are integers
+    convert = _convert.__wrapped__ if is_compiling() else _convert
+    try:
+        return convert(function, items)
+    except TypeError:  # a value that is not hashable
+        return _convert.__wrapped__(function, items)
+
+
+@functools.lru_cache(maxsize=256)
+def _convert(function: str, items: tuple[tuple[str, type, object], ...]) -> GemmConfig:
+    """The configuration of a dict, given as keys, types and values."""
+    config = {key: value for key, _, value in items}
     keys = _keys(function)
     needed = [key for key in keys if key.startswith("BLOCK_SIZE_") or key == "GROUP_SIZE"]
     if missing := [key for key in needed if key not in config]:
@@ -80,10 +93,11 @@ def launch_of(
     """
     check_programs("grid_dim", grid_dim)
     programs = ONE_PROGRAM_PER_TILE if function == "nptgmm" else grid_dim
+    given = None if config is None else as_config(function, config)
+    if programs is None and not work_stealing:
+        return given
     asked = LaunchOptions(programs, "dynamic" if work_stealing else None)
-    if config is not None:
-        return asked.applied(as_config(function, config))
-    return None if asked == LaunchOptions() else asked
+    return asked if given is None else asked.applied(given)
 
 
 def get_config(

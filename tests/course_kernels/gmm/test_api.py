@@ -188,11 +188,11 @@ def test_accumulate_rounds_once(name, backend, dtype, factors, once):
 @both
 def test_one_program_or_one_for_each_tile_give_the_same_bits(name):
     generator = torch.Generator().manual_seed(3)
-    lhs = torch.randn(40, TOTAL, generator=generator).to(runtime.device(), torch.float16)
+    lhs = torch.randn(20, TOTAL, generator=generator).to(runtime.device(), torch.float16)
     rhs = torch.randn(TOTAL, 36, generator=generator).to(runtime.device(), torch.float16)
     first = ptgmm(lhs, rhs, sizes_of(*RAGGED), config=SMALL, grid_dim=1, backend="triton")
-    for num_xcds in (1, 2, 8):
-        out = poisoned(4, 40, 36)
+    for num_xcds in (1, 8):
+        out = poisoned(4, 20, 36)
         config = dataclasses.replace(SMALL, num_xcds=num_xcds)
         TRANSPOSED[name](lhs, rhs, sizes_of(*RAGGED), existing_out=out, config=config, backend="triton")
         assert torch.equal(out, first)
@@ -232,7 +232,7 @@ def test_what_get_config_returns_is_what_runs_without_it():
 # ---- drawn
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=5),
     K=st.integers(1, 33), N=st.integers(1, 33), tail=st.integers(0, 3),
@@ -255,7 +255,7 @@ def test_gmm_of_anything(sizes, K, N, tail, dtypes, layout, wide, with_bias, dyn
     assert_same(found, exact_gmm(lhs, plain, sizes, bias))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=5),
     K=st.integers(1, 33), N=st.integers(1, 33),

@@ -48,6 +48,8 @@ OF_ALL = [
     (dict(config=config(waves=2)), ValueError, "must have keys among .* got waves"),
     (dict(config=config(GROUP_SIZE=0)), ValueError, r"config\['GROUP_SIZE'\] must be a positive integer, got 0"),
     (dict(config=config(num_warps=3)), ValueError, r"config\['num_warps'\] must be one of"),
+    (dict(config=config(BLOCK_SIZE_K=16.0)), ValueError, r"config\['BLOCK_SIZE_K'\] must be .* got 16.0"),
+    (dict(config=config(GROUP_SIZE=[1])), ValueError, r"config\['GROUP_SIZE'\] must be a positive integer, got \[1\]"),
     (dict(config="fast"), TypeError, "config must be a dict with AITER's keys or a GemmConfig, got str"),
     (dict(config=GemmConfig(schedule="chunks"), backend="triton"), ValueError, "config does not suit .*'chunks'"),
     (dict(check=True, group_sizes=sizes_of(17, 0, 16, 4)), ValueError, "group_sizes must sum to 38, .*, got 37"),
@@ -148,7 +150,7 @@ def test_outputs_may_not_overlap_anything():
     memory = at(G * K * N, dtype=torch.float32)
     together = dict(bias_grad=memory[: G * K].view(G, K), existing_out=memory.view(G, K, N))
     for function in TRANSPOSED.values():
-        with pytest.raises(ValueError, match="existing_out shares memory with bias_grad"):
+        with pytest.raises(ValueError, match="bias_grad shares memory with existing_out"):
             function(lhs, rhs, sizes, preferred_element_type=torch.float32, **together)
         wide = at(K, M, dtype=torch.float32)
         with pytest.raises(ValueError, match="bias_grad shares memory with lhs"):

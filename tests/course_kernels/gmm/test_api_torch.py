@@ -59,8 +59,8 @@ def test_the_transposed_product_is_differentiable_and_bias_grad_is_not_part_of_i
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("options", [
-    {}, dict(check=True), dict(grid_dim=3), dict(config=SMALL, work_stealing=True),
-    dict(config=dict(BLOCK_SIZE_M=16, BLOCK_SIZE_K=16, BLOCK_SIZE_N=16, GROUP_SIZE=1, GRID_DIM=4)),
+    dict(check=True), dict(config=SMALL, work_stealing=True),
+    dict(config=dict(BLOCK_SIZE_M=16, BLOCK_SIZE_K=16, BLOCK_SIZE_N=16, GROUP_SIZE=1), grid_dim=4),
 ], ids=str)  # fmt: skip
 def test_gmm_compiles_into_one_graph(backend, options):
     lhs, rhs, sizes, bias = layer()
