@@ -77,6 +77,7 @@ class GemmConfig:
         capability: tuple[int, int] | None = None,
         *,
         uses_tma: bool = True,
+        accumulate: bool = False,
         amd: bool = False,
     ) -> int:
         """An upper bound of a program's shared memory in bytes (without 16 bytes for barriers of pointer kernels on
@@ -91,11 +92,13 @@ class GemmConfig:
         # Packed kernels also have a row of bias or scales, the search for a tile's group, and barriers there.
         extras = max(1024, 4 * (self.block_m + self.block_n)) if packed else 64
         if packed and amd:
-            # The newest stage waits in registers. Small blocks may have one buffer more. With one stage the operands
-            # go through LDS one after the other, to change their layout.
-            stage = self.block_k * (self.block_m + self.block_n) * itemsize
+            # The newest stage waits in registers. With one stage the operands go through LDS one after the other, to
+            # change their layout. Blocks that need another layout have a second buffer. A result that is added to
+            # goes through LDS, too, at most half of it at a time.
+            stage, area = self.block_k * (self.block_m + self.block_n) * itemsize, self.block_m * self.block_n
             ready = (self.num_stages - 1) * stage or self.block_k * max(self.block_m, self.block_n) * itemsize
-            return ready + max(min(stage, 16384), min(output, 16384)) + extras
+            result = min(4 * area, max(16384, 2 * area)) if accumulate else min(output, 16384)
+            return ready + max(min(stage, 24576), result) + max(2048, extras)
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
             stages *= 2  # for TF32 the compiler keeps a second, transposed copy of the stages of one or both operands
         if kernel == "tma" or (packed and uses_tma):
@@ -103,8 +106,9 @@ class GemmConfig:
             # tile take turns in one buffer; there the compiler gives each its own.
             parts = self.store_parts if (capability or (0, 0)) < (10, 0) else 1
             return stages + output // parts + extras
-        if packed:  # the result is transposed on its way to the pointers: 16-bit ones a piece at a time
-            return stages + (output if out_itemsize > 2 else min(output, 16384)) + extras
+        if packed:
+            # The result is transposed on its way to the pointers: 16-bit ones a piece at a time, unless they are read.
+            return stages + (output if out_itemsize > 2 or accumulate else min(output, 16384)) + extras
         return max(stages, output)
 
     def valid_for(
@@ -116,6 +120,7 @@ class GemmConfig:
         capability: tuple[int, int] | None = None,
         shared_limit: int | None = None,
         uses_tma: bool = True,
+        accumulate: bool = False,
     ) -> str | None:
         """Why a kernel cannot run with this configuration, as words after "config does not suit"; None where it can.
 
@@ -126,6 +131,7 @@ class GemmConfig:
             capability: the GPU's compute capability; None for the interpreter and AMD GPUs.
             shared_limit: bytes of shared memory that a program can have; None: no limit.
             uses_tma: the packed kernels store the result through a descriptor.
+            accumulate: they add to the result's memory.
 
         Raises:
             ValueError: there is no such kernel.
@@ -140,8 +146,10 @@ class GemmConfig:
             return f"1-byte operands, of which an instruction takes 32 along K: block_k is {self.block_k}"
         if shared_limit is not None:
             out_itemsize = out_itemsize or max(2, itemsize)
-            amd = capability is None  # the interpreter has no limit
-            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma, amd=amd)
+            need = self.shared_memory(
+                kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma, accumulate=accumulate,
+                amd=capability is None,  # the interpreter has no limit
+            )  # fmt: skip
             if need > shared_limit:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
         return None

@@ -65,6 +65,7 @@ ROOMS = ("bench", "gmm", "kernels", "lists", "packed", "layout", "testing")
 BESIDE = {
     "kernels/language.py",  # chooses between the compiler and the interpreter
     "kernels/record.py",  # a variant of the list API's kernels only
+    "kernels/group_sums.py",  # the gradient of a bias, which no record measures
     "bench/tutorial_peer.py",  # a provider of some records
 }
 # Records that use a part of what their files import: a kernel called by itself, or one backend of two.

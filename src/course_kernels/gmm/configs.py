@@ -154,7 +154,9 @@ def _items(gmm_type, M, K, N, G, dtype, arch, sms, accumulate) -> tuple[tuple[st
         config = tuned.get_config("grouped_mm", M, K, N, G, dtype=dtype, arch=arch)
     else:
         uses_tma = False if accumulate else None  # the hardware adds to float32 alone, so the result has no descriptor
-        config = tuned.get_config("grouped_mm_k", K, M, N, G, dtype=dtype, arch=arch, uses_tma=uses_tma)
+        config = tuned.get_config(
+            "grouped_mm_k", K, M, N, G, dtype=dtype, arch=arch, uses_tma=uses_tma, accumulate=accumulate
+        )
     if config.programs is None and gmm_type != "nptgmm":
         programs = INTERPRETER_PROGRAMS if arch is None else sms and sms * config.programs_per_sm
         config = dataclasses.replace(config, programs=programs)

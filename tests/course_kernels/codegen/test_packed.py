@@ -11,7 +11,7 @@ import compiled
 from course_kernels import GemmConfig, codegen, runtime
 from course_kernels.bench import tune
 from course_kernels.codegen import TARGETS, build, shipped
-from course_kernels.codegen.packed import MODES, specialized, stand_ins
+from course_kernels.codegen.packed import MODES, build_group_sums, specialized, stand_ins
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
 from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.packed.backends.launch_arguments import prepare
@@ -90,6 +90,8 @@ def estimated(target: str) -> list:
             ("contiguous", dict(mode="batch", a_layout="col", dtype="float32", precision="tf32")),
             ("transposed", dict(a_layout="col", out_dtype="float32", bias=True)),
             ("transposed", dict(a_layout="col", dtype="float32", precision="tf32")),
+            ("transposed", dict(a_layout="col", out_dtype="float32", accumulate=True)),
+            ("transposed", dict(a_layout="col", dtype="bfloat16", accumulate=True)),
         ):
             small = config.block_k * TYPE_BYTES.get(options.get("dtype", "bfloat16"), 2) >= 32
             if small and ("float8" not in options.get("dtype", "") or there):
@@ -105,8 +107,35 @@ def with_chiplets() -> list:
         specs += [
             (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
             (build("transposed", a_layout="col", config=config, uses_tma=False), config),
+            (build("transposed", a_layout="col", config=config, uses_tma=False, accumulate=True), config),
+            (build("contiguous", mode="n", config=config, uses_tma=False), config),
         ]
     return specs
+
+
+def added(target: str) -> list:
+    """Builds that add to the result's memory, of every configuration that is looked up for bfloat16."""
+    there = tuned.has_descriptors(target)
+    limits = dict(capability=TARGETS[target].capability, shared_limit=TARGETS[target].shared_limit, accumulate=True)
+    specs = []
+    for out_dtype, c_layout in (("float32", "row"), ("bfloat16", "row"), ("float32", "col")):
+        options = dict(a_layout="col", dtype="bfloat16", out_dtype=out_dtype, c_layout=c_layout, uses_tma=there)
+        uses_tma = there and (out_dtype, c_layout) == ("float32", "row")
+        for config in tuned.all_configs("grouped_mm_k", "bfloat16", tuned.canonical_arch(target), uses_tma):
+            fitted = config.fitted("transposed", 2, 4 if out_dtype == "float32" else 2, uses_tma=uses_tma, **limits)
+            if fitted is not None:
+                specs.append(build("transposed", accumulate=True, config=fitted, **options))
+    return list(dict.fromkeys(specs))
+
+
+def group_sums() -> list:
+    """Builds of the sums over groups: of both layouts, and in one launch or two."""
+    return [
+        spec
+        for dtype, layout in (("bfloat16", "row"), ("bfloat16", "col"), ("float32", "row"))
+        for total in (200, 4096)
+        for spec in build_group_sums(dtype, layout, total, accumulate=True)
+    ]
 
 
 def recorded_pairs() -> list[compiled.Pair]:
@@ -114,6 +143,7 @@ def recorded_pairs() -> list[compiled.Pair]:
     pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
     pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
     pairs += [(spec, target) for target in CHIPLETS for spec, _ in with_chiplets()]
+    pairs += [(spec, target) for target in ESTIMATED for spec in (*added(target), *group_sums())]
     return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
 
 
@@ -143,6 +173,29 @@ def test_what_the_tuner_measures_compiles_fits_and_does_not_spill(dtype):
 
 
 @pytest.mark.parametrize("target", ESTIMATED)
+def test_what_adds_to_its_result_and_sums_over_groups_compile_and_fit(target):
+    problems = problems_of([(spec, target) for spec in (*added(target), *group_sums())], ("sm_90", "sm_100"))
+    assert not problems, "\n".join(problems)
+
+
+def test_hopper_adds_float32_in_hardware():
+    options = dict(a_layout="col", dtype="bfloat16", out_dtype="float32")
+    adds, stores = (
+        codegen.compile_kernel("transposed", "sm_90", accumulate=accumulate, **options) for accumulate in (True, False)
+    )
+    assert "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add" in adds.asm["ptx"]
+    assert adds.instructions["bulk tensor store"] == adds.instructions["st.global"] == 0
+    assert adds.instructions["ld.global"] <= stores.instructions["ld.global"], "the result is not read"
+    assert "cp.reduce" not in stores.asm["ptx"]
+
+
+def test_sums_over_groups_read_16_bytes_at_a_time():
+    of_items, of_groups = build_group_sums("bfloat16", "row", 4096)
+    for spec in (of_items, of_groups):
+        assert "ld.global.v4.b32" in codegen.compile_kernel(spec, "sm_90").asm["ptx"]
+
+
+@pytest.mark.parametrize("target", ESTIMATED)
 def test_shared_memory_estimate_is_an_upper_bound(target):
     specs = estimated(target)
     for (spec, config), found in zip(specs, compiled.facts((spec, target) for spec, _ in specs), strict=True):
@@ -153,7 +206,8 @@ def test_shared_memory_estimate_is_an_upper_bound(target):
         wide = 4 if itemsize == 4 or "*fp32" in spec.signature["c_ptr"] else 2
         uses_tma = spec.constexprs["C_KIND"] != 0
         capability = TARGETS[target].capability
-        bound = config.shared_memory(spec.kernel, itemsize, wide, capability, uses_tma=uses_tma)
+        accumulate = spec.constexprs.get("ACCUMULATE", False)
+        bound = config.shared_memory(spec.kernel, itemsize, wide, capability, uses_tma=uses_tma, accumulate=accumulate)
         assert found.shared <= bound, (str(spec), config)
 
 
@@ -232,6 +286,8 @@ def test_claims_and_bad_arguments():
         build("contiguous", precision="tf32")
     with pytest.raises(ValueError, match="keeps no log"):
         build("contiguous", record=True)
+    with pytest.raises(ValueError, match="accumulate must be False but in mode"):
+        build("contiguous", accumulate=True)
     with pytest.raises(ValueError, match="no schedule 'dynamic'"):
         build("transposed", config=GemmConfig(schedule="dynamic"))
     with pytest.raises(TypeError, match=r"no options \['mode'\]"):
@@ -243,9 +299,14 @@ def test_claims_and_bad_arguments():
 def test_tiles_for_mfma_compile_with_chiplets_within_the_estimate(target):
     specs = with_chiplets()
     for (spec, config), found in zip(specs, compiled.facts((spec, target) for spec, _ in specs), strict=True):
-        assert not found.error, (spec, found.error)
-        assert found.shared <= config.shared_memory(spec.kernel, 2, 2, uses_tma=False, amd=True), spec
-        assert found.shared <= TARGETS[target].shared_limit
+        bound = config.shared_memory(
+            spec.kernel, 2, 2, uses_tma=False, amd=True, accumulate=spec.constexprs.get("ACCUMULATE", False)
+        )
+        if found.error:
+            assert "shared" in found.error or "resource" in found.error, (spec, found.error)
+            assert bound > TARGETS[target].shared_limit, spec
+            continue
+        assert found.shared <= bound, spec
 
 
 def test_one_chiplet_compiles_to_no_more_code():

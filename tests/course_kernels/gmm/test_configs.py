@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, runtime
+from course_kernels.codegen import TARGETS
 from course_kernels.config import LaunchOptions
 from course_kernels.gmm import get_config
 from course_kernels.gmm.configs import FUNCTIONS, ONE_PROGRAM_PER_TILE, as_config, launch_of
@@ -73,9 +74,10 @@ def test_a_product_that_is_added_has_no_descriptor_of_its_result():
     added, plain = (get_config("ptgmm", 32768, 2048, 2048, 8, arch=90, accumulate=each) for each in (True, False))
     assert added["BLOCK_SIZE_K"] * added["BLOCK_SIZE_N"] < plain["BLOCK_SIZE_K"] * plain["BLOCK_SIZE_N"]
     assert "STORE_PARTS" not in added
-    for arch in (None, "gfx942"):
-        both = [get_config("nptgmm", 32768, 2048, 2048, 8, arch=arch, accumulate=each) for each in (True, False)]
-        assert both[0] == both[1], "without descriptors anyway"
+    assert get_config("nptgmm", 64, 64, 64, 2, accumulate=True) == get_config("nptgmm", 64, 64, 64, 2)
+    added, plain = (get_config("ptgmm", 32768, 2048, 2048, 8, arch="gfx942", accumulate=each) for each in (True, False))
+    assert added["BLOCK_SIZE_K"] * added["BLOCK_SIZE_N"] < plain["BLOCK_SIZE_K"] * plain["BLOCK_SIZE_N"]
+    assert added["NUM_XCDS"] == plain["NUM_XCDS"] == 8
 
 
 def test_bad_arguments_of_the_lookup():
@@ -87,3 +89,14 @@ def test_bad_arguments_of_the_lookup():
         get_config("gmm", 1.0, 1, 1, 1)
     with pytest.raises(ValueError, match="dtype must be one of"):
         get_config("gmm", 1, 1, 1, 1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("function", "tile", "accumulate"), [
+    ("gmm", (256, 64, 256), False), ("ptgmm", (64, 256, 256), False), ("nptgmm", (64, 256, 256), False),
+    ("ptgmm", (64, 128, 128), True), ("nptgmm", (64, 128, 128), True),
+])  # fmt: skip
+def test_aiters_own_tiles_for_mi300_are_accepted_there(function, tile, accumulate):
+    config = dict(zip(("BLOCK_SIZE_M", "BLOCK_SIZE_K", "BLOCK_SIZE_N"), tile), GROUP_SIZE=1, num_warps=8, num_stages=1)
+    kernel = "contiguous" if function == "gmm" else "transposed"
+    limits = dict(shared_limit=TARGETS["gfx942"].shared_limit, uses_tma=False, accumulate=accumulate)
+    assert as_config(function, config).valid_for(kernel, 2, **limits) is None

@@ -184,7 +184,12 @@ def _processors(device: torch.device) -> int:
 
 @functools.cache
 def _compiled(
-    config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device, accumulate: bool
+    config: CuteConfig,
+    variant: KernelVariant,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    device: torch.device,
+    accumulate: bool = False,
 ):
     return cute_cache.compiled(
         config,

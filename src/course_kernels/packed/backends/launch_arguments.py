@@ -158,7 +158,10 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds, launched as the
     options ask for."""
     kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
-    limits = dict(capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor)
+    limits = dict(
+        capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,
+        accumulate=problem.options.accumulate,
+    )  # fmt: skip
     config, wanted = problem.options.config, None
     if isinstance(config, LaunchOptions):
         config, wanted = None, config
@@ -173,6 +176,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
         arch=device.arch,
         precision=problem.precision,
         uses_tma=all(access.has_descriptor for access in accesses),
+        accumulate=problem.options.accumulate,
     )
     fitted = chosen.fitted(kernel, *sizes, **limits)
     if fitted is None:

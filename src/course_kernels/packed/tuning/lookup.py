@@ -85,6 +85,7 @@ def get_config(
     arch: tuple[int, int] | int | str | None = None,
     precision: str = "ieee",
     uses_tma: bool | None = None,
+    accumulate: bool = False,
     explain: bool = False,
 ) -> GemmConfig | Choice:
     """The configuration for a packed product, by its shape's ``defaults.Bucket``.
@@ -96,6 +97,7 @@ def get_config(
         arch: compute capability as (9, 0), 90 or "sm_90"; "gfx942" for an AMD GPU; None for the interpreter.
         precision: "ieee" or "tf32", for float32 operands.
         uses_tma: operands and result all go through descriptors. Default: where the architecture has them.
+        accumulate: the product is added to its result, which takes shared memory where there is no descriptor.
         explain: return the choice with its reasons.
 
     Returns:
@@ -127,7 +129,7 @@ def get_config(
     arch = canonical_arch(arch)
     if uses_tma is None:
         uses_tma = arch is None or has_descriptors(arch)
-    choice = _choose(op, Bucket.of(op, M, K, N, G), name, arch, bool(uses_tma))
+    choice = _choose(op, Bucket.of(op, M, K, N, G), name, arch, bool(uses_tma), bool(accumulate))
     return choice if explain else choice.config
 
 
@@ -294,7 +296,7 @@ def _nearest_entry(table: Table, op: str, bucket: Bucket, dtype: str) -> tuple[i
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: bool) -> Choice:
+def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: bool, accumulate: bool) -> Choice:
     def choice(config, *notes, entry=None, away=None):
         where, us = (entry.bucket, entry.us) if entry else (None, None)
         return Choice(config, op, dtype, arch, bucket, where, away, us, notes)
@@ -312,6 +314,8 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
         else:
             away, entry = found
             config = entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
+            if accumulate and is_amd(arch):  # tables are of products that are not added
+                config = _shrunk(entry.config, kernel_of(op), TYPE_BYTES[dtype], limits)
             like = [f"{own} as {other}" for own, other in ((op, entry.op), (dtype, entry.dtype)) if own != other]
             how = (
                 "not measured, a starting value for"
@@ -325,7 +329,11 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
             )
             if config is not None:
                 if config != entry.config:
-                    notes.append(f"with {config.num_stages} of {entry.config.num_stages} stages, for shared memory")
+                    smaller = (
+                        "" if config.block == entry.config.block else f"{config.block_m}×{config.block_n} tiles and "
+                    )
+                    stages = f"{config.num_stages} of {entry.config.num_stages} stages"
+                    notes.append(f"with {smaller}{stages}, for shared memory")
                 return choice(config, *notes, entry=entry, away=away)
             notes.append(f"which does not fit into the shared memory of {arch}: defaults")
     elif uses_tma:
@@ -334,6 +342,16 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
         notes.append("defaults for launches in which not everything goes through a descriptor; none is measured")
     config, *more = _default(op, bucket, dtype, arch, uses_tma)
     return choice(config, *notes, *more)
+
+
+def _shrunk(config: GemmConfig, kernel: str, itemsize: int, limits: dict) -> GemmConfig | None:
+    """A configuration for products that are added, with tiles that leave shared memory for the result."""
+    while True:
+        fitted = config.fitted(kernel, itemsize, accumulate=True, **limits)
+        if fitted is not None or config.block_m * config.block_n <= 64 * 64:
+            return fitted
+        wider = "block_n" if config.block_n >= config.block_m else "block_m"
+        config = dataclasses.replace(config, **{wider: getattr(config, wider) // 2})
 
 
 def _default(op: str, bucket: Bucket, dtype: str, arch: str, uses_tma: bool) -> tuple:

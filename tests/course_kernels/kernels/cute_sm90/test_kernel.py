@@ -52,6 +52,10 @@ def test_what_cannot_be_built_is_refused(kernel):
         kernel.compile_for(CONFIGS_8_BIT[0], "bfloat16")
     with pytest.raises(ValueError, match="offsets_along must be 'm' where scaled, got 'k'"):
         kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
+    with pytest.raises(ValueError, match="offsets_along must be 'k' where accumulate is set, got 'm'"):
+        kernel.compile_for(CONFIGS[0], "bfloat16", "float32", accumulate=True)
+    with pytest.raises(ValueError, match="out_dtype must be 'float32' where accumulate is set, got 'bfloat16'"):
+        kernel.compile_for(CROSS[0], "bfloat16", offsets_along="k", accumulate=True)
     flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, tail_tile_n=256)
     with pytest.raises(ValueError, match="config: tail_tile_n is 0 where offsets_along is 'k', got 256"):
         kernel.compile_for(flat, "bfloat16", offsets_along="k")
@@ -143,6 +147,18 @@ def test_groups_along_k(ptx_of, config, out_dtype):
     # Nothing but the zeros of empty groups is stored without TMA; they wait for the loads.
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
     assert ptx.count("atom.shared.cta.add") == 2, "one counts tiles, the other reads the count"
+
+
+@pytest.mark.parametrize("config", [replace(CROSS[1], split_last_wave=False), NARROW], ids=lambda config: config.name)
+def test_added_along_k(ptx_of, config):
+    """The stores are additions of the hardware; what is empty is left alone, so nobody counts tiles."""
+    ptx = ptx_of(config, "bfloat16", "float32", offsets_along="k", accumulate=True)
+    check_products(ptx, config, True, True)
+    blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // 32) for each in config.shapes)
+    assert ptx.count("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add") == blocks
+    assert stores_of(ptx) == []
+    assert "st.global" not in ptx
+    assert "atom.shared" not in ptx
 
 
 def test_tiles_are_counted_alike_by_all_who_count(kernel, monkeypatch):

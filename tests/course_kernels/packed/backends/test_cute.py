@@ -185,6 +185,35 @@ def test_bias_scales_and_a_kept_tail_are_not_taken():
     assert variant_of(*made, keep_tail=True) is None
 
 
+def test_float32_results_along_k_alone_are_added_to():
+    """To others the hardware would add rounded products."""
+    made = along_k()
+    taken = {
+        (along, dtype): grouped_cute.match_variant(Operands(*each[:3]), each[3].to(dtype), accumulate=True)
+        for along, each in (("k", made), ("m", operands()))
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    assert taken.pop(("k", torch.float32)) == ("k", "n", 2)
+    assert set(taken.values()) == {None}
+    out = made[3].float()
+    for accumulate, given, supported in ((True, out, True), (True, made[3], False), (False, made[3], True)):
+        problem = Problem.of(Operands(*made[:3]), Options(given.dtype, accumulate=accumulate))
+        assert grouped_cute.supports(problem, Operands(*made[:3]), given) == supported
+
+
+def test_a_plan_that_adds_has_a_kernel_of_its_own(monkeypatch):
+    asked = []
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(cute_cache, "compiled", lambda *args, **options: asked.append(options["accumulate"]))
+    grouped_cute._compiled.cache_clear()
+    a, b, offs, out = along_k()
+    for accumulate in (False, True):
+        given = Operands(a, b, offs)
+        grouped_cute.plan(Problem.of(given, Options(torch.float32, accumulate=accumulate)), given, out.float())
+    grouped_cute._compiled.cache_clear()
+    assert asked == [False, True]
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_launch_gets_ends_of_32_bits(dtype):
     a, b, offs, out = operands()
@@ -313,7 +342,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     """Everything but the kernel: a stand-in takes its place, called as it would be."""
     asked = []
 
-    def compiled(config, form, dtype, out_dtype, device):
+    def compiled(config, form, dtype, out_dtype, device, accumulate):
         asked.append((config, form, dtype, out_dtype))
 
         def function(a, b, out, offs, scale_a, scale_b):
@@ -524,6 +553,61 @@ def test_a_layer_and_its_gradients(device, monkeypatch, backend):
         results.append((out, *torch.autograd.grad(out, (a, weight), integers(out.shape, out.dtype, 3, device=device))))
         cute_alone(monkeypatch)  # from the second on
     assert all(torch.equal(x, y) for x, y in zip(*results))
+
+
+@hopper
+@pytest.mark.parametrize("config", [*configs_for("k", "n", 2)], ids=lambda config: config.name)
+def test_every_configuration_adds(device, config):
+    """Tiles at the edges of a result that no tile divides; empty groups, whose NaN stay as they are; in every run the
+    same."""
+    sizes = (0, 300, 1, 128, 0, 513, 77, 0)
+    offs = torch.tensor(sizes, dtype=torch.int32, device=device).cumsum(0).int()
+    a = torch.empty(1100, 392, dtype=torch.bfloat16, device=device).random_(-2, 3).mT
+    b = torch.empty(1100, 520, dtype=torch.bfloat16, device=device).random_(-2, 3)
+    product = reference.grouped_mm(a, b, offs, torch.float32)
+    held = torch.empty_like(product).random_(-9, 10)
+    empty = torch.tensor(sizes, device=device) == 0
+    held[empty] = float("nan")
+    held[empty, 0] = -0.0
+    out, variant = held.clone(), KernelVariant("k", "n")
+    grouped_cute.multiply(Operands(a, b, offs), out, variant, config, accumulate=True)
+    assert torch.equal(out[~empty], (held + product)[~empty])
+    assert torch.equal(out[empty].view(torch.int32), held[empty].view(torch.int32))
+    a.normal_(), b.normal_()
+    runs = []
+    for _ in range(3):
+        runs.append(held.nan_to_num())
+        for _ in range(3):
+            grouped_cute.multiply(Operands(a, b, offs), runs[-1], variant, config, accumulate=True)
+    assert all(torch.equal(each, runs[0]) for each in runs)
+
+
+@hopper
+@pytest.mark.parametrize("backend", ["cute", "auto"])
+def test_added_behind_grouped_mm(device, monkeypatch, backend):
+    cute_alone(monkeypatch)
+    case = GroupedCase("k", SIZES, M=208, N=272, dtype=torch.bfloat16, layout_a="col", tail_size=61)
+    made = build(case, device)
+    offs = made.arguments["offs"]
+    out = torch.ones(len(SIZES), 208, 272, device=device)
+    grouped_mm(made.mat_a, made.mat_b, offs=offs, out=out, out_dtype=out.dtype, accumulate=True, backend=backend)
+    assert_grouped_exact(out - 1, made.mat_a, made.mat_b, offs)
+    made.verify_memory()
+
+
+@hopper
+def test_main_grad_of_a_layer(device, monkeypatch):
+    cute_alone(monkeypatch)
+    ends = torch.tensor([140, 140, 400], dtype=torch.int32, device=device)
+    a = integers((440, 64), torch.bfloat16, 1, device=device)
+    weight = integers((3, 96, 64), torch.bfloat16, 2, device=device).requires_grad_()
+    main_grad = torch.ones(3, 96, 64, device=device)
+    for _ in range(2):
+        out = grouped_mm(a, weight.mT, offs=ends, main_grad=main_grad.mT)
+        out.backward(torch.ones_like(out))
+    assert weight.grad is None
+    sums = torch.stack([a[:140].float().sum(0), torch.zeros(64, device=device), a[140:400].float().sum(0)])
+    assert torch.equal(main_grad, 1 + 2 * sums[:, None, :].expand(3, 96, 64))
 
 
 @hopper

@@ -25,7 +25,7 @@ from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import Operands
 
 CONFIG = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
-ARGUMENTS = dict(offsets_along="m", b_major="k", scaled=False, multiprocessors=132)
+ARGUMENTS = dict(offsets_along="m", b_major="k", scaled=False, accumulate=False, multiprocessors=132)
 FORM = grouped_cute.KernelVariant("m", "k")
 # What a function says to tensors of the CPU. Where there is no GPU they pass for a GPU's, so that it gets as far as
 # loading its kernel, and that is what fails.
@@ -169,6 +169,7 @@ def test_seconds_are_those_of_compiling(compiles, monkeypatch):
         dict(b_major="n"),
         dict(multiprocessors=114),
         dict(scaled=True),
+        dict(accumulate=True),
         dict(sm="100a"),
     ],
     ids=str,

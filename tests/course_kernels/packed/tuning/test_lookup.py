@@ -218,6 +218,16 @@ def test_starting_values_say_that_they_were_not_measured(tables):
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_every_product_that_is_added_has_a_configuration_on_an_amd_gpu(arch):
+    limits = dict(capability=None, shared_limit=TARGETS[arch].shared_limit, uses_tma=False, accumulate=True)
+    for m, n, k, g in SHAPES[::3]:
+        config = get_config("grouped_mm_k", m, k * g, n, g, arch=arch, accumulate=True)
+        assert config.valid_for("transposed", 2, **limits) is None
+    found = get_config("grouped_mm_k", 4096, 512 * 64, 4096, 64, arch="gfx942", accumulate=True, explain=True)
+    assert "×128 tiles and 2 of 2 stages, for shared memory" in str(found)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 def test_the_starting_values_of_amd_gpus_suit_the_shape(arch):
     table = tuned.read_table(tuned.TABLES / f"{arch}.json")
     assert all(entry.us is None for entry in table.entries)
