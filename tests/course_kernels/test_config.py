@@ -81,6 +81,11 @@ def test_shared_memory_of_the_packed_kernels_by_hand():
         assert config.shared_memory(kernel, 2, 2, (10, 0)) == stages + 128 * 256 * 2 + 1536
         assert config.shared_memory(kernel, 2, 2, (9, 0), uses_tma=False) == stages + 16384 + 1536
         assert config.shared_memory(kernel, 2, 4, (9, 0), uses_tma=False) == stages + 128 * 256 * 4 + 1536
+        read = config.shared_memory(kernel, 2, 2, (9, 0), uses_tma=False, accumulate=True)
+        assert read == stages + 128 * 256 * 2 + 1536
+        assert f"it takes {read}" in config.valid_for(
+            kernel, 2, capability=(9, 0), shared_limit=read - 1, uses_tma=False, accumulate=True
+        )
     wide = GemmConfig(64, 64, 32, num_stages=2)
     assert wide.shared_memory("contiguous", 4, 4, (9, 0)) == 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024
     assert wide.shared_memory("contiguous", 4, 4, (10, 0)) == 2 * 2 * 32 * 128 * 4 + 64 * 64 * 4 + 1024

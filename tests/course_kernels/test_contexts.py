@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import group_gemm, grouped_mm
-from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
+from course_kernels.contexts import autocast_dtype, cast, is_plain, refuse_tangents, wants_grad
 
 
 def test_autocast_is_asked_for_the_devices_kind():
@@ -20,6 +21,25 @@ def test_only_wide_operands_are_cast():
     assert cast(torch.ones(2), torch.bfloat16).dtype == torch.bfloat16
     fp8 = torch.ones(2).to(torch.float8_e4m3fn)
     assert cast(fp8, torch.bfloat16) is fp8
+
+
+def test_plain_tensors_are_those_that_nothing_of_torchs_watches():
+    plain = torch.ones(2)
+    assert is_plain(plain, torch.nn.Parameter(plain), None)
+    assert not is_plain(plain, plain.to("meta"))
+    with FlopCounterMode(display=False):
+        assert not is_plain(plain)
+    seen = []
+    torch.func.vmap(lambda x: (seen.append(is_plain(plain)), x)[1])(plain)
+    assert seen == [False]
+
+
+def test_gradients_are_wanted_of_who_requires_them_where_they_are_recorded():
+    wanted = torch.ones(2, requires_grad=True)
+    assert wants_grad(None, wanted)
+    assert not wants_grad(wanted.detach(), None, [1])
+    with torch.no_grad():
+        assert not wants_grad(wanted)
 
 
 def test_both_apis_cast_and_refuse_in_the_same_words():

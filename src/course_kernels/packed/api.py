@@ -61,7 +61,8 @@ def grouped_mm(
             can be had, and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
         accumulate: add the product to what ``out`` holds: in float32, rounded once. In mode "k" alone, and not with
-            bias. Of an empty group, ``out`` keeps its bits.
+            bias. Of an empty group, ``out`` keeps its bits. To a float32 ``out`` Hopper and later GPUs may add in
+            their memory system, which takes subnormal numbers for zero.
         main_grad: float32 tensor of mat_b's shape, any strides, to which the backward adds mat_b's gradient: in
             float32, rounded once, without a gradient in mat_b's dtype. mat_b itself gets none (its ``.grad`` stays
             None, and hooks on it see none). In mode "m" alone; not with ``out``, ``torch.compile`` or ``torch.func``,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import functorch_level, is_compiling, is_plain, refuse_tangents, wants_grad
-from course_kernels.dtypes import OUT_DTYPES
+from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.packed.checks import BACKENDS, check_dense, check_out, check_out_form
 
@@ -79,6 +79,8 @@ def _check(matrix, offs, backend) -> None:
             raise TypeError(f"{name} must have a dtype of {dtypes}, got {tensor.dtype}")
         if tensor.dim() != rank:
             raise ValueError(f"{name} must be {rank}-D, got shape {tuple(tensor.shape)}")
+        if any(type(extent) is int and extent > MAX_EXTENT for extent in tensor.shape):
+            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
     if offs.device != matrix.device:
         raise ValueError(f"offs must be on the device of matrix, {matrix.device}, got {offs.device}")
     if backend not in BACKENDS:

@@ -86,7 +86,8 @@ def test_out_is_written_once_and_nothing_around_it(backend, total, values, accum
         out, verify = poisoned(shape, torch.float32, device=DEVICE)
         out = out.mT if transposed else out
         if accumulate:
-            out[1::2] = 3.0  # the groups with rows; the others' canaries are NaN
+            out[1::2] = 3.0  # the groups with rows
+            out[::2, ::2] = -0.0  # the others' other half is NaN
         version, before = out._version, out.clone()
         assert group_sums(matrix, ends(values), out=out, accumulate=accumulate, backend=backend) is out
         assert out._version > version
@@ -218,6 +219,7 @@ def test_meta_tensors_have_results():
         (dict(matrix=[1]), TypeError, "matrix must be a torch.Tensor, got list"),
         (dict(matrix=torch.zeros(20, 3, dtype=torch.float64)), TypeError, "matrix must have a dtype of"),
         (dict(matrix=torch.zeros(20)), ValueError, r"matrix must be 2-D, got shape \(20,\)"),
+        (dict(matrix=torch.zeros(1, 1).expand(2**31, 1)), ValueError, "matrix must have extents below"),
         (dict(offs=torch.zeros(3)), TypeError, "offs must have a dtype of"),
         (dict(offs=torch.zeros(3, 1).int()), ValueError, "offs must be 1-D"),
         (dict(offs=torch.zeros(3, device="meta").int()), ValueError, "offs must be on the device of matrix"),
