@@ -25,6 +25,7 @@ import torch
 
 import block_scaled
 import fuzz
+import gmm_api
 import grouped_api
 import list_api
 import masked_api
@@ -71,6 +72,7 @@ RECORDS = {
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
+    "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
     "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
     "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),

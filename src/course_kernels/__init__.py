@@ -5,6 +5,7 @@ Importing this package loads torch and changes nothing else; Triton is loaded wh
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.gmm.api import gmm, nptgmm, ptgmm
 from course_kernels.layout import GroupLayout
 from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.masked.api import deepgemm
@@ -18,8 +19,11 @@ __all__ = [
     "GroupGemmPlan",
     "GroupLayout",
     "deepgemm",
+    "gmm",
     "group_gemm",
     "grouped_mm",
+    "nptgmm",
+    "ptgmm",
     "quantize_1x128",
     "quantize_128x128",
     "runtime",

@@ -34,6 +34,7 @@ KNOWN_SPILLS = [
 
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
 WITH_BLOCKS = ("sm_90", "sm_100", "gfx942", "gfx950")
+CHIPLETS = ("gfx942", "gfx950")
 ESTIMATED = ("sm_90", "sm_100", "sm_120", "sm_80", "gfx942")
 
 
@@ -102,6 +103,20 @@ def estimated(target: str) -> list:
     return specs
 
 
+def with_chiplets() -> list:
+    """Builds for AMD GPUs, with their configurations: the tile of AITER's tables, and some of ours."""
+    specs = []
+    for tile in ((256, 256, 64, 8, 1), (256, 256, 32, 8, 2), (128, 128, 64, 8, 2), (64, 64, 64, 4, 2)):
+        config = GemmConfig(*tile, num_xcds=8)
+        specs += [
+            (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
+            (build("transposed", a_layout="col", config=config, uses_tma=False), config),
+            (build("transposed", a_layout="col", config=config, uses_tma=False, accumulate=True), config),
+            (build("contiguous", mode="n", config=config, uses_tma=False), config),
+        ]
+    return specs
+
+
 def added(target: str) -> list:
     """Builds that add to the result's memory, of every configuration that is looked up for bfloat16."""
     there = tuned.has_descriptors(target)
@@ -145,6 +160,7 @@ def recorded_pairs() -> list[compiled.Pair]:
     """What ``compiled`` keeps on record for this module."""
     pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
     pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
+    pairs += [(spec, target) for target in CHIPLETS for spec, _ in with_chiplets()]
     pairs += [(spec, target) for target in ESTIMATED for spec in (*added(target), *group_sums())]
     pairs += [(spec, target) for target in WITH_BLOCKS for spec in block_scaled(target)]
     return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
@@ -311,3 +327,25 @@ def test_claims_and_bad_arguments():
     with pytest.raises(TypeError, match=r"no options \['mode'\]"):
         build("tma", mode="m")
     assert set(MODES) == set(PACKED_KERNELS)
+
+
+@pytest.mark.parametrize("target", CHIPLETS)
+def test_tiles_for_mfma_compile_with_chiplets_within_the_estimate(target):
+    specs = with_chiplets()
+    for (spec, config), found in zip(specs, compiled.facts((spec, target) for spec, _ in specs), strict=True):
+        bound = config.shared_memory(
+            spec.kernel, 2, 2, uses_tma=False, amd=True, accumulate=spec.constexprs.get("ACCUMULATE", False)
+        )
+        if found.error:
+            assert "shared" in found.error or "resource" in found.error, (spec, found.error)
+            assert bound > TARGETS[target].shared_limit, spec
+            continue
+        assert found.shared <= bound, spec
+
+
+def test_one_chiplet_compiles_to_no_more_code():
+    plain, eight = (
+        build("contiguous", b_layout="col", config=GemmConfig(64, 64, 32, 4, 2, num_xcds=n)) for n in (1, 8)
+    )
+    plain, eight = codegen.compile_many([(plain, "sm_90"), (eight, "sm_90")])
+    assert eight.asm["ttir"].count("arith.remsi") > plain.asm["ttir"].count("arith.remsi")
