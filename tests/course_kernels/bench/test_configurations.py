@@ -12,6 +12,7 @@ from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT, Configured
 from course_kernels.bench.interface import make_operands
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.backends.cute import KernelVariant
 from sweep_stand_ins import cute
 
 __all__ = ["cute"]
@@ -55,7 +56,7 @@ def test_a_configuration_computes_what_it_is_for(cute):
                     cute.clear()
                     grouped.verify(function(), operands, of)
                     assert cute[0][0] is config
-                    assert cute[0][1] == forms[of]
+                    assert cute[0][1] == KernelVariant(*forms[of])
 
 
 def test_regrets_say_what_the_choice_costs():

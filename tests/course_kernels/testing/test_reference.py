@@ -289,3 +289,39 @@ ONE = torch.ones(2, 2)
 def test_bad_operands_are_named(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_quantize_and_dequantize_are_each_other_s_inverse_where_nothing_is_rounded():
+    """Blocks whose largest magnitude is 448 times a power of two: the factor is that power."""
+    generator = torch.Generator().manual_seed(1)
+    values = torch.arange(-448.0, 449.0, 64.0)
+    x = values[torch.randint(0, len(values), (3, 300), generator=generator)]
+    x[:, ::100] = 448.0
+    powers = torch.tensor([[1.0, 2.0, 0.5], [4.0, 0.25, 8.0], [1.0, 1.0, 16.0]])
+    x *= powers.repeat_interleave(128, 1)[:, :300]
+    for power_of_two in (False, True):
+        q, scale = reference.quantize(x, power_of_two=power_of_two)
+        assert torch.equal(scale, powers)
+        assert torch.equal(reference.dequantize(q, scale), x.double())
+    q, scale = reference.quantize(x[0, :256].expand(130, 256), 128)
+    assert torch.equal(scale, powers[0, :2].expand(2, 2))
+    assert torch.equal(reference.dequantize(q, scale, 128), x[0, :256].double().expand(130, 256))
+
+
+def test_blocks_of_groups_have_columns_of_their_own():
+    x = torch.full((1, 300), 448.0)
+    for part, factor in ((slice(0, 10), 2.0), (slice(10, 138), 4.0), (slice(138, 140), 8.0), (slice(140, 268), 1.0)):
+        x[:, part] *= factor
+    offs = torch.tensor([10, 140, 140, 268])
+    q, scale = reference.quantize(x, offs=offs)
+    # Group 1 begins in column 10 // 128 + 1 and has two blocks; group 3 in 140 // 128 + 3.
+    assert scale.tolist() == [[2.0, 4.0, 8.0, 0.0, 1.0, 0.0]]
+    assert torch.equal(reference.dequantize(q, scale, 1, offs)[:, :268], x[:, :268].double())
+    assert not q[:, 268:].float().any()
+
+
+def test_a_power_of_two_is_the_next_one_up():
+    x = torch.tensor([[449.0], [448.0], [447.0], [225.0], [0.0]])
+    _, scale = reference.quantize(x, power_of_two=True)
+    assert scale.flatten().tolist()[:4] == [2.0, 1.0, 1.0, 1.0]
+    assert 2.0**-109 < scale[4] <= 2.0**-108
