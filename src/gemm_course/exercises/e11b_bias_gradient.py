@@ -152,8 +152,8 @@ def _why(rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tu
         return "sums", f"{text}\nthese are sums over columns, one for each row of a block: rows are axis 0"
     if ((got - want[g]).abs() <= want[g] / 128).all():
         return "float32", (
-            f"{text}\nthe numbers are nearly right: they were rounded on the way. tl.sum keeps the type of what it sums,"
-            " and that is float16 until you convert it"
+            f"{text}\nthe numbers are nearly right: they were rounded on the way. tl.sum keeps the type of what it "
+            "sums, and that is float16 until you convert it"
         )
     return "sums", ""
 
