@@ -38,7 +38,7 @@ def weight_gradient_kernel(
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Empty groups first, in the middle and last; then none, and K equal to N; then no tokens at all."""
+    """First no empty groups; then some, first, in the middle and last; then no tokens at all."""
 
     def case(sizes, k, n):
         ends = list(accumulate(sizes))
@@ -55,9 +55,9 @@ def draw(rng: random.Random) -> list[Case]:
         return group_sums.part(rng, BLOCK)
 
     return [
-        case(group_sums.group_sizes(rng, BLOCK), part(), BLOCK),
-        case([BLOCK + part(), 2 * BLOCK + part(), 1], BLOCK + 8, BLOCK + 8),
-        case([0] * rng.randint(2, 3), BLOCK + part(), part()),
+        case([BLOCK + part(), 2 * BLOCK + part(), 1], part(), BLOCK),
+        case(group_sums.group_sizes(rng, BLOCK), BLOCK + part(), part()),
+        case([0] * rng.randint(2, 3), part(), BLOCK + part()),
     ]
 
 

@@ -19,7 +19,7 @@ REASON_BELOW = "wrong for the reason below"
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Empty groups first, in the middle and last; then none, and one block of columns; then no tokens at all."""
+    """First no empty groups; then some, first, in the middle and last; then no tokens at all."""
 
     def case(sizes, n):
         ends = list(accumulate(sizes))
@@ -34,8 +34,8 @@ def draw(rng: random.Random) -> list[Case]:
         return group_sums.part(rng, BLOCK)
 
     return [
-        case(group_sums.group_sizes(rng, BLOCK), 2 * BLOCK + part()),
         case([BLOCK + part(), 2 * BLOCK + part(), 1], BLOCK),
+        case(group_sums.group_sizes(rng, BLOCK), BLOCK + part()),
         case([0] * rng.randint(2, 3), part()),
     ]
 

@@ -42,7 +42,7 @@ def scaled_kernel(
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Four groups, one empty and one full, whose last tiles reach into the next group; then three of one tile each."""
+    """Three groups of one tile each; then one full, one empty, two others, and tiles that reach into the next group."""
 
     def case(sizes, max_m, n):
         groups, k = len(sizes), rng.randint(2 * BLOCK_K - 8, 2 * BLOCK_K - 1)
@@ -70,8 +70,8 @@ def draw(rng: random.Random) -> list[Case]:
 
     max_m = BLOCK + part()
     return [
-        case([max_m, part(), 0, BLOCK + rng.randint(1, max_m - BLOCK - 1)], max_m, BLOCK + part()),
         case([BLOCK, part(), part()], BLOCK, BLOCK),
+        case([max_m, part(), 0, BLOCK + rng.randint(1, max_m - BLOCK - 1)], max_m, BLOCK + part()),
     ]
 
 
