@@ -28,8 +28,9 @@ def sentence(event: dict) -> str:
 
     Args:
         event: with "kind" ("load", "store": an access outside; "undefined": a load whose mask leaves out elements and
-            gives them no value; "sync": a host sync, with "what"), "matrix", "line", "side" ("rows" or "columns", which
-            of the two extents was left), "place" (row, column), "shape", "program", "count".
+            gives them no value; "atomic": an atomic update; "sync": a host sync, with "what"), "matrix", "line",
+            "side" ("rows" or "columns", which of the two extents was left), "place" (row, column), "shape", "program",
+            "count".
     """
     where = in_line(event["line"])
     if event["kind"] == "sync":
@@ -37,6 +38,8 @@ def sentence(event: dict) -> str:
     if event["kind"] == "undefined":
         return f"{where}this load's mask leaves elements out and no `other=` says what they are: anything may be there"
     program = event["program"][0]
+    if event["kind"] == "atomic":
+        return f"{where}program {program} updates {event['matrix']} by an atomic operation"
     verb = _VERBS[event["kind"]]
     if event["matrix"] is None:
         return f"{where}program {program} {verb} an address that belongs to no matrix"

@@ -39,6 +39,7 @@ from gemm_course.judging import isolation_report, request
 from gemm_course.judging.case import Case, Ran
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.failures import compiler_message, describe_exception, describe_exit, malformed_reply
+from gemm_course.judging.feedback import sentence
 from gemm_course.judging.isolation_report import GPU_MB
 from gemm_course.judging.judge_process import Task
 from gemm_course.judging.mask_feedback import explain_mask
@@ -293,7 +294,9 @@ def _examine(module, case: Case, message: Reply, result: Result, probed: bool) -
     outputs, events = parse_watched(message.watched)
     strange = [text for each in outputs.values() if (text := not_stored(each))]
     if strange and probed:
-        result.message = result.message or strange[0]
+        # Most often an output that Python sets to zero, for atomics to add to.
+        atomics = [sentence(event) for event in events if event.get("kind") == "atomic"]
+        result.message = result.message or "\n".join([*atomics[:1], strange[0]])
         return False
     for finding in module.examine(case, Ran(message.value, outputs, events)):
         text = finding.message + (f"\n({case.label})" if case.label else "")

@@ -1,8 +1,9 @@
 """What a kernel reads and writes, element by element, while Triton's interpreter runs it.
 
 `Watch` gives an exercise its matrices, inside larger buffers full of canaries, and looks at every load and store: an
-access outside the matrices is recorded with the program, the line and the place, and not carried out. The interpreter
-has no public hook: its builder's masked load and store are wrapped, and a test fails when Triton changes them.
+access outside the matrices is recorded with the program, the line and the place, and not carried out. An atomic update
+counts as a store, and is recorded as an "atomic" event, too. The interpreter has no public hook: its builder's masked
+load and store and its atomics are wrapped, and a test fails when Triton changes them.
 On a GPU only the canaries are left, which the judging process looks at in any case.
 """
 
@@ -19,6 +20,7 @@ from course_kernels import runtime, testing
 
 MARGIN = 64  # elements around each matrix; a tile that sticks out further counts as outside of everything
 _MAX_EVENTS = 40
+_WRAPPED = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 
 
 class _Region:
@@ -135,27 +137,41 @@ class Watch:
             return self
         from triton.runtime.interpreter import InterpreterBuilder
 
-        load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+        genuine = {name: getattr(InterpreterBuilder, name) for name in _WRAPPED}
+        load, store, update, exchange = genuine.values()
 
         def masked_load(builder, ptrs, mask, other, *rest, **options):
             allowed, handle = self._look("load", builder, ptrs, mask)
             result = load(builder, ptrs, handle, other, *rest, **options)
-            if not allowed.all() or (other is None and not np.asarray(mask.data).all()):
-                self._spoil(builder, result, np.asarray(mask.data), allowed, other)
+            # The interpreter takes a single `other=0` for none at all, so of one element nothing is known.
+            defined = other is not None or np.size(ptrs.data) == 1
+            if not allowed.all() or not (defined or np.asarray(mask.data).all()):
+                self._spoil(builder, result, np.asarray(mask.data), allowed, defined)
             return result
 
         def masked_store(builder, ptrs, value, mask, *rest, **options):
             _, handle = self._look("store", builder, ptrs, mask)
             return store(builder, ptrs, value, handle, *rest, **options)
 
-        InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = masked_load, masked_store
-        self._undo = (InterpreterBuilder, load, store)
+        def atomic_rmw(builder, operation, ptrs, value, mask, *rest, **options):
+            _, handle = self._look("atomic", builder, ptrs, mask)
+            return update(builder, operation, ptrs, value, handle, *rest, **options)
+
+        def atomic_cas(builder, ptrs, *rest, **options):
+            # It has no mask that could keep it from a place outside: there it is recorded, and carried out.
+            self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
+            return exchange(builder, ptrs, *rest, **options)
+
+        for name, wrapper in zip(_WRAPPED, (masked_load, masked_store, atomic_rmw, atomic_cas)):
+            setattr(InterpreterBuilder, name, wrapper)
+        self._undo = (InterpreterBuilder, genuine)
         return self
 
     def __exit__(self, *_) -> None:
         if self._undo is not None:
-            builder, builder.create_masked_load, builder.create_masked_store = self._undo
-            self._undo = None
+            (builder, genuine), self._undo = self._undo, None
+            for name, function in genuine.items():
+                setattr(builder, name, function)
 
     def _look(self, kind, builder, ptrs, mask):
         """Record one access; returns which lanes are allowed, and a mask that leaves out the others.
@@ -166,6 +182,7 @@ class Watch:
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
         unknown, good = active.copy(), np.zeros_like(active)
+        atomic, kind = kind == "atomic", "load" if kind == "load" else "store"
         for region in self._regions:
             here = unknown & (addresses >= region.low) & (addresses < region.high)
             if not here.any():
@@ -173,6 +190,8 @@ class Watch:
             unknown &= ~here
             if self._by_descriptor and not by_descriptor and region.name in self._by_descriptor:
                 self._event("pointer", builder, region, None, int(here.sum()))
+            if atomic:
+                self._event("atomic", builder, region, None, int(here.sum()))
             row, col, inside = region.places(addresses)
             good |= here & inside
             outside = here & ~inside
@@ -193,11 +212,11 @@ class Watch:
         good_mask = good.reshape(np.shape(ptrs.data))
         return good | ~active, good_mask if by_descriptor else type(mask)(good_mask, mask.dtype)
 
-    def _spoil(self, builder, result, mask, allowed, other) -> None:
+    def _spoil(self, builder, result, mask, allowed, defined) -> None:
         """Put NaN where elements were read outside of a matrix, or masked off without a value."""
         data = result.data
         bad = ~allowed.reshape(data.shape) if not allowed.all() else np.zeros(data.shape, dtype=bool)
-        if other is None:
+        if not defined:
             off = ~np.broadcast_to(mask, data.shape)
             if off.any():
                 self._event("undefined", builder, None, None, int(off.sum()))

@@ -68,6 +68,7 @@ EVENT = {
             {"kind": "sync", "what": "`.item()` reads a tensor"},
             "line 5: `.item()` reads a tensor, so the CPU has to wait for the GPU",
         ),
+        ({"kind": "atomic"}, "line 5: program 3 updates C by an atomic operation"),
         (
             {"kind": "undefined"},
             "line 5: this load's mask leaves elements out and no `other=` says what they are: anything may be there",

@@ -35,6 +35,21 @@ def copy_by_pointer(source, target, rows, cols, source_stride, target_stride, BL
     tl.store(target + down * target_stride + across, get.load([0, 0]), mask=(down < rows) & (across < cols))
 
 
+@triton.jit
+def update(target, rows, stride, BLOCK: tl.constexpr):
+    """Every program adds 1 to the first column; program 0 also claims the matrix's first element."""
+    down = tl.arange(0, BLOCK)
+    tl.atomic_add(target + down * stride, 1, mask=down < rows)
+    if tl.program_id(0) == 0:
+        tl.atomic_cas(target + 1, 0, 7)
+
+
+@triton.jit
+def load_one(source, target, default: tl.constexpr):
+    """A single element, masked off."""
+    tl.store(target, tl.load(source, mask=tl.program_id(0) > 0, other=default))
+
+
 def launch(kernel, extents, *, matrix=(12, 16), programs=1, rooms=(0, 0), through=()):
     watch = probes.Watch(__file__)
     source = watch.matrix("A", testing.integers(matrix, generator=1, low=1), room=rooms[0])
@@ -96,3 +111,41 @@ def test_a_part_of_an_output_has_its_own_name_and_elements():
     assert part.missing.tolist() == [[False] * 8] * 2 + [[True] * 8] * 2
     assert part.counts.tolist() == [[1] * 8] * 2 + [[0] * 8] * 2
     assert set(part.writers[:2].flatten().tolist()) == {1}
+
+
+@pytest.mark.parametrize("rows", [5, 8], ids=["inside", "past the end"])
+def test_an_atomic_update_is_a_store_and_an_event_of_its_own(rows):
+    watch = probes.Watch(__file__)
+    target = watch.output("C", (5, 4), torch.int32)
+    target.zero_()
+    with watch:
+        update[(2,)](target, rows, target.stride(0), BLOCK)
+    report = watch.report()
+    written = Written(report["outputs"][0])
+    assert target.tolist() == [[2, 7, 0, 0], *[[2, 0, 0, 0]] * 4]
+    assert written.counts.tolist() == [[2, 1, 0, 0], *[[2, 0, 0, 0]] * 4]
+    assert written.outside == 0, "what is outside is not carried out"
+    events = [(event["kind"], event["matrix"], event["side"]) for event in report["events"]]
+    outside = [("store", "C", "rows")] if rows > 5 else []
+    assert sorted(events, key=str) == sorted([("atomic", "C", None)] * 2 + outside, key=str)
+
+
+@pytest.mark.parametrize("default", [0.0, 3.0])
+def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(default):
+    watch = probes.Watch(__file__)
+    source = watch.matrix("A", testing.integers((1, 1), generator=1, low=1))
+    target = watch.output("C", (1, 1), torch.float32)
+    with watch:
+        load_one[(1,)](source, target, default)
+    assert watch.report()["events"] == []
+    assert target.item() == default
+
+
+def test_everything_of_the_interpreters_is_put_back():
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    names = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
+    before = [getattr(InterpreterBuilder, name) for name in names]
+    with probes.Watch(__file__):
+        assert all(getattr(InterpreterBuilder, name) is not was for name, was in zip(names, before))
+    assert [getattr(InterpreterBuilder, name) for name in names] == before

