@@ -5,6 +5,7 @@ Importing this package loads torch and changes nothing else; Triton is loaded wh
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.jagged.api import grouped_gemm_jagged, grouped_gemm_jagged_persistent
 from course_kernels.layout import GroupLayout
 from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.packed.api import grouped_mm
@@ -15,6 +16,8 @@ __all__ = [
     "GroupGemmPlan",
     "GroupLayout",
     "group_gemm",
+    "grouped_gemm_jagged",
+    "grouped_gemm_jagged_persistent",
     "grouped_mm",
     "runtime",
     "scaled_grouped_mm",

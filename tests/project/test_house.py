@@ -22,6 +22,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.round_robin": "course_kernels/lists/test_api.py",
     "course_kernels.kernels.tma": "course_kernels/lists/test_api.py",
     "course_kernels.kernels.contiguous": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.cute_sm90.epilogue": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.mainloop": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
@@ -39,12 +40,17 @@ LATE_IMPORTS = {
         course_kernels.codegen.child course_kernels.kernels.contiguous
         course_kernels.codegen.child course_kernels.kernels.transposed
         course_kernels.codegen.child course_kernels.lists.launch
+        course_kernels.codegen.jagged course_kernels.jagged.triton_kernels
         course_kernels.codegen.packed course_kernels.kernels.contiguous
         course_kernels.codegen.packed course_kernels.kernels.transposed
+        course_kernels.jagged.api course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
         course_kernels.packed.backends.choice course_kernels.packed.backends.triton
         gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin
         gemm_course.exercises.e04b_tables course_kernels.lists.launch
+    """,
+    "it imports Helion, which is optional and slow": """
+        course_kernels.jagged.api course_kernels.jagged.helion_kernels
     """,
     "it imports CuTe DSL, which is optional and slow": """
         course_kernels.packed.backends.cute_cache course_kernels.kernels.cute_sm90.kernel

@@ -117,10 +117,15 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
 
 
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
-    """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
+    """``specialize`` of a packed kernel by its name."""
     from course_kernels.kernels import contiguous, transposed
 
     function = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}[kernel]
+    return specialize(function, arguments)
+
+
+def specialize(function, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
+    """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
     parameters = inspect.signature(function.fn).parameters
     signature, constexprs, divisible = {}, {}, []
     for name, value in arguments.items():
