@@ -58,7 +58,7 @@ def test_conda_and_pip_install_the_same():
     through_pip = next(each["pip"] for each in conda["dependencies"] if isinstance(each, dict))
     assert "--editable ." in through_pip, "the library itself"
     extras = PROJECT["optional-dependencies"]
-    expected = bounds(extras["course"] + extras["cutlass"] + extras["dev"])
+    expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["dev"])
     expected["python"], expected["pip"] = PROJECT["requires-python"], ""
     assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
 
@@ -74,11 +74,12 @@ def test_library_asks_for_torch_and_triton_only_and_the_course_pins_versions_tha
 
 
 def test_library_imports_torch_and_triton_alone():
-    """What is written in CuTe DSL has an extra; NumPy is the interpreter's own requirement, which runtime checks."""
+    """CuTe DSL and Helion have extras; NumPy is the interpreter's own requirement, which runtime checks."""
     package = ROOT / "src" / "course_kernels"
     for path in package.rglob("*.py"):
         admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path == package / "runtime.py" else set())
         admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90", "cute_cache.py"} & set(path.parts) else set()
+        admitted |= {"helion"} if path.name in ("helion_kernels.py", "helion_peer.py") else set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []

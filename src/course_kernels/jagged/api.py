@@ -111,9 +111,7 @@ def _launch(A_packed, B, group_offsets, kernel: str, implementation: str) -> Ten
     if A_packed.is_cuda:
         with torch.cuda.device(A_packed.device):
             return kernels.multiply(kernel, *operands)
-    # The interpreter multiplies bfloat16 bit patterns as if they were integers, so float32 copies stand in.
-    wide = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in operands]
-    return kernels.multiply(kernel, *wide).to(dtype)
+    return kernels.multiply(kernel, *operands)
 
 
 class _Jagged(torch.autograd.Function):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.jagged.interpreting import widened_on_cpu
 from course_kernels.jagged.tuned import find_config
 
 runtime.load_triton()  # Helion imports it
@@ -165,6 +166,7 @@ def arguments(kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor) -
     return *operands, runtime.num_sms(A_packed.device) or _INTERPRETER_WORKERS, width
 
 
+@widened_on_cpu
 def multiply(kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor, config: dict | None = None) -> Tensor:
     """The product of checked operands with no extent of 0, as ``triton_kernels.multiply``.
 

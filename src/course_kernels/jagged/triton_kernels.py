@@ -9,6 +9,7 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.jagged.interpreting import widened_on_cpu
 from course_kernels.kernels.jagged import jagged_kernel, jagged_persistent_kernel
 
 KERNELS = {"simple": jagged_kernel, "persistent": jagged_persistent_kernel}
@@ -51,6 +52,7 @@ def launch_arguments(
     )  # fmt: skip
 
 
+@widened_on_cpu
 def multiply(
     kernel: str, A_packed: Tensor, B: Tensor, group_offsets: Tensor, config: GemmConfig | None = None
 ) -> Tensor:

@@ -120,8 +120,8 @@ def jagged_persistent_kernel(
     ends, row_ends = count_tiles(offsets_ptr, total, G, BLOCK_M, GROUPS)
     tiles_n = tl.cdiv(N, BLOCK_N)
     tiles = tl.max(row_ends, 0) * tiles_n
-    # Not flattened into one loop, as that of ``contiguous``: the compiler then keeps fewer blocks in flight that are read
-    # through pointers (40 KiB instead of 64 for 64×64×64 in four stages).
+    # Not flattened into one loop, as that of ``contiguous``: of blocks that are read through pointers the compiler then
+    # keeps fewer in flight (40 KiB instead of 64 for 64×64×64 in four stages).
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         first, start, end = find_group(tile // tiles_n, ends, row_ends, total)
         tile_m, tile_n = tile_position(tile - first * tiles_n, tl.cdiv(end - start, BLOCK_M), tiles_n, GROUP_M)
