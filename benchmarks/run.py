@@ -45,10 +45,8 @@ _PACKED = (
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
 _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
-_JAGGED = (
-    f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py", "course_kernels/jagged/helion_configs/*.json",
-    f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py",
-)  # fmt: skip
+_JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
+_SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
 _SWEPT = f"{_BENCH}/configurations.py"
 _CHECKS = "course_kernels/testing/*.py"
 
@@ -72,12 +70,12 @@ RECORDS = {
     "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
-    "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, _SWEPT)),
+    "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
     "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
     "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
-    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, _CHECKS)),
+    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, *_JAGGED, _CHECKS)),
     "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
