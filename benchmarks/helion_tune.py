@@ -4,9 +4,10 @@
     python benchmarks/helion_tune.py --seconds 120 square     longer, for one row
     python benchmarks/helion_tune.py --out FILE --commit ID   elsewhere; with the commit where there is no git checkout
 
-Helion's own autotuner searches for as long as it may. What it finds is verified, and measured against the configuration
-that the table had for the shape: the faster one is kept. Entries of other shapes that were measured stay. The table is
-written after each shape, so that an interrupted run keeps what it has.
+It needs the extra `helion`. The search, unlike the library, uses its scikit-learn; HELION_AUTOTUNER=PatternSearch does
+without. Helion's own autotuner searches for as long as it may. What it finds is verified, and measured against the
+configuration that the table had for the shape: the faster one is kept. Entries of other shapes that were measured stay.
+The table is written after each shape, so that an interrupted run keeps what it has.
 """
 
 from __future__ import annotations

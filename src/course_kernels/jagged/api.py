@@ -49,7 +49,8 @@ def grouped_gemm_jagged(
 
     Notes:
         Names and order of the arguments: ``grouped_gemm_jagged`` of Helion's example. Differentiable in A_packed and B
-        in reverse mode; gradients are products of ``grouped_mm``, in their operand's dtype and memory layout.
+        in reverse mode. Gradients are products of ``grouped_mm`` in their operand's dtype; B's has its memory layout
+        where an implementation is named.
         "auto" has everything that ``grouped_mm`` has (``torch.compile``, ``torch.func``, CUDA graphs).
         Operands of two dtypes are converted inside the kernels of "triton" and "helion". float32 operands multiply in
         full float32, or in TF32 where torch's settings allow it. Where offsets end at total_m, as they must, ``A_packed
@@ -134,9 +135,9 @@ class _Jagged(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             rows, ends = A_packed.to(grad.dtype), group_offsets[-1:]
             # In B's own layout: accumulating into another one is a transposing copy.
-            transposed = B.stride(0) == 1 and B.stride(1) != 1
-            grad_b = (
-                grouped_mm(grad.mT, rows, offs=ends)[0].mT if transposed else grouped_mm(rows.mT, grad, offs=ends)[0]
-            )
+            if B.stride(0) == 1 and B.stride(1) != 1:
+                grad_b = grouped_mm(grad.mT, rows, offs=ends)[0].mT
+            else:
+                grad_b = grouped_mm(rows.mT, grad, offs=ends)[0]
             grad_b = grad_b.to(B.dtype)
         return grad_a, grad_b, None, None, None

@@ -1,8 +1,13 @@
 """The jagged kernels in Helion, and their launches. Importing this needs the extra ``helion``, and loads Triton.
 
 A Helion kernel says what each tile computes; block sizes, warps, loop order, swizzle and pipelining are its
-configuration, and Helion writes the Triton kernel for it (``kernel.bind(arguments).to_triton_code(config)`` shows it,
-with no GPU either). Nothing is tuned at call time: ``tuned`` looks the configuration up.
+configuration, and Helion writes the Triton kernel for it. To read that kernel, on a machine without a GPU too, with any
+operands on the CPU, whether Triton is interpreted or not:
+
+    make_kernel(kernel, A_packed, B, config).bind(arguments(kernel, A_packed, B, group_offsets)).to_triton_code(config)
+
+Nothing is tuned at call time: ``tuned`` looks the configuration up. On CPU tensors Triton's interpreter runs the
+kernel; Helion's own, ``HELION_INTERPRET=1``, excludes it.
 """
 
 from __future__ import annotations
