@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -85,6 +86,19 @@ def test_library_imports_torch_and_triton_alone():
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             others = {name.split(".")[0] for name in names} - sys.stdlib_module_names - admitted
             assert not others, f"{path.relative_to(package)} imports {others}"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("helion") is None, reason="helion is not installed")
+def test_helion_leaves_torch_alone_and_its_extra_cute_excludes_our_cutlass():
+    """What pyproject.toml says of the extra `helion`."""
+    assert PROJECT["optional-dependencies"]["helion"] == ["helion>=1.5"], "not helion[cute]"
+    requirements = [Requirement(each) for each in importlib.metadata.requires("helion")]
+    plain = {each.name for each in requirements if each.marker is None}
+    assert not {name for name in plain if name in ("torch", "triton") or name.startswith(("nvidia", "cuda"))}
+    dsl = "nvidia-cutlass-dsl"
+    (theirs,) = (each.specifier for each in requirements if each.name == dsl and 'extra == "cute"' in str(each.marker))
+    ours = SpecifierSet(bounds(PROJECT["optional-dependencies"]["cutlass"])[dsl])
+    assert not any(each.version in ours for each in theirs if each.operator == "=="), "they can be installed together"
 
 
 def test_package_version_is_written_once_more_and_the_same():
