@@ -27,6 +27,7 @@ import block_scaled
 import fuzz
 import gmm_api
 import grouped_api
+import jagged_api
 import list_api
 import masked_api
 import scaled_api
@@ -47,6 +48,8 @@ _PACKED = (
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
 _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
+_JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
+_SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
 _SWEPT = f"{_BENCH}/configurations.py"
 _CHECKS = "course_kernels/testing/*.py"
 
@@ -71,12 +74,13 @@ RECORDS = {
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
+    "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
     "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
     "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
     "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
-    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, _CHECKS)),
+    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, *_JAGGED, _CHECKS)),
     "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }

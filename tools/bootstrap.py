@@ -33,7 +33,7 @@ LOCK = ROOT / ".venv.lock"
 UNFINISHED = "unfinished"  # the lock's text while something is being installed
 LOG = ROOT / ".venv.log"
 
-EXTRAS = {"lab": ["course", "cutlass"], "test": ["course", "cutlass", "dev"]}
+EXTRAS = {"lab": ["course", "cutlass", "helion"], "test": ["course", "cutlass", "helion", "dev"]}
 OLDEST_PIP = (25, 0)  # from here on, a dry run asks for a wheel's metadata only, not for the wheel
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]
 INSTALL = [*PIP, "install", "--progress-bar=off"]

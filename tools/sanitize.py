@@ -1,4 +1,4 @@
-"""Runs every kernel of group_gemm and grouped_mm once on small problems, for NVIDIA's compute-sanitizer:
+"""Runs every kernel of group_gemm, grouped_mm and the jagged products once on small problems, for compute-sanitizer:
 
     compute-sanitizer --tool memcheck python3 tools/sanitize.py
     compute-sanitizer --tool racecheck python3 tools/sanitize.py
@@ -167,6 +167,49 @@ def run_packed(packed: Packed) -> str:
 
 
 @dataclass(frozen=True)
+class Jagged:
+    """One call of a jagged kernel: rows of each group, rows of the tail, and layouts in memory."""
+
+    kernel: str
+    sizes: tuple[int, ...]
+    dtype: torch.dtype = torch.float16
+    b_dtype: torch.dtype = torch.float16
+    strides: tuple[str, str] = ("row", "row")
+
+    def __str__(self) -> str:
+        return title("jagged", self.kernel, "x".join(map(str, self.sizes)), self.dtype, self.b_dtype, *self.strides)
+
+
+def jagged_cases() -> list[Jagged]:
+    """Both kernels with every type, with operands of two types, with other layouts, and with no rows in any group."""
+    half, brain, single = torch.float16, torch.bfloat16, torch.float32
+    sizes, found = (65, 0, 1, 33), []
+    for kernel in ("simple", "persistent"):
+        found += [Jagged(kernel, sizes, *pair) for pair in ((half, half), (brain, brain), (single, single))]
+        found += [Jagged(kernel, sizes, *pair) for pair in ((half, brain), (brain, single))]
+        found += [Jagged(kernel, sizes, strides=pair) for pair in (*OTHER_LAYOUTS, ("unaligned", "every_other"))]
+        found += [Jagged(kernel, (1,) * 70), Jagged(kernel, (0, 0))]
+    return found
+
+
+def run_jagged(case: Jagged) -> str:
+    """Compute a case with a tail and compare."""
+    from course_kernels.jagged import triton_kernels
+
+    device, generator, rows = ck.runtime.device(), torch.Generator().manual_seed(7), sum(case.sizes)
+    operands = [
+        strided_like(integers(shape, dtype, generator, device=device), how)
+        for shape, dtype, how in zip(((rows + 37, 45), (45, 67)), (case.dtype, case.b_dtype), case.strides)
+    ]
+    offsets = torch.tensor([0, *case.sizes], device=device).cumsum(0).to(torch.int32)
+    result = triton_kernels.multiply(case.kernel, *operands, offsets, ck.GemmConfig(32, 32, 32, group_m=2))
+    right = (operands[0].double() @ operands[1].double()).to(result.dtype)
+    right[rows:] = 0
+    assert torch.equal(result, right), str(case)
+    return f"grouped_gemm_jagged of {len(case.sizes)}"
+
+
+@dataclass(frozen=True)
 class Cute:
     """One configuration of the kernel in CuTe DSL, on operands of one variant and dtype."""
 
@@ -237,7 +280,8 @@ def main() -> None:
     parser.add_argument("--kernels", choices=("triton", "cute"), default="triton", help="written in this language")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    known = {str(case): case for case in (cute_cases() if arguments.kernels == "cute" else [*cases(), *packed_cases()])}
+    triton_cases = [*cases(), *packed_cases(), *jagged_cases()]
+    known = {str(case): case for case in (cute_cases() if arguments.kernels == "cute" else triton_cases)}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
@@ -249,7 +293,7 @@ def main() -> None:
         if case.dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        function = {Case: run, Packed: run_packed, Cute: run_cute}[type(case)]
+        function = {Case: run, Packed: run_packed, Jagged: run_jagged, Cute: run_cute}[type(case)]
         print(f"{name}: exact; {function(case)}", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()

@@ -6,6 +6,7 @@ Importing this package loads torch and changes nothing else; Triton is loaded wh
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.gmm.api import gmm, nptgmm, ptgmm
+from course_kernels.jagged.api import grouped_gemm_jagged, grouped_gemm_jagged_persistent
 from course_kernels.layout import GroupLayout
 from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.masked.api import deepgemm
@@ -21,6 +22,8 @@ __all__ = [
     "deepgemm",
     "gmm",
     "group_gemm",
+    "grouped_gemm_jagged",
+    "grouped_gemm_jagged_persistent",
     "grouped_mm",
     "nptgmm",
     "ptgmm",

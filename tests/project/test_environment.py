@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -58,7 +59,7 @@ def test_conda_and_pip_install_the_same():
     through_pip = next(each["pip"] for each in conda["dependencies"] if isinstance(each, dict))
     assert "--editable ." in through_pip, "the library itself"
     extras = PROJECT["optional-dependencies"]
-    expected = bounds(extras["course"] + extras["cutlass"] + extras["dev"])
+    expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["dev"])
     expected["python"], expected["pip"] = PROJECT["requires-python"], ""
     assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
 
@@ -74,16 +75,30 @@ def test_library_asks_for_torch_and_triton_only_and_the_course_pins_versions_tha
 
 
 def test_library_imports_torch_and_triton_alone():
-    """What is written in CuTe DSL has an extra; NumPy is the interpreter's own requirement, which runtime checks."""
+    """CuTe DSL and Helion have extras; NumPy is the interpreter's own requirement, which runtime checks."""
     package = ROOT / "src" / "course_kernels"
     for path in package.rglob("*.py"):
         admitted = {"course_kernels", "torch", "triton"} | ({"numpy"} if path == package / "runtime.py" else set())
         admitted |= {"cutlass"} if {"cutlass_ops", "cute_sm90", "cute_cache.py"} & set(path.parts) else set()
+        admitted |= {"helion"} if path.name in ("helion_kernels.py", "helion_peer.py") else set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             others = {name.split(".")[0] for name in names} - sys.stdlib_module_names - admitted
             assert not others, f"{path.relative_to(package)} imports {others}"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("helion") is None, reason="helion is not installed")
+def test_helion_leaves_torch_alone_and_its_extra_cute_excludes_our_cutlass():
+    """What pyproject.toml says of the extra `helion`."""
+    assert PROJECT["optional-dependencies"]["helion"] == ["helion>=1.5"], "not helion[cute]"
+    requirements = [Requirement(each) for each in importlib.metadata.requires("helion")]
+    plain = {each.name for each in requirements if each.marker is None}
+    assert not {name for name in plain if name in ("torch", "triton") or name.startswith(("nvidia", "cuda"))}
+    dsl = "nvidia-cutlass-dsl"
+    (theirs,) = (each.specifier for each in requirements if each.name == dsl and 'extra == "cute"' in str(each.marker))
+    ours = SpecifierSet(bounds(PROJECT["optional-dependencies"]["cutlass"])[dsl])
+    assert not any(each.version in ours for each in theirs if each.operator == "=="), "they can be installed together"
 
 
 def test_package_version_is_written_once_more_and_the_same():

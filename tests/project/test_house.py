@@ -25,6 +25,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.group_sums": "course_kernels/packed/test_group_sums.py",
     "course_kernels.kernels.masked": "course_kernels/masked/test_api.py",
     "course_kernels.kernels.quantize": "course_kernels/packed/test_quantize.py",
+    "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.cute_sm90.epilogue": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.mainloop": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
@@ -43,9 +44,11 @@ LATE_IMPORTS = {
         course_kernels.codegen.child course_kernels.kernels.masked
         course_kernels.codegen.child course_kernels.kernels.transposed
         course_kernels.codegen.child course_kernels.lists.launch
+        course_kernels.codegen.jagged course_kernels.jagged.triton_kernels
         course_kernels.codegen.packed course_kernels.kernels.contiguous
         course_kernels.codegen.packed course_kernels.kernels.masked
         course_kernels.codegen.packed course_kernels.kernels.transposed
+        course_kernels.jagged.api course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
         course_kernels.masked.execute course_kernels.masked.launch
         course_kernels.packed.backends.choice course_kernels.packed.backends.triton
@@ -54,6 +57,9 @@ LATE_IMPORTS = {
         course_kernels.packed.quantize course_kernels.kernels.quantize
         gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin
         gemm_course.exercises.e04b_tables course_kernels.lists.launch
+    """,
+    "it imports Helion, which is optional and slow": """
+        course_kernels.jagged.api course_kernels.jagged.helion_kernels
     """,
     "it imports CuTe DSL, which is optional and slow": """
         course_kernels.packed.backends.cute_cache course_kernels.kernels.cute_sm90.kernel

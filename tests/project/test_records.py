@@ -61,7 +61,7 @@ def imported(path):
             yield from (file for name in names if (file := provenance.ROOT / f"{name.replace('.', '/')}.py").is_file())
 
 
-ROOMS = ("bench", "gmm", "kernels", "lists", "masked", "packed", "layout", "testing")
+ROOMS = ("bench", "gmm", "jagged", "kernels", "lists", "masked", "packed", "layout", "testing")
 BESIDE = {
     "kernels/language.py",  # chooses between the compiler and the interpreter
     "kernels/quantize.py",  # makes operands; what times it names it
@@ -102,17 +102,8 @@ def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_w
     for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
         assert "lists" in rooms(name)
         assert "packed" not in rooms(name)
-    for name in (
-        "gmm",
-        "grouped_mm",
-        "masked",
-        "sustained",
-        "scaled_grouped_mm",
-        "sweep_cute",
-        "fuzz",
-        "fuzz_cute",
-        "tuning",
-    ):
+    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm sweep_cute fuzz fuzz_cute tuning"
+    for name in using_packed.split():
         assert "packed" in rooms(name)
         assert "lists" not in rooms(name)
 

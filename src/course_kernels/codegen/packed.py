@@ -159,7 +159,7 @@ def build_group_sums(
 
 
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
-    """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
+    """``specialize`` of a packed kernel by its name."""
     from course_kernels.kernels import contiguous, group_sums, masked, transposed
 
     function = {
@@ -169,6 +169,11 @@ def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ..
         "course_kernels.kernels.group_sums:sum_items_kernel": group_sums.sum_items_kernel,
         "course_kernels.kernels.group_sums:add_items_kernel": group_sums.add_items_kernel,
     }[kernel]
+    return specialize(function, arguments)
+
+
+def specialize(function, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
+    """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
     parameters = inspect.signature(function.fn).parameters
     signature, constexprs, divisible = {}, {}, []
     for name, value in arguments.items():

@@ -184,14 +184,15 @@ SANITIZE = ROOT / "tools" / "sanitize.py"
 def test_sanitizer_program_runs():
     names = ["tma-dynamic-aligned-float16-row-row-ieee-2", "round_robin-chunks-empty-float16-row-row-ieee-1"]
     names.append("packed-k-0x0x80x96x64-float16-None-None-row-row-padded-zero-round_robin-ieee-1")
+    names.append("jagged-persistent-0x0-float16-float16-row-row")
     done = subprocess.run([sys.executable, str(SANITIZE), *names], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == names
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:4]] == names
     assert "exact" in done.stdout
     listed = subprocess.run([sys.executable, str(SANITIZE), "--list"], capture_output=True, text=True, timeout=120)
     found = listed.stdout.split()
     assert len(found) == len(set(found)) > 40
-    assert {name.split("-")[0] for name in found} == {"naive", "round_robin", "tma", "packed"}
+    assert {name.split("-")[0] for name in found} == {"naive", "round_robin", "tma", "packed", "jagged"}
     bad = subprocess.run([sys.executable, str(SANITIZE), "nonsense"], capture_output=True, text=True, timeout=120)
     assert bad.returncode == 2
     assert "nonsense" in bad.stderr

@@ -1,0 +1,40 @@
+"""The record of products with a shared B: all rows by all providers; ours has to be right."""
+
+from __future__ import annotations
+
+import pytest
+
+import jagged_api
+from bench_stand_ins import Correct, spoilt
+from clock import Clock
+from course_kernels.bench import grouped, jagged
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    measured = grouped.measure
+
+    def prepare(providers):
+        def here(rows, chosen, **arguments):
+            clock = Clock({"mine": 8.0, "cublas": 6.0})
+            return measured(rows, chosen, **(arguments | {"timer": clock, "device": "cpu"}))
+
+        monkeypatch.setattr(grouped, "measure", here)
+        monkeypatch.setattr(jagged, "rows", lambda: [jagged.SharedRow("tiny", "", (8, 0, 9), 16, 24, "compute")])
+        monkeypatch.setattr(jagged, "providers", lambda: providers)
+
+    return prepare
+
+
+def test_the_record_has_shares_of_the_dense_product(on_a_gpu):
+    on_a_gpu([Correct(), jagged.Cublas()])
+    results = jagged_api.rows()
+    assert set(results["rows"]["tiny"]["us"]["called"]) == {"mine", "cublas"}
+    assert results["of_dense"] == {"tiny": {"mine": 0.75}}
+    assert jagged_api.shares_of_dense({"x": {"us": {"forward": {"mine": {"median_us": 1.0}}}}}) == {}
+
+
+def test_the_record_refuses_wrong_results_of_ours(on_a_gpu):
+    on_a_gpu([Correct(spoilt((0, 0), 9.0)), jagged.Cublas()])
+    with pytest.raises(AssertionError, match="tiny, mine, forward: WrongResult"):
+        jagged_api.rows()
