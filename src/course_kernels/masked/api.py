@@ -42,7 +42,8 @@ def deepgemm(
             else for each 128 × 128 of WQ, (G, ceil(N / 128), ceil(K / 128)). Where K is up to 128, shapes that fit
             both mean rows and groups.
         shuffled: whether WQ is in the order of ``shuffle_weight``. None: as its mark says, a plain tensor being plain.
-            True also takes a plain tensor with these bytes.
+            True also takes a plain tensor with these bytes; ``torch.compile(fullgraph=True)`` needs that, for a mark
+            breaks the graph.
         check: validate the values of ``group_layout``, which waits for the device.
         backend: "triton", "cute" (on Hopper, and "triton" computes what it does not), "torch" (a loop that waits for
             the device), or "auto": on a GPU one of the first two, on a CPU "torch".

@@ -86,9 +86,9 @@ def _plain_results() -> frozenset:
     methods = (
         "size", "stride", "dim", "numel", "nelement", "ndimension", "element_size", "storage_offset", "data_ptr",
         "untyped_storage", "storage", "_typed_storage", "is_contiguous", "is_pinned", "is_shared", "is_floating_point",
-        "is_complex", "is_neg", "is_conj", "is_same_size", "get_device", "type", "__len__", "__hash__",
+        "is_complex", "is_neg", "is_conj", "is_same_size", "get_device", "__len__", "__hash__",
         "_reduce_ex_internal", "__reduce_ex__", "__setstate__", "register_hook", "is_inference", "is_signed",
-        "register_post_accumulate_grad_hook",
+        "register_post_accumulate_grad_hook", "_is_view", "_is_zerotensor",
     )  # fmt: skip
     getters = [getattr(Tensor, name) for name in attributes if hasattr(Tensor, name)]
     setters = [getattr(Tensor, name).__set__ for name in ("requires_grad", "grad", "_backward_hooks")]

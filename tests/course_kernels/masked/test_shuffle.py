@@ -151,6 +151,7 @@ REFUSED = {
     "iadd": lambda s: s.__iadd__(1), "neg": lambda s: -s, "matmul": lambda s: W @ s, "in place": lambda s: s.mul_(2),
     "linear": lambda s: torch.nn.functional.linear(W[0], s[0]), "einsum": lambda s: torch.einsum("gnk->gn", s),
     "float": lambda s: s.float(), "to dtype": lambda s: s.to(torch.float16), "half": lambda s: s.half(),
+    "type": lambda s: s.type(torch.float16),
     "view": lambda s: s.view(-1), "bits": lambda s: s.view(torch.int16), "reshape": lambda s: s.reshape(96, 64),
     "mT": lambda s: s.mT, "transpose": lambda s: s.transpose(1, 2), "lines": lambda s: s[:, :16],
     "element": lambda s: s[0, 0, 0], "line of a group": lambda s: s[0][0], "new axis": lambda s: s[None],

@@ -42,6 +42,21 @@ def test_shuffled_bytes_in_a_compiled_graph():
     made.check(y, before)
 
 
+def test_a_marked_weight_breaks_the_graph_and_is_right():
+    """Dynamo cannot take the mark off inside a graph."""
+    made = case(K=96)
+    marked = shuffle_weight(made.WQ)
+
+    @torch.compile(backend="aot_eager")
+    def compiled(x, w, y, sizes):
+        return deepgemm(x * 1, w, y, sizes) * 1
+
+    y, _ = result_for(made)
+    before = y.clone()
+    compiled(made.XQ, marked, y, made.group_layout)
+    made.check(y, before)
+
+
 def test_operator():
     made = case(torch.float16)
     y = torch.zeros(4, 40, 48, device=DEVICE)
