@@ -54,7 +54,7 @@ def test_opcheck_of_dtypes(dtype, out_dtype):
 def test_opcheck_of_out(mode, keep_tail):
     a, b, offs, bias = operands(mode, bias=True)
     out = torch.zeros_like(call(a, b, offs, bias))
-    arguments = (a, b, offs, bias, None, None, None, out, keep_tail, False, "auto", "", "row")
+    arguments = (a, b, offs, bias, None, None, None, out, keep_tail, False, "auto", "", False, "row")
     torch.library.opcheck(OPS.grouped_mm_out, arguments)
 
 

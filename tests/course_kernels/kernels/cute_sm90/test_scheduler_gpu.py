@@ -66,7 +66,7 @@ def pairs_for(*forms):
 
 def case_of(form, sizes, N, M=TILE_M):
     """Whole numbers, a result over NaN in memory that is watched, and a tail of NaN. K is several blocks and a part."""
-    along, b_major, operand_bytes = form
+    along, b_major, operand_bytes, _ = form
     return GroupedCase(
         along, sizes, M, N, K=136 if operand_bytes == 2 else 272, dtype=torch.bfloat16 if operand_bytes == 2 else FP8,
         layout_a="col" if along == "k" else "row", layout_b="col" if b_major == "k" else "row", layout_out="pitched",

@@ -90,3 +90,46 @@ def test_launch_options_keep_the_chosen_blocks():
     assert every.programs(0) == 8 * (512 // blocks[0]) * (512 // blocks[1]), "one program for each tile"
     with pytest.raises(ValueError, match="config does not suit the transposed kernel, which has no schedule 'dynamic'"):
         prepared(operands_and_out=gradient, config=LaunchOptions(schedule="dynamic"))
+
+
+def block_scaled(total=4096, outer=False, mode="m", **options):
+    """A layer in 8 bits with scales of blocks, or its transposed product."""
+    (a, b, offs, *_), out = layer(total)
+    a, b = a.to(torch.float8_e4m3fn), b.mT.to(torch.float8_e4m3fn).mT
+    scale_a = torch.empty(4, total).mT if outer else torch.empty(total, 4)
+    scale_b = torch.empty(8, 4, 4).mT
+    if mode == "n":
+        operands, scaling = Operands(b.mT, a.mT, offs, None, scale_b.mT, scale_a), "128x128 1x128"
+        return prepared(operands_and_out=(operands, out.mT), scaling=scaling, **options)
+    operands = Operands(a, b, offs, None, scale_a, scale_b)
+    return prepared(operands_and_out=(operands, out), scaling="1x128 128x128", **options)
+
+
+@pytest.mark.parametrize("mode", ["m", "n"])
+def test_scales_of_blocks_are_read_by_their_strides(mode):
+    made = block_scaled(mode=mode)
+    strides = {name: value for name, value in made.arguments.items() if name.startswith("stride_s") and "_s" in name}
+    del strides["stride_scale_g"]
+    assert strides == dict(
+        stride_sa_g=0, stride_sa_m=4, stride_sa_k=1, stride_sb_g=16, stride_sb_n=4, stride_sb_k=1
+    )  # fmt: skip
+    assert (made.arguments["A_LINES"], made.arguments["B_LINES"]) == (1, 128)
+    assert "stride_sa_k" not in made.totals
+
+
+@pytest.mark.parametrize("mode", ["m", "n"])
+def test_the_stride_of_scales_stored_block_by_block_is_the_total(mode):
+    made = block_scaled(outer=True, mode=mode)
+    assert (made.arguments["stride_sa_m"], made.arguments["stride_sa_k"]) == (1, 4096)
+    assert made.totals["stride_sa_k"] is None, "a kept launch gets every batch's total"
+
+
+def test_configurations_leave_room_for_the_sums_of_a_block():
+    made = block_scaled()
+    block = [made.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
+    assert block[0] * block[1] <= 64 * 32 * made.options["num_warps"]
+    assert 128 % block[2] == 0
+    with pytest.raises(
+        ValueError, match="config does not suit block scales, whose blocks are 128 deep: block_k is 256"
+    ):
+        block_scaled(config=GemmConfig(64, 64, 256, num_stages=2))
