@@ -1,0 +1,435 @@
+# # 12 · Masked groups and FP8
+#
+# A language model writes one token at a time. In each step, a batch of some dozen conversations sends every expert a
+# few rows, often none, and other numbers in every step. A serving system records the launches of one step as a **CUDA
+# graph** and repeats them: same kernels, same shapes, same addresses. How does one recorded launch serve every step?
+#
+# **After this lesson you can**
+#
+# - say from bytes and FLOPs how long a step of decoding takes at least, and what would make it shorter;
+# - lay out groups in slots, with a mask on the device, and write a kernel that obeys it;
+# - store numbers in eight bits with the right scales, and say what is lost;
+# - say why sums of 8-bit products need two levels, and what a shuffled weight is.
+#
+# About 60 minutes. You need lessons 04 (persistent programs), 06 (descriptors) and 08 (packed groups).
+
+# %%
+import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from course_kernels import GemmConfig, codegen, runtime, testing
+from course_kernels.bench import record
+from course_kernels.testing import reference
+from gemm_course.figures import decoding as draw, fp8
+
+device = runtime.device()
+
+# %% [markdown]
+# ## Where the time of a step goes
+#
+# Take 256 experts with weights of 4096 × 7168, as in DeepSeek-V3. What can the machine do, by measurement? A copy says
+# how fast memory is, a dense product how fast the tensor cores are:
+
+# %%
+records = {"bfloat16": record.load("grouped_mm"), "float8": record.load("scaled_grouped_mm")}
+TB_S = records["bfloat16"]["copy_tb_s"]
+peaks = {name: max(row["rate"]["forward"].get("dense", 0) for row in one["rows"].values())
+         for name, one in records.items()}  # fmt: skip
+print(f"{records['bfloat16']['provenance']['gpu']}: {TB_S:.2f} TB/s")
+for name, peak in peaks.items():
+    print(f"{name:8} {peak:5,.0f} TFLOP/s = {peak / TB_S:3.0f} FLOP per byte")
+
+# %% [markdown]
+# A step with `rows` rows for each expert. Before you run it, guess: how much longer do 64 rows take than one?
+
+# %%
+G, N, K = 256, 4096, 7168
+ELEMENT = {"bfloat16": 2, "float8": 1}  # bytes; the result is bfloat16
+
+
+def step(rows, name):
+    flops = 2 * G * rows * N * K
+    moved = ELEMENT[name] * G * (rows * K + N * K) + 2 * G * rows * N
+    return draw.Step(rows, flops, moved, max(flops / peaks[name], moved / TB_S) / 1e6)
+
+
+for rows in (1, 4, 16, 64, 256, 1024, 4096):
+    one = step(rows, "bfloat16")
+    print(f"{rows:4} rows: {one.flops / one.moved:6.1f} FLOP per byte, at least {one.us:6,.0f} µs")
+
+# %%
+steps = {name: [step(2**i, name) for i in range(13)] for name in records}
+measured = {
+    name: [(rows, min(us["median_us"] for us in (one["rows"][row]["us"]["forward"][p] for p in ("triton", "cute"))))
+           for rows, row in ((1, "single256"), (4, "decode256"))]
+    for name, one in records.items()
+}  # fmt: skip
+draw.under_the_roof(steps, peaks, TB_S, measured)
+
+# %% [markdown]
+# 64 rows take 2 % longer than one: the weights have to be read in any case, and reading them takes the time. (The
+# crosses are the faster of our two kernels, as recorded. They may lie a little below the line: the line is a copy's
+# bandwidth, and a copy also writes.)
+#
+# So a step of decoding becomes shorter in two ways, and both are this lesson:
+#
+# - read *fewer* weights: those of experts without rows are not needed;
+# - read *smaller* weights: eight bits take half the time of sixteen.
+
+# %% [markdown]
+# ## Slots and a mask
+#
+# Lesson 08's packed layout has `offs` on the device, so it could be recorded, too. The trouble comes earlier. In a large
+# system the rows arrive from many GPUs, and in a packed matrix the place of a group depends on all groups before it.
+# All senders would have to exchange their counts before the first row is sent.
+#
+# The **masked layout** gives each group room of its own: `max_M` slots, of which the first `group_layout[g]` are used.
+
+# %%
+sizes, max_M = [3, 0, 17, 1, 0, 5, 24, 2], 24
+draw.packed_and_masked(sizes, max_M, group=5)
+
+# %% [markdown]
+# The name is DeepGEMM's: `group_layout` *masks* the slots. It is a tensor on the device, written by whoever filled the
+# slots. Shapes and addresses are the same in every step, so a recorded launch needs nothing else.
+#
+# How many slots? A token never chooses one expert twice, so `max_M` = number of tokens is always enough. Each token
+# chooses 8 of the 256 experts here:
+
+# %%
+print("tokens   rows   experts without rows   slots used   room for X   its rows   weights")
+for tokens in (8, 32, 128):
+    layout = testing.routed_sizes("uniform", 8 * tokens, G)
+    room, used, weights = (2e-6 * K * count for count in (G * tokens, 8 * tokens, G * N))
+    print(f"{tokens:6} {sum(layout):6} {layout.count(0):22} {used / room:12.1%}"
+          f" {room:9,.0f} MB {used:7,.1f} MB {weights:6,.0f} MB")  # fmt: skip
+
+# %% [markdown]
+# Only 8 of 256 slots are used, whatever the batch. But room costs memory, not time: nobody has to read an unused slot.
+# (For a few hundred MB. With thousands of tokens, as in training, packing is better.)
+#
+# ## Try the obvious: multiply every slot
+#
+# `torch.bmm` takes equal groups, and with slots all groups are equal:
+
+# %%
+N, K = 64, 64  # small, for a CPU
+x = testing.integers((8, max_M, K), torch.float16, 1, device=device)
+w = testing.integers((8, N, K), torch.float16, 2, device=device)
+for g, size in enumerate(sizes):
+    x[g, size:] = float("nan")  # what an earlier step left in the slot: anything
+
+product = torch.bmm(x, w.mT)
+want = reference.grouped_mm(x.nan_to_num(0), w.mT, out_dtype=torch.float16)
+used = [torch.equal(product[g, :size], want[g, :size]) for g, size in enumerate(sizes)]
+print("right in every group's rows:", all(used))
+print(f"rows computed: {product.shape[0] * product.shape[1]}, needed: {sum(sizes)}")
+
+# %% [markdown]
+# Right: a row of the product depends on its own row of `x` alone. Garbage in unused slots stays there. Now the price,
+# at the size of the real layer. 32 tokens, 256 rows; a tile has 16 rows, the fewest that tensor cores multiply:
+
+
+# %%
+def cost(layout, rows_computed, groups_read, N=4096, K=7168):
+    """`draw.Work` of FLOP, and of MB of weights and rows, from what is computed and read."""
+    needed = sum(layout)
+    filled = len(layout) - layout.count(0)
+    return {
+        "GFLOP": draw.Work(2e-9 * needed * N * K, 2e-9 * rows_computed * N * K),
+        "MB of weights": draw.Work(2e-6 * filled * N * K, 2e-6 * groups_read * N * K),
+        "MB of rows, in and out": draw.Work(2e-6 * needed * (N + K), 2e-6 * rows_computed * (N + K)),
+    }
+
+
+layout, tile = testing.routed_sizes("uniform", 256, G), 16
+in_tiles = sum(triton.cdiv(size, tile) * tile for size in layout)
+ways = {
+    "bmm over 32 slots": cost(layout, rows_computed=32 * G, groups_read=G),
+    "tiles of used rows": cost(layout, rows_computed=in_tiles, groups_read=G - layout.count(0)),
+}
+draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows, in and out": "{:,.0f}"})
+
+# %% [markdown]
+# The wasted FLOPs look terrible and cost little: the tensor cores have time. The wasted *weights* are what hurts. `bmm`
+# reads the experts that nobody asked for, a third of all bytes.
+#
+# ## The smallest kernel
+#
+# It is lesson 08's, and even simpler. Count the tiles of each group from `group_layout`. Find a tile's group by
+# comparing. A group without rows has no tile, so its weights are never read.
+
+
+# %%
+@triton.jit
+def find_tile(group_layout, G, tile, tiles_n, BLOCK_M: tl.constexpr, GROUPS: tl.constexpr):
+    """Group and first row of a tile, and the number of all tiles."""
+    groups = tl.arange(0, GROUPS)
+    rows = tl.load(group_layout + groups, mask=groups < G, other=0)
+    strip_ends = tl.cumsum(tl.cdiv(rows, BLOCK_M), 0)  # a strip: the tiles of the same rows
+    passed = strip_ends <= tile // tiles_n
+    strip = tile // tiles_n - tl.max(tl.where(passed, strip_ends, 0), 0)
+    return tl.sum(passed.to(tl.int32), 0), strip * BLOCK_M, tl.max(strip_ends, 0) * tiles_n
+
+
+# %%
+@triton.jit
+def masked_kernel(
+    x, w, y, group_layout, G, max_M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    _, _, tiles = find_tile(group_layout, G, 0, tiles_n, BLOCK_M, GROUPS)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        g, row, _ = find_tile(group_layout, G, tile, tiles_n, BLOCK_M, GROUPS)
+        col = tile % tiles_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            block_x = x.load([g, row, k]).reshape(BLOCK_M, BLOCK_K)
+            block_w = w.load([g, col, k]).reshape(BLOCK_N, BLOCK_K)
+            acc = tl.dot(block_x, block_w.T, acc)
+        rows, cols = row + tl.arange(0, BLOCK_M)[:, None], col + tl.arange(0, BLOCK_N)[None, :]
+        inside = (rows < tl.load(group_layout + g)) & (cols < N)
+        place = (g.to(tl.int64) * max_M + rows) * N + cols
+        tl.store(y + place, acc.to(tl.float16), mask=inside)
+
+
+# %% [markdown]
+# One line differs from lesson 08: the place of a row is `g * max_M + row`. The groups before it are not asked.
+#
+# Fill the result with a **canary**, a number that no product is, and launch. On a GPU the launch goes into a CUDA
+# graph; on a CPU there is none, and the same call is repeated.
+
+# %%
+CANARY = -77.0
+y = torch.full((8, max_M, N), CANARY, dtype=torch.float16, device=device)
+group_layout = torch.tensor(sizes, dtype=torch.int32, device=device)
+blocks = TensorDescriptor.from_tensor(x, [1, 16, 32]), TensorDescriptor.from_tensor(w, [1, 32, 32])
+
+
+def launch():
+    masked_kernel[(4,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
+
+
+def recorded(launch):
+    """The launch as a CUDA graph, to be replayed; where there is no GPU, the launch itself."""
+    launch()  # compiles it
+    if not runtime.has_gpu():
+        return launch
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch()
+    return graph.replay
+
+
+# %% [markdown]
+# Two steps. Between them only numbers on the device change: the rows in their slots, and `group_layout`.
+
+# %%
+replay = recorded(launch)
+runs = {}
+for name, now in {"one step": sizes, "the next step, same launch": [0, 20, 2, 0, 7, 16, 1, 0]}.items():
+    x.copy_(testing.integers(x.shape, torch.float16, len(runs), device=device))
+    for g, size in enumerate(now):
+        x[g, size:] = float("nan")
+    group_layout.copy_(torch.tensor(now))
+    y.fill_(CANARY)
+    replay()
+    want = reference.grouped_mm(x.nan_to_num(0), w.mT, out_dtype=torch.float16)
+    runs[name] = (y.clone(), want, now)
+draw.written_rows(runs, CANARY)
+
+# %% [markdown]
+# Every used row is right, every other slot is as it was. The kernel never read or wrote it.
+#
+# ## What goes wrong: a count that is too large
+#
+# Nothing checks the numbers on the device. Suppose that a bug upstream counts 25 rows into the 24 slots of group 6. How
+# many rows are wrong, and where are they? Decide before you look.
+
+# %%
+too_many = [3, 0, 17, 1, 0, 5, 25, 0]
+group_layout.copy_(torch.tensor(too_many))
+y.fill_(CANARY)
+masked_kernel[(1,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
+want = reference.grouped_mm(x.nan_to_num(0), w.mT, out_dtype=torch.float16)
+neighbour = y[7, 0].ne(CANARY)
+print(f"group 7 has no rows, and {int(neighbour.sum())} of {N} elements of its slot 0 were written:")
+print("all of them are", float(y[7, 0, 0]))
+
+# %% [markdown]
+# The 25th row of group 6 is slot 0 of group 7. The load was harmless: the descriptor has three dimensions and gives
+# zeros past slot 23. The store has an address of its own, and wrote those zeros over the neighbour. In the last group
+# it would have written past the tensor.
+#
+# Repair `find_tile` and the mask of the store: a count is at most `max_M`.
+# <details><summary>Answer</summary><code>rows = tl.minimum(tl.load(...), max_M)</code> in <code>find_tile</code>, which
+# needs <code>max_M</code> as an argument, and <code>rows < max_M</code> in <code>inside</code>. The library does
+# both.</details>
+#
+# ## What the compiler made of it
+#
+# Lesson 06's `wgmma` multiplies 64 rows at least. What becomes of a tile of 16?
+
+# %%
+builds = {rows: codegen.build("contiguous", dtype="bfloat16", config=GemmConfig(rows, 128, 64)) for rows in (16, 64)}
+for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in builds.values())):
+    multiply = next(what for what in ("wgmma", "mma.sync") if one.instructions[what])
+    print(f"tiles of {rows} rows multiply with {multiply}")
+
+# %% [markdown]
+# The older instruction, which is slower. It does not matter while memory is the limit, and 48 wasted rows of each tile
+# would.
+
+# %% [markdown]
+# ## Half the bytes: FP8
+#
+# `float8_e4m3fn` has one bit of sign, 4 of exponent and 3 of mantissa. Here are all of its positive numbers, and the
+# part of a number that is lost when it becomes one of them:
+
+# %%
+fp8.number_line(example=13.0)
+
+# %% [markdown]
+# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. At both ends it loses everything. So nothing
+# matters but this: *do the numbers fit in the middle?* It spans 448 / 2⁻⁶, a factor of 28,672. Divide by a **scale** to
+# put them there, multiply by it afterwards.
+#
+# One scale for how many numbers? Activations have a few that are very large: "massive activations" are up to 100,000
+# times the median, few of them, in few tokens. Here are 24 rows of three experts with all of it:
+
+# %%
+sizes = [8, 8, 8]
+x = torch.randn(24, 512, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
+x[:8] /= 256  # group 0: quiet tokens
+x[:, 77] *= 60  # a column that is large in every row
+x[11, 300] = 100_000 * x[8:].abs().median()  # one massive activation, in group 1
+largest = {
+    "one scale": x.abs().max(),
+    "a scale per group": torch.cat([rows.abs().max().expand(8, 1) for rows in x.split(sizes)]),
+    "a scale per row": x.abs().amax(1, keepdim=True),
+    "a scale per 1 × 128 block": x.view(24, 4, 128).abs().amax(2).repeat_interleave(128, 1),
+}
+
+# %% [markdown]
+# Each scale makes its largest number 448. Guess before you run: in which rows is most lost, under each of the four?
+
+
+# %%
+def stored(x, largest):
+    """x after a stay in float8, under scales that make `largest` 448."""
+    scale = largest / 448
+    return (x / scale).clamp(-448, 448).float().to(torch.float8_e4m3fn).double() * scale
+
+
+attempts = {name: stored(x, top) for name, top in largest.items()}
+fp8.lost(x, attempts, sizes)
+
+# %% [markdown]
+# - **One scale:** the massive number takes 448, and pushes all others to the lower end. The quiet group is gone.
+# - **Per group:** a group no longer pays for another. Group 1 still pays for one of its rows.
+# - **Per row:** one token pays.
+# - **Per block of 1 × 128:** 127 numbers pay.
+#
+# Column 77 did no harm anywhere: 60 times larger is still in the middle. Integers would have suffered:
+
+# %%
+ordinary = x[16:, 128:]
+outliers = [10 ** (i / 4) for i in range(4, 28)]
+errors = {"int8": [], "float8_e4m3fn": []}
+for times in outliers:
+    top = times * ordinary.abs().median()
+    as_int8 = (ordinary / top * 127).round() * top / 127
+    for name, kept in (("int8", as_int8), ("float8_e4m3fn", stored(ordinary, top))):
+        errors[name].append(float((kept - ordinary).norm() / ordinary.norm()))
+fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
+
+# %% [markdown]
+# An integer has equal steps, so its error grows with the outlier. Float8 has an exponent of its own: nothing happens up
+# to a factor of some 30,000, then everything.
+#
+# What is left after a product? Each row times 256 columns of random weights, which stay exact here:
+
+# %%
+weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+exact = x @ weights
+print("error of a row of the product    median   worst")
+for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
+    error = (kept @ weights - exact).norm(dim=1) / exact.norm(dim=1)
+    print(f"{name:31} {error.median():8.1%} {error.max():7.1%}")
+
+# %% [markdown]
+# 1 to 3 % instead of 0.1 to 0.3 %: this is what eight bits cost, and no scale brings it back. (The row with the massive
+# number looks fine: its product is nearly that number's product, and what else the row held does not show.)
+#
+# ## Where does the scale go?
+#
+# One per row of X and one per column of W is simple. Both are constant along K, so they can wait:
+#
+# $$y_{mn} = s_m\,t_n \sum_k q_{mk}\,r_{kn}$$
+#
+# The epilogue multiplies once. Scales of blocks change *inside* the sum. Each block of K has to be summed apart:
+#
+# $$y_{mn} = \sum_b s_{mb}\,t_{bn} \sum_{k \in b} q_{mk}\,r_{kn}$$
+#
+# That costs a multiplication and an addition per element and block, on ordinary cores, while the tensor cores go on.
+# But there is a reason to do something like it in any case.
+#
+# ## Sums of few bits
+#
+# Hopper's tensor cores add the products of FP8 numbers with about 14 bits, not with the 24 of float32. DeepSeek's
+# engineers found it. What does an adder of 14 bits do?
+
+
+# %%
+def cut(x, bits=14):
+    """x with its first `bits` significant bits."""
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp((mantissa * 2**bits).trunc(), exponent - bits)
+
+
+large = torch.tensor(16384.0)
+print("16384 + 1 =", int(cut(large + 1)), " 16384 + 3 =", int(cut(large + 3)))
+
+# %% [markdown]
+# A sum that has grown large swallows what is small. The longer the sum, the more it swallows. The way out has two
+# levels: after 128 products, float32 on the ordinary cores takes the sum over, and the tensor cores begin at zero.
+
+
+# %%
+def add_up(products, apart):
+    """Sums of rows: 32 products an instruction, `apart` of them with 14 bits, then float32 takes over."""
+    total = torch.zeros(len(products))
+    for block in products.split(apart, dim=1):
+        acc = torch.zeros(len(products), dtype=torch.float64)
+        for part in block.split(32, dim=1):
+            acc = cut(acc + part.sum(1))
+        total += acc.float()
+    return total.double()
+
+
+def eight_bits(*shape, seed):
+    random = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return random.to(torch.float8_e4m3fn).double()
+
+
+# %%
+depths = [256, 1024, 4096, 16384]
+ways = {"one sum of 14 bits": [], "float32 takes over\nafter every 128": []}
+for depth in depths:
+    products = eight_bits(64, depth, seed=1) * eight_bits(64, depth, seed=2)
+    exact = products.sum(1)
+    for way, apart in zip(ways.values(), (depth, 128)):
+        way.append(float((add_up(products, apart) - exact).norm() / exact.norm()))
+rounding = float((exact.bfloat16().double() - exact).norm() / exact.norm())
+fp8.accumulators(depths, ways, {"rounding the result\nto bfloat16": rounding})
+
+# %% [markdown]
+# With K = 7168, one sum of 14 bits loses more than rounding the result to bfloat16 does. Two levels lose a constant
+# hundredth of a per cent. (A model of the adder, from the published description; the real one is not documented.) Torch
+# leaves the choice to you: `use_fast_accum=True` is the one sum. Our kernels always take two levels. And whoever takes
+# over the sums every 128 products can multiply them with a scale on the way: this is why blocks have 128.
