@@ -7,6 +7,8 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.layout import GroupLayout
 from course_kernels.lists.api import GroupGemmPlan, group_gemm
+from course_kernels.masked.api import deepgemm
+from course_kernels.masked.shuffle import shuffle_weight, unshuffle_weight
 from course_kernels.packed.api import grouped_mm
 from course_kernels.packed.scaled import scaled_grouped_mm
 
@@ -14,9 +16,12 @@ __all__ = [
     "GemmConfig",
     "GroupGemmPlan",
     "GroupLayout",
+    "deepgemm",
     "group_gemm",
     "grouped_mm",
     "runtime",
     "scaled_grouped_mm",
+    "shuffle_weight",
+    "unshuffle_weight",
 ]
 __version__ = "0.1.0"

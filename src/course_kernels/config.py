@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
-KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed")
+KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed", "masked")
 # Schedules that a kernel does not have. On the naive kernel, one launch for each problem, a schedule has no effect.
-_ABSENT_SCHEDULES = {"contiguous": ("chunks",), "transposed": ("chunks", "dynamic")}
+_ABSENT_SCHEDULES = {
+    "contiguous": ("chunks",), "transposed": ("chunks", "dynamic"), "masked": ("chunks", "dynamic"),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

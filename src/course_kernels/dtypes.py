@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 
 FP8 = torch.float8_e4m3fn
+FP8_FNUZ = torch.float8_e4m3fnuz  # of AMD's gfx942
 OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 IN_DTYPES = (*OUT_DTYPES, FP8)
 # How float32 operands are multiplied: in full, or with 10 bits of mantissa on tensor cores.
 PRECISIONS = ("ieee", "tf32")
 # Triton's names. ``tl.dtype(name)`` is the type itself.
-TRITON_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", FP8: "fp8e4nv"}
+TRITON_TYPES = {
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", FP8: "fp8e4nv", FP8_FNUZ: "fp8e4b8",
+}  # fmt: skip
 # Kernels count rows, columns and K in 32 bits, up to the end of the block that holds the last one.
 MAX_EXTENT = 2**31 - 2**16 - 1
 # Ranks of A and B in a packed product → the extent that the groups share out, or "batch".

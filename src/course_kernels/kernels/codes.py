@@ -32,6 +32,14 @@ class Store(enum.IntEnum):
     GROUPED = 2
 
 
+class Scales(enum.IntEnum):
+    """What factors float8 operands have: none, one for each line, or one for each block."""
+
+    NONE = 0
+    LINES = 1
+    BLOCKS = 2
+
+
 class Record(enum.IntEnum):
     """What a kernel writes to its log: nothing, each tile's program, or the SM and the times, too."""
 

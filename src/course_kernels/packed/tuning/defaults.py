@@ -12,6 +12,7 @@ from typing import NamedTuple
 from course_kernels.config import GemmConfig
 
 _LARGEST = 2**20
+_ROWS_OF_A_GROUP = ("grouped_mm_batch", "masked", "masked_block")  # ops whose M is not the total over the groups
 
 
 class Bucket(NamedTuple):
@@ -34,7 +35,7 @@ class Bucket(NamedTuple):
         groups = _nearest(max(G, 1), 1, 4096)
         if op == "grouped_mm_k":
             return cls(_nearest(M), _nearest(N), _nearest(K, over=max(G, 1)), groups)
-        return cls(_rows(M, 1 if op == "grouped_mm_batch" else max(G, 1)), _nearest(N), _nearest(K), groups)
+        return cls(_rows(M, 1 if op in _ROWS_OF_A_GROUP else max(G, 1)), _nearest(N), _nearest(K), groups)
 
     def __str__(self) -> str:
         return f"{self.G} groups of {self.M}×{self.N}×{self.K} (M×N×K) each"
@@ -92,6 +93,17 @@ _POINTERS = {
     ))),
     "ieee": dict(zip((32, 64), _table((32, 32, 32, 4, 3, 8, 2, 1), (64, 64, 32, 8, 2, 8, 2, 1)))),
 }  # fmt: skip
+# With block scales a thread holds its accumulators twice, and a block of K lies within 128.
+_BLOCK_SCALED = {
+    True: dict(zip((16, 32, 64, 128), _table(
+        (16, 128, 128, 4, 5, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 1, 1, 1),
+        (128, 128, 128, 8, 3, 8, 1, 1),
+    ))),
+    False: dict(zip((16, 32, 64, 128), _table(
+        (16, 64, 128, 4, 3, 1, 2, 1), (32, 64, 128, 4, 3, 1, 2, 1), (64, 64, 64, 8, 3, 8, 2, 1),
+        (128, 64, 64, 8, 3, 8, 1, 1),
+    ))),
+}  # fmt: skip
 _TWO_PER_SM = GemmConfig(128, 128, 64, 4, 3, 8, 2, 2)
 _SHORT_DEPTH = GemmConfig(128, 128, 64, 4, 3, 4, 2, 2)
 # Where neither the chosen configuration nor fewer of its stages fit into the shared memory.
@@ -115,6 +127,8 @@ def defaults(op: str, bucket: Bucket, dtype: str, uses_tma: bool) -> tuple[GemmC
     """
     kind = _kind(dtype)
     by_rows = (_DESCRIBED if uses_tma else _POINTERS)[kind]
+    if op == "masked_block" and kind == "fp8":
+        by_rows = _BLOCK_SCALED[uses_tma]
     config = next((by_rows[rows] for rows in by_rows if bucket.M <= rows), list(by_rows.values())[-1])
     if kind == "16-bit" and uses_tma:
         if op == "grouped_mm_k" and bucket.M >= 128 and bucket.K <= 1024:
@@ -153,6 +167,10 @@ _OTHERS = {
         _table((16, 128, 256, 4, 3, 1, 1, 1), (32, 128, 256, 4, 3, 1, 1, 1), (64, 64, 128, 4, 4, 1, 2, 1)),
         _table((128, 128, 128, 8, 3, 8, 1, 1), (128, 128, 128, 4, 3, 4, 2, 2), (64, 128, 128, 4, 4, 8, 1, 2)),
     ),
+    "fp8 in blocks": (
+        _table((16, 64, 128, 4, 5, 1, 2, 1), (32, 64, 128, 4, 5, 1, 2, 1), (64, 64, 128, 4, 4, 1, 2, 1)),
+        _table((128, 128, 128, 8, 4, 8, 1, 1), (64, 128, 128, 4, 4, 8, 1, 1), (128, 64, 128, 4, 4, 8, 1, 1)),
+    ),
     "tf32": (
         _table((16, 128, 32, 4, 5, 1, 1, 1), (32, 128, 32, 4, 5, 1, 1, 1), (64, 64, 32, 4, 4, 1, 2, 1)),
         _table((128, 128, 32, 4, 2, 8, 2, 2), (128, 128, 32, 8, 3, 8, 1, 1), (64, 128, 32, 4, 4, 8, 1, 1)),
@@ -170,6 +188,8 @@ def candidates(op: str, bucket: Bucket, dtype: str) -> tuple[GemmConfig, ...]:
     Each compiles for sm_90 without spilling registers, except those that the tests list.
     """
     kind, few = _kind(dtype), op != "grouped_mm_k" and bucket.M <= 64
+    if op == "masked_block" and kind == "fp8":
+        kind = "fp8 in blocks"
     if kind == "16-bit":
         found = _RAGGED_DEPTH_16 if op == "grouped_mm_k" else _FEW_ROWS_16.get(bucket.M, _MANY_ROWS_16)
     else:

@@ -22,7 +22,7 @@ from course_kernels.dtypes import IN_DTYPES, PRECISIONS, TYPE_BYTES, type_name
 from course_kernels.packed.tuning import defaults as rules
 from course_kernels.packed.tuning.defaults import Bucket
 
-OPS = ("grouped_mm", "grouped_mm_k", "grouped_mm_batch")
+OPS = ("grouped_mm", "grouped_mm_k", "grouped_mm_batch", "masked", "masked_block")
 TABLES = Path(__file__).parent / "tables"
 CONFIG_FIELDS = tuple(field.name for field in dataclasses.fields(GemmConfig))
 # An entry further away than this, in octaves summed over the extents, says less than the defaults do.
@@ -86,7 +86,8 @@ def get_config(
 
     Args:
         op: "grouped_mm" (M is the total of rows; a ragged N is the same of the transposed operands), "grouped_mm_k"
-            (K is the total depth) or "grouped_mm_batch" (M rows in every group).
+            (K is the total depth), "grouped_mm_batch" (M rows in every group), "masked" (M rows are expected in a
+            group) or "masked_block" (the same with block scales).
         M, K, N, G: extents (the ragged one is the total over all groups), and the number of groups.
         arch: compute capability as (9, 0), 90 or "sm_90"; "gfx942" for an AMD GPU; None for the interpreter.
         precision: "ieee" or "tf32", for float32 operands.
@@ -104,7 +105,8 @@ def get_config(
     Notes:
         A bucket that was not measured takes the nearest entry of the same type and kind of architecture, at most
         ``MAX_DISTANCE`` octaves away (ties: the smaller bucket) and never one for another number of rows up to 64;
-        failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch".
+        failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch" and
+        "masked".
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {OPS}, got {op!r}")
@@ -168,7 +170,7 @@ def shared_limit(arch: str | None) -> int | None:
 
 def kernel_of(op: str) -> str:
     """The kernel that computes an op."""
-    return "transposed" if op == "grouped_mm_k" else "contiguous"
+    return {"grouped_mm_k": "transposed", "masked": "masked", "masked_block": "masked"}.get(op, "contiguous")
 
 
 # ---- tables
@@ -244,7 +246,9 @@ def _nearest_table(arch: str) -> Table | None:
 
 def _serving(name: str) -> tuple[str, ...]:
     """The ops, or dtypes, whose entries serve one, its own first."""
-    others = {"float16": "bfloat16", "bfloat16": "float16", "grouped_mm_batch": "grouped_mm"}
+    others = {
+        "float16": "bfloat16", "bfloat16": "float16", "grouped_mm_batch": "grouped_mm", "masked": "grouped_mm",
+    }  # fmt: skip
     return (name, others[name]) if name in others else (name,)
 
 

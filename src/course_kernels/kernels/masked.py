@@ -1,0 +1,145 @@
+"""Groups of equal capacity of which some rows count: the layout of decoding, where the host must not know the sizes.
+
+Every group has room for ``max_M`` rows, and a list on the device says how many of them count. Tiles are handed out over
+rows that count alone: a program finds its tile's group by comparing with the groups' cumulative tiles, as in
+``contiguous``, so an empty group costs nothing. Rows after them are left alone in the result, bit for bit: the store
+goes through a *window* of the result seen as (G * max_M, N), or through masks.
+
+With few rows, reading the weights takes the time. Some libraries *shuffle* them once, beforehand, for that: 16 lines of
+16 bytes of K lie together, in the order in which the lanes of a matrix instruction take them. ``load_shuffled`` reads
+them where they are.
+
+Block scales (1 × 128 of X, 128 × 128 of W) change inside a sum, so they cannot wait for the epilogue: each block of K
+is multiplied apart, scaled and added in float32. That costs a second set of accumulators.
+"""
+
+from __future__ import annotations
+
+from course_kernels.kernels.codes import Scales, Store
+from course_kernels.kernels.common import multiply_add, tile_position
+from course_kernels.kernels.contiguous import load_block, store_result
+from course_kernels.kernels.language import tl, triton
+
+WINDOW = tl.constexpr(int(Store.WINDOW))
+LINES = tl.constexpr(int(Scales.LINES))
+BLOCKS = tl.constexpr(int(Scales.BLOCKS))
+SCALED = tl.constexpr(128)  # elements along K, and along N, that share a block scale
+
+
+@triton.jit
+def rows_that_count(sizes_ptr, g, max_M, used):
+    """Rows of group g that count, clamped to [0, max_M]; 0 where not ``used``."""
+    rows = tl.load(sizes_ptr + g, mask=used, other=0)
+    return tl.minimum(tl.maximum(rows, 0), max_M).to(tl.int32)
+
+
+@triton.jit
+def load_shuffled(w, g, line, k, N, K, stride_g, PACK: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """A (BLOCK_N, BLOCK_K) block of a shuffled weight: of 16 lines, PACK elements (16 bytes) of each lie together."""
+    lines = line + tl.arange(0, BLOCK_N)
+    depth = k + tl.arange(0, BLOCK_K)
+    wide = tl.full((), 1, tl.int64)
+    # Divided and multiplied by constants: the compiler sees that PACK elements are contiguous, and loads them at once.
+    at_line = (lines // 16) * (wide * 16 * K) + lines % 16 * PACK
+    at_depth = (depth // PACK) * (wide * 16 * PACK) + depth % PACK
+    pointers = w + g * (wide * stride_g) + at_line[:, None] + at_depth[None, :]
+    return tl.load(pointers, mask=(lines < N)[:, None] & (depth < K)[None, :], other=0.0)
+
+
+@triton.jit
+def load_factors(ptr, at, extent, stride, BLOCK: tl.constexpr):
+    """BLOCK factors, ``stride`` apart; zeros past ``extent``."""
+    places = at + tl.arange(0, BLOCK)
+    return tl.load(ptr + places.to(tl.int64) * stride, mask=places < extent, other=0.0)
+
+
+@triton.jit
+def load_block_factors(ptr, col, N, stride, BLOCK_N: tl.constexpr):
+    """Factors of BLOCK_N columns of W, of which 128 share one."""
+    if BLOCK_N <= SCALED:  # blocks of columns begin at multiples of BLOCK_N: the tile lies in one
+        return tl.load(ptr + (col // SCALED) * (tl.full((), 1, tl.int64) * stride))
+    cols = col + tl.arange(0, BLOCK_N)
+    return tl.load(ptr + (cols // SCALED).to(tl.int64) * stride, mask=cols < N, other=0.0)[None, :]
+
+
+@triton.jit
+def compute_tile(
+    x, w, y_desc, y_ptr, x_scale_ptr, w_scale_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
+    stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
+    stride_xsg, stride_xsm, stride_xsk, stride_wsg, stride_wsn, stride_wsk,
+    X_KIND: tl.constexpr, W_KIND: tl.constexpr, Y_KIND: tl.constexpr, PACK: tl.constexpr, SCALES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    STORE_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Find a tile's group, multiply, store."""
+    passed = (row_ends <= tile // tiles_n) & (groups < G)
+    g = tl.sum(passed.to(tl.int32), 0)
+    first = tl.max(tl.where(passed, row_ends, 0), 0) * tiles_n
+    rows = rows_that_count(sizes_ptr, g, max_M, g < G)
+    tile_m, tile_n = tile_position(tile - first, tl.cdiv(rows, BLOCK_M), tiles_n, GROUP_M)
+    row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
+    wide = tl.full((), 1, tl.int64)
+    if SCALES:
+        x_scale_ptr += g * (wide * stride_xsg)
+        w_scale_ptr += g * (wide * stride_wsg)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BLOCK_K)):
+        block_x = load_block(
+            x, g, row, k * BLOCK_K, rows, K, stride_xg, stride_xm, stride_xk, X_KIND, True, BLOCK_M, BLOCK_K
+        )
+        if PACK:
+            block_w = load_shuffled(w, g, col, k * BLOCK_K, N, K, stride_wg, PACK, BLOCK_N, BLOCK_K)
+        else:
+            block_w = load_block(
+                w, g, col, k * BLOCK_K, N, K, stride_wg, stride_wn, stride_wk, W_KIND, True, BLOCK_N, BLOCK_K
+            )
+        if SCALES == BLOCKS:
+            apart = multiply_add(block_x, block_w.T, tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32), "ieee")
+            block = k * BLOCK_K // SCALED
+            of_rows = load_factors(x_scale_ptr + block * (wide * stride_xsk), row, rows, stride_xsm, BLOCK_M)
+            of_cols = load_block_factors(w_scale_ptr + block * (wide * stride_wsk), col, N, stride_wsn, BLOCK_N)
+            acc += apart * (of_rows[:, None] * of_cols)
+        else:
+            acc = multiply_add(block_x, block_w.T, acc, "ieee")
+    if SCALES == LINES:
+        acc *= load_factors(x_scale_ptr, row, rows, stride_xsm, BLOCK_M)[:, None]
+        acc *= load_factors(w_scale_ptr, col, N, stride_wsn, BLOCK_N)[None, :]
+    # A window's coordinates are rows of the result seen as (G * max_M, N).
+    start = g * max_M if Y_KIND == WINDOW else 0
+    store_result(
+        y_desc, y_ptr, acc, g, start, start + rows, start + row, col, N, stride_yg, stride_ym, stride_yn,
+        Y_KIND, STORE_PARTS,
+    )  # fmt: skip
+
+
+@triton.jit
+def masked_kernel(
+    x, w, y_desc, y_ptr, sizes_ptr, x_scale_ptr, w_scale_ptr, max_M, N, K, G,
+    stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
+    stride_xsg, stride_xsm, stride_xsk, stride_wsg, stride_wsn, stride_wsk,
+    X_KIND: tl.constexpr, W_KIND: tl.constexpr, Y_KIND: tl.constexpr, PACK: tl.constexpr, SCALES: tl.constexpr,
+    GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Y[g, :n] = X[g, :n] @ W[g].T for every group g, of which n rows count; any number of programs on grid axis 0.
+
+    Args:
+        x: (G, max_M, K); w: (G, N, K): descriptors of blocks (1, ., .), or pointers where X_KIND or W_KIND is ANY.
+        y_desc: window of Y (G * max_M, N), or None; y_ptr: pointer to Y (G, max_M, N).
+        sizes_ptr: (G,) rows that count.
+        x_scale_ptr, w_scale_ptr: float32, with strides along groups, lines and blocks of K. LINES: factors of rows of X
+            and lines of W, of which one serves all lines where its stride is 0. BLOCKS: of 1 × 128 and 128 × 128.
+        PACK: 0; for a shuffled weight the elements of 16 bytes.
+        GROUPS: at least G, a power of two.
+    """
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    groups = tl.arange(0, GROUPS)
+    row_ends = tl.cumsum(tl.cdiv(rows_that_count(sizes_ptr, groups, max_M, groups < G), BLOCK_M), 0)
+    tiles = tl.max(row_ends, 0) * tiles_n
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        compute_tile(
+            x, w, y_desc, y_ptr, x_scale_ptr, w_scale_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
+            stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
+            stride_xsg, stride_xsm, stride_xsk, stride_wsg, stride_wsn, stride_wsk,
+            X_KIND, W_KIND, Y_KIND, PACK, SCALES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS,
+        )  # fmt: skip
