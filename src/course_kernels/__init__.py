@@ -10,6 +10,7 @@ from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.masked.api import deepgemm
 from course_kernels.masked.shuffle import shuffle_weight, unshuffle_weight
 from course_kernels.packed.api import grouped_mm
+from course_kernels.packed.quantize import quantize_1x128, quantize_128x128
 from course_kernels.packed.scaled import scaled_grouped_mm
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "deepgemm",
     "group_gemm",
     "grouped_mm",
+    "quantize_1x128",
+    "quantize_128x128",
     "runtime",
     "scaled_grouped_mm",
     "shuffle_weight",

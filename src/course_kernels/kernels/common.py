@@ -57,6 +57,42 @@ def multiply_add(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def add_scaled(
+    acc, a, b, scale_a_ptr, scale_b_ptr, block, row, rows, col, cols,
+    stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k,
+    A_LINES: tl.constexpr, B_LINES: tl.constexpr,
+):  # fmt: skip
+    """acc + (a @ b) * scale_a * scale_b in float32, of a part of one block of K.
+
+    The product is summed from zero: Hopper's fp8 tensor cores keep its bits over 128 additions, not over thousands.
+
+    Args:
+        scale_a_ptr, scale_b_ptr: a group's factors of A's rows (A_LINES 1) or of blocks of 128 of them, by block of K;
+            and of B's columns.
+        block: which block of K; ``rows`` of A exist from ``row`` on, and ``cols`` of B from ``col`` on, none where the
+            block is not the group's.
+    """
+    # Factors are waited for while the product is computed.
+    BLOCK_M: tl.constexpr = a.shape[0]
+    BLOCK_N: tl.constexpr = b.shape[1]
+    block = tl.full((), 1, tl.int64) * block
+    from_a, from_b = scale_a_ptr + block * stride_sa_k, scale_b_ptr + block * stride_sb_k
+    if A_LINES % BLOCK_M == 0 and A_LINES > 1:
+        left = tl.load(from_a + (row // A_LINES).to(tl.int64) * stride_sa_m, mask=rows > 0, other=0.0)
+    else:
+        at = tl.arange(0, BLOCK_M)
+        lines = ((row + at) // A_LINES).to(tl.int64)
+        left = tl.load(from_a + lines * stride_sa_m, mask=at < rows, other=0.0)[:, None]
+    if B_LINES % BLOCK_N == 0 and B_LINES > 1:
+        right = tl.load(from_b + (col // B_LINES).to(tl.int64) * stride_sb_n, mask=cols > 0, other=0.0)
+    else:
+        at = tl.arange(0, BLOCK_N)
+        lines = ((col + at) // B_LINES).to(tl.int64)
+        right = tl.load(from_b + lines * stride_sb_n, mask=at < cols, other=0.0)[None, :]
+    return acc + tl.dot(a, b) * (left * right)
+
+
+@triton.jit
 def store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Round the accumulator once, to C's type, and write the part inside C."""
     rows = row + tl.arange(0, BLOCK_M)

@@ -18,12 +18,13 @@ from course_kernels.kernels.language import tl, triton  # isort: skip (sets Trit
 from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.codes import Store
-from course_kernels.kernels.common import multiply_add, tile_position
+from course_kernels.kernels.common import add_scaled, multiply_add, tile_position
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 POINTERS = tl.constexpr(int(Store.POINTERS))
 WINDOW = tl.constexpr(int(Store.WINDOW))
 GROUPED = tl.constexpr(int(Store.GROUPED))
+SCALE_DEPTH = tl.constexpr(128)  # of a block that shares a factor
 
 
 @triton.jit
@@ -121,9 +122,10 @@ def compute_tile(
     a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
     total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
     stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
+    stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
-    ROW_STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Find a tile's group, multiply, store."""
     if RAGGED:
@@ -152,23 +154,39 @@ def compute_tile(
         block_b = load_block(
             b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, True, BLOCK_N, BLOCK_K
         )
-        acc = multiply_add(block_a, block_b.T, acc, PRECISION)
-    row_a = row if RAGGED else g * M + row
-    acc = scaled_and_biased(
-        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N,
-        stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
-    )  # fmt: skip
+        if A_LINES == 0:
+            acc = multiply_add(block_a, block_b.T, acc, PRECISION)
+        else:
+            from_a, from_b = scale_a_ptr, scale_b_ptr + g * (tl.full((), 1, tl.int64) * stride_sb_g)
+            if not RAGGED:
+                from_a += g * (tl.full((), 1, tl.int64) * stride_sa_g)
+            acc = add_scaled(
+                acc, block_a, block_b.T, from_a, from_b, k * BLOCK_K // SCALE_DEPTH, row, end - row, col, N - col,
+                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES,
+            )  # fmt: skip
+    if A_LINES == 0:
+        row_a = row if RAGGED else g * M + row
+        acc = scaled_and_biased(
+            acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N,
+            stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    else:
+        acc = scaled_and_biased(
+            acc, None, None, bias_ptr, g, row, end - row, col, N,
+            stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
     store_result(c_desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
 
 
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
-@triton.jit(do_not_specialize=["total", "G"])
+@triton.jit(do_not_specialize=["total", "G", "stride_sa_k"])
 def contiguous_kernel(
     a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, counter_ptr,
     total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
     stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
+    stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
-    ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
+    A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -181,6 +199,9 @@ def contiguous_kernel(
         c_desc: window of C (total, N), descriptor of C (G, M, N), or None; c_ptr: pointer to C, for masks and the tail.
         offs_ptr: (G,) ends; counter_ptr: one int32 that is 0, for the dynamic schedule.
         bias_ptr: (G, N); scale_a_ptr: (total,) or (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
+        A_LINES, B_LINES: 0, or lines of A's and B's blocks of 128 along K, 1 or 128 each: then scale_a_ptr is
+            (total, blocks) or (G, M, blocks), or M in blocks of its own, with any strides, and scale_b_ptr is likewise
+            (G, N, blocks). BLOCK_K divides 128.
         ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
             the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
             pointers, which leave out the rows before the group.
@@ -204,7 +225,8 @@ def contiguous_kernel(
                 a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
                 stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B,
+                stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
             tile = next_dynamic_tile(counter_ptr, tiles)
@@ -214,7 +236,8 @@ def contiguous_kernel(
                 a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
                 stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B,
+                stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+                A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
     if ZERO_TAIL:

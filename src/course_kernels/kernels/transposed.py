@@ -14,8 +14,8 @@ from __future__ import annotations
 from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.tools.ragged_tma import to_ragged_indices
 
-from course_kernels.kernels.common import multiply_add, tile_position
-from course_kernels.kernels.contiguous import WINDOW, group_bounds, scaled_and_biased, store_result
+from course_kernels.kernels.common import add_scaled, multiply_add, tile_position
+from course_kernels.kernels.contiguous import SCALE_DEPTH, WINDOW, group_bounds, scaled_and_biased, store_result
 
 
 @triton.jit
@@ -46,8 +46,8 @@ def blocks_of(offs_ptr, g, total, used, BLOCK_K: tl.constexpr):
 def transposed_kernel(
     a, b, c_desc, c_ptr, offs_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     total, M, N, G, stride_am, stride_ak, stride_bk, stride_bn, stride_cg, stride_cm, stride_cn,
-    stride_bias_g, stride_bias_n, stride_scale_g,
-    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
+    stride_bias_g, stride_bias_n, stride_scale_g, stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k,
+    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, A_LINES: tl.constexpr, RESTART: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
@@ -58,6 +58,10 @@ def transposed_kernel(
         c_desc: descriptor of C (G, M, N) in blocks (1, ., .), or None; c_ptr: pointer to C.
         offs_ptr: (G,) ends.
         bias_ptr: (G, N); scale_a_ptr: (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
+        A_LINES: 0, or 1 for a factor for each block of 128 along K of each line: then scale_a_ptr is (M, blocks) and
+            scale_b_ptr (N, blocks), with any strides. BLOCK_K divides 128.
+        RESTART: a group's blocks begin with the group, in column start // 128 + g of the scales; otherwise groups begin
+            with a block, and K's blocks are the columns.
         SPAN: own tiles whose blocks are counted at a time.
     """
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
@@ -87,11 +91,26 @@ def transposed_kernel(
             row, col, k = tile_m * BLOCK_M, tile_n * BLOCK_N, 0
         block_a = load_depth(a, start, end, k, row, M, stride_ak, stride_am, A_KIND, BLOCK_K, BLOCK_M)
         block_b = load_depth(b, start, end, k, col, N, stride_bk, stride_bn, B_KIND, BLOCK_K, BLOCK_N)
-        acc = multiply_add(block_a.T, block_b, acc, PRECISION)
-        if left == 0:
-            acc = scaled_and_biased(
-                acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, g * M + row, M - row, col, N,
-                stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+        if A_LINES == 0:
+            acc = multiply_add(block_a.T, block_b, acc, PRECISION)
+        else:
+            block = (start // SCALE_DEPTH + g if RESTART else start // SCALE_DEPTH) + k // SCALE_DEPTH
+            # An empty group has no factors.
+            rows, cols = tl.where(end > start, M - row, 0), tl.where(end > start, N - col, 0)
+            acc = add_scaled(
+                acc, block_a.T, block_b, scale_a_ptr, scale_b_ptr, block, row, rows, col, cols,
+                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, A_LINES,
             )  # fmt: skip
+        if left == 0:
+            if A_LINES == 0:
+                acc = scaled_and_biased(
+                    acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, g * M + row, M - row, col, N,
+                    stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
+            else:
+                acc = scaled_and_biased(
+                    acc, None, None, bias_ptr, g, row, M - row, col, N,
+                    stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
             store_result(c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

@@ -17,6 +17,7 @@ from torch import Tensor
 from course_kernels.packed.backends.choice import choose
 from course_kernels.packed.checks import check_ends, check_out
 from course_kernels.packed.problem import Operands, Options, Problem, signature
+from course_kernels.packed.scaling import check_whole_blocks
 
 MAX_PLANS = 4096
 
@@ -111,6 +112,8 @@ def _execute_unknown(operands: Operands, options: Options, out: Tensor | None) -
         check_out(out, problem.out_shape, problem.out_dtype, given._asdict())
     if options.check:
         check_ends(operands.offs, problem.mode, problem.ragged)
+        if problem.mode == "k" and problem.block_lines is not None:
+            check_whole_blocks(operands.offs, operands.scale_a, problem.K)
     key = signature(operands, options._replace(check=False), out)
     known = plans.get(key)
     if out is None:

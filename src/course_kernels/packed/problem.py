@@ -16,6 +16,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, default_out_dtype
 from course_kernels.packed import checks
+from course_kernels.packed.scaling import ROW, block_lines, block_scale_signature, check_block_scales, check_scaling
 
 # Rows of an average group at which a backend starts to choose otherwise, beyond powers of two.
 _EDGES = (16, 32, 64, 512, 1024, 4096)
@@ -29,7 +30,7 @@ class Operands(NamedTuple):
         mat_a, mat_b: the matrices; their ranks tell the mode.
         offs: exclusive end of each group (G,); None in mode "batch".
         bias: (G, N), or None.
-        scale_a, scale_b: float32 factors of A's rows and B's columns; both or none.
+        scale_a, scale_b: float32 factors of A's rows and B's columns, or of their blocks; both or none.
     """
 
     mat_a: Tensor
@@ -49,6 +50,7 @@ class Options(NamedTuple):
         check: validate the values of ``offs``.
         backend: one of ``BACKENDS``.
         config: for the Triton kernels, instead of the chosen one.
+        scaling: what scales are for, where there are any: "row", or one of ``scaling.BLOCK_SCALINGS``.
     """
 
     out_dtype: torch.dtype | None = None
@@ -56,6 +58,7 @@ class Options(NamedTuple):
     check: bool = False
     backend: str = "auto"
     config: GemmConfig | None = None
+    scaling: str = ROW
 
 
 class Problem(NamedTuple):
@@ -69,6 +72,7 @@ class Problem(NamedTuple):
         out_dtype: of the result.
         precision: "tf32" where float32 operands may be rounded to it, else "ieee".
         options: as given.
+        scaling: of the options; None for operands without scales.
     """
 
     mode: str
@@ -80,6 +84,12 @@ class Problem(NamedTuple):
     out_dtype: torch.dtype
     precision: str
     options: Options
+    scaling: str | None = None
+
+    @property
+    def block_lines(self) -> tuple[int, int] | None:
+        """Lines of A's and B's blocks that share a factor; None where factors are not those of blocks."""
+        return block_lines(self.scaling)
 
     @property
     def ragged(self) -> int | None:
@@ -110,6 +120,8 @@ class Problem(NamedTuple):
         if mat_b.device != mat_a.device:
             raise ValueError(f"mat_b must be on the device of mat_a, {mat_a.device}, got {mat_b.device}")
         mode = MODE_OF_RANKS[mat_a.dim(), mat_b.dim()]
+        if scaled:
+            check_scaling(options.scaling, mode)
         groups = checks.check_groups(mode, mat_a, mat_b, offs)
         rows, depth, columns = mat_a.shape[-2], mat_a.shape[-1], mat_b.shape[-1]
         if depth != mat_b.shape[-2]:
@@ -128,7 +140,8 @@ class Problem(NamedTuple):
             checks.check_bias(mode, bias, (groups, columns), bias_dtypes, mat_a.device)
         checks.check_device(mat_a, options.backend)
         precision = "tf32" if mat_a.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
-        return cls(mode, groups, rows, columns, depth, out_shape, out_dtype, precision, options)
+        kind = options.scaling if scaled else None
+        return cls(mode, groups, rows, columns, depth, out_shape, out_dtype, precision, options, kind)
 
     def readable(self, operands: Operands) -> Operands:
         """The operands as kernels read them: no lazily negated views, ends and scales without gaps.
@@ -140,7 +153,11 @@ class Problem(NamedTuple):
         if offs is not None and not offs.is_contiguous():
             offs = offs.contiguous()
         bias = None if bias is None else bias.resolve_neg()
-        if scale_a is not None:
+        if self.block_lines is not None:
+            extents = self.M, self.N, self.K, self.G
+            scales = check_block_scales(self.mode, extents, self.scaling, scale_a, scale_b, mat_a.device)
+            scale_a, scale_b = scales
+        elif scale_a is not None:
             extents = self.M, self.N, self.G
             scale_a, scale_b = checks.check_scales(self.mode, extents, scale_a, scale_b, mat_a.device)
         return Operands(mat_a.resolve_neg(), mat_b.resolve_neg(), offs, bias, scale_a, scale_b)
@@ -190,7 +207,11 @@ def signature(operands: Operands, options: Options, out: Tensor | None = None) -
                 return None
             key = (*key, bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15)
         if scale_a is not None:
-            scales = _scale_signature(len(shape_a), len(shape_b), total, scale_a, scale_b)
+            form = len(shape_a), len(shape_b), total
+            if options.scaling == ROW:
+                scales = _scale_signature(*form, scale_a, scale_b)
+            else:
+                scales = block_scale_signature(*form, groups[0] if groups else 0, scale_a, scale_b)
             if scales is None:
                 return None
             key = (*key, scales)

@@ -1,4 +1,4 @@
-"""Grouped GEMM over packed float8 tensors with a factor for each row of A and each column of B."""
+"""Grouped GEMM over packed float8 tensors with factors: of rows and columns, or of blocks of 128 along K."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from course_kernels.contexts import refuse_tangents
 from course_kernels.packed.api import cut_to_shared_k
 from course_kernels.packed.checks import check_options
 from course_kernels.packed.problem import Operands, Options
+from course_kernels.packed.scaling import LINE, ROW, SQUARE
 from course_kernels.packed.torch_ops import multiply, multiply_into, wants_grad
 
 
@@ -34,10 +35,10 @@ def scaled_grouped_mm(
     backend: str = "auto",
     config: GemmConfig | None = None,
 ) -> Tensor:
-    """Multiply the float8 matrices of each group, and scale rows and columns of the product before it is rounded.
+    """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
 
     Modes, and everything that is not said here, are those of ``grouped_mm``. Scales by mode, ragged extents as they are
-    packed:
+    packed; first those of rows and columns (``RowWise`` for both operands):
 
     =========  ================================  ================================
     mode       scale_a                           scale_b
@@ -48,19 +49,42 @@ def scaled_grouped_mm(
     "batch"    (G, M)                            (G, N)
     =========  ================================  ================================
 
+    Then those of blocks, with K' = ceil(K / 128), M' and N' likewise. A block of ``BlockWise1x128`` is 128 elements
+    along K of one row of A, or of one column of B; one of ``BlockWise128x128`` is of 128 such rows or columns.
+
+    =========  ==================  =======================  ==================  =======================
+    mode       recipe of A         scale_a                  recipe of B         scale_b
+    =========  ==================  =======================  ==================  =======================
+    "m"        BlockWise1x128      (total_m, K')            BlockWise128x128    (G, K', N')
+    "m"        BlockWise1x128      (total_m, K')            BlockWise1x128      (G, N, K')
+    "n"        BlockWise128x128    (G, M', K')              BlockWise1x128      (total_n, K')
+    "n"        BlockWise1x128      (G, M, K')               BlockWise1x128      (total_n, K')
+    "k"        BlockWise1x128      (M, C)                   BlockWise1x128      (N, C)
+    "batch"    BlockWise1x128      (G, M, K')               BlockWise128x128    (G, K', N')
+    "batch"    BlockWise128x128    (G, M', K')              BlockWise1x128      (G, N, K')
+    "batch"    BlockWise1x128      (G, M, K')               BlockWise1x128      (G, N, K')
+    =========  ==================  =======================  ==================  =======================
+
+    In mode "k" the number of columns C says where blocks begin. With C = total_k // 128 + G they restart at every
+    group: those of group g are the columns from ``offs[g - 1] // 128 + g`` on (0 for the first group), and a group's
+    last block may be short. Columns that no block has are not read. With C = ceil(total_k / 128) the block of an
+    element is its index along K divided by 128, and every group must end at a multiple of 128.
+
     Args:
         mat_a, mat_b: float8_e4m3fn, shapes as for ``grouped_mm``, any strides.
-        scale_a: float32, what to multiply each row of A's product with; or a list of that one tensor.
-        scale_recipe_a: ``torch.nn.functional.ScalingType.RowWise``, or a list of that. No other recipe.
-        scale_b, scale_recipe_b: likewise for the columns of B.
-        swizzle_a, swizzle_b: ``SwizzleType.NO_SWIZZLE``, a list of that, or None: row-wise scales have no other.
+        scale_a: float32, what to multiply the products of a row, or of a block, with; any strides; or a list of that
+            one tensor.
+        scale_recipe_a: of ``torch.nn.functional.ScalingType``, as above, or a list of that.
+        scale_b, scale_recipe_b: likewise for B.
+        swizzle_a, swizzle_b: ``SwizzleType.NO_SWIZZLE``, a list of that, or None: these scales have no other.
         bias: (G, N) of output_dtype or float32, added after scaling; not in mode "n".
         offs: as for ``grouped_mm``.
         output_dtype: bfloat16 (also for None), float16 or float32.
         contraction_dim: () or (-1, -2).
         use_fast_accum: accepted for the sake of callers. Sums are kept as where it is False: the tensor cores add the
-            products of a block of K, and float32 the blocks.
-        out, tail, check, backend, config: as for ``grouped_mm``; backend "auto" takes "cute" for few rows as well.
+            products of a block of K, and float32 the blocks, each multiplied with its factors where blocks have some.
+        out, tail, check, backend, config: as for ``grouped_mm``; backend "auto" takes "cute" for few rows as well. A
+            config for scales of blocks has a block_k that divides 128.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given.
@@ -71,11 +95,13 @@ def scaled_grouped_mm(
     Notes:
         Names and order of the arguments: ``torch.nn.functional.scaled_grouped_mm``, which runs on GPUs alone, wants A
         row-major, B column-major and extents in multiples of 16, and returns bfloat16 alone.
+        Scales of blocks are DeepSeek-V3's (its technical report, section 3.3.2). ``quantize_1x128`` and
+        ``quantize_128x128`` make them; for a layer's three products see there.
         Float8 operands have no gradient: cast in a ``torch.autograd.Function`` of your own, as training recipes do.
     """
     check_options(tail, config, out is not None)
-    scale_a = _row_wise("a", scale_a, scale_recipe_a, swizzle_a)
-    scale_b = _row_wise("b", scale_b, scale_recipe_b, swizzle_b)
+    scaling = _scaling(scale_recipe_a, scale_recipe_b)
+    scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)
     if tuple(contraction_dim) not in ((), (-1, -2)):
         raise ValueError(f"contraction_dim must be () or (-1, -2), got {contraction_dim!r}")
     operands = Operands(*cut_to_shared_k(mat_a, mat_b), offs, bias, scale_a, scale_b)
@@ -83,20 +109,39 @@ def scaled_grouped_mm(
         if wants_grad(tensor):
             raise TypeError(f"{name} requires a gradient, and scaled_grouped_mm has none: detach it")
     refuse_tangents("scaled_grouped_mm", *operands)
-    options = Options(output_dtype or torch.bfloat16, tail == "keep", check, backend, config)
+    options = Options(output_dtype or torch.bfloat16, tail == "keep", check, backend, config, scaling)
     return multiply(operands, options) if out is None else multiply_into(out, operands, options)
 
 
-def _row_wise(side: str, scale, recipe, swizzle):
-    """The one scale tensor of a side, once its recipe and swizzle are known to be row-wise."""
-    functional = torch.nn.functional
+def _scaling(recipe_a, recipe_b) -> str:
+    """The name of a pair of recipes."""
     # `is`: torch.compile cannot trace how these enumerations, which are not Python's, compare.
-    if _only(recipe) is not functional.ScalingType.RowWise:
-        raise ValueError(f"scale_recipe_{side} must be ScalingType.RowWise, got {recipe!r}")
-    if swizzle is not None and swizzle != [] and _only(swizzle) is not functional.SwizzleType.NO_SWIZZLE:
+    kinds, found = torch.nn.functional.ScalingType, []
+    for side, recipe in (("a", _only(recipe_a)), ("b", _only(recipe_b))):
+        if recipe is kinds.RowWise:
+            found.append(ROW)
+        elif recipe is kinds.BlockWise1x128:
+            found.append(LINE)
+        elif recipe is kinds.BlockWise128x128:
+            found.append(SQUARE)
+        else:
+            raise ValueError(
+                f"scale_recipe_{side} must be ScalingType.RowWise, BlockWise1x128 or BlockWise128x128, got {recipe!r}"
+            )
+    if ROW in found and found[0] != found[1]:
+        raise ValueError(
+            "scale_recipe_a and scale_recipe_b must both be ScalingType.RowWise or both of blocks (BlockWise1x128 or "
+            f"BlockWise128x128), got {_only(recipe_a)!r} and {_only(recipe_b)!r}"
+        )
+    return ROW if ROW in found else " ".join(found)
+
+
+def _scale(side: str, scale, swizzle) -> Tensor:
+    """The one scale tensor of a side, once its swizzle is known to be none."""
+    if swizzle is not None and swizzle != [] and _only(swizzle) is not torch.nn.functional.SwizzleType.NO_SWIZZLE:
         raise ValueError(f"swizzle_{side} must be SwizzleType.NO_SWIZZLE or None, got {swizzle!r}")
     if isinstance(scale, (list, tuple)) and len(scale) != 1:
-        raise ValueError(f"scale_{side} must be one tensor for the row-wise recipe, got {len(scale)}")
+        raise ValueError(f"scale_{side} must be one tensor for each of these recipes, got {len(scale)}")
     if not isinstance(_only(scale), Tensor):
         raise TypeError(f"scale_{side} must be a torch.Tensor, got {type(_only(scale)).__name__}")
     return _only(scale)

@@ -18,6 +18,7 @@ from course_kernels.packed import flops
 from course_kernels.packed.checks import check_out_form
 from course_kernels.packed.execute import execute
 from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.packed.scaling import ROW
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 # Bound once: every call asks them.
@@ -42,7 +43,9 @@ def multiply(operands: Operands, options: Options) -> Tensor:
     tail = (options.out_dtype, bool(options.check), options.backend, encode_config(options.config))
     if scale_a is None:
         return torch.ops.course_kernels.grouped_mm(mat_a, mat_b, offs, bias, *tail)
-    return torch.ops.course_kernels.scaled_grouped_mm(mat_a, mat_b, scale_a, scale_b, offs, bias, *tail)
+    return torch.ops.course_kernels.scaled_grouped_mm(
+        mat_a, mat_b, scale_a, scale_b, offs, bias, *tail, options.scaling
+    )  # fmt: skip
 
 
 def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
@@ -59,7 +62,7 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
         flops.register()
     torch.ops.course_kernels.grouped_mm_out(
         *operands, options.out_dtype, out, options.keep_tail, bool(options.check), options.backend,
-        encode_config(options.config),
+        encode_config(options.config), options.scaling,
     )  # fmt: skip
     return out
 
@@ -120,23 +123,26 @@ _library.define(
 )
 _library.define(
     "scaled_grouped_mm(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor? offs, Tensor? bias, "
-    "ScalarType? output_dtype, bool check, str backend, str config) -> Tensor",
+    "ScalarType? output_dtype, bool check, str backend, str config, str scaling) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
     "grouped_mm_out(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, Tensor? scale_a, Tensor? scale_b, "
-    "ScalarType? out_dtype, Tensor(a!) out, bool keep_tail, bool check, str backend, str config) -> ()",
+    "ScalarType? out_dtype, Tensor(a!) out, bool keep_tail, bool check, str backend, str config, "
+    "str scaling) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
 def _grouped_mm(mat_a, mat_b, offs, bias, out_dtype, check, backend, config, fake=False):
-    return _scaled_grouped_mm(mat_a, mat_b, None, None, offs, bias, out_dtype, check, backend, config, fake)
+    return _scaled_grouped_mm(mat_a, mat_b, None, None, offs, bias, out_dtype, check, backend, config, ROW, fake)
 
 
-def _scaled_grouped_mm(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, check, backend, config, fake=False):
+def _scaled_grouped_mm(
+    mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, check, backend, config, scaling, fake=False
+):  # fmt: skip
     operands = Operands(mat_a, mat_b, offs, bias, scale_a, scale_b)
-    options = Options(out_dtype, False, check, backend, decode_config(config))
+    options = Options(out_dtype, False, check, backend, decode_config(config), scaling)
     if not fake:
         return execute(operands, options)
     problem = _check_fake(operands, options)
@@ -144,11 +150,11 @@ def _scaled_grouped_mm(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, ch
 
 
 def _grouped_mm_out(
-    mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail, check, backend, config, fake=False
+    mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail, check, backend, config, scaling, fake=False
 ):  # fmt: skip
     """The others into a given tensor."""
     operands = Operands(mat_a, mat_b, offs, bias, scale_a, scale_b)
-    options = Options(out_dtype, keep_tail, check, backend, decode_config(config))
+    options = Options(out_dtype, keep_tail, check, backend, decode_config(config), scaling)
     if not fake:
         execute(operands, options, out)
         torch.autograd.graph.increment_version(out)

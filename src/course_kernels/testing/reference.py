@@ -21,7 +21,7 @@ from torch import Tensor
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.layout.group_layout import GroupLayout
 
-__all__ = ["gemm", "group_gemm", "grouped_mm", "padded_bmm"]
+__all__ = ["dequantize", "gemm", "group_gemm", "grouped_mm", "padded_bmm", "quantize"]
 
 
 @contextmanager
@@ -265,3 +265,72 @@ def padded_bmm(
     for g, m in enumerate(rows):
         result[g, :m] = gemm(mat_a[g, :m], mat_b[g], compute_dtype=compute_dtype)
     return result if out_dtype is None else result.to(out_dtype)
+
+
+# ---- operands in 8 bits with a factor for each block of 128 along K
+
+
+def _blocks_along(depth: int, offs: Tensor | None) -> Iterator[tuple[int, slice]]:
+    """Columns of factors and what each is for; with ends of groups, blocks restart at every group."""
+    start = 0
+    for g, end in enumerate([depth] if offs is None else offs.tolist()):
+        for i, first in enumerate(range(start, end, 128)):
+            yield start // 128 + g + i, slice(first, min(first + 128, end))
+        start = end
+
+
+def dequantize(
+    q: Tensor, scale: Tensor, lines: int = 1, offs: Tensor | None = None, *, compute_dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Multiply each block with its factor.
+
+    Args:
+        q: (..., L, K), any dtype.
+        scale: (..., L, blocks), or (..., blocks of L, blocks) where ``lines`` is 128.
+        lines: of a block, 1 or 128.
+        offs: (G,) ends of groups along K: blocks restart at every group, those of group g from column
+            ``offs[g - 1] // 128 + g`` on.
+
+    Returns:
+        (..., L, K); zeros after the last group.
+    """
+    _check_precision(compute_dtype)
+    result = torch.zeros(q.shape, dtype=compute_dtype, device=q.device)
+    for column, part in _blocks_along(q.shape[-1], offs):
+        for line in range(q.shape[-2]):
+            factor = scale[..., line // lines, column, None].to(compute_dtype)
+            result[..., line, part] = q[..., line, part].to(compute_dtype) * factor
+    return result
+
+
+def quantize(
+    x: Tensor, lines: int = 1, offs: Tensor | None = None, *, power_of_two: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Float8 values and factors of blocks, one after the other, in float32.
+
+    Args:
+        x: (..., L, K), floating point.
+        lines, offs: as for `dequantize`.
+        power_of_two: factors are powers of two, rounded up.
+
+    Returns:
+        q (..., L, K) float8_e4m3fn, zeros after the last group, and the factors as `dequantize` takes them, zeros where
+        no block has one.
+    """
+    *batch, height, depth = x.shape
+    columns = -(-depth // 128) if offs is None else depth // 128 + offs.shape[0]
+    q = torch.zeros(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    scale = torch.zeros(*batch, -(-height // lines), columns, device=x.device)
+    for column, part in _blocks_along(depth, offs):
+        for row in range(scale.shape[-2]):
+            at = (..., slice(row * lines, (row + 1) * lines), part)
+            block = x[at].float()
+            magnitude = torch.where(block.isfinite(), block.abs(), torch.zeros_like(block)).flatten(-2).amax(-1)
+            factor = magnitude.clamp(min=2.0**-100) / torch.full_like(magnitude, 448.0)
+            if power_of_two:
+                mantissa, exponent = torch.frexp(factor)
+                factor = torch.ldexp(torch.ones_like(factor), exponent - (mantissa == 0.5).int())
+            values = block * (torch.ones_like(factor) / factor)[..., None, None]
+            q[at] = torch.where(block.isfinite(), values, torch.full_like(values, torch.nan)).to(q.dtype)
+            scale[..., row, column] = factor
+    return q, scale

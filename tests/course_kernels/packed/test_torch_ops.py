@@ -53,7 +53,7 @@ def test_opcheck_of_dtypes(dtype, out_dtype):
 def test_opcheck_of_out(mode, keep_tail):
     a, b, offs, bias = operands(mode, bias=True)
     out = torch.zeros_like(call(a, b, offs, bias))
-    arguments = (a, b, offs, bias, None, None, None, out, keep_tail, False, "auto", "")
+    arguments = (a, b, offs, bias, None, None, None, out, keep_tail, False, "auto", "", "row")
     torch.library.opcheck(OPS.grouped_mm_out, arguments)
 
 
@@ -63,7 +63,7 @@ def test_opcheck_of_scaled(mode):
         pytest.skip("this GPU does not multiply float8_e4m3fn")
     a, b, offs, bias = operands(mode, FP8, bias=True)
     bias = None if bias is None else bias.bfloat16()
-    arguments = (a, b, *scales(mode), offs, bias, torch.bfloat16, False, "auto", "")
+    arguments = (a, b, *scales(mode), offs, bias, torch.bfloat16, False, "auto", "", "row")
     # The check of the schema itself multiplies its copies of the operands, which torch cannot do in float8.
     utilities = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(OPS.scaled_grouped_mm, arguments, test_utils=utilities)

@@ -15,6 +15,8 @@ from course_kernels.config import GemmConfig
 from course_kernels.kernels.codes import Layout, Schedule
 from course_kernels.packed.backends.descriptors import Access, batch_access, load_access, ragged_access
 from course_kernels.packed.problem import Operands, Problem
+from course_kernels.packed.scaling import BLOCK, blocks_restart, is_outer
+from course_kernels.packed.tuning.defaults import with_block_scales
 from course_kernels.packed.tuning.lookup import get_config, kernel_of
 from course_kernels.runtime import Device
 
@@ -65,6 +67,7 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
     op = "grouped_mm" if ragged else "grouped_mm_batch"
     config = _resolve_config(problem, op, (rows, depth, columns, groups), mat_a, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
+    blocks = _block_scales(problem, scale_a, scale_b, ("g", "m", "k"), ("g", "n", "k"))
     counter = None
     if config.schedule == "dynamic":
         counter = torch.zeros(1, dtype=torch.int32, device=mat_a.device)
@@ -75,7 +78,7 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
         c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b, counter_ptr=counter,
         total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
-        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
+        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
         ZERO_TAIL=ragged and not problem.options.keep_tail,
         GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
@@ -90,6 +93,8 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
         return _programs(config, groups * config.tiles(rows, columns), device)
 
     totals = {"total": None} if ragged else {}
+    if ragged and problem.block_lines is not None and is_outer(scale_a):
+        totals["stride_sa_k"] = None
     if ragged and a.has_descriptor:
         totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
     return Prepared("contiguous", programs, arguments, _options(config), totals)
@@ -103,6 +108,8 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
     a, b, c = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma), batch_access(out, uses_tma)
     config = _resolve_config(problem, "grouped_mm_k", (rows, total, columns, groups), mat_a, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
+    blocks = _block_scales(problem, scale_a, scale_b, ("m", "k"), ("n", "k"))
+    del blocks["B_LINES"]  # there are no others here than A's
     arguments = dict(
         a=a.descriptor(mat_a, (block_k, block_m)) or mat_a,
         b=b.descriptor(mat_b, (block_k, block_n)) or mat_b,
@@ -110,8 +117,9 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b,
         total=total, M=rows, N=columns, G=groups,
         stride_am=mat_a.stride(0), stride_ak=mat_a.stride(1), stride_bk=mat_b.stride(0), stride_bn=mat_b.stride(1),
-        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
+        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
+        RESTART=problem.block_lines is not None and blocks_restart(scale_a, total, groups),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         PRECISION=problem.precision, SPAN=64,
     )  # fmt: skip
@@ -139,6 +147,22 @@ def _side_strides(bias, scale_b) -> dict[str, int]:
     )
 
 
+def _block_scales(problem: Problem, scale_a, scale_b, dims_a, dims_b) -> dict[str, int | None]:
+    """Lines of the kernel's A and B that share a factor, and the strides of these; strides that are None, and no lines,
+    for other scales: then nothing is compiled of them."""
+    if problem.block_lines is None:
+        names = [f"stride_s{name}_{dim}" for name, dims in (("a", dims_a), ("b", dims_b)) for dim in dims]
+        return dict.fromkeys(names) | dict(A_LINES=0, B_LINES=0)
+    lines = problem.block_lines[:: -1 if problem.mode == "n" else 1]
+    if problem.mode != "n" and lines[1] == BLOCK:
+        scale_b = scale_b.mT  # stored as B is, with K before N
+    found = dict(A_LINES=lines[0], B_LINES=lines[1])
+    for name, dims, scale in (("a", dims_a, scale_a), ("b", dims_b, scale_b)):
+        strides = (0, *scale.stride())[-len(dims) :]
+        found |= {f"stride_s{name}_{dim}": stride for dim, stride in zip(dims, strides)}
+    return found
+
+
 def _options(config: GemmConfig) -> dict[str, int]:
     return dict(num_warps=config.num_warps, num_stages=config.num_stages)
 
@@ -156,6 +180,11 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     if config is not None:
         if reason := config.valid_for(kernel, *sizes, **limits):
             raise ValueError(f"config does not suit {reason}; got {config}")
+        if problem.block_lines is not None and BLOCK % config.block_k:
+            raise ValueError(
+                f"config does not suit block scales, whose blocks are {BLOCK} deep: block_k is {config.block_k}; "
+                f"got {config}"
+            )
         return config
     chosen = get_config(
         op,
@@ -165,6 +194,8 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
         precision=problem.precision,
         uses_tma=all(access.has_descriptor for access in accesses),
     )
+    if problem.block_lines is not None:
+        chosen = with_block_scales(chosen)
     fitted = chosen.fitted(kernel, *sizes, **limits)
     if fitted is None:
         raise ValueError(f"no configuration suits this GPU: {chosen.valid_for(kernel, *sizes, **limits)}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.packed.problem import Operands, Problem
+from course_kernels.packed.scaling import BLOCK, blocks_restart, dequantized
 
 
 def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
@@ -26,6 +27,7 @@ class Plan:
 
     def __init__(self, problem: Problem):
         self._mode, self._keep_tail = problem.mode, problem.options.keep_tail
+        self._blocks = problem.block_lines
 
     @torch.no_grad()
     def run(self, operands: Operands, out: Tensor) -> None:
@@ -41,8 +43,14 @@ class Plan:
                 end = 0 if mode == "batch" else max(start, min(ends[g], extent))
                 part = slice(start, end)
                 a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
-                product = a.float() @ b.float()
-                if scale_a is not None:
+                if self._blocks is not None:
+                    factors = self._factors(g, start, end, extent, len(ends), scale_a, scale_b)
+                    lines = zip((a, b.mT), factors, self._blocks)
+                    a, b = (dequantized(*each) for each in lines)
+                    product = a @ b.mT
+                else:
+                    product = a.float() @ b.float()
+                if scale_a is not None and self._blocks is None:
                     product *= (scale_a[part] if mode == "m" else scale_a[g])[:, None]
                     product *= scale_b[part] if mode == "n" else scale_b[g]
                 if bias is not None:
@@ -51,6 +59,20 @@ class Plan:
                 start = end
         if not self._keep_tail and mode in ("m", "n"):
             (out[start:] if mode == "m" else out[:, start:]).zero_()
+
+    def _factors(self, g, start, end, total, groups, scale_a, scale_b):
+        """A group's factors of blocks, each (lines, or their blocks, by blocks of K)."""
+        if self._blocks[1] == BLOCK:
+            scale_b = scale_b.mT
+        if self._mode == "k":
+            first = start // BLOCK + (g if blocks_restart(scale_a, total, groups) else 0)
+            of_group = slice(first, first - (start - end) // BLOCK)
+            return scale_a[:, of_group], scale_b[:, of_group]
+        part = slice(start, end)
+        return (
+            scale_a[part] if self._mode == "m" else scale_a[g],
+            scale_b[part] if self._mode == "n" else scale_b[g],
+        )
 
 
 def _parts(mode, g, part, mat_a, mat_b, out):

@@ -7,6 +7,7 @@ and two 64×256 programs per SM were clearly worse and are not tried again.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 from course_kernels.config import GemmConfig
@@ -136,6 +137,15 @@ def defaults(op: str, bucket: Bucket, dtype: str, uses_tma: bool) -> tuple[GemmC
         elif op != "grouped_mm_k" and bucket.M >= 128 and bucket.M * bucket.N * bucket.K * bucket.G >= 2**39:
             config = _TWO_PER_SM
     return (config, *_SMALLER)
+
+
+def with_block_scales(config: GemmConfig) -> GemmConfig:
+    """A configuration for 8-bit operands, changed for scales of blocks: blocks of at most 128 along K, and room in the
+    registers for the sums of a block beside those of the tile."""
+    config = dataclasses.replace(config, block_k=min(config.block_k, 128))
+    if config.block_m * config.block_n > 64 * 32 * config.num_warps:
+        config = dataclasses.replace(config, block_n=min(config.block_n, 128), num_warps=8, programs_per_sm=1)
+    return config
 
 
 _FEW_ROWS_16 = {

@@ -1,0 +1,120 @@
+"""Float8 values and the factors of their blocks: 1x128 along a line, or 128x128.
+
+A program reads its blocks once, finds the largest magnitude of each, and writes values and factors.
+"""
+
+from __future__ import annotations
+
+from course_kernels.kernels.language import tl, triton
+
+DEPTH = tl.constexpr(128)
+LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
+LEAST = tl.constexpr(2.0**-100)  # of the magnitudes that a factor is made from
+
+
+@triton.jit
+def scale_of(largest, POWER_OF_TWO: tl.constexpr):
+    """The factor of blocks from their largest magnitudes: normal numbers, whose reciprocals are normal, too."""
+    scale = tl.div_rn(tl.maximum(largest, LEAST), tl.full(largest.shape, LARGEST, tl.float32))
+    if POWER_OF_TWO:  # the next one up, unless it is one
+        bits = scale.to(tl.int32, bitcast=True)
+        scale = ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
+    return scale, tl.div_rn(tl.full(largest.shape, 1.0, tl.float32), scale)
+
+
+@triton.jit
+def to_float8(values, q_ptr, ROUND: tl.constexpr):
+    """Values of magnitudes up to 448, and NaN, in float8, ties to even. ROUND: before the conversion, for the
+    interpreter's, which loses the carry into the exponent, and NaN."""
+    if ROUND:
+        bits = values.to(tl.int32, bitcast=True)
+        normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+        subnormal = (values + 24576.0) - 24576.0  # whose neighbours are 2**-9 apart
+        rounded = tl.where(tl.abs(values) < 0.015625, subnormal, normal)
+        values = tl.where(values == values, rounded, 480.0)  # whose bits are those of NaN
+    return values.to(q_ptr.dtype.element_ty)
+
+
+@triton.jit
+def quantize_lines_kernel(
+    x_ptr, q_ptr, scale_ptr, offs_ptr, lines, depth, columns, G,
+    stride_xb, stride_xl, stride_xk, stride_qb, stride_ql, stride_qk, stride_sb, stride_sl, stride_sk,
+    RESTART: tl.constexpr, GROUPS: tl.constexpr, BLOCK_L: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr, ROUND: tl.constexpr,
+):  # fmt: skip
+    """Blocks of 1x128: a program has one of each of BLOCK_L lines.
+
+    Args:
+        x_ptr, q_ptr: (batch, lines, depth); scale_ptr: (batch, lines, columns). Any strides.
+        offs_ptr: (G,) ends of groups along the depth, where RESTART: blocks restart at every group, those of group g
+            from column start // 128 + g on. What follows the last group becomes zeros, in one column more.
+        GROUPS: more than G, a power of two.
+    """
+    tiles = tl.cdiv(lines, BLOCK_L)
+    all_columns = columns + 1 if RESTART else columns
+    column = tl.program_id(0) % all_columns
+    tile = tl.program_id(0) // all_columns
+    batch, line = tile // tiles, tile % tiles * BLOCK_L
+    if RESTART:
+        groups = tl.arange(0, GROUPS)
+        starts = tl.load(offs_ptr + groups - 1, mask=(groups > 0) & (groups <= G), other=0)
+        ends = tl.load(offs_ptr + groups, mask=groups < G, other=depth)
+        starts = tl.minimum(tl.maximum(starts, 0), depth).to(tl.int32)
+        ends = tl.minimum(tl.maximum(ends, 0), depth).to(tl.int32)
+        firsts = starts // DEPTH + groups
+        g = tl.sum(((firsts <= column) & (groups <= G)).to(tl.int32), 0) - 1
+        here = groups == g
+        start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
+        k = start + (column - start // DEPTH - g) * DEPTH
+        used = g < G
+    else:
+        k, end, used = column * DEPTH, depth, True
+    at = line + tl.arange(0, BLOCK_L)
+    ks = k + tl.arange(0, DEPTH)
+    one = tl.full((), 1, tl.int64)
+    inside = (at < lines)[:, None] & (ks < end)[None, :]
+    from_x = x_ptr + batch * (one * stride_xb)
+    from_x += at.to(tl.int64)[:, None] * stride_xl + ks.to(tl.int64)[None, :] * stride_xk
+    x = tl.load(from_x, mask=inside & used, other=0.0).to(tl.float32)
+    magnitude = tl.abs(x)
+    finite = magnitude < float("inf")
+    scale, inverse = scale_of(tl.max(tl.where(finite, magnitude, 0.0), 1), POWER_OF_TWO)
+    q = to_float8(tl.where(finite, x * inverse[:, None], float("nan")), q_ptr, ROUND)
+    to_q = q_ptr + batch * (one * stride_qb)
+    to_q += at.to(tl.int64)[:, None] * stride_ql + ks.to(tl.int64)[None, :] * stride_qk
+    tl.store(to_q, q, mask=inside)
+    to_scale = scale_ptr + batch * (one * stride_sb) + at.to(tl.int64) * stride_sl + column * (one * stride_sk)
+    # Columns without a block are written, too: nothing of the result is left undefined.
+    scale = tl.where(used & (k < end), scale, 0.0)
+    tl.store(to_scale, scale, mask=(at < lines) & (column < columns))
+
+
+@triton.jit
+def quantize_squares_kernel(
+    x_ptr, q_ptr, scale_ptr, rows, cols, stride_xb, stride_xr, stride_xc, stride_qb, stride_qr, stride_qc,
+    stride_sb, stride_sr, stride_sc, POWER_OF_TWO: tl.constexpr, ROUND: tl.constexpr,
+):  # fmt: skip
+    """Blocks of 128x128: a program has one.
+
+    Args:
+        x_ptr, q_ptr: (batch, rows, cols); scale_ptr: (batch, blocks, blocks). Any strides.
+    """
+    high, wide = tl.cdiv(rows, DEPTH), tl.cdiv(cols, DEPTH)
+    block = tl.program_id(0)
+    batch, down, right = block // (high * wide), block // wide % high, block % wide
+    row, col = down * DEPTH + tl.arange(0, DEPTH), right * DEPTH + tl.arange(0, DEPTH)
+    one = tl.full((), 1, tl.int64)
+    inside = (row < rows)[:, None] & (col < cols)[None, :]
+    from_x = x_ptr + batch * (one * stride_xb)
+    from_x += row.to(tl.int64)[:, None] * stride_xr + col.to(tl.int64)[None, :] * stride_xc
+    x = tl.load(from_x, mask=inside, other=0.0).to(tl.float32)
+    magnitude = tl.abs(x)
+    finite = magnitude < float("inf")
+    scale, inverse = scale_of(tl.max(tl.max(tl.where(finite, magnitude, 0.0), 1, keep_dims=True), 0, keep_dims=True),
+                              POWER_OF_TWO)  # fmt: skip
+    q = to_float8(tl.where(finite, x * inverse, float("nan")), q_ptr, ROUND)
+    to_q = q_ptr + batch * (one * stride_qb)
+    to_q += row.to(tl.int64)[:, None] * stride_qr + col.to(tl.int64)[None, :] * stride_qc
+    tl.store(to_q, q, mask=inside)
+    at = tl.zeros((1, 1), tl.int64)
+    tl.store(scale_ptr + at + batch * (one * stride_sb) + down * (one * stride_sr) + right * (one * stride_sc), scale)

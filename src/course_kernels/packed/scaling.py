@@ -1,0 +1,157 @@
+"""Which factors ``scaled_grouped_mm`` takes: one for each row and column, or one for each block of 128 along K.
+
+A scaling has a name: "row", or the blocks of both operands, A's first, as in "1x128 128x128". A block of 1x128 is 128
+elements along K of one row of A, or of one column of B; one of 128x128 is of 128 such lines.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from course_kernels.dtypes import MODE_OF_RANKS
+
+BLOCK = 128
+ROW = "row"
+LINE, SQUARE = f"1x{BLOCK}", f"{BLOCK}x{BLOCK}"
+# Lines of the ragged extent are scaled one by one, because a group begins anywhere.
+BLOCK_SCALINGS = {
+    "m": (f"{LINE} {SQUARE}", f"{LINE} {LINE}"),
+    "n": (f"{SQUARE} {LINE}", f"{LINE} {LINE}"),
+    "k": (f"{LINE} {LINE}",),
+    "batch": (f"{LINE} {SQUARE}", f"{SQUARE} {LINE}", f"{LINE} {LINE}"),
+}
+
+
+def block_lines(scaling: str | None) -> tuple[int, int] | None:
+    """Lines of A's and of B's blocks, 1 or 128 each; None where factors are not those of blocks."""
+    if scaling is None or scaling == ROW:
+        return None
+    return tuple(BLOCK if side == SQUARE else 1 for side in scaling.split())
+
+
+def check_scaling(scaling: str, mode: str) -> None:
+    """Raise ValueError unless a mode has a scaling."""
+    if scaling != ROW and scaling not in BLOCK_SCALINGS[mode]:
+        supported = ["RowWise with RowWise"]
+        for each in BLOCK_SCALINGS[mode]:
+            supported.append(" with ".join(f"BlockWise{side}" for side in each.split()))
+        got = " with ".join(f"BlockWise{side}" for side in scaling.split())
+        raise ValueError(
+            f"scale_recipe_a and scale_recipe_b must be one of these pairs in mode {mode!r}: {', '.join(supported)}; "
+            f"got {got}"
+        )
+
+
+def padded_columns(total: int, groups: int) -> int:
+    """Columns of the scales of mode "k" whose groups begin at ``offs[g-1] // 128 + g``."""
+    return total // BLOCK + groups
+
+
+def _blocks(extent: int) -> int:
+    return -(-extent // BLOCK)
+
+
+def check_block_scales(
+    mode: str, extents: tuple[int, int, int, int], scaling: str, scale_a, scale_b, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Scales of blocks in the form that kernels read, any strides.
+
+    Args:
+        mode: of the product.
+        extents: M, N, K and G.
+        scaling: one of ``BLOCK_SCALINGS``.
+        scale_a, scale_b: as given.
+        device: of mat_a.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what it got and what it wants.
+    """
+    M, N, K, G = extents
+    lines_a, lines_b = block_lines(scaling)
+    batch_a, batch_b = ((G,) if mode in wanted else () for wanted in (("n", "batch"), ("m", "batch")))
+    depths = [_blocks(K)] if mode != "k" else [padded_columns(K, G), _blocks(K)]
+    rows, cols = (extent if lines == 1 else _blocks(extent) for extent, lines in ((M, lines_a), (N, lines_b)))
+    shapes = {
+        "scale_a": [(*batch_a, rows, depth) for depth in depths],
+        "scale_b": [(*batch_b, cols, depth) if lines_b == 1 else (*batch_b, depth, cols) for depth in depths],
+    }
+    found = []
+    for name, scale, lines in (("scale_a", scale_a, lines_a), ("scale_b", scale_b, lines_b)):
+        if not isinstance(scale, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
+        if scale.dtype != torch.float32:
+            raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
+        if scale.device != device:
+            raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
+        if tuple(scale.shape) not in shapes[name]:
+            either = " or ".join(map(str, dict.fromkeys(shapes[name])))
+            raise ValueError(
+                f"{name} must have shape {either}, one factor for each block of {LINE if lines == 1 else SQUARE} "
+                f"of mat_{name[-1]}, got {tuple(scale.shape)}"
+            )
+        found.append(scale.resolve_neg())
+    if mode == "k" and scale_a.shape[1] != scale_b.shape[1]:
+        raise ValueError(
+            f"scale_b must have as many columns as scale_a, {scale_a.shape[1]}, got {scale_b.shape[1]}: blocks restart "
+            "at every group in both or in none"
+        )
+    return tuple(found)
+
+
+def blocks_restart(scale_a: Tensor, total: int, groups: int) -> bool:
+    """Whether checked scales of mode "k" have a column of their own for every group's last block."""
+    return scale_a.shape[1] == padded_columns(total, groups)
+
+
+def is_outer(scale: Tensor) -> bool:
+    """Whether (total, blocks) scales are stored block by block without gaps: then a stride is the total."""
+    return scale.dim() == 2 and scale.stride() == (1, scale.shape[0])
+
+
+def block_scale_signature(rank_a: int, rank_b: int, total: int | None, groups: int, scale_a, scale_b) -> tuple | None:
+    """What of block scales decides about a launch: all but the ragged extent's total. None for scales of other shapes,
+    and lazily negated ones."""
+    mode, found = MODE_OF_RANKS[rank_a, rank_b], []
+    ragged = {"m": (0, None), "n": (None, 0), "k": (1, 1), "batch": (None, None)}[mode]
+    for scale, dim in zip((scale_a, scale_b), ragged):
+        if scale.is_neg():
+            return None
+        shape, strides = tuple(scale.shape), scale.stride()
+        if dim == 0:
+            if shape[0] != total:
+                return None
+            shape, strides = shape[1:], "outer" if is_outer(scale) else strides
+        elif dim == 1:
+            forms = {_blocks(total): "whole", padded_columns(total, groups): "restarting"}
+            if shape[1] not in forms:
+                return None
+            shape = (shape[0], forms[shape[1]])
+        found += [shape, strides, scale.dtype, scale.device, scale.data_ptr() & 15]
+    return tuple(found)
+
+
+def check_whole_blocks(offs: Tensor, scale_a: Tensor, total: int) -> None:
+    """Where the scales of mode "k" promise it, check that groups end at multiples of 128; waits for the device.
+
+    Raises:
+        ValueError: with the index and the value.
+    """
+    if blocks_restart(scale_a, total, offs.shape[0]):
+        return
+    for g, end in enumerate(offs.tolist()):
+        if end % BLOCK:
+            raise ValueError(
+                f"offs[{g}] = {end} must be a multiple of {BLOCK} where scale_a has {scale_a.shape[1]} columns: "
+                f"{padded_columns(total, offs.shape[0])} columns are for groups that end anywhere"
+            )
+
+
+def dequantized(matrix: Tensor, scale: Tensor, lines: int) -> Tensor:
+    """A matrix (lines, K), its factors (lines or their blocks, blocks of K), and how many lines a block has: the
+    products in float32."""
+    rows, depth = matrix.shape
+    factors = scale.repeat_interleave(BLOCK, 1)[:, :depth]
+    if lines > 1:
+        factors = factors.repeat_interleave(lines, 0)[:rows]
+    return matrix.float() * factors
