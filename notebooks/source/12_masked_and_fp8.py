@@ -21,10 +21,13 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from course_kernels import GemmConfig, codegen, runtime, testing
+from course_kernels import GemmConfig, codegen, deepgemm, quantize_1x128, quantize_128x128, runtime
+from course_kernels import scaled_grouped_mm, shuffle_weight, testing, unshuffle_weight
 from course_kernels.bench import record
+from course_kernels.kernels import masked
 from course_kernels.testing import reference
-from gemm_course.figures import decoding as draw, fp8
+from gemm_course.figures import decoding as draw, fp8, shuffled
+from gemm_course.figures.listing import fold
 
 device = runtime.device()
 
@@ -156,7 +159,7 @@ draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows, i
 
 # %% [markdown]
 # The wasted FLOPs look terrible and cost little: the tensor cores have time. The wasted *weights* are what hurts. `bmm`
-# reads the experts that nobody asked for, a third of all bytes.
+# reads the experts that nobody asked for, more than a third of all bytes.
 #
 # ## The smallest kernel
 #
@@ -268,8 +271,21 @@ print("all of them are", float(y[7, 0, 0]))
 #
 # Repair `find_tile` and the mask of the store: a count is at most `max_M`.
 # <details><summary>Answer</summary><code>rows = tl.minimum(tl.load(...), max_M)</code> in <code>find_tile</code>, which
-# needs <code>max_M</code> as an argument, and <code>rows < max_M</code> in <code>inside</code>. The library does
-# both.</details>
+# needs <code>max_M</code> as an argument, and <code>rows &lt; max_M</code> in <code>inside</code>.</details>
+#
+# `deepgemm` is this library's masked product. It counts at most `max_M` rows. Ask for a check, and it tells you:
+
+# %%
+y.fill_(CANARY)
+deepgemm(x, w, y, group_layout)
+print("slots of group 7 untouched:", bool((y[7] == CANARY).all()))
+try:
+    deepgemm(x, w, y, group_layout, check=True)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# A check waits for the device. Use it while you develop, and leave it out of the loop (a CUDA graph cannot hold it).
 #
 # ## What the compiler made of it
 #
@@ -352,10 +368,13 @@ fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 # An integer has equal steps, so its error grows with the outlier. Float8 has an exponent of its own: nothing happens up
 # to a factor of some 30,000, then everything.
 #
-# What is left after a product? Each row times 256 columns of random weights, which stay exact here:
+# What is left after a product? Each row times 256 columns of weights, which stay exact for now. Those that meet the large
+# numbers are small here, so that the others count:
 
 # %%
 weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+weights[77] /= 60
+weights[300] /= 100_000
 exact = x @ weights
 print("error of a row of the product    median   worst")
 for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
@@ -363,8 +382,8 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
     print(f"{name:31} {error.median():8.1%} {error.max():7.1%}")
 
 # %% [markdown]
-# 1 to 3 % instead of 0.1 to 0.3 %: this is what eight bits cost, and no scale brings it back. (The row with the massive
-# number looks fine: its product is nearly that number's product, and what else the row held does not show.)
+# bfloat16 loses less than a tenth of what the best scales leave: three bits of mantissa are three bits. Scales decide
+# about the rest: how many rows suffer for a few numbers, and how much.
 #
 # ## Where does the scale go?
 #
@@ -433,3 +452,126 @@ fp8.accumulators(depths, ways, {"rounding the result\nto bfloat16": rounding})
 # hundredth of a per cent. (A model of the adder, from the published description; the real one is not documented.) Torch
 # leaves the choice to you: `use_fast_accum=True` is the one sum. Our kernels always take two levels. And whoever takes
 # over the sums every 128 products can multiply them with a scale on the way: this is why blocks have 128.
+
+# %% [markdown]
+# ## All of it in one call
+#
+# The same rows in slots, of which 8 of 16 are used, and weights in eight bits, too. First a scale for each row and each
+# column, by hand; then blocks, 1 × 128 of X and 128 × 128 of W, by the library's quantisers:
+
+
+# %%
+def quantize_lines(matrix):
+    """float8 numbers, and a float32 scale for each line."""
+    scale = matrix.abs().amax(-1).clamp(min=1e-12) / 448
+    return (matrix / scale[..., None]).to(torch.float8_e4m3fn), scale
+
+
+slots = torch.zeros(3, 16, 512, device=device)
+slots[:, :8] = x.view(3, 8, 512).to(slots)
+w = torch.randn(3, 256, 512, generator=torch.Generator().manual_seed(1)).to(device)
+w[:, :, 77] /= 60
+w[:, :, 300] /= 100_000
+layout = torch.tensor(sizes, device=device)
+y = torch.empty(3, 16, 256, device=device)
+print("                  numbers         scales of X     scales of W")
+for name, of_x, of_w in (("lines ", quantize_lines, quantize_lines), ("blocks", quantize_1x128, quantize_128x128)):
+    (xq, x_scale), (wq, w_scale) = of_x(slots), of_w(w)
+    print(f"{name}  {xq.dtype}  {tuple(x_scale.shape)!s:12}  {tuple(w_scale.shape)}")
+
+# %% [markdown]
+# Which scales are meant? Their shapes say it. `deepgemm` reads the kind from them:
+
+# %%
+exact = torch.bmm(slots.double(), w.double().mT)[:, :8]
+print("error of a row   median   worst")
+for name, of_x, of_w in (("lines", quantize_lines, quantize_lines), ("blocks", quantize_1x128, quantize_128x128)):
+    (xq, x_scale), (wq, w_scale) = of_x(slots), of_w(w)
+    deepgemm(xq, wq, y, layout, x_scale, w_scale)
+    error = (y[:, :8] - exact).norm(dim=-1) / exact.norm(dim=-1)
+    print(f"{name:14} {error.median():8.1%} {error.max():7.1%}")
+
+# %% [markdown]
+# Packed rows have the same two kinds of scales, in the names of torch's `scaled_grouped_mm`. (Torch itself takes blocks
+# in dense products alone.) The same blocks, packed, give the same product:
+
+# %%
+ONE, SQUARE = torch.nn.functional.ScalingType.BlockWise1x128, torch.nn.functional.ScalingType.BlockWise128x128
+ends = layout.cumsum(0).int()
+xq, x_scale = quantize_1x128(x.float().to(device))
+wq, w_scale = quantize_128x128(w)
+packed = scaled_grouped_mm(
+    xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32
+)  # fmt: skip
+print("the same:", torch.allclose(packed.view(3, 8, 256), y[:, :8], rtol=1e-3, atol=1e-3))
+
+# %% [markdown]
+# ## Shuffled weights
+#
+# Decoding is reading weights, so the order of their bytes in memory matters. A lane of a warp loads 16 bytes at a time.
+# A matrix instruction wants its lanes to hold 16 rows of W, and 16 bytes of each row per lane. In plain memory these
+# rows are far apart. Weights do not change while a model serves, so AMD's AITER reorders them once: **shuffled
+# weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
+
+# %%
+number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # of each 16 bytes in memory, from 0
+place = unshuffle_weight(number)[:, ::8].flatten()  # in memory, of each 16 bytes of the matrix
+shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
+
+# %% [markdown]
+# One load of AMD's 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
+# apart; shuffled, they are one piece of 1 KB, in the order of the lanes. On NVIDIA's GPUs the copy unit (lesson 06)
+# puts a block in order on its way, so plain weights are best there.
+#
+# The product is the same:
+
+# %%
+x = testing.integers((8, 16, 64), torch.bfloat16, 1, device=device)
+w = testing.integers((8, 32, 64), torch.bfloat16, 2, device=device)
+layout = torch.tensor([3, 0, 16, 1, 0, 5, 9, 2], dtype=torch.int32, device=device)
+plain, other = torch.zeros(2, 8, 16, 32, dtype=torch.bfloat16, device=device)
+
+w_shuffled = shuffle_weight(w)
+deepgemm(x, w, plain, layout)
+deepgemm(x, w_shuffled, other, layout)
+print("the same product:", torch.equal(plain, other))
+print("and back:", torch.equal(unshuffle_weight(w_shuffled), w))
+
+# %% [markdown]
+# ### What goes wrong: the wrong order
+#
+# A shuffled weight has the shape and the dtype of a plain one. Take a plain one for shuffled:
+
+# %%
+deepgemm(x, w, other, layout, shuffled=True)
+print(f"{(plain != other).float().mean() * plain.numel() / (layout.sum() * 32):.0%} of the numbers are wrong; no error")
+
+# %% [markdown]
+# So the order must not get lost. `shuffle_weight` returns a tensor that remembers it, and refuses everything that would
+# spoil it:
+
+# %%
+wrong = {
+    "a product": lambda: x @ w_shuffled,
+    "shuffled twice": lambda: shuffle_weight(w_shuffled),
+    "half of the rows": lambda: w_shuffled[:, :16],
+    "24 rows": lambda: shuffle_weight(w[:, :24]),
+    "said to be plain": lambda: deepgemm(x, w_shuffled, other, layout, shuffled=False),
+}
+for name, call in wrong.items():
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        print(f"{name}: {error}")
+
+# %% [markdown]
+# ## The production kernel
+#
+# What it has that yours has not: any strides and shuffled weights (`load_shuffled`), both kinds of scales, a store
+# through lesson 08's window instead of a mask, and one loop over tiles and K (`flatten`).
+
+# %%
+fold(masked.masked_kernel)
+
+# %%
+fold(masked.compute_tile)

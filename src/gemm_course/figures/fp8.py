@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -110,7 +110,7 @@ def lost(x, attempts: Mapping[str, object], sizes: Sequence[int], block: int = 1
         axes.set_yticks([])
     ends = [0, *accumulate(sizes)]
     for axes in panels[:: panels.size // 2]:
-        axes.set_yticks([(a + b) / 2 for a, b in zip(ends, ends[1:])], [f"group {g}" for g in range(len(sizes))])
+        axes.set_yticks([(a + b) / 2 for a, b in pairwise(ends)], [f"group {g}" for g in range(len(sizes))])
         axes.tick_params(left=False)
     for axes in panels[panels.size // 2 :]:
         axes.set_xlabel("column")
@@ -155,7 +155,9 @@ def outlier_sweep(sizes: Sequence[float], errors: Mapping[str, Sequence[float]],
 
 
 @styled()
-def accumulators(depths: Sequence[int], errors: Mapping[str, Sequence[float]], reference: Mapping[str, float]) -> Figure:
+def accumulators(
+    depths: Sequence[int], errors: Mapping[str, Sequence[float]], reference: Mapping[str, float]
+) -> Figure:
     """Draw the error of sums of products over their length, one curve for each way to add.
 
     Args:

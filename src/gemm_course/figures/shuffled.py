@@ -61,7 +61,7 @@ def lanes_of_a_load(order: Sequence[int], lines: int, lanes: int = 64) -> Figure
             _cell(memory, column, at + row, lane_of.get(chunk), name)
         runs = pieces(places)
         sizes = sorted({run * CHUNK_BYTES for run in runs})
-        text = f"{name} memory: the load takes {len(runs)} piece" + "s" * (len(runs) > 1)
+        text = f"{name} memory: one load takes {len(runs)} piece" + "s" * (len(runs) > 1)
         memory.text(0, at - 0.4, f"{text} of {', '.join(map(str, sizes))} bytes", va="bottom", fontsize=10, color=BLACK)
     bare(memory, (-0.3, width + 0.1), (gap + height + 0.3, -2.0))
     return figure
