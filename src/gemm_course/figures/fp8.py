@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, numbers, percent, rectangle, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREEN, GREY, ORANGE, PINK, WRONG, styled
+from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, ORANGE, WRONG, styled
 
 LARGEST, SMALLEST_NORMAL, SMALLEST = 448.0, 2.0**-6, 2.0**-9
 _FIELDS = (("sign", 1, GREY), ("exponent", 4, ORANGE), ("mantissa", 3, BLUE))
@@ -156,27 +156,28 @@ def outlier_sweep(sizes: Sequence[float], errors: Mapping[str, Sequence[float]],
 
 @styled()
 def accumulators(
-    depths: Sequence[int], errors: Mapping[str, Sequence[float]], reference: Mapping[str, float]
+    depths: Sequence[int], errors: Mapping[str, Sequence[float]], measured: Sequence[tuple[int, float]] = ()
 ) -> Figure:
     """Draw the error of sums of products over their length, one curve for each way to add.
 
     Args:
         depths: numbers of products, ascending.
         errors: way → relative error at each depth.
-        reference: label → an error to compare with, a dashed line.
+        measured: (depth, error) on a GPU, drawn as crosses.
     """
     figure, axes = canvas(3.0)
-    for (name, found), color in zip(errors.items(), (WRONG, BLUE, GREEN, PINK)):
+    for (name, found), color in zip(errors.items(), (WRONG, BLUE)):
         axes.plot(depths, found, "o-", color=color, lw=2, ms=5, gid=name)
-        axes.text(depths[-1] * 1.08, found[-1], name, va="center", fontsize=9.5)
-    for name, error in reference.items():
-        axes.plot(depths, [error] * len(depths), color=GREY, lw=1.2, ls="--")
-        axes.text(depths[-1] * 1.08, error, name, va="center", fontsize=9.5, color="#555555")
-    every = [error for found in errors.values() for error in found] + list(reference.values())
-    axes.set(xscale="log", yscale="log", xlim=(depths[0] / 1.15, depths[-1] * 5), ylim=(min(every) / 2, max(every) * 2))
-    axes.set(xlabel="K, products in a sum", ylabel="relative error")
+        axes.text(depths[-1] * 1.12, found[-1], name, va="center", fontsize=9.5)
+    if measured:
+        axes.plot(*zip(*measured), "x", color=BLACK, ms=10, mew=2, ls="none", zorder=4, gid="measured")
+        axes.text(0.02, 0.97, "× measured on a GPU", transform=axes.transAxes, fontsize=9.5, va="top")
+    every = [error for found in errors.values() for error in found] + [error for _, error in measured]
+    low, high = min(every) / 2, max(every) * 2
+    axes.set(xscale="log", yscale="log", xlim=(depths[0] / 1.15, depths[-1] * 5), ylim=(low, high))
+    axes.set(xlabel="K, products in a sum", ylabel="lost")
     ticks_at(axes.xaxis, depths, depths[0], depths[-1], "{:,.0f}")
-    ticks_at(axes.yaxis, [10.0**i for i in range(-6, 1)], min(every) / 2, max(every) * 2, "{:.4%}")
+    ticks_at(axes.yaxis, [10.0**i for i in range(-8, 1)], low, high)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
     return figure
 
