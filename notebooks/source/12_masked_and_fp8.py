@@ -26,7 +26,7 @@ from course_kernels import scaled_grouped_mm, shuffle_weight, testing, unshuffle
 from course_kernels.bench import record
 from course_kernels.kernels import masked
 from course_kernels.testing import reference
-from gemm_course.figures import decoding as draw, fp8, shuffled
+from gemm_course.figures import decoding as draw, fp8, roofline, shuffled
 from gemm_course.figures.listing import fold
 
 device = runtime.device()
@@ -64,19 +64,22 @@ for rows in (1, 4, 16, 64, 256, 1024, 4096):
     one = step(rows, "bfloat16")
     print(f"{rows:4} rows: {one.flops / one.moved:6.1f} FLOP per byte, at least {one.us:6,.0f} µs")
 
+
 # %%
+def recorded(name, row):
+    """Microseconds of the faster of our two kernels."""
+    times = records[name]["rows"][row]["us"]["forward"]
+    return min(times[kernel]["median_us"] for kernel in ("triton", "cute"))
+
+
 steps = {name: [step(2**i, name) for i in range(13)] for name in records}
-measured = {
-    name: [(rows, min(us["median_us"] for us in (one["rows"][row]["us"]["forward"][p] for p in ("triton", "cute"))))
-           for rows, row in ((1, "single256"), (4, "decode256"))]
-    for name, one in records.items()
-}  # fmt: skip
+measured = {name: [(1, recorded(name, "single256")), (4, recorded(name, "decode256"))] for name in records}
 draw.under_the_roof(steps, peaks, TB_S, measured)
 
 # %% [markdown]
 # 64 rows take 2 % longer than one: the weights have to be read in any case, and reading them takes the time. (The
-# crosses are the faster of our two kernels, as recorded. They may lie a little below the line: the line is a copy's
-# bandwidth, and a copy also writes.)
+# crosses are recorded times of our kernels. They may be a little below the line: it is a copy's bandwidth, and a copy
+# also writes.)
 #
 # So a step of decoding becomes shorter in two ways, and both are this lesson:
 #
@@ -86,9 +89,9 @@ draw.under_the_roof(steps, peaks, TB_S, measured)
 # %% [markdown]
 # ## Slots and a mask
 #
-# Lesson 08's packed layout has `offs` on the device, so it could be recorded, too. The trouble comes earlier. In a large
-# system the rows arrive from many GPUs, and in a packed matrix the place of a group depends on all groups before it.
-# All senders would have to exchange their counts before the first row is sent.
+# Lesson 08's packed layout has `offs` on the device, so it could be recorded, too. The trouble comes earlier. In a
+# large system the rows arrive from many GPUs, and in a packed matrix the place of a group depends on all groups before
+# it. All senders would have to exchange their counts before the first row is sent.
 #
 # The **masked layout** gives each group room of its own: `max_M` slots, of which the first `group_layout[g]` are used.
 
@@ -134,7 +137,7 @@ print(f"rows computed: {product.shape[0] * product.shape[1]}, needed: {sum(sizes
 
 # %% [markdown]
 # Right: a row of the product depends on its own row of `x` alone. Garbage in unused slots stays there. Now the price,
-# at the size of the real layer. 32 tokens, 256 rows; a tile has 16 rows, the fewest that tensor cores multiply:
+# at the size of the real layer. 32 tokens, 256 rows, in tiles of 16 rows:
 
 
 # %%
@@ -218,7 +221,7 @@ def launch():
     masked_kernel[(4,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
 
 
-def recorded(launch):
+def as_graph(launch):
     """The launch as a CUDA graph, to be replayed; where there is no GPU, the launch itself."""
     launch()  # compiles it
     if not runtime.has_gpu():
@@ -233,7 +236,7 @@ def recorded(launch):
 # Two steps. Between them only numbers on the device change: the rows in their slots, and `group_layout`.
 
 # %%
-replay = recorded(launch)
+replay = as_graph(launch)
 runs = {}
 for name, now in {"one step": sizes, "the next step, same launch": [0, 20, 2, 0, 7, 16, 1, 0]}.items():
     x.copy_(testing.integers(x.shape, torch.float16, len(runs), device=device))
@@ -259,7 +262,6 @@ too_many = [3, 0, 17, 1, 0, 5, 25, 0]
 group_layout.copy_(torch.tensor(too_many))
 y.fill_(CANARY)
 masked_kernel[(1,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
-want = reference.grouped_mm(x.nan_to_num(0), w.mT, out_dtype=torch.float16)
 neighbour = y[7, 0].ne(CANARY)
 print(f"group 7 has no rows, and {int(neighbour.sum())} of {N} elements of its slot 0 were written:")
 print("all of them are", float(y[7, 0, 0]))
@@ -298,8 +300,8 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
     print(f"tiles of {rows} rows multiply with {multiply}")
 
 # %% [markdown]
-# The older instruction, which is slower. It does not matter while memory is the limit, and 48 wasted rows of each tile
-# would.
+# It becomes the older instruction, which is slower. That does not matter while memory is the limit. For the same reason
+# our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and it is as fast.
 
 # %% [markdown]
 # ## Half the bytes: FP8
@@ -311,15 +313,23 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 fp8.number_line(example=13.0)
 
 # %% [markdown]
-# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. At both ends it loses everything. So nothing
-# matters but this: *do the numbers fit in the middle?* It spans 448 / 2⁻⁶, a factor of 28,672. Divide by a **scale** to
-# put them there, multiply by it afterwards.
+# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Too small, it becomes 0. Too large, it becomes
+# 448. So one question matters: *do the numbers fit in the middle?* It spans 448 / 2⁻⁶, a factor of 28,672. Divide by a
+# **scale** to put them there, and multiply by it afterwards.
 #
-# One scale for how many numbers? Activations have a few that are very large: "massive activations" are up to 100,000
-# times the median, few of them, in few tokens. Here are 24 rows of three experts with all of it:
+# One scale for how many numbers? Here are four answers for 24 rows of three experts. A change of colour is another
+# scale:
 
 # %%
 sizes = [8, 8, 8]
+fp8.scale_shapes(24, sizes, 512)
+
+# %% [markdown]
+# More scales cost little: with four bytes for each 128 numbers, 3 % more to read. What do they gain? In language models
+# a few activations are up to 100,000 times as large as the others, in few tokens and few columns ("massive
+# activations"). Our rows have one of them, and other trouble, too:
+
+# %%
 x = torch.randn(24, 512, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
 x[:8] /= 256  # group 0: quiet tokens
 x[:, 77] *= 60  # a column that is large in every row
@@ -368,8 +378,8 @@ fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 # An integer has equal steps, so its error grows with the outlier. Float8 has an exponent of its own: nothing happens up
 # to a factor of some 30,000, then everything.
 #
-# What is left after a product? Each row times 256 columns of weights, which stay exact for now. Those that meet the large
-# numbers are small here, so that the others count:
+# What is left after a product? Each row times 256 columns of weights, which stay exact for now. Those that meet the
+# large numbers are small here, so that the others count:
 
 # %%
 weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -445,7 +455,7 @@ def positive(rows, depth, seed):
 # Is the model any good? An H200 added 7168 positive products, by torch with `use_fast_accum=True` and by ours:
 
 # %%
-losses = record.load("scaled_grouped_mm")["losses"]
+losses = records["float8"]["losses"]
 depths = [128, 512, 2048, 7168, 16384]
 ways = {"one sum": [], "float32 takes over\nafter every 128": []}
 for depth in depths:
@@ -453,7 +463,8 @@ for depth in depths:
     for way, apart in zip(ways.values(), (depth, 128)):
         way.append(-float((add_up(products, apart) / products.sum(1) - 1).mean()))
 for way, name in zip(ways.values(), ("torch-fast", "cute")):
-    print(f"{name:10}: {way[3]:.2%} too small by the model, {-losses[name]['mean']:.2%} on the H200")
+    label = records["float8"]["providers"][name]["label"]
+    print(f"{label}: {-losses[name]['mean']:.2%} too small on the H200, {way[3]:.2%} by the model")
 
 # %%
 on_the_gpu = [(7168, -losses[name]["mean"]) for name in ("torch-fast", "cute")]
@@ -503,17 +514,15 @@ for name, of_x, of_w in (("lines", quantize_lines, quantize_lines), ("blocks", q
     print(f"{name:14} {error.median():8.1%} {error.max():7.1%}")
 
 # %% [markdown]
-# Packed rows have the same two kinds of scales, in the names of torch's `scaled_grouped_mm`. (Torch itself takes blocks
-# in dense products alone.) The same blocks, packed, give the same product:
+# Packed rows have the same two kinds of scales, by the names of torch's `scaled_grouped_mm`. The same blocks, packed,
+# give the same product:
 
 # %%
 ONE, SQUARE = torch.nn.functional.ScalingType.BlockWise1x128, torch.nn.functional.ScalingType.BlockWise128x128
 ends = layout.cumsum(0).int()
 xq, x_scale = quantize_1x128(x.float().to(device))
 wq, w_scale = quantize_128x128(w)
-packed = scaled_grouped_mm(
-    xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32
-)  # fmt: skip
+packed = scaled_grouped_mm(xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32)
 print("the same:", torch.allclose(packed.view(3, 8, 256), y[:, :8], rtol=1e-3, atol=1e-3))
 
 # %% [markdown]
@@ -586,3 +595,74 @@ fold(masked.masked_kernel)
 
 # %%
 fold(masked.compute_tile)
+
+# %% [markdown]
+# ## What it costs
+#
+# First the promise of the first section, from records that you know. The same steps in sixteen and in eight bits:
+
+# %%
+for row in ("single256", "decode256", "decode32"):
+    sixteen, eight = recorded("bfloat16", row), recorded("float8", row)
+    title = records["float8"]["rows"][row]["title"]
+    print(f"{title:28} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
+
+# %% [markdown]
+# (The title counts rows, groups, N and K.) Now the masked product, against its peers. Rows of decoding: 100 % is the
+# bandwidth of a copy.
+
+# %%
+roofline.against_peers(record.load("masked"))
+
+# %% [markdown]
+# And scales of blocks, with many rows, where the second level has to hide behind the tensor cores. 100 % is a dense
+# product, with one sum:
+
+# %%
+roofline.against_peers(record.load("block_scaled"))
+
+# %% [markdown]
+# ## Try it here
+#
+# [Exercise 12a](../exercises/12a_scaled_epilogue.ipynb), the scaled epilogue, and
+# [exercise 12b](../exercises/12b_undo_shuffle.ipynb), undo a shuffle. Or change a cell and run it again:
+#
+# 1. How many rows does `masked_kernel` compute for `[3, 0, 17, 1, 0, 5, 24, 2]`, and how many with `BLOCK_M=64`?
+#    <details><summary>Answer</summary>Eight strips of 16 rows, 128, for 52 that are needed; and six of 64,
+#    384.</details>
+# 2. Launch `masked_kernel` with 100 programs in place of 4. What do most of them do?
+#    <details><summary>Answer</summary>Nothing: there are 16 tiles. They count the tiles, find that their number is too
+#    large, and end. The result is the same.</details>
+# 3. Make the massive activation 1,000 times the median. Which of the four scales is still too coarse?
+#    <details><summary>Answer</summary>Only the one for all: it still loses half of the quiet group. A factor of 1,000
+#    fits in the middle of the range, so within a group nothing is lost but the usual 2 %.</details>
+# 4. Let float32 take over after every 32 products, or every 512: `add_up(products, 32)`. What is gained, and what does
+#    it cost?
+#    <details><summary>Answer</summary>With 32 nothing is lost here: sums stay small enough for 14 bits. With 512 it is
+#    about 0.4 %. Each take-over costs an addition for every number of the tile, on the ordinary cores.</details>
+# 5. `quantize_1x128(x.float(), power_of_two=True)` rounds scales up to powers of two. Does it lose more?
+#    <details><summary>Answer</summary>Hardly: numbers move down by less than one power of two, and the relative error
+#    in the middle is the same everywhere. In exchange, multiplying by the scale is exact.</details>
+#
+# ## Summary
+#
+# - A step of decoding takes as long as reading its weights: read fewer of them, and smaller ones.
+# - Slots with a mask on the device give each group a place that depends on no other; unused slots cost memory, no time.
+# - A kernel counts tiles from the mask: no rows, no tile, no weights read; one recorded launch serves every step.
+# - Float8 loses at most 1/16 of a number that fits its range. A scale puts numbers there; all that share it suffer for
+#   the largest.
+# - Sums of 8-bit products need float32 after every 128: there the scales of blocks come in, too.
+#
+# ## References
+#
+# - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3.2: scales of
+#   1 × 128 and 128 × 128, the adder of 14 bits, and sums in two levels.
+# - [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM): the masked layout for decoding under CUDA graphs.
+#   [DeepEP](https://github.com/deepseek-ai/DeepEP): senders that fill such slots.
+# - Micikevicius et al., [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433), 2022.
+# - Sun et al., [Massive activations in large language models](https://arxiv.org/abs/2402.17762), 2024.
+# - [AITER](https://github.com/ROCm/aiter), AMD's library: `deepgemm`, `shuffle_weight`.
+# - Compared with, in the records: torch's `grouped_mm` and `scaled_grouped_mm`, QuACK, a loop of cuBLAS calls.
+#
+# To read next: all of this lesson's times come from a benchmark; how to trust one is the subject of lesson 15.
+# Next: [15 Performance](15_performance.ipynb).
