@@ -1,3 +1,12 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
 # # 12 · Masked groups and FP8
 #
 # A language model writes one token at a time. In each step, a batch of some dozen conversations sends every expert a
@@ -142,13 +151,13 @@ print(f"rows computed: {product.shape[0] * product.shape[1]}, needed: {sum(sizes
 
 # %%
 def cost(layout, rows_computed, groups_read, N=4096, K=7168):
-    """`draw.Work` of FLOP, and of MB of weights and rows, from what is computed and read."""
+    """Needed and spent: FLOP, MB of weights read, MB of rows read."""
     needed = sum(layout)
     filled = len(layout) - layout.count(0)
     return {
         "GFLOP": draw.Work(2e-9 * needed * N * K, 2e-9 * rows_computed * N * K),
         "MB of weights": draw.Work(2e-6 * filled * N * K, 2e-6 * groups_read * N * K),
-        "MB of rows, in and out": draw.Work(2e-6 * needed * (N + K), 2e-6 * rows_computed * (N + K)),
+        "MB of rows": draw.Work(2e-6 * needed * K, 2e-6 * rows_computed * K),
     }
 
 
@@ -158,7 +167,7 @@ ways = {
     "bmm over 32 slots": cost(layout, rows_computed=32 * G, groups_read=G),
     "tiles of used rows": cost(layout, rows_computed=in_tiles, groups_read=G - layout.count(0)),
 }
-draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows, in and out": "{:,.0f}"})
+draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows": "{:,.0f}"})
 
 # %% [markdown]
 # The wasted FLOPs look terrible and cost little: the tensor cores have time. The wasted *weights* are what hurts. `bmm`
@@ -205,7 +214,7 @@ def masked_kernel(
 
 
 # %% [markdown]
-# One line differs from lesson 08: the place of a row is `g * max_M + row`. The groups before it are not asked.
+# What differs from lesson 08 is the place of a row: `g * max_M + row`. It does not depend on the groups before.
 #
 # Fill the result with a **canary**, a number that no product is, and launch. On a GPU the launch goes into a CUDA
 # graph; on a CPU there is none, and the same call is repeated.
@@ -250,7 +259,7 @@ for name, now in {"one step": sizes, "the next step, same launch": [0, 20, 2, 0,
 draw.written_rows(runs, CANARY)
 
 # %% [markdown]
-# Every used row is right, every other slot is as it was. The kernel never read or wrote it.
+# Every used row is right, every other slot is as it was.
 #
 # ## What goes wrong: a count that is too large
 #
@@ -401,7 +410,8 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
 #
 # $$y_{mn} = s_m\,t_n \sum_k q_{mk}\,r_{kn}$$
 #
-# The epilogue multiplies once. Scales of blocks change *inside* the sum. Each block of K has to be summed apart:
+# The epilogue, the code between the last product and the store, multiplies once. Scales of blocks change *inside* the
+# sum. Each block of K has to be summed apart:
 #
 # $$y_{mn} = \sum_b s_{mb}\,t_{bn} \sum_{k \in b} q_{mk}\,r_{kn}$$
 #
@@ -411,8 +421,8 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
 # ## Sums of few bits
 #
 # Hopper's tensor cores add the products of FP8 numbers with about 14 bits, not with the 24 of float32. DeepSeek's
-# engineers found that. What does such an adder do? Take the largest number, sum included. Cut all others at its
-# 14th bit. Add.
+# engineers found that. What does such an adder do? It takes the largest number, the sum so far included. It cuts all
+# others where the largest number's 14 bits end. Then it adds.
 
 
 # %%
@@ -472,14 +482,43 @@ fp8.accumulators(depths, ways, on_the_gpu)
 
 # %% [markdown]
 # A seventh of the sum is gone. (Sums of both signs lose far less, because they do not grow as much.) `use_fast_accum`
-# leaves the choice to you: it means one sum. Our kernels always take two levels. And whoever takes over the sum after
-# every 128 products can multiply it with a scale on the way. This is why blocks have 128.
+# leaves the choice to you: it means one sum. Our kernels always take two levels.
+#
+# And whoever takes over the sum after every 128 products can multiply it with a scale on the way. This is why blocks
+# have 128. A whole tile of 16 rows and 128 columns:
+
+
+# %%
+@triton.jit
+def block_scaled_tile(x, w, y, x_scale, w_scale, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, cols = tl.arange(0, 16)[:, None], tl.arange(0, BLOCK)
+    acc = tl.zeros((16, BLOCK), tl.float32)
+    for b in range(BLOCKS):
+        k = b * BLOCK + tl.arange(0, BLOCK)[None, :]
+        block_x = tl.load(x + rows * (BLOCKS * BLOCK) + k)
+        block_w = tl.load(w + cols[:, None] * (BLOCKS * BLOCK) + k)
+        apart = tl.dot(block_x, block_w.T)  # tensor cores, from zero
+        acc += apart * tl.load(x_scale + rows * BLOCKS + b) * tl.load(w_scale + b)  # float32
+    tl.store(y + rows * BLOCK + cols[None, :], acc)
+
 
 # %% [markdown]
 # ## All of it in one call
 #
-# The same rows in slots, of which 8 of 16 are used, and weights in eight bits, too. First a scale for each row and each
-# column, by hand; then blocks, 1 × 128 of X and 128 × 128 of W, by the library's quantisers:
+# The same rows in slots, 8 of 16 used, and weights in eight bits, too. First with a scale for each row and each column,
+# by hand. Then with blocks, 1 × 128 of X and 128 × 128 of W, by the library's quantisers. `deepgemm` sees from their
+# shapes which scales are meant. (GPUs older than Ada cannot multiply FP8; there torch computes it.)
+
+# %%
+backend = "auto" if runtime.supports_fp8(device) else "torch"
+slots = torch.zeros(3, 16, 512, device=device)
+slots[:, :8] = x.view(3, 8, 512).to(slots)
+w = torch.randn(3, 256, 512, generator=torch.Generator().manual_seed(1)).to(device)
+w[:, :, 77] /= 60
+w[:, :, 300] /= 100_000
+layout = torch.tensor(sizes, device=device)
+y = torch.empty(3, 16, 256, device=device)
+exact = torch.bmm(slots.double(), w.double().mT)[:, :8]
 
 
 # %%
@@ -489,29 +528,24 @@ def quantize_lines(matrix):
     return (matrix / scale[..., None]).to(torch.float8_e4m3fn), scale
 
 
-slots = torch.zeros(3, 16, 512, device=device)
-slots[:, :8] = x.view(3, 8, 512).to(slots)
-w = torch.randn(3, 256, 512, generator=torch.Generator().manual_seed(1)).to(device)
-w[:, :, 77] /= 60
-w[:, :, 300] /= 100_000
-layout = torch.tensor(sizes, device=device)
-y = torch.empty(3, 16, 256, device=device)
-print("                  numbers         scales of X     scales of W")
-for name, of_x, of_w in (("lines ", quantize_lines, quantize_lines), ("blocks", quantize_1x128, quantize_128x128)):
-    (xq, x_scale), (wq, w_scale) = of_x(slots), of_w(w)
-    print(f"{name}  {xq.dtype}  {tuple(x_scale.shape)!s:12}  {tuple(w_scale.shape)}")
+print("          scales of X   scales of W   error of a row: median   worst")
+by_lines = quantize_lines(slots), quantize_lines(w)
+by_blocks = quantize_1x128(slots, backend=backend), quantize_128x128(w, backend=backend)
+for name, ((xq, x_scale), (wq, w_scale)) in {"lines": by_lines, "blocks": by_blocks}.items():
+    deepgemm(xq, wq, y, layout, x_scale, w_scale, backend=backend)
+    error = (y[:, :8] - exact).norm(dim=-1) / exact.norm(dim=-1)
+    shapes = f"{tuple(x_scale.shape)!s:13} {tuple(w_scale.shape)!s:13}"
+    print(f"{name:9} {shapes} {error.median():22.1%} {error.max():7.1%}")
 
 # %% [markdown]
-# Which scales are meant? Their shapes say it. `deepgemm` reads the kind from them:
+# Your tile, on the same numbers: group 0, its first 128 columns. (As float16, which has every number of FP8, and which
+# all GPUs multiply.)
 
 # %%
-exact = torch.bmm(slots.double(), w.double().mT)[:, :8]
-print("error of a row   median   worst")
-for name, of_x, of_w in (("lines", quantize_lines, quantize_lines), ("blocks", quantize_1x128, quantize_128x128)):
-    (xq, x_scale), (wq, w_scale) = of_x(slots), of_w(w)
-    deepgemm(xq, wq, y, layout, x_scale, w_scale)
-    error = (y[:, :8] - exact).norm(dim=-1) / exact.norm(dim=-1)
-    print(f"{name:14} {error.median():8.1%} {error.max():7.1%}")
+tile = torch.empty(16, 128, device=device)
+scales = x_scale[0].contiguous(), w_scale[0, 0].contiguous()
+block_scaled_tile[(1,)](xq[0].half(), wq[0, :128].half(), tile, *scales, BLOCKS=4, BLOCK=128)
+print("the same:", torch.allclose(tile[:8], y[0, :8, :128], rtol=1e-3, atol=1e-5))
 
 # %% [markdown]
 # Packed rows have the same two kinds of scales, by the names of torch's `scaled_grouped_mm`. The same blocks, packed,
@@ -520,18 +554,19 @@ for name, of_x, of_w in (("lines", quantize_lines, quantize_lines), ("blocks", q
 # %%
 ONE, SQUARE = torch.nn.functional.ScalingType.BlockWise1x128, torch.nn.functional.ScalingType.BlockWise128x128
 ends = layout.cumsum(0).int()
-xq, x_scale = quantize_1x128(x.float().to(device))
-wq, w_scale = quantize_128x128(w)
-packed = scaled_grouped_mm(xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32)
+xq, x_scale = quantize_1x128(x.float().to(device), backend=backend)
+packed = scaled_grouped_mm(
+    xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32, backend=backend
+)
 print("the same:", torch.allclose(packed.view(3, 8, 256), y[:, :8], rtol=1e-3, atol=1e-3))
 
 # %% [markdown]
 # ## Shuffled weights
 #
-# Decoding is reading weights, so the order of their bytes in memory matters. A lane of a warp loads 16 bytes at a time.
-# A matrix instruction wants its lanes to hold 16 rows of W, and 16 bytes of each row per lane. In plain memory these
-# rows are far apart. Weights do not change while a model serves, so AMD's AITER reorders them once: **shuffled
-# weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
+# Decoding is reading weights, so the order of their bytes in memory matters. The threads of a warp are its *lanes*; on
+# AMD's GPUs a warp has 64. A lane loads 16 bytes at a time. A matrix instruction wants its lanes to hold pieces of 16
+# rows of W, and in plain memory these rows are far apart. Weights do not change while a model serves, so AMD's AITER
+# reorders them once: **shuffled weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
 
 # %%
 number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # of each 16 bytes in memory, from 0
@@ -539,7 +574,7 @@ place = unshuffle_weight(number)[:, ::8].flatten()  # in memory, of each 16 byte
 shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
 
 # %% [markdown]
-# One load of AMD's 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
+# One load of 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
 # apart; shuffled, they are one piece of 1 KB, in the order of the lanes. On NVIDIA's GPUs the copy unit (lesson 06)
 # puts a block in order on its way, so plain weights are best there.
 #
@@ -615,8 +650,8 @@ for row in ("single256", "decode256", "decode32"):
 roofline.against_peers(record.load("masked"))
 
 # %% [markdown]
-# And scales of blocks, with many rows, where the second level has to hide behind the tensor cores. 100 % is a dense
-# product, with one sum:
+# And scales of blocks, with many rows, too, where the second level has to hide behind the tensor cores. There 100 % is
+# a dense product:
 
 # %%
 roofline.against_peers(record.load("block_scaled"))
