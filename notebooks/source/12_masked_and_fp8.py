@@ -35,7 +35,7 @@ from course_kernels import scaled_grouped_mm, shuffle_weight, testing, unshuffle
 from course_kernels.bench import record
 from course_kernels.kernels import masked
 from course_kernels.testing import reference
-from gemm_course.figures import decoding as draw, fp8, roofline, shuffled
+from gemm_course.figures import decoding as draw, fp8, shuffled
 from gemm_course.figures.listing import fold
 
 device = runtime.device()
@@ -643,18 +643,33 @@ for row in ("single256", "decode256", "decode32"):
     print(f"{title:28} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
 
 # %% [markdown]
-# (The title counts rows, groups, N and K.) Now the masked product, against its peers. Rows of decoding: 100 % is the
-# bandwidth of a copy.
+# (The title counts rows, groups, N and K.) Now the masked product, in DeepGEMM's shapes of decoding: 32 groups of about
+# 20 rows in 256 slots each. Its peers are `bmm` over all slots, and torch's grouped products of packed rows, which get
+# the packing for nothing:
 
 # %%
-roofline.against_peers(record.load("masked"))
+results = record.load("masked")
+draw.masked_rates(results, rows=20, unit="tb_s")
 
 # %% [markdown]
-# And scales of blocks, with many rows, too, where the second level has to hide behind the tensor cores. There 100 % is
-# a dense product:
+# The closer to the line, the less is left to gain. How much does FP8 save of a step?
 
 # %%
-roofline.against_peers(record.load("block_scaled"))
+for name, cell in results["cells"].items():
+    if cell["rows"] == 20:
+        times = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in cell["speedup_over_bfloat16"].items())
+        print(f"{name}: times as fast as bfloat16: {times}")
+
+# %% [markdown]
+# With many rows arithmetic is the limit, and scales of blocks have to hide behind the tensor cores. In the shapes that
+# DeepGEMM publishes:
+
+# %%
+fp8.block_rates(record.load("block_scaled"))
+
+# %% [markdown]
+# The difference between the two kinds of scales is the price of multiplying in every block. (The dense product adds in
+# one sum.)
 
 # %% [markdown]
 # ## Try it here

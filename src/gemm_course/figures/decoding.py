@@ -1,4 +1,4 @@
-"""Decoding: few rows of each group under the roof, packed beside masked rows, what padding costs, rows written."""
+"""Decoding: few rows under the roof, packed beside masked rows, what padding costs, rows written, recorded rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from gemm_course.figures.memory import INCORRECT, MISSING, OUTSIDE, RIGHT, STATE_COLORS, STATES, UNTOUCHED, write_states
 from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle, spread_apart, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, color_of, ink_on, styled
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, SKY, color_of, ink_on, styled
 
 _POWERS = [2**i for i in range(16)]
 _BAD_FIRST = (OUTSIDE, INCORRECT, MISSING, RIGHT, UNTOUCHED)  # the state of a row is the worst of its elements'
@@ -212,4 +212,58 @@ def written_rows(runs: Mapping[str, tuple], canary: float) -> Figure:
     handles = [Patch(fc=STATE_COLORS[state], ec=GREY, lw=0.5) for state in sorted(present)]
     figure.legend(handles, [STATES[state] for state in sorted(present)], loc="outside lower right",
                   ncols=len(present), fontsize=9)  # fmt: skip
+    return figure
+
+
+# Providers of the record "masked", ours first, in the order of the bars.
+_PROVIDERS = {
+    "cute": ("deepgemm (cute)", BLUE),
+    "triton": ("deepgemm (triton)", SKY),
+    "triton, shuffled": ("deepgemm (triton), shuffled weights", GREEN),
+    "torch": ("deepgemm (torch loop)", GREY),
+    "torch.bmm, all rows": ("torch.bmm, all slots", ORANGE),
+    "torch grouped_mm, packed": ("torch's grouped product, packed", PINK),
+    "torch scaled_grouped_mm, packed": ("torch's grouped product, packed", PINK),
+}
+
+
+@styled()
+def masked_rates(results: Mapping, rows: int, unit: str) -> Figure:
+    """Draw the rates of masked products of about ``rows`` rows a group, a panel per kind of operands.
+
+    Args:
+        results: the record "masked".
+        rows: expected rows of a group; the record's other cells are left out.
+        unit: "tb_s", with the bandwidth of a copy as a line, or "tflops".
+    """
+    cells = [cell for cell in results["cells"].values() if cell["rows"] == rows]
+    if not cells:
+        known = sorted({cell["rows"] for cell in results["cells"].values()})
+        raise ValueError(f"rows must be one of {known}, got {rows}")
+    if unit not in ("tb_s", "tflops"):
+        raise ValueError(f"unit must be 'tb_s' or 'tflops', got {unit!r}")
+    kinds = list(cells[0]["kinds"])
+    height = max(len(about["rates"]) for cell in cells for about in cell["kinds"].values()) + 2
+    figure, panels = canvas_grid(0.16 * height * len(cells) + 1.2, 1, len(kinds), sharex=True)
+    labels = {}
+    for axes, kind in zip(panels, kinds):
+        for top, cell in enumerate(cells):
+            rates = cell["kinds"][kind]["rates"]
+            axes.text(0, top * height, f"N, K = {cell['N']}, {cell['K']}", fontsize=8, va="center")
+            for at, name in enumerate((name for name in _PROVIDERS if name in rates), top * height + 1):
+                value, (label, color) = rates[name][unit], _PROVIDERS[name]
+                labels[label] = color
+                axes.barh(at, value, height=0.88, color=color, gid=name)
+                number = f"{value:.2f} " if unit == "tb_s" else f"{value:.0f} "
+                axes.text(value, at, number, fontsize=7.5, ha="right", va="center_baseline", color=ink_on(color))
+        if unit == "tb_s":
+            axes.axvline(results["copy_tb_s"], color=BLACK, lw=1, gid="copy")
+        axes.set_ylim(height * len(cells) - 1, -1)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_title(kind, fontsize=10)
+    handles = [Patch(fc=color) for color in labels.values()]
+    figure.legend(handles, list(labels), loc="outside upper left", ncols=3, fontsize=9)
+    what = "TB/s that must move; the line is a copy" if unit == "tb_s" else "TFLOP/s that are needed"
+    figure.supxlabel(f"{cells[0]['groups']} groups of about {rows} rows: {what}", fontsize=9)
     return figure

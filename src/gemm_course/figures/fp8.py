@@ -1,4 +1,4 @@
-"""Float8: its numbers, what rounding to them loses under several scales, outliers, and sums of few bits."""
+"""Float8: its numbers, what rounding loses under several scales, outliers, sums of few bits, recorded rates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 
 from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, numbers, percent, rectangle, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, ORANGE, WRONG, styled
+from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, ORANGE, PINK, SKY, WRONG, ink_on, styled
 
 LARGEST, SMALLEST_NORMAL, SMALLEST = 448.0, 2.0**-6, 2.0**-9
 _FIELDS = (("sign", 1, GREY), ("exponent", 4, ORANGE), ("mantissa", 3, BLUE))
@@ -205,5 +206,49 @@ def scale_shapes(rows: int, sizes: Sequence[int], columns: int, block: int = 128
             rectangle(axes, x, y, width, height, fc=shade, ec="white", lw=0.5, gid=name)
         axes.set_title(f"one per {name}: {len(boxes)}", fontsize=10)
         bare(axes, (0, columns), (rows, 0))
-        axes.add_patch(mpl.patches.Rectangle((0, 0), columns, rows, fill=False, ec=FAINT))
+        axes.add_patch(Rectangle((0, 0), columns, rows, fill=False, ec=FAINT))
+    return figure
+
+
+# Rates of the record "block_scaled": label, colour, and which of its names: the fastest of them is drawn.
+_RATES = {
+    "blocks (cute)": (BLUE, lambda name: name == "cute"),
+    "blocks (triton)": (SKY, lambda name: name == "triton"),
+    "blocks, torch": (PINK, lambda name: name == "torch"),
+    "rows and columns (cute)": (ORANGE, lambda name: name.startswith("row-wise cute")),
+    "one dense product, rows and columns": (FAINT, lambda name: name.startswith("dense row-wise")),
+}
+
+
+@styled()
+def block_rates(results: Mapping) -> Figure:
+    """Draw the rates of products with scales of blocks, beside those with scales of rows and columns.
+
+    ``results`` is the record "block_scaled". A row's title is over its bars, which carry TFLOP/s.
+    """
+    rows = list(results["rows"].values())
+    found = []
+    for row in rows:
+        best = {label: max((rate for name, rate in row["rate"].items() if wanted(name)), default=None)
+                for label, (_, wanted) in _RATES.items()}  # fmt: skip
+        found.append({label: rate for label, rate in best.items() if rate is not None})
+    height = max(map(len, found)) + 2
+    half = -(-len(rows) // 2)
+    figure, panels = canvas_grid(0.16 * height * half + 1.2, 1, 2, sharex=True)
+    for at, (row, rates) in enumerate(zip(rows, found)):
+        axes, top = panels[at // half], at % half * height
+        axes.text(0, top, row["title"], fontsize=8, va="center")
+        for y, (label, rate) in enumerate(rates.items(), top + 1):
+            color = _RATES[label][0]
+            axes.barh(y, rate, height=0.88, color=color, gid=label)
+            axes.text(rate, y, f"{rate:,.0f} ", fontsize=7.5, ha="right", va="center_baseline", color=ink_on(color))
+    for axes in panels:
+        axes.set_ylim(height * half - 1, -1)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+    labels = [label for label in _RATES if any(label in rates for rates in found)]
+    figure.legend(
+        [Patch(fc=_RATES[label][0]) for label in labels], labels, loc="outside upper left", ncols=3, fontsize=9
+    )
+    figure.supxlabel("TFLOP/s; the titles are groups of rows, N, K", fontsize=9)
     return figure

@@ -103,3 +103,40 @@ def test_written_rows_are_drawn_in_their_slots(result):
     assert ends == SIZES
     (legend,) = figure.legends
     assert to_hex(legend.get_patches()[0].get_facecolor()) == STATE_COLORS[UNTOUCHED].lower()
+
+
+def masked_record():
+    """Two cells of 20 rows and one of 192; torch has no blocks."""
+    rate = {"triton": {"tb_s": 4.0, "tflops": 80.0}, "torch.bmm, all rows": {"tb_s": 1.0, "tflops": 20.0}}
+    kinds = {"bfloat16": {"rates": rate}, "float8 blocks": {"rates": {"triton": {"tb_s": 3.5, "tflops": 140.0}}}}
+    shapes = ((20, 64), (20, 32), (192, 64))
+    cells = {str(shape): {"groups": 32, "rows": shape[0], "N": shape[1], "K": 16, "kinds": kinds} for shape in shapes}
+    return {"copy_tb_s": 4.25, "cells": cells}
+
+
+def bars(axes, name):
+    return [bar.get_width() for bar in axes.patches if bar.get_gid() == name]
+
+
+def test_recorded_rates_are_bars_beside_a_copy():
+    figure = decoding.masked_rates(masked_record(), 20, "tb_s")
+    sixteen, blocks = figure.axes
+    assert (title(sixteen), title(blocks)) == ("bfloat16", "float8 blocks")
+    assert bars(sixteen, "triton") == [4.0, 4.0]
+    assert bars(sixteen, "torch.bmm, all rows") == [1.0, 1.0]
+    assert (bars(blocks, "triton"), bars(blocks, "torch.bmm, all rows")) == ([3.5, 3.5], [])
+    assert line(blocks, "copy").get_xdata()[0] == 4.25
+    assert texts(blocks) == ["N, K = 64, 16", "3.50 ", "N, K = 32, 16", "3.50 "]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["deepgemm (triton)", "torch.bmm, all slots"]
+    places = [[text.get_position()[1] for text in axes.texts if "N, K" in text.get_text()] for axes in figure.axes]
+    assert places[0] == places[1], "a shape is at one height in all panels"
+
+
+def test_recorded_rates_of_many_rows_have_no_copy():
+    sixteen, _ = decoding.masked_rates(masked_record(), 192, "tflops").axes
+    assert bars(sixteen, "triton") == [80.0]
+    assert [each for each in sixteen.lines if each.get_gid() == "copy"] == []
+    with pytest.raises(ValueError, match=r"rows must be one of \[20, 192\], got 4"):
+        decoding.masked_rates(masked_record(), 4, "tb_s")
+    with pytest.raises(ValueError, match="unit must be 'tb_s' or 'tflops', got 'us'"):
+        decoding.masked_rates(masked_record(), 20, "us")
