@@ -644,8 +644,8 @@ for row in ("single256", "decode256", "decode32"):
 
 # %% [markdown]
 # (The title counts rows, groups, N and K.) Now the masked product, in DeepGEMM's shapes of decoding: 32 groups of about
-# 20 rows in 256 slots each. Its peers are `bmm` over all slots, and torch's grouped products of packed rows, which get
-# the packing for nothing:
+# 20 rows in 256 slots each. Its peers are `bmm` over all slots, and torch's grouped products of packed rows, whose time
+# does not include the packing:
 
 # %%
 results = record.load("masked")

@@ -90,8 +90,10 @@ def test_scale_shapes_cover_the_tensor_once():
 
 
 def test_rates_of_blocks_are_beside_those_of_rows_and_columns():
-    rate = {"cute": 1100.0, "cute 128x128": 1200.0, "row-wise cute a": 1250.0, "row-wise cute b": 1300.0, "dA triton": 1.0,
-            "dense row-wise": 1000.0, "dense row-wise, fast": 1400.0}  # fmt: skip
+    rate = {
+        "cute": 1100.0, "cute 128x128": 1200.0, "row-wise cute a": 1250.0, "row-wise cute b": 1300.0, "dA triton": 1.0,
+        "dense row-wise": 1000.0, "dense row-wise, fast": 1400.0,
+    }  # fmt: skip
     first, second = {"title": "4 of 8192, 1, 2", "rate": rate}, {"title": "last", "rate": {"triton": 700.0}}
     figure = fp8.block_rates({"rows": {"a": first, "b": second}})
     left, right = ({bar.get_gid(): bar.get_width() for bar in axes.patches} for axes in figure.axes)
