@@ -26,6 +26,7 @@ import torch
 import fuzz
 import grouped_api
 import list_api
+import masked_api
 import scaled_api
 import sweep_cute
 import timelines
@@ -67,6 +68,7 @@ RECORDS = {
     "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
+    "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
     "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
     "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),

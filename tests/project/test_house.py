@@ -22,6 +22,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.round_robin": "course_kernels/lists/test_api.py",
     "course_kernels.kernels.tma": "course_kernels/lists/test_api.py",
     "course_kernels.kernels.contiguous": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.masked": "course_kernels/masked/test_api.py",
     "course_kernels.kernels.quantize": "course_kernels/packed/test_quantize.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.cute_sm90.epilogue": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
@@ -38,11 +39,14 @@ LATE_IMPORTS = {
         course_kernels.bench.providers course_kernels.bench.tutorial_peer
         course_kernels.codegen.builds course_kernels.lists.launch
         course_kernels.codegen.child course_kernels.kernels.contiguous
+        course_kernels.codegen.child course_kernels.kernels.masked
         course_kernels.codegen.child course_kernels.kernels.transposed
         course_kernels.codegen.child course_kernels.lists.launch
         course_kernels.codegen.packed course_kernels.kernels.contiguous
+        course_kernels.codegen.packed course_kernels.kernels.masked
         course_kernels.codegen.packed course_kernels.kernels.transposed
         course_kernels.lists.api course_kernels.lists.launch
+        course_kernels.masked.execute course_kernels.masked.launch
         course_kernels.packed.backends.choice course_kernels.packed.backends.triton
         course_kernels.packed.quantize course_kernels.kernels.quantize
         gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin

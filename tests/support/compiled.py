@@ -85,7 +85,7 @@ def recorded() -> dict[str, Facts]:
 def every_pair() -> dict[str, Pair]:
     """Everything that the tests look up, by its key."""
     pairs = []
-    for name in ("test_builds", "test_packed"):
+    for name in ("test_builds", "test_packed", "test_masked"):
         spec = importlib.util.spec_from_file_location(
             name, ROOT / "tests" / "course_kernels" / "codegen" / f"{name}.py"
         )

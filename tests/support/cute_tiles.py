@@ -10,8 +10,14 @@ LANES = 32
 
 def groups_of(along, problem):
     """Group, first and last row in C, first and last line of what is divided, for each group with a tile."""
-    ends = [min(max(end, 0), problem.total) for end in problem.offs]
-    for g, (start, end) in enumerate(zip([0, *ends], ends)):
+    pitch = getattr(problem, "pitch", None)
+    if pitch is None:
+        ends = [min(max(end, 0), problem.total) for end in problem.offs]
+        starts = [0, *ends]
+    else:
+        starts = [g * pitch for g in range(len(problem.offs))]
+        ends = [start + min(max(size, 0), pitch) for start, size in zip(starts, problem.offs)]
+    for g, (start, end) in enumerate(zip(starts, ends)):
         if start < end:
             yield g, *((start, end) if along == "m" else (0, problem.M)), start, end
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from course_kernels import runtime
+from course_kernels.codegen.masked import build_masked, shipped_masked
 from course_kernels.codegen.packed import build_packed, shipped_packed
 from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, Build
 from course_kernels.codegen.targets import TARGETS, Target, find_target
@@ -44,7 +45,7 @@ def build(
 
     Args:
         kernel: "naive", "round_robin" or "tma"; or "contiguous" or "transposed", whose options are those of
-            ``packed.build_packed``.
+            ``packed.build_packed``; or "masked", with those of ``masked.build_masked`` alone.
         dtype: of A and B: "float16", "bfloat16", "float32" or "float8_e4m3fn".
         out_dtype: of C. Default: as ``group_gemm`` chooses it.
         a_layout, b_layout, c_layout: "row" (last stride 1), "col" (first stride 1) or "any"; A and B of "tma" cannot
@@ -66,6 +67,12 @@ def build(
 
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    if kernel == "masked":
+        others = dict(a_layout=a_layout, b_layout=b_layout, c_layout=c_layout, precision=precision, record=record)
+        changed = [name for name, value in others.items() if value not in ("row", "ieee", False)]
+        if changed:
+            raise TypeError(f"kernel 'masked' has no options {changed}")
+        return build_masked(dtype=dtype, out_dtype=out_dtype or "bfloat16", config=config, aligned=aligned, **packed)
     if kernel in PACKED_KERNELS:
         if record:
             raise ValueError(f"record must be False for {kernel!r}, which keeps no log")
@@ -136,11 +143,12 @@ def supports(target: str | Target, kernel: str, dtype: torch.dtype, precision: s
 
 
 def shipped(target: str | Target, kernels: Sequence[str] = KERNELS) -> list[Build]:
-    """Every kind of launch that ``group_gemm`` and ``grouped_mm`` choose on a target: kernel × dtype (float32 as IEEE
-    and TF32) × layouts of A and B × aligned or not × configuration. C is row-major and of the default dtype."""
+    """Every kind of launch that ``group_gemm``, ``grouped_mm`` and ``deepgemm`` choose on a target: kernel × dtype
+    (float32 as IEEE and TF32) × layouts of A and B × aligned or not × configuration. C is row-major and of the default
+    dtype."""
     target = find_target(target)
-    builds = []
-    for kernel, dtype in itertools.product(kernels, IN_DTYPES):
+    builds = shipped_masked(target) if "masked" in kernels else []
+    for kernel, dtype in itertools.product([name for name in kernels if name != "masked"], IN_DTYPES):
         for precision in ("ieee", "tf32") if dtype == torch.float32 else ("ieee",):
             if not supports(target, kernel, dtype, precision):
                 continue

@@ -25,11 +25,14 @@ def find_kernel(name: str):
     from triton.runtime.jit import JITFunction
 
     if ":" not in name:
-        from course_kernels.kernels import contiguous, transposed
+        from course_kernels.kernels import contiguous, masked, transposed
         from course_kernels.lists import launch
 
-        packed = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}
-        return (launch.KERNELS | packed)[name]
+        others = {
+            "contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel,
+            "masked": masked.masked_kernel,
+        }  # fmt: skip
+        return (launch.KERNELS | others)[name]
     place, _, function = name.rpartition(":")
     module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     kernel = getattr(module, function, None)

@@ -118,9 +118,12 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
 
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
     """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
-    from course_kernels.kernels import contiguous, transposed
+    from course_kernels.kernels import contiguous, masked, transposed
 
-    function = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}[kernel]
+    function = {
+        "contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel,
+        "masked": masked.masked_kernel,
+    }[kernel]  # fmt: skip
     parameters = inspect.signature(function.fn).parameters
     signature, constexprs, divisible = {}, {}, []
     for name, value in arguments.items():

@@ -10,7 +10,7 @@ from course_kernels.kernels.codes import Layout
 
 LIST_KERNELS = ("naive", "round_robin", "tma")
 PACKED_KERNELS = ("contiguous", "transposed")
-KERNELS = LIST_KERNELS + PACKED_KERNELS
+KERNELS = (*LIST_KERNELS, *PACKED_KERNELS, "masked")
 LAYOUTS = {"any": Layout.ANY, "row": Layout.ROW_MAJOR, "col": Layout.COL_MAJOR}
 
 
@@ -19,7 +19,7 @@ class Build:
     """One specialisation of a kernel, ready to be compiled.
 
     Args:
-        kernel: "naive", "round_robin", "tma", "contiguous", "transposed", or "module:function" or
+        kernel: "naive", "round_robin", "tma", "contiguous", "transposed", "masked", or "module:function" or
             "path/to/file.py:function" for any ``@triton.jit`` function.
         signature: type of each run-time argument by name, as Triton writes them: "*fp16", "i32", "*i64", ...
         constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1.

@@ -58,8 +58,9 @@ def load_block_factors(ptr, col, N, stride, BLOCK_N: tl.constexpr):
     """Factors of BLOCK_N columns of W, of which 128 share one."""
     if BLOCK_N <= SCALED:  # blocks of columns begin at multiples of BLOCK_N: the tile lies in one
         return tl.load(ptr + (col // SCALED) * (tl.full((), 1, tl.int64) * stride))
-    cols = col + tl.arange(0, BLOCK_N)
-    return tl.load(ptr + (cols // SCALED).to(tl.int64) * stride, mask=cols < N, other=0.0)[None, :]
+    else:
+        cols = col + tl.arange(0, BLOCK_N)
+        return tl.load(ptr + (cols // SCALED).to(tl.int64) * stride, mask=cols < N, other=0.0)[None, :]
 
 
 @triton.jit

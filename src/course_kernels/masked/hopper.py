@@ -66,7 +66,7 @@ def plan(problem: Problem, operands: Operands) -> Plan:
     variant, processors = match_variant(problem, operands), runtime.num_sms(operands.XQ.device)
     size = problem.G * problem.max_M, problem.N
     config = cute.choose(variant, problem.rows, size, problem.K, processors)
-    return Plan(_compiled(config, variant, problem.dtype, operands.Y.dtype, _has_group_scales(operands), processors))
+    return Plan(compiled(config, variant, problem.dtype, operands.Y.dtype, _has_group_scales(operands), processors))
 
 
 class Plan:
@@ -103,10 +103,11 @@ def _has_group_scales(operands: Operands) -> bool:
 
 
 @functools.cache
-def _compiled(
+def compiled(
     config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, group_scales: bool,
     multiprocessors: int,
 ):  # fmt: skip
+    """The kernel for a configuration and tensors of a kind, compiled at most once in a process."""
     return cute_cache.compiled(
         config,
         dtype_name(dtype),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -131,7 +130,7 @@ def check_memory(operands: Operands) -> None:
     if not y.is_contiguous() and overlaps_itself(y):
         raise ValueError(f"Y has elements that share memory (strides {y.stride()}); pass a clone of it")
     for name, operand in operands._asdict().items():
-        if operand is not None and operand is not y and share_memory(y, operand):
+        if name != "Y" and operand is not None and share_memory(y, operand):
             raise ValueError(f"Y shares memory with {name}; they must not overlap")
 
 
@@ -154,7 +153,6 @@ def readable(operands: Operands) -> Operands:
     return Operands(x.resolve_neg(), w.resolve_neg(), y, sizes.contiguous(), x_scale, w_scale)
 
 
-@functools.lru_cache(maxsize=4096)
 def rows_class(rows: int) -> int:
     """Rows of a group as the choice of tiles sees them: 16, 32, 64, or the nearest power of two."""
     return Bucket.of("masked", rows, 1, 1, 1).M
@@ -252,10 +250,12 @@ def _scales_of(operands: Operands, extents: tuple[int, int, int, int]) -> Scales
         )
     if of_w not in (*lines, blocks_w):
         raise ValueError(
-            f"w_scale must be {lines[0]} or {lines[1]}, a factor for each group, {lines[2]} or {lines[3]}, one for each "
-            f"line, or {blocks_w}, one for each {SCALED} x {SCALED} of WQ, got shape {of_w}"
+            f"w_scale must be {lines[0]} or {lines[1]}, a factor for each group, {lines[2]} or {lines[3]}, one for "
+            f"each line, or {blocks_w}, one for each {SCALED} x {SCALED} of WQ, got shape {of_w}"
         )
-    raise ValueError(f"x_scale and w_scale must both be of blocks of {SCALED} or both not, got shapes {of_x} and {of_w}")
+    raise ValueError(
+        f"x_scale and w_scale must both be of blocks of {SCALED} or both not, got shapes {of_x} and {of_w}"
+    )
 
 
 def _check_device(x: Tensor, backend: str) -> None:

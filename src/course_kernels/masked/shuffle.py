@@ -1,8 +1,8 @@
 """Weights shuffled once for the matrix instructions of AMD's GPUs, and a tensor type that remembers it.
 
-A shuffled weight has the shape and bytes of a plain one in another order. Nothing in the numbers shows it, and a product
-with the wrong order is wrong silently. So the result is a ``ShuffledWeight``, which can be kept, moved, saved and
-split into groups, and computes nothing.
+A shuffled weight has the shape and bytes of a plain one in another order. Nothing in the numbers shows it, and a
+product with the wrong order is wrong silently. So the result is a ``ShuffledWeight``, which can be kept, moved, saved
+and split into groups, and computes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ShuffledWeight(Tensor):
 
     Its mark outlives ``detach``, ``clone``, ``to`` and ``cuda`` without a change of dtype, ``contiguous``,
     ``pin_memory``, an index of groups, ``torch.nn.Parameter``, ``copy.deepcopy``, ``state_dict``, and saving and
-    loading. ``copy_`` copies from another shuffled weight alone. Anything else raises TypeError.
+    loading. ``copy_`` copies from another shuffled weight alone. Anything else raises TypeError. (Only an assignment to
+    ``data`` of a plain tensor takes the numbers without the mark: torch asks nobody then.)
     """
 
     is_shuffled = True
@@ -142,9 +143,9 @@ def _copy(func, args, kwargs):
     """Values of a shuffled weight to a shuffled weight."""
     to, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
     with torch._C.DisableTorchFunctionSubclass():
-        if isinstance(to, ShuffledWeight) and isinstance(source, ShuffledWeight):
-            if (to.shape, to.dtype) == (source.shape, source.dtype):
-                return func(*args, **kwargs)
+        both = isinstance(to, ShuffledWeight) and isinstance(source, ShuffledWeight)
+        if both and (to.shape, to.dtype) == (source.shape, source.dtype):
+            return func(*args, **kwargs)
         kinds = [(type(each).__name__, tuple(each.shape), each.dtype) for each in (to, source)]
     raise TypeError(
         f"copy_ to or from a shuffled weight takes two of one shape and dtype, got {kinds[0]} and {kinds[1]}: "
@@ -162,7 +163,7 @@ def _set_data(func, args, kwargs):
 
 def _has_whole_groups(weight: Tensor) -> bool:
     """Whether every group is contiguous."""
-    return weight.dim() in (2, 3) and weight.stride()[-2:] == (weight.shape[-1], 1)
+    return weight.dim() in (2, 3) and (not weight.numel() or weight.stride()[-2:] == (weight.shape[-1], 1))
 
 
 @functools.cache

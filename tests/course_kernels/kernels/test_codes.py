@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 from course_kernels.config import SCHEDULES
-from course_kernels.kernels import contiguous, record, round_robin
-from course_kernels.kernels.codes import Layout, Record, Schedule, Store
+from course_kernels.kernels import contiguous, masked, record, round_robin
+from course_kernels.kernels.codes import Layout, Record, Scales, Schedule, Store
 
 
 def test_kernels_use_the_same_numbers():
@@ -13,6 +13,9 @@ def test_kernels_use_the_same_numbers():
         assert getattr(round_robin, code.name).value == code
     for code in Store:
         assert getattr(contiguous, code.name).value == code
+    for code in (Scales.LINES, Scales.BLOCKS):
+        assert getattr(masked, code.name).value == code
+    assert not Scales.NONE, "the kernel asks whether there are any"
     for code in Record:
         assert getattr(record, f"RECORD_{code.name}").value == code
 
@@ -22,7 +25,8 @@ def test_every_schedule_of_a_configuration_has_a_code():
 
 
 def test_no_two_codes_are_equal():
-    assert len(Layout) == len(Schedule) == len(Store) == len(Record) == 3  # a repeated value would be an alias
+    for code in (Layout, Schedule, Store, Scales, Record):
+        assert len(code) == 3, "a repeated value would be an alias"
 
 
 def test_codes_are_read_without_triton():

@@ -19,7 +19,7 @@ from course_kernels.kernels.cute_sm90.window import make_window, open_at
 
 
 class Scales(NamedTuple):
-    """Factors, float32: ``rows`` (total_m,) of A's, ``cols`` (G, N) of B's columns."""
+    """Factors, float32: ``rows`` (total_m,) of A's, ``cols`` (G, N) of B's columns, or (G,) of all of a group's."""
 
     rows: cute.Tensor
     cols: cute.Tensor
@@ -66,11 +66,14 @@ def scale_tile(cut: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Sca
     # A thread holds pairs of columns, eight apart, of two rows, eight apart: wgmma's layout.
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
-    col, last_col = tile.col + thread % 4 * 2, cute.size(scales.cols, mode=[1]) - 2
-    cols = cute.make_rmem_tensor((2, cut.tile_n // 8), Float32)
-    for j in cutlass.range_constexpr(cut.tile_n // 8):
-        pair = cutlass.min(col + 8 * j, last_col) // 2
-        cute.autovec_copy(cute.local_tile(scales.cols, (1, 2), (tile.group, pair))[0, None], cols[None, j])
+    if cutlass.const_expr(cute.rank(scales.cols) == 1):
+        of_group = scales.cols[tile.group]
+    else:
+        col, last_col = tile.col + thread % 4 * 2, cute.size(scales.cols, mode=[1]) - 2
+        cols = cute.make_rmem_tensor((2, cut.tile_n // 8), Float32)
+        for j in cutlass.range_constexpr(cut.tile_n // 8):
+            pair = cutlass.min(col + 8 * j, last_col) // 2
+            cute.autovec_copy(cute.local_tile(scales.cols, (1, 2), (tile.group, pair))[0, None], cols[None, j])
     for i in cutlass.range_constexpr(cut.tile_m // MMA_ROWS // cut.sharing_groups):
         part = cute.make_tensor(
             acc.iterator + i * (MMA_ROWS * cut.tile_n // WARP_GROUP), cute.make_layout((2, 2, cut.tile_n // 8))
@@ -80,7 +83,10 @@ def scale_tile(cut: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Sca
             factor = scales.rows[cutlass.min(row + 8 * half, tile.end - 1)]
             for j in cutlass.range_constexpr(cut.tile_n // 8):
                 for v in cutlass.range_constexpr(2):
-                    part[v, half, j] = part[v, half, j] * factor * cols[v, j]
+                    if cutlass.const_expr(cute.rank(scales.cols) == 1):
+                        part[v, half, j] = part[v, half, j] * factor * of_group
+                    else:
+                        part[v, half, j] = part[v, half, j] * factor * cols[v, j]
 
 
 @cute.jit

@@ -36,18 +36,28 @@ TURN = 3
 class HopperGroupedGemm:
     """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros after the last group.
     Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty.
+    Masked groups lie along "m" at equal distances; of each so many rows count, and nothing is written to the others.
 
     Args:
         config: tiles, cluster, stages, schedule.
         offsets_along: "m" or "k".
         b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n".
         operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
+        masked: whether groups are masked; along "m".
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
     """
 
-    def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k", operand_bytes: int = 2):
+    def __init__(
+        self,
+        config: CuteConfig,
+        *,
+        offsets_along: str = "m",
+        b_major: str = "k",
+        operand_bytes: int = 2,
+        masked: bool = False,
+    ):
         check_layout(offsets_along, b_major, operand_bytes)
         reason = config.why_not(operand_bytes)
         if config.tail_tile_n and offsets_along == "k":
@@ -56,7 +66,9 @@ class HopperGroupedGemm:
             reason = f"split_last_wave is False where offsets_along is 'k', got {config.split_last_wave}"
         if reason is not None:
             raise ValueError(f"config: {reason}")
-        self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
+        if masked and offsets_along != "m":
+            raise ValueError(f"offsets_along must be 'm' where masked, got {offsets_along!r}")
+        self.config, self.along, self.operand_bytes, self.masked = config, offsets_along, operand_bytes, masked
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = offsets_along == "k", b_major == "n"
 
@@ -79,11 +91,12 @@ class HopperGroupedGemm:
             a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16, bfloat16 or float8_e4m3fn.
             b: (G, K, N), ``b_major`` contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
-            offs: (G,) int32, rows, or lines along K, at which the groups end.
+            offs: (G,) int32, rows, or lines along K, at which the groups end; where masked, rows of each group that
+                count, of the total_m / G that it has.
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
             scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32 factors of the product's
-                rows and columns, before it is rounded.
+                rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns.
         """
         config = self.config
         scales = None if cutlass.const_expr(scale_a is None) else Scales(scale_a, scale_b)
@@ -101,7 +114,8 @@ class HopperGroupedGemm:
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
         c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes))
-        problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K)
+        group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
+        problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
 
         @cute.struct
         class Shared:
@@ -178,7 +192,9 @@ class HopperGroupedGemm:
             else:
                 cta = number * config.cluster + cute.arch.block_idx_in_cluster()
                 worker, workers = cta * 3 + warp - 1, clusters * config.cluster * 3
-                if cutlass.const_expr(along == "m"):
+                if cutlass.const_expr(self.masked):
+                    pass
+                elif cutlass.const_expr(along == "m"):
                     zero_tail(c, problem, worker, workers)
                 else:
                     zero_empty(config, c, problem, loaded, worker, workers)
@@ -275,6 +291,8 @@ def compile_for(
     offsets_along: str = "m",
     b_major: str | None = None,
     scaled: bool = False,
+    masked: bool = False,
+    group_scales: bool = False,
     sm: str = "90a",
     multiprocessors: int = 132,
     options: tuple = (),
@@ -288,6 +306,8 @@ def compile_for(
         offsets_along: "m", or "k" for the gradient of a weight.
         b_major: the contiguous dimension of B: "k" or "n" along "m", by default "k"; along "k" it is "n".
         scaled: whether rows and columns of the product are multiplied with factors; along "m".
+        masked: whether groups lie at equal distances and ``offs`` says how many rows of each count; along "m".
+        group_scales: where scaled, whether one factor serves all columns of a group.
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
@@ -309,7 +329,9 @@ def compile_for(
         raise ValueError(f"offsets_along must be 'm' where scaled, got {offsets_along!r}")
     element = IN_DTYPES[dtype]
     out = OUT_DTYPES[out_dtype or ("bfloat16" if element.width == 8 else dtype)]
-    gemm = HopperGroupedGemm(config, offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8)
+    gemm = HopperGroupedGemm(
+        config, offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8, masked=masked
+    )
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
 
@@ -329,7 +351,8 @@ def compile_for(
     scales = ()
     if scaled:
         rows = cute.runtime.make_fake_tensor(Float32, (total,), stride=(1,), assumed_align=4)
-        scales = rows, fake(Float32, (groups, N), 1)
+        of_groups = cute.runtime.make_fake_tensor(Float32, (groups,), stride=(1,), assumed_align=4)
+        scales = rows, of_groups if group_scales else fake(Float32, (groups, N), 1)
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,

@@ -32,13 +32,15 @@ class Window(NamedTuple):
 
 class Problem(NamedTuple):
     """The groups' ends, and extents: ``total`` of the dimension that the groups divide, M and N of the result, and K
-    where it is the same for all."""
+    where it is the same for all. Masked groups begin every ``pitch`` rows, and ``offs`` holds how many of them count;
+    else ``pitch`` is None."""
 
     offs: cute.Tensor
     total: Int32
     M: Int32
     N: Int32
     K: Int32
+    pitch: Int32 | None = None
 
 
 class Tile(NamedTuple):
@@ -60,7 +62,7 @@ class Tile(NamedTuple):
 
 @cute.jit
 def group_end(offs: cute.Tensor, g: Int32, total: Int32) -> Int32:
-    """The row after group g's last, clamped to [0, total]."""
+    """The row after group g's last, clamped to [0, total]; of a masked group its rows, where ``total`` is the pitch."""
     return cutlass.min(cutlass.max(offs[g], 0), total)
 
 
@@ -96,9 +98,13 @@ def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
     """Group g's first row, or line along K, and the one after its last; 0 and 0 after the last group."""
     start, end = Int32(0), Int32(0)
     if g < cute.size(problem.offs):
-        end = group_end(problem.offs, g, problem.total)
-        if g > 0:
-            start = group_end(problem.offs, g - 1, problem.total)
+        if cutlass.const_expr(problem.pitch is not None):
+            end = g * problem.pitch + group_end(problem.offs, g, problem.pitch)
+            start = g * problem.pitch
+        else:
+            end = group_end(problem.offs, g, problem.total)
+            if g > 0:
+                start = group_end(problem.offs, g - 1, problem.total)
     return start, end
 
 

@@ -105,8 +105,8 @@ def get_config(
     Notes:
         A bucket that was not measured takes the nearest entry of the same type and kind of architecture, at most
         ``MAX_DISTANCE`` octaves away (ties: the smaller bucket) and never one for another number of rows up to 64;
-        failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch" and
-        "masked".
+        failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch"
+        and "masked".
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {OPS}, got {op!r}")

@@ -52,6 +52,8 @@ def test_what_cannot_be_built_is_refused(kernel):
         kernel.compile_for(CONFIGS_8_BIT[0], "bfloat16")
     with pytest.raises(ValueError, match="offsets_along must be 'm' where scaled, got 'k'"):
         kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
+    with pytest.raises(ValueError, match="offsets_along must be 'm' where masked, got 'k'"):
+        kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", masked=True)
     flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, tail_tile_n=256)
     with pytest.raises(ValueError, match="config: tail_tile_n is 0 where offsets_along is 'k', got 256"):
         kernel.compile_for(flat, "bfloat16", offsets_along="k")
@@ -248,3 +250,27 @@ def test_nothing_is_scaled_without_scales(ptx_of):
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[3]], ids=lambda config: config.name)
 def test_scales_of_16_bit_operands(ptx_of, config):
     check_scaling(ptx_of(config, "bfloat16", scaled=True), config)
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "options"),
+    [
+        (CONFIGS[1], "bfloat16", {}),
+        (CONFIGS[-1], "bfloat16", dict(b_major="n")),
+        (CONFIGS_8_BIT[1], "float8_e4m3fn", dict(scaled=True)),
+        (CONFIGS_8_BIT[-1], "float8_e4m3fn", dict(scaled=True, group_scales=True)),
+    ],
+    ids=["16 bits", "few rows", "8 bits", "a factor for a group"],
+)
+def test_masked_groups(ptx_of, config, dtype, options):
+    """All of the result goes through windows: nothing is written to rows that do not count, not even zeros."""
+    ptx = ptx_of(config, dtype, masked=True, **options)
+    assert "st.global" not in ptx
+    assert set(stores_of(ptx)) == {4}
+    assert ".local" not in ptx
+    if not options.get("scaled"):
+        check_products(ptx, config, False, options.get("b_major") == "n")
+    elif options.get("group_scales"):
+        assert ptx.count("ld.global.v2.b32") == 0, "no factors of columns"
+    else:
+        check_scaling(ptx, config)

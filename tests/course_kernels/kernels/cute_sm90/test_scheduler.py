@@ -138,6 +138,17 @@ def test_every_tile_of_groups_along_m_once(scheduler, warp, config, N):
     check_walk(config, "m", problem, walked(scheduler, warp, config, "m", problem, clusters=1 + N % 3))
 
 
+@pytest.mark.parametrize("config", [*KINDS.values(), *HALVED.values()], ids=[*KINDS, *HALVED])
+def test_every_tile_of_masked_groups_once(scheduler, warp, config):
+    """Groups begin at equal distances, and have no more rows than those, whatever their sizes say."""
+    sizes = (*SIZES, -1, 2**31 - 1, -(2**31), 0, 7, 0, 0, 44, 45, 3)
+    assert len(sizes) > LANES
+    pitch = 44
+    problem = scheduler.Problem(sizes, len(sizes) * pitch, len(sizes) * pitch, 28, 40, pitch)
+    assert [(g, end - start) for g, start, end, *_ in groups_of("m", problem)][:3] == [(1, 1), (2, 4), (3, 5)]
+    check_walk(config, "m", problem, walked(scheduler, warp, config, "m", problem, clusters=5))
+
+
 @pytest.mark.parametrize("M", [4, 5, 9, 17], ids=lambda M: f"M={M}")
 @pytest.mark.parametrize("config", [SMALL, ALONE, KINDS["narrow"]], ids=["pairs", "alone", "narrow"])
 def test_every_tile_of_groups_along_k_once(scheduler, warp, config, M):

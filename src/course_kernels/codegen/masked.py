@@ -1,0 +1,114 @@
+"""Builds of the masked kernel: whatever ``deepgemm`` would launch for operands like these."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from course_kernels import runtime
+from course_kernels.codegen.packed import all_through_tma, specialized
+from course_kernels.codegen.spec import Build
+from course_kernels.codegen.targets import Target
+from course_kernels.config import GemmConfig
+from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
+from course_kernels.masked.launch_arguments import prepare
+from course_kernels.masked.problem import DTYPES, FP8_DTYPES, SCALED, Operands, Options, Problem, readable
+from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.runtime import Device
+
+SCALES = ("group", "channel", "block")
+_ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands
+
+
+def build_masked(
+    *,
+    dtype: str | torch.dtype = "bfloat16",
+    out_dtype: str | torch.dtype = "bfloat16",
+    scales: str = "group",
+    shuffled: bool = False,
+    aligned: bool = True,
+    w_layout: str = "row",
+    config: GemmConfig | None = None,
+    uses_tma: bool = True,
+    groups: int = _GROUPS,
+) -> Build:
+    """The specialisation that ``deepgemm`` launches for operands of this kind.
+
+    Args:
+        dtype: of XQ and WQ: "float16", "bfloat16", "float8_e4m3fn" or "float8_e4m3fnuz".
+        out_dtype: of Y.
+        scales: with 8-bit operands, "group" or "channel" (with factors of rows) or "block".
+        shuffled: WQ is in the order of ``shuffle_weight``.
+        aligned: the operands satisfy the 16-byte rule.
+        w_layout: "row", or "col" where N is contiguous in WQ.
+        config: Default: ``get_config``'s on sm_90 for groups of 256 rows.
+        uses_tma: the target has descriptors.
+        groups: number of groups, whose next power of two is known at compile time.
+
+    Raises:
+        ValueError: an option value that does not exist, or a configuration that is not valid for the kernel.
+    """
+    dtype, out_dtype = find_dtype("dtype", dtype, DTYPES), find_dtype("out_dtype", out_dtype, OUT_DTYPES)
+    if scales not in SCALES:
+        raise ValueError(f"scales must be one of {SCALES}, got {scales!r}")
+    if w_layout not in ("row", "col") or (shuffled and w_layout == "col"):
+        raise ValueError(f"w_layout must be 'row', or 'col' where not shuffled, got {w_layout!r}")
+    operands = stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups)
+    problem = Problem.of(operands, Options(shuffled, config=config))
+    arguments = prepare(problem, readable(operands), Device((9, 0), (9, 0), 132, None, uses_tma))
+    signature, constexprs, divisible = specialized("masked", arguments.arguments)
+    values = arguments.arguments
+    label = f"masked {dtype_name(dtype)}" + f" {scales}" * (dtype in FP8_DTYPES)
+    label += f" {'shuffled' if shuffled else w_layout} " + "×".join(str(values[f"BLOCK_{dim}"]) for dim in "MNK")
+    label += f" {arguments.options['num_warps']}w {arguments.options['num_stages']}s"
+    through_tma = all_through_tma({"a": values["x"], "b": values["w"], "c_desc": values["y_desc"]})
+    label += " unaligned" * (not aligned) + " pointers" * (not through_tma)
+    return Build("masked", signature, constexprs, divisible, label=label, **arguments.options)
+
+
+def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> Operands:
+    """Operands whose memory is never touched."""
+
+    def batch(rows, cols, kind, whole=False):
+        return torch.empty(groups, rows, cols + (not aligned and not whole), dtype=kind)[..., :cols]
+
+    x, y = batch(_ROWS, _EXTENT, dtype), batch(_ROWS, _EXTENT, out_dtype)
+    w = batch(_EXTENT, _EXTENT, dtype, whole=shuffled)
+    sizes = torch.empty(groups, dtype=torch.int32)
+    if dtype not in FP8_DTYPES:
+        return Operands(x, w if w_layout == "row" else w.mT, y, sizes)
+    blocks = _EXTENT // SCALED
+    of_w = {"group": (groups,), "channel": (groups, _EXTENT), "block": (groups, blocks, blocks)}[scales]
+    x_scale = torch.empty(groups, _ROWS, blocks if scales == "block" else 1)
+    return Operands(x, w if w_layout == "row" else w.mT, y, sizes, x_scale, torch.empty(of_w))
+
+
+def shipped_masked(target: Target) -> list[Build]:
+    """Every kind of launch of the masked kernel on a target: type × scales × shuffled or not × aligned or not ×
+    configuration that ``get_config`` can return there."""
+    arch = tuned.canonical_arch(target.name)
+    there = tuned.has_descriptors(arch)
+    builds = []
+    for dtype in dtypes_on(target):
+        table = FP8 if dtype in FP8_DTYPES else dtype
+        kinds = SCALES if dtype in FP8_DTYPES else SCALES[:1]
+        for scales, shuffled, aligned in itertools.product(kinds, (False, True), (True, False)):
+            options = dict(dtype=dtype, scales=scales, shuffled=shuffled, aligned=aligned, uses_tma=there)
+            uses_tma = " pointers" not in str(build_masked(**options))
+            op = "masked_block" if dtype in FP8_DTYPES and scales == "block" else "masked"
+            limits = dict(capability=target.capability, shared_limit=target.shared_limit)
+            for config in tuned.all_configs(op, dtype_name(table), arch, uses_tma):
+                fitted = config.fitted("masked", dtype.itemsize, 2, uses_tma=there and aligned, **limits)
+                if fitted is not None:
+                    builds.append(build_masked(config=fitted, **options))
+    return list(dict.fromkeys(builds))
+
+
+def dtypes_on(target: Target) -> tuple[torch.dtype, ...]:
+    """Types that ``deepgemm`` multiplies on a target."""
+    if target.capability is None:
+        return torch.float16, torch.bfloat16, FP8_FNUZ if target.name.startswith("gfx94") else FP8
+    if target.capability < runtime.TENSOR_CORE_CAPABILITY:
+        return (torch.float16,)
+    return DTYPES[:3] if target.capability >= runtime.FP8_CAPABILITY else DTYPES[:2]

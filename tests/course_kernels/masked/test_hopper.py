@@ -1,0 +1,156 @@
+"""The kernel in CuTe DSL behind deepgemm: what it takes, how it is called; on Hopper, its results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig, deepgemm
+from course_kernels.kernels.cute_sm90.config import configs_for
+from course_kernels.masked import execute as executed
+from course_kernels.masked import hopper, launch
+from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
+from course_kernels.packed.backends import cute
+from course_kernels.packed.backends.cute import KernelVariant
+from course_kernels.packed.execute import PlanCache
+from masked_operands import FP8, case, result_for
+
+on_hopper = pytest.mark.gpu
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A Hopper GPU, on which the Triton kernel is not to be asked."""
+    if not cute.runs_on(torch.device("cuda", 0)):
+        pytest.skip("needs a GPU of compute capability 9.0")
+    if not cute.installed():
+        pytest.skip("needs the packages of the extra cutlass")
+    monkeypatch.setattr(executed, "plans", PlanCache())
+    monkeypatch.setattr(launch, "plan", lambda *_: pytest.fail("the kernel in CuTe DSL was not used"))
+    return torch.device("cuda", 0)
+
+
+def operands(dtype=torch.bfloat16, scales="group", N=48, K=64, **changes):
+    made = case(dtype, scales, N=N, K=K, device="cpu")
+    y = torch.zeros(4, 40, N).bfloat16()
+    return Operands(made.XQ, made.WQ, y, *made[2:])._replace(**changes)
+
+
+def variant_of(made, **options):
+    return hopper.match_variant(Problem.of(made, Options(**options)), readable(made))
+
+
+def wider(batch, rows=0, cols=0):
+    """The batch as a view of a larger one."""
+    groups, lines, width = batch.shape
+    return torch.zeros(groups, lines + rows, width + cols).to(batch.dtype)[:, :lines, :width]
+
+
+TAKEN = {
+    "as they are": (operands(), KernelVariant("m", "k")),
+    "float16": (operands(torch.float16), KernelVariant("m", "k")),
+    "N contiguous in W": (operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT), KernelVariant("m", "n")),
+    "8 bits, a factor for a group": (operands(FP8), KernelVariant("m", "k", 1)),
+    "8 bits, factors of lines": (operands(FP8, "channel"), KernelVariant("m", "k", 1)),
+    "a float32 result": (operands(Y=torch.zeros(4, 40, 48)), KernelVariant("m", "k")),
+    "longer rows": (operands(XQ=wider(operands().XQ, cols=8)), KernelVariant("m", "k")),
+    "W's groups further apart": (operands(WQ=wider(operands().WQ, rows=3)), KernelVariant("m", "k")),
+    "int64 sizes": (operands(group_layout=torch.zeros(4, dtype=torch.int64)), KernelVariant("m", "k")),
+}
+NOT_TAKEN = {
+    "K no multiple of 8": operands(K=60),
+    "N no multiple of 8": operands(N=44),
+    "X's groups further apart": operands(XQ=wider(operands().XQ, rows=2)),
+    "Y's groups further apart": operands(Y=wider(operands().Y, rows=2)),
+    "X's rows off 16 bytes": operands(XQ=wider(operands().XQ, cols=4)),
+    "block scales": operands(FP8, "block", K=192),
+    "factors of X with gaps": operands(FP8, x_scale=torch.ones(4, 80)[:, ::2]),
+    "factors of lines with gaps": operands(FP8, w_scale=torch.ones(4, 96)[:, ::2]),
+    "N contiguous in W of 8 bits": operands(FP8, WQ=torch.zeros(4, 64, 48).to(FP8).mT),
+    "one weight for all groups": operands(WQ=torch.zeros(1, 48, 64).bfloat16().expand(4, 48, 64)),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_taken(what):
+    made, variant = TAKEN[what]
+    assert variant_of(made) == variant
+    assert hopper.supports(Problem.of(made, Options()), readable(made))
+
+
+@pytest.mark.parametrize("what", NOT_TAKEN)
+def test_not_taken(what):
+    assert variant_of(NOT_TAKEN[what]) is None
+
+
+def test_what_is_for_the_triton_kernel():
+    assert variant_of(operands(), shuffled=True) is None
+    assert variant_of(operands(), config=GemmConfig()) is None
+
+
+def test_sizes_of_64_bits_are_clamped_before_they_are_cut():
+    called = []
+    made = operands(FP8, group_layout=torch.tensor([2**32 + 5, -(2**32) + 5, 7, 41]))
+    hopper.Plan(lambda *arguments: called.append(arguments)).run(readable(made))
+    ((a, b, c, sizes, scale_a, scale_b),) = called
+    assert sizes.dtype == torch.int32
+    assert sizes.tolist() == [40, 0, 7, 40]
+    shapes = [tuple(tensor.shape) for tensor in (a, b, c, scale_a, scale_b)]
+    assert shapes == [(160, 64), (4, 64, 48), (160, 48), (160,), (4,)]
+    assert [a.data_ptr(), c.data_ptr()] == [made.XQ.data_ptr(), made.Y.data_ptr()]
+
+
+def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
+    chosen = []
+    compiled = lambda config, *types, **options: chosen.append((config, options))  # noqa: E731
+    monkeypatch.setattr(hopper.cute_cache, "compiled", compiled)
+    monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
+    monkeypatch.setattr(hopper, "compiled", hopper.compiled.__wrapped__)
+    for dtype in (torch.bfloat16, FP8):
+        for rows in (20, 2000):
+            made = operands(dtype)
+            hopper.plan(Problem.of(made, Options(rows=rows_class(rows))), readable(made))
+    assert [config.tile_m for config, _ in chosen] == [64, 128, 64, 128]
+    assert all(options["masked"] for _, options in chosen)
+    assert [options["group_scales"] for _, options in chosen] == [False, False, True, True]
+
+
+SIZES = (0, 300, 1, 128, -4, 129, 77, 1000, 0, 64, 320)
+
+
+@on_hopper
+@pytest.mark.parametrize("rows", [20, 100, 3000])
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_results(device, rows, out_dtype):
+    for dtype, scales in ((torch.bfloat16, "group"), (torch.float16, "group"), (FP8, "group"), (FP8, "channel")):
+        made = case(dtype, scales, SIZES, max_m=320, N=520, K=456 if dtype.itemsize > 1 else 464, device=device)
+        for layout in (made.WQ, *[made.WQ.mT.contiguous().mT] * (dtype.itemsize > 1)):
+            y = result_for(made, out_dtype)[0].clone()  # without gaps
+            before = y.clone()
+            deepgemm(made.XQ, layout, y, *made[2:], backend="cute", expected_m=rows)
+            made.check(y, before)
+
+
+@on_hopper
+@pytest.mark.parametrize("eight_bits", [False, True])
+def test_every_configuration(device, eight_bits):
+    dtype = FP8 if eight_bits else torch.bfloat16
+    made = case(dtype, "group", SIZES, max_m=320, N=456, K=208, device=device)
+    for config in configs_for("m", "k", dtype.itemsize):
+        y = result_for(made)[0].clone()
+        before = y.clone()
+        given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
+        variant = variant_of(Operands(made.XQ, made.WQ, y, *made[2:]))
+        compiled = hopper.compiled(config, variant, dtype, y.dtype, eight_bits, 132)
+        hopper.Plan(compiled).run(given)
+        made.check(y, before)
+
+
+@on_hopper
+def test_more_groups_than_lanes_and_sizes_of_64_bits(device):
+    sizes = tuple(i % 7 * (i % 3) for i in range(70)) + (2**32 + 5, -(2**40))
+    made = case(torch.bfloat16, sizes=sizes, max_m=16, N=64, K=64, index=torch.int64, device=device)
+    y = result_for(made)[0].clone()
+    before = y.clone()
+    deepgemm(*made[:2], y, *made[2:], backend="cute")
+    made.check(y, before)

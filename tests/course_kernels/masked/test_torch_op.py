@@ -1,0 +1,72 @@
+"""deepgemm inside torch's machinery: compiled in one graph, traced with tensors without memory, counted as a write."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from course_kernels import GemmConfig, deepgemm, runtime, shuffle_weight
+from masked_operands import DEVICE, FP8, case, result_for
+
+pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
+
+
+def test_compiled_in_one_graph():
+    made = case(FP8, "group", K=96)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiled(x, w, y, sizes, x_scale, w_scale):
+        deepgemm(x, w, y, sizes, x_scale, w_scale, config=GemmConfig(32, 32, 32), expected_m=20)
+        return y[:, 0] + 1
+
+    y, _ = result_for(made)
+    before = y.clone()
+    after = compiled(*made[:2], y, *made[2:])
+    made.check(y, before)
+    assert torch.equal(after.nan_to_num(0.5), (y[:, 0] + 1).nan_to_num(0.5))
+
+
+def test_shuffled_bytes_in_a_compiled_graph():
+    made = case(K=96)
+    weight = shuffle_weight(made.WQ).untyped_storage()
+    plain = torch.empty(0, dtype=torch.float16, device=DEVICE).set_(weight, 0, made.WQ.shape)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiled(x, w, y, sizes):
+        return deepgemm(x, w, y, sizes, shuffled=True)
+
+    y, _ = result_for(made)
+    before = y.clone()
+    compiled(made.XQ, plain, y, made.group_layout)
+    made.check(y, before)
+
+
+def test_operator():
+    made = case(torch.float16)
+    y = torch.zeros(4, 40, 48, device=DEVICE)
+    arguments = (*made[:2], y, made.group_layout, None, None, False, 0, False, "auto", "")
+    torch.library.opcheck(torch.ops.course_kernels.deepgemm, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_without_memory_form_is_checked():
+    with FakeTensorMode():
+        x, w = torch.empty(2, 5, 96, dtype=torch.float16), torch.empty(2, 32, 96, dtype=torch.float16)
+        y, sizes = torch.empty(2, 5, 32), torch.empty(2, dtype=torch.int32)
+        assert deepgemm(x, w, y, sizes) is y
+        with pytest.raises(ValueError, match=r"Y must be \(G, max_M, N\)"):
+            deepgemm(x, w, y[:, :, :31], sizes)
+    x, w, y, sizes = (t.to("meta") for t in (*case()[:2], torch.zeros(4, 40, 48), case().group_layout))
+    assert deepgemm(x, w, y, sizes) is y
+
+
+def test_a_write_is_a_new_version_and_no_gradient_is_lost():
+    made, y = case(), torch.zeros(4, 40, 48, device=DEVICE)
+    version = y._version
+    deepgemm(*made[:2], y, made.group_layout)
+    assert y._version > version
+    weight = made.WQ.clone().requires_grad_()
+    with pytest.raises(TypeError, match="WQ requires a gradient"):
+        deepgemm(made.XQ, weight, y, made.group_layout)
+    with torch.no_grad():
+        deepgemm(made.XQ, weight, y, made.group_layout)
