@@ -573,9 +573,9 @@ print("the same:", same(packed.view(3, 8, 256), y[:, :8]))
 # ## Shuffled weights
 #
 # Decoding is reading weights, so the order of their bytes in memory matters. The threads of a warp are its *lanes*;
-# AMD's warps have 64. A lane loads 16 bytes at a time. A matrix instruction wants its lanes to hold pieces of 16 rows of
-# W, and in plain memory these rows are far apart. Weights do not change while a model serves, so AMD's AITER reorders
-# them once: **shuffled weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
+# AMD's warps have 64. A lane loads 16 bytes at a time. A matrix instruction wants its lanes to hold pieces of 16 rows
+# of W, and in plain memory these rows are far apart. Weights do not change while a model serves, so AMD's AITER
+# reorders them once: **shuffled weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
 
 # %%
 number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # of each 16 bytes in memory, from 0
