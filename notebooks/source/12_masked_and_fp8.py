@@ -1,0 +1,727 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # 12 · Masked groups and FP8
+#
+# A language model writes one token at a time. In each step, a batch of some dozen conversations sends every expert a
+# few rows, often none, and other numbers in every step. A serving system records the launches of one step as a **CUDA
+# graph** and repeats them: same kernels, same shapes, same addresses. How does one recorded launch serve every step?
+#
+# **After this lesson you can**
+#
+# - say from bytes and FLOPs how long a step of decoding takes at least, and what would make it shorter;
+# - lay out groups in slots, with a mask on the device, and write a kernel that obeys it;
+# - store numbers in eight bits with the right scales, and say what is lost;
+# - say why sums of 8-bit products need two levels, and what a shuffled weight is.
+#
+# About 60 minutes. You need lessons 04 (persistent programs), 06 (descriptors) and 08 (packed groups).
+
+# %%
+import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from course_kernels import GemmConfig, codegen, deepgemm, quantize_1x128, quantize_128x128, runtime
+from course_kernels import scaled_grouped_mm, shuffle_weight, testing, unshuffle_weight
+from course_kernels.bench import record
+from course_kernels.kernels import masked
+from course_kernels.testing import reference
+from gemm_course.figures import decoding as draw, fp8, shuffled
+from gemm_course.figures.listing import fold
+
+device = runtime.device()
+
+# %% [markdown]
+# ## Where the time of a step goes
+#
+# Take 256 experts with weights of 4096 × 7168, as in DeepSeek-V3. What can the machine do, by measurement? A copy says
+# how fast memory is, a dense product how fast the tensor cores are:
+
+# %%
+records = {"bfloat16": record.load("grouped_mm"), "float8": record.load("scaled_grouped_mm")}
+TB_S = records["bfloat16"]["copy_tb_s"]
+peaks = {name: max(row["rate"]["forward"].get("dense", 0) for row in one["rows"].values())
+         for name, one in records.items()}  # fmt: skip
+print(f"{records['bfloat16']['provenance']['gpu']}: {TB_S:.2f} TB/s")
+for name, peak in peaks.items():
+    print(f"{name:8} {peak:5,.0f} TFLOP/s = {peak / TB_S:3.0f} FLOP per byte")
+
+# %% [markdown]
+# A step with `rows` rows for each expert. Before you run it, guess: how much longer do 64 rows take than one?
+
+# %%
+G, N, K = 256, 4096, 7168
+ELEMENT = {"bfloat16": 2, "float8": 1}  # bytes; the result is bfloat16
+
+
+def step(rows, name):
+    flops = 2 * G * rows * N * K
+    moved = ELEMENT[name] * G * (rows * K + N * K) + 2 * G * rows * N
+    return draw.Step(rows, flops, moved, max(flops / peaks[name], moved / TB_S) / 1e6)
+
+
+for rows in (1, 4, 16, 64, 256, 1024, 4096):
+    one = step(rows, "bfloat16")
+    print(f"{rows:4} rows: {one.flops / one.moved:6.1f} FLOP per byte, at least {one.us:6,.0f} µs")
+
+
+# %%
+def recorded(name, row):
+    """Microseconds of the faster of our two kernels."""
+    times = records[name]["rows"][row]["us"]["forward"]
+    return min(times[kernel]["median_us"] for kernel in ("triton", "cute"))
+
+
+steps = {name: [step(2**i, name) for i in range(13)] for name in records}
+measured = {name: [(1, recorded(name, "single256")), (4, recorded(name, "decode256"))] for name in records}
+draw.under_the_roof(steps, peaks, TB_S, measured)
+
+# %% [markdown]
+# 64 rows take 2 % longer than one: the weights have to be read in any case, and reading them takes the time. (The
+# crosses are recorded times of our kernels. They may be a little below the line: it is a copy's bandwidth, and a copy
+# also writes.)
+#
+# So a step of decoding becomes shorter in two ways, and both are this lesson:
+#
+# - read *fewer* weights: those of experts without rows are not needed;
+# - read *smaller* weights: eight bits take half the time of sixteen.
+
+# %% [markdown]
+# ## Slots and a mask
+#
+# Lesson 08's packed layout has `offs` on the device, so it could be recorded, too. The trouble comes earlier. In a
+# large system the rows arrive from many GPUs, and in a packed matrix the place of a group depends on all groups before
+# it. All senders would have to exchange their counts before the first row is sent.
+#
+# The **masked layout** gives each group room of its own: `max_M` slots, of which the first `group_layout[g]` are used.
+
+# %%
+sizes, max_M = [3, 0, 17, 1, 0, 5, 24, 2], 24
+draw.packed_and_masked(sizes, max_M, group=5)
+
+# %% [markdown]
+# DeepGEMM calls this layout masked; the name `group_layout` is AITER's. It is a tensor on the device. Whoever fills the
+# slots writes it. Shapes and addresses are the same in every step, so a recorded launch needs nothing else.
+#
+# How many slots? A token never chooses one expert twice, so `max_M` = number of tokens is always enough. Each token
+# chooses 8 of the 256 experts here:
+
+# %%
+print("tokens   rows   experts without rows   slots used   room for X   its rows   weights")
+for tokens in (8, 32, 128):
+    layout = testing.routed_sizes("uniform", 8 * tokens, G)
+    room, used, weights = (2e-6 * K * count for count in (G * tokens, 8 * tokens, G * N))
+    print(f"{tokens:6} {sum(layout):6} {layout.count(0):22} {used / room:12.1%}"
+          f" {room:9,.0f} MB {used:7,.1f} MB {weights:6,.0f} MB")  # fmt: skip
+
+# %% [markdown]
+# Only 8 of 256 slots are used, whatever the batch. But room costs memory, not time: nobody has to read an unused slot.
+# (For a few hundred MB. With thousands of tokens, as in training, packing is better.)
+#
+# ## Try the obvious: multiply every slot
+#
+# `torch.bmm` takes equal groups, and with slots all groups are equal:
+
+# %%
+N, K = 64, 64  # small, for a CPU
+x = testing.integers((8, max_M, K), torch.float16, 1, device=device)
+w = testing.integers((8, N, K), torch.float16, 2, device=device)
+for g, size in enumerate(sizes):
+    x[g, size:] = float("nan")  # what an earlier step left in the slot: anything
+
+product = torch.bmm(x, w.mT)
+want = reference.grouped_mm(x.nan_to_num(0), w.mT, out_dtype=torch.float16)
+used = [torch.equal(product[g, :size], want[g, :size]) for g, size in enumerate(sizes)]
+print("right in every group's rows:", all(used))
+print(f"rows computed: {product.shape[0] * product.shape[1]}, needed: {sum(sizes)}")
+
+# %% [markdown]
+# Right: a row of the product depends on its own row of `x` alone. Garbage in unused slots stays there. Now the price,
+# at the size of the real layer. 32 tokens, 256 rows, in tiles of 16 rows:
+
+
+# %%
+def cost(layout, rows_computed, groups_read, N=4096, K=7168):
+    """Needed and spent: FLOP, MB of weights read, MB of rows read."""
+    needed = sum(layout)
+    filled = len(layout) - layout.count(0)
+    return {
+        "GFLOP": draw.Work(2e-9 * needed * N * K, 2e-9 * rows_computed * N * K),
+        "MB of weights": draw.Work(2e-6 * filled * N * K, 2e-6 * groups_read * N * K),
+        "MB of rows": draw.Work(2e-6 * needed * K, 2e-6 * rows_computed * K),
+    }
+
+
+layout, tile = testing.routed_sizes("uniform", 256, G), 16
+in_tiles = sum(triton.cdiv(size, tile) * tile for size in layout)
+ways = {
+    "bmm over 32 slots": cost(layout, rows_computed=32 * G, groups_read=G),
+    "tiles of used rows": cost(layout, rows_computed=in_tiles, groups_read=G - layout.count(0)),
+}
+draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows": "{:,.0f}"})
+
+# %% [markdown]
+# The wasted FLOPs look terrible and cost little: the tensor cores have time. The wasted *weights* are what hurts. `bmm`
+# reads the experts that nobody asked for, more than a third of all bytes.
+#
+# ## The smallest kernel
+#
+# It is lesson 08's, and even simpler. Count the tiles of each group from `group_layout`. Find a tile's group by
+# comparing. A group without rows has no tile, so its weights are never read.
+
+
+# %%
+@triton.jit
+def find_tile(group_layout, G, tile, tiles_n, BLOCK_M: tl.constexpr, GROUPS: tl.constexpr):
+    """Group and first row of a tile, and the number of all tiles."""
+    groups = tl.arange(0, GROUPS)
+    rows = tl.load(group_layout + groups, mask=groups < G, other=0)
+    strip_ends = tl.cumsum(tl.cdiv(rows, BLOCK_M), 0)  # a strip: the tiles of the same rows
+    passed = strip_ends <= tile // tiles_n
+    strip = tile // tiles_n - tl.max(tl.where(passed, strip_ends, 0), 0)
+    return tl.sum(passed.to(tl.int32), 0), strip * BLOCK_M, tl.max(strip_ends, 0) * tiles_n
+
+
+# %%
+@triton.jit
+def masked_kernel(
+    x, w, y, group_layout, G, max_M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    _, _, tiles = find_tile(group_layout, G, 0, tiles_n, BLOCK_M, GROUPS)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        g, row, _ = find_tile(group_layout, G, tile, tiles_n, BLOCK_M, GROUPS)
+        col = tile % tiles_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            block_x = x.load([g, row, k]).reshape(BLOCK_M, BLOCK_K)
+            block_w = w.load([g, col, k]).reshape(BLOCK_N, BLOCK_K)
+            acc = tl.dot(block_x, block_w.T, acc)
+        rows, cols = row + tl.arange(0, BLOCK_M)[:, None], col + tl.arange(0, BLOCK_N)[None, :]
+        inside = (rows < tl.load(group_layout + g)) & (cols < N)
+        place = (g.to(tl.int64) * max_M + rows) * N + cols
+        tl.store(y + place, acc.to(tl.float16), mask=inside)
+
+
+# %% [markdown]
+# What differs from lesson 08 is the place of a row: `g * max_M + row`. It does not depend on the groups before.
+#
+# Fill the result with a **canary**, a number that no product is, and launch. On a GPU the launch goes into a CUDA
+# graph; on a CPU there is none, and the same call is repeated.
+
+# %%
+CANARY = -77.0
+y = torch.full((8, max_M, N), CANARY, dtype=torch.float16, device=device)
+group_layout = torch.tensor(sizes, dtype=torch.int32, device=device)
+blocks = TensorDescriptor.from_tensor(x, [1, 16, 32]), TensorDescriptor.from_tensor(w, [1, 32, 32])
+
+
+def launch():
+    masked_kernel[(4,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
+
+
+def as_graph(launch):
+    """The launch as a CUDA graph, to be replayed; where there is no GPU, the launch itself."""
+    launch()  # compiles it
+    if not runtime.has_gpu():
+        return launch
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch()
+    return graph.replay
+
+
+# %% [markdown]
+# Two steps. Between them only numbers on the device change: the rows in their slots, and `group_layout`.
+
+# %%
+replay = as_graph(launch)
+runs = {}
+for name, now in {"one step": sizes, "the next step, same launch": [0, 20, 2, 0, 7, 16, 1, 0]}.items():
+    x.copy_(testing.integers(x.shape, torch.float16, len(runs), device=device))
+    for g, size in enumerate(now):
+        x[g, size:] = float("nan")
+    group_layout.copy_(torch.tensor(now))
+    y.fill_(CANARY)
+    replay()
+    want = reference.grouped_mm(x.nan_to_num(0), w.mT, out_dtype=torch.float16)
+    runs[name] = (y.clone(), want, now)
+draw.written_rows(runs, CANARY)
+
+# %% [markdown]
+# Every used row is right, every other slot is as it was.
+#
+# ## What goes wrong: a count that is too large
+#
+# Nothing checks the numbers on the device. Suppose that a bug upstream counts 25 rows into the 24 slots of group 6. How
+# many rows are wrong, and where are they? Decide before you look.
+
+# %%
+too_many = [3, 0, 17, 1, 0, 5, 25, 0]
+group_layout.copy_(torch.tensor(too_many))
+y.fill_(CANARY)
+masked_kernel[(1,)](*blocks, y, group_layout, 8, max_M, N, K, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32, GROUPS=8)
+neighbour = y[7, 0].ne(CANARY)
+print(f"group 7 has no rows, and {int(neighbour.sum())} of {N} elements of its slot 0 were written:")
+print("all of them are", float(y[7, 0, 0]))
+
+# %% [markdown]
+# The 25th row of group 6 is slot 0 of group 7. The load was harmless: the descriptor has three dimensions and gives
+# zeros past slot 23. The store has an address of its own, and wrote those zeros over the neighbour. In the last group
+# it would have written past the tensor.
+#
+# Repair `find_tile` and the mask of the store: a count is at most `max_M`.
+# <details><summary>Answer</summary><code>rows = tl.minimum(tl.load(...), max_M)</code> in <code>find_tile</code>, which
+# needs <code>max_M</code> as an argument, and <code>rows &lt; max_M</code> in <code>inside</code>.</details>
+#
+# `deepgemm` is this library's masked product. (The host does not know the sizes, so it cannot choose tiles from them:
+# `expected_m=` says how many rows an average group has.) It counts at most `max_M` rows. Ask for a check, and it tells
+# you:
+
+# %%
+y.fill_(CANARY)
+deepgemm(x, w, y, group_layout)
+print("slots of group 7 untouched:", bool((y[7] == CANARY).all()))
+try:
+    deepgemm(x, w, y, group_layout, check=True)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# A check waits for the device. Use it while you develop, and leave it out of the loop (a CUDA graph cannot hold it).
+#
+# ## What the compiler made of it
+#
+# Lesson 06's `wgmma` multiplies 64 rows at least. What becomes of a tile of 16?
+
+# %%
+builds = {rows: codegen.build("masked", dtype="bfloat16", config=GemmConfig(rows, 128, 64)) for rows in (16, 64)}
+for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in builds.values())):
+    multiply = next(what for what in ("wgmma", "mma.sync") if one.instructions[what])
+    print(f"tiles of {rows} rows multiply with {multiply}")
+
+# %% [markdown]
+# With `mma.sync`, the older instruction, which is slower. That does not matter while memory is the limit. For the same
+# reason our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and it is about as fast.
+
+# %% [markdown]
+# ## Half the bytes: FP8
+#
+# `float8_e4m3fn` has one bit of sign, 4 of exponent and 3 of mantissa. Here are all of its positive numbers, and the
+# part of a number that is lost when it becomes one of them:
+
+# %%
+fp8.number_line(example=13.0)
+
+# %% [markdown]
+# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Too small, it becomes 0. Too large, it becomes
+# 448. So one question matters: *do the numbers fit in the middle?* It spans 448 / 2⁻⁶, a factor of 28,672. Divide by a
+# **scale** to put them there, and multiply by it afterwards.
+#
+# One scale for how many numbers? Here are four answers for 24 rows of three experts. A change of colour is another
+# scale:
+
+# %%
+sizes = [8, 8, 8]
+fp8.scale_shapes(24, sizes, 512)
+
+# %% [markdown]
+# More scales cost little: with four bytes for each 128 numbers, 3 % more to read. What do they gain? In language models
+# a few activations are up to 100,000 times as large as the others, in few tokens and few columns ("massive
+# activations"). Our rows have one of them, and other trouble, too:
+
+# %%
+x = torch.randn(24, 512, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
+x[:8] /= 256  # group 0: quiet tokens
+x[:, 77] *= 60  # a column that is large in every row
+x[11, 300] = 100_000 * x[8:].abs().median()  # one massive activation, in group 1
+largest = {
+    "one scale": x.abs().max(),
+    "a scale per group": torch.cat([rows.abs().max().expand(8, 1) for rows in x.split(sizes)]),
+    "a scale per row": x.abs().amax(1, keepdim=True),
+    "a scale per 1 × 128 block": x.view(24, 4, 128).abs().amax(2).repeat_interleave(128, 1),
+}
+
+# %% [markdown]
+# Each scale makes its largest number 448. Guess before you run: in which rows is most lost, under each of the four?
+
+
+# %%
+def stored(x, largest):
+    """x after a stay in float8, under scales that make `largest` 448."""
+    scale = largest / 448
+    return (x / scale).clamp(-448, 448).float().to(torch.float8_e4m3fn).double() * scale
+
+
+attempts = {name: stored(x, top) for name, top in largest.items()}
+fp8.lost(x, attempts, sizes)
+
+# %% [markdown]
+# - **One scale:** the massive number takes 448, and pushes all others to the lower end. The quiet group is gone.
+# - **Per group:** a group no longer pays for another. Group 1 still pays for one of its rows.
+# - **Per row:** one token pays.
+# - **Per block of 1 × 128:** 127 numbers pay.
+#
+# Column 77 did no harm anywhere: 60 times larger is still in the middle. Integers would have suffered:
+
+# %%
+ordinary = x[16:, 128:]
+outliers = [10 ** (i / 4) for i in range(4, 28)]
+errors = {"int8": [], "float8_e4m3fn": []}
+for times in outliers:
+    top = times * ordinary.abs().median()
+    as_int8 = (ordinary / top * 127).round() * top / 127
+    for name, kept in (("int8", as_int8), ("float8_e4m3fn", stored(ordinary, top))):
+        errors[name].append(float((kept - ordinary).norm() / ordinary.norm()))
+fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
+
+# %% [markdown]
+# An integer has equal steps, so its error grows with the outlier. Float8 has an exponent of its own: nothing happens up
+# to a factor of some 30,000, then everything.
+#
+# What is left after a product? Each row times 256 columns of weights, which stay exact for now. Those that meet the
+# large numbers are small here, so that the others count:
+
+# %%
+weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+weights[77] /= 60
+weights[300] /= 100_000
+exact = x @ weights
+print("error of a row of the product    median   worst")
+for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
+    error = (kept @ weights - exact).norm(dim=1) / exact.norm(dim=1)
+    print(f"{name:31} {error.median():8.1%} {error.max():7.1%}")
+
+# %% [markdown]
+# bfloat16 loses less than a tenth of what the best scales leave: three bits of mantissa are three bits. Scales decide
+# about the rest: how many rows suffer for a few numbers, and how much.
+#
+# ## Where does the scale go?
+#
+# One per row of X and one per column of W is simple. Both are constant along K, so they can wait:
+#
+# $$y_{mn} = s_m\,t_n \sum_k q_{mk}\,r_{kn}$$
+#
+# The epilogue, the code between the last product and the store, multiplies once. Scales of blocks change *inside* the
+# sum. Each block of K has to be summed apart:
+#
+# $$y_{mn} = \sum_b s_{mb}\,t_{bn} \sum_{k \in b} q_{mk}\,r_{kn}$$
+#
+# That costs a multiplication and an addition per element and block, on ordinary cores, while the tensor cores go on.
+# But there is a reason to do something like it in any case.
+#
+# ## Sums of few bits
+#
+# Hopper's tensor cores add the products of FP8 numbers with about 14 bits, not with the 24 of float32. DeepSeek's
+# engineers found that. What does such an adder do? It takes the largest number, the sum so far included. It cuts all
+# others where the largest number's 14 bits end. Then it adds.
+
+
+# %%
+def add_aligned(acc, products, bits=14):
+    """A sum and new products of each row: all are cut at the last of `bits` bits of the largest, then added."""
+    numbers = torch.cat([acc[:, None], products], dim=1)
+    largest = numbers.abs().amax(1, keepdim=True)
+    unit = largest / torch.frexp(largest).mantissa / 2**bits
+    return ((numbers / unit).trunc() * unit).sum(1)
+
+
+ones = torch.ones(1, 32)
+print("10000 + 32 × 1 =", int(add_aligned(torch.tensor([10000.0]), ones)))
+print("16384 + 32 × 1 =", int(add_aligned(torch.tensor([16384.0]), ones)))
+
+# %% [markdown]
+# A sum that has grown large swallows what is small, one product after the other. The way out has two levels: after
+# every 128 products, float32 on the ordinary cores takes the sum over, and the tensor cores begin at zero.
+
+
+# %%
+def add_up(products, apart):
+    """Sums of rows: 32 products an instruction; after every `apart` products float32 takes over."""
+    total = torch.zeros(len(products))
+    for block in products.split(apart, dim=1):
+        acc = torch.zeros(len(products), dtype=torch.float64)
+        for part in block.split(32, dim=1):
+            acc = add_aligned(acc, part)
+        total += acc.float()
+    return total.double()
+
+
+def positive(rows, depth, seed):
+    """Random numbers from 0.5 to 1.5 in eight bits."""
+    random = torch.rand(rows, depth, generator=torch.Generator().manual_seed(seed)) + 0.5
+    return random.to(torch.float8_e4m3fn).double()
+
+
+# %% [markdown]
+# Is the model any good? An H200 added 7168 positive products, by torch with `use_fast_accum=True` and by ours:
+
+# %%
+losses = records["float8"]["losses"]
+depths = [128, 512, 2048, 7168, 16384]
+ways = {"one sum": [], "float32 takes over\nafter every 128": []}
+for depth in depths:
+    products = positive(64, depth, seed=1) * positive(64, depth, seed=2)
+    for way, apart in zip(ways.values(), (depth, 128)):
+        way.append(-float((add_up(products, apart) / products.sum(1) - 1).mean()))
+for way, name in zip(ways.values(), ("torch-fast", "cute")):
+    label = records["float8"]["providers"][name]["label"]
+    print(f"{label}: {-losses[name]['mean']:.2%} too small on the H200, {way[3]:.2%} by the model")
+
+# %%
+on_the_gpu = [(7168, -losses[name]["mean"]) for name in ("torch-fast", "cute")]
+fp8.accumulators(depths, ways, on_the_gpu)
+
+# %% [markdown]
+# A seventh of the sum is gone. (Sums of both signs lose far less, because they do not grow as much.) `use_fast_accum`
+# leaves the choice to you: it means one sum. Our kernels always take two levels.
+#
+# And whoever takes over the sum after every 128 products can multiply it with a scale on the way. So scales of blocks
+# of 128 cost little more. A whole tile of 16 rows and 128 columns:
+
+
+# %%
+@triton.jit
+def block_scaled_tile(x, w, y, x_scale, w_scale, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, cols = tl.arange(0, 16)[:, None], tl.arange(0, BLOCK)
+    acc = tl.zeros((16, BLOCK), tl.float32)
+    for b in range(BLOCKS):
+        k = b * BLOCK + tl.arange(0, BLOCK)[None, :]
+        block_x = tl.load(x + rows * (BLOCKS * BLOCK) + k)
+        block_w = tl.load(w + cols[:, None] * (BLOCKS * BLOCK) + k)
+        apart = tl.dot(block_x, block_w.T)  # tensor cores, from zero
+        acc += apart * tl.load(x_scale + rows * BLOCKS + b) * tl.load(w_scale + b)  # float32
+    tl.store(y + rows * BLOCK + cols[None, :], acc)
+
+
+# %% [markdown]
+# ## All of it in one call
+#
+# The same rows in slots, 8 of 16 used, and weights in eight bits, too. First with a scale for each row and each column,
+# by hand. Then with blocks, 1 × 128 of X and 128 × 128 of W, by the library's quantisers. `deepgemm` sees from their
+# shapes which scales are meant. (GPUs older than Ada cannot multiply FP8; there torch computes it.)
+
+# %%
+backend = "auto" if runtime.supports_fp8(device) else "torch"
+slots = torch.zeros(3, 16, 512, device=device)
+slots[:, :8] = x.view(3, 8, 512).to(slots)
+w = torch.randn(3, 256, 512, generator=torch.Generator().manual_seed(1)).to(device)
+w[:, :, 77] /= 60
+w[:, :, 300] /= 100_000
+layout = torch.tensor(sizes, device=device)
+y = torch.empty(3, 16, 256, device=device)
+exact = torch.bmm(slots.double(), w.double().mT)[:, :8]
+
+
+# %%
+def quantize_lines(matrix):
+    """float8 numbers, and a float32 scale for each line."""
+    scale = matrix.abs().amax(-1).clamp(min=1e-12) / 448
+    return (matrix / scale[..., None]).to(torch.float8_e4m3fn), scale
+
+
+print("          scales of X   scales of W   error of a row: median   worst")
+by_lines = quantize_lines(slots), quantize_lines(w)
+by_blocks = quantize_1x128(slots, backend=backend), quantize_128x128(w, backend=backend)
+for name, ((xq, x_scale), (wq, w_scale)) in {"lines": by_lines, "blocks": by_blocks}.items():
+    deepgemm(xq, wq, y, layout, x_scale, w_scale, backend=backend)
+    error = (y[:, :8] - exact).norm(dim=-1) / exact.norm(dim=-1)
+    shapes = f"{tuple(x_scale.shape)!s:13} {tuple(w_scale.shape)!s:13}"
+    print(f"{name:9} {shapes} {error.median():22.1%} {error.max():7.1%}")
+
+# %% [markdown]
+# Your tile, on the same numbers: group 0, its first 128 columns. (As float16, which has every number of FP8, and which
+# all GPUs multiply.)
+
+# %%
+tile = torch.empty(16, 128, device=device)
+scales = x_scale[0].contiguous(), w_scale[0, 0].contiguous()
+block_scaled_tile[(1,)](xq[0].half(), wq[0, :128].half(), tile, *scales, BLOCKS=4, BLOCK=128)
+
+
+def same(a, b):
+    """Up to the order and the bits in which tensor cores add."""
+    return bool((a - b).norm() < 1e-3 * b.norm())
+
+
+print("the same:", same(tile[:8], y[0, :8, :128]))
+
+# %% [markdown]
+# Packed rows have the same two kinds of scales, by the names of torch's `scaled_grouped_mm`. The same blocks, packed,
+# give the same product:
+
+# %%
+ONE, SQUARE = torch.nn.functional.ScalingType.BlockWise1x128, torch.nn.functional.ScalingType.BlockWise128x128
+ends = layout.cumsum(0).int()
+xq, x_scale = quantize_1x128(x.float().to(device), backend=backend)
+packed = scaled_grouped_mm(
+    xq, wq.mT, x_scale, ONE, w_scale.mT, SQUARE, offs=ends, output_dtype=torch.float32, backend=backend
+)
+print("the same:", same(packed.view(3, 8, 256), y[:, :8]))
+
+# %% [markdown]
+# ## Shuffled weights
+#
+# Decoding is reading weights, so the order of their bytes in memory matters. The threads of a warp are its *lanes*;
+# AMD's warps have 64. A lane loads 16 bytes at a time. A matrix instruction wants its lanes to hold pieces of 16 rows
+# of W, and in plain memory these rows are far apart. Weights do not change while a model serves, so AMD's AITER
+# reorders them once: **shuffled weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
+
+# %%
+number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # of each 16 bytes in memory, from 0
+place = unshuffle_weight(number)[:, ::8].flatten()  # in memory, of each 16 bytes of the matrix
+shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
+
+# %% [markdown]
+# One load of 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
+# apart; shuffled, they are one piece of 1 KB, in the order of the lanes. On NVIDIA's GPUs the copy unit (lesson 06)
+# puts a block in order on its way, so plain weights are best there.
+#
+# The product is the same:
+
+# %%
+x = testing.integers((8, 16, 64), torch.bfloat16, 1, device=device)
+w = testing.integers((8, 32, 64), torch.bfloat16, 2, device=device)
+layout = torch.tensor([3, 0, 16, 1, 0, 5, 9, 2], dtype=torch.int32, device=device)
+plain, other = torch.zeros(2, 8, 16, 32, dtype=torch.bfloat16, device=device)
+
+w_shuffled = shuffle_weight(w)
+deepgemm(x, w, plain, layout)
+deepgemm(x, w_shuffled, other, layout)
+print("the same product:", torch.equal(plain, other))
+print("and back:", torch.equal(unshuffle_weight(w_shuffled), w))
+
+# %% [markdown]
+# ### What goes wrong: the wrong order
+#
+# A shuffled weight has the shape and the dtype of a plain one. Take a plain one for shuffled:
+
+# %%
+deepgemm(x, w, other, layout, shuffled=True)
+print(f"{(plain != other).float().mean() * plain.numel() / (layout.sum() * 32):.0%} of the numbers are wrong; no error")
+
+# %% [markdown]
+# So the order must not get lost. `shuffle_weight` returns a tensor that remembers it, and refuses everything that would
+# spoil it:
+
+# %%
+wrong = {
+    "a product": lambda: x @ w_shuffled,
+    "shuffled twice": lambda: shuffle_weight(w_shuffled),
+    "half of the rows": lambda: w_shuffled[:, :16],
+    "24 rows": lambda: shuffle_weight(w[:, :24]),
+    "said to be plain": lambda: deepgemm(x, w_shuffled, other, layout, shuffled=False),
+}
+for name, call in wrong.items():
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        print(f"{name}: {error}")
+
+# %% [markdown]
+# ## The production kernel
+#
+# What it has that yours has not: any strides and shuffled weights (`load_shuffled`), both kinds of scales, a store
+# through lesson 08's window instead of a mask, and one loop over tiles and K (`flatten`).
+
+# %%
+fold(masked.masked_kernel)
+
+# %%
+fold(masked.compute_tile)
+
+# %% [markdown]
+# ## What it costs
+#
+# First the promise of the first section, from records that you know. The same steps in sixteen and in eight bits:
+
+# %%
+for row in ("single256", "decode256", "decode32"):
+    sixteen, eight = recorded("bfloat16", row), recorded("float8", row)
+    title = records["float8"]["rows"][row]["title"]
+    print(f"{title:28} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
+
+# %% [markdown]
+# (The title counts rows, groups, N and K.) Now the masked product, in DeepGEMM's shapes of decoding: 32 groups of about
+# 20 rows in 256 slots each. Its peers are `bmm` over all slots, and torch's grouped products of packed rows, whose time
+# does not include the packing:
+
+# %%
+results = record.load("masked")
+draw.masked_rates(results, rows=20, unit="tb_s")
+
+# %% [markdown]
+# The closer to the line, the less is left to gain. How much does FP8 save of a step?
+
+# %%
+for name, cell in results["cells"].items():
+    if cell["rows"] == 20:
+        times = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in cell["speedup_over_bfloat16"].items())
+        print(f"{name}: times as fast as bfloat16: {times}")
+
+# %% [markdown]
+# With many rows arithmetic is the limit, and scales of blocks have to hide behind the tensor cores. In the shapes that
+# DeepGEMM publishes:
+
+# %%
+fp8.block_rates(record.load("block_scaled"))
+
+# %% [markdown]
+# The difference between the two kinds of scales is the price of multiplying in every block. (The dense product adds in
+# one sum.)
+
+# %% [markdown]
+# ## Try it here
+#
+# [Exercise 12a](../exercises/12a_scaled_epilogue.ipynb), the scaled epilogue, and
+# [exercise 12b](../exercises/12b_undo_shuffle.ipynb), undo a shuffle. Or change a cell and run it again:
+#
+# 1. How many rows does `masked_kernel` compute for `[3, 0, 17, 1, 0, 5, 24, 2]`, and how many with `BLOCK_M=64`?
+#    <details><summary>Answer</summary>Eight strips of 16 rows, 128, for 52 that are needed; and six of 64,
+#    384.</details>
+# 2. Launch `masked_kernel` with 100 programs in place of 4. What do most of them do?
+#    <details><summary>Answer</summary>Nothing: there are 16 tiles. They count the tiles, find that their number is too
+#    large, and end. The result is the same.</details>
+# 3. Make the massive activation 1,000 times the median. Which of the four scales is still too coarse?
+#    <details><summary>Answer</summary>Only the one for all: it still loses half of the quiet group. A factor of 1,000
+#    fits in the middle of the range, so within a group nothing is lost but the usual 2 %.</details>
+# 4. Let float32 take over after every 32 products, or every 512: `add_up(products, 32)`. What is gained, and what does
+#    it cost?
+#    <details><summary>Answer</summary>With 32 nothing is lost here: sums stay small enough for 14 bits. With 512 it is
+#    about 0.4 %. Each take-over costs an addition for every number of the tile, on the ordinary cores.</details>
+# 5. `quantize_1x128(x.float(), power_of_two=True)` rounds scales up to powers of two. Does it lose more?
+#    <details><summary>Answer</summary>Hardly: numbers move down by less than one power of two, and the relative error
+#    in the middle is the same everywhere. In exchange, multiplying by the scale is exact.</details>
+#
+# ## Summary
+#
+# - A step of decoding takes as long as reading its weights: read fewer of them, and smaller ones.
+# - Slots with a mask on the device give each group a place that depends on no other; unused slots cost memory, no time.
+# - A kernel counts tiles from the mask: no rows, no tile, no weights read; one recorded launch serves every step.
+# - Float8 loses at most 1/16 of a number that fits its range. A scale puts numbers there; all that share it suffer for
+#   the largest.
+# - Sums of 8-bit products need float32 after every 128: there the scales of blocks come in, too.
+#
+# ## References
+#
+# - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3.2: scales of
+#   1 × 128 and 128 × 128, the adder of 14 bits, and sums in two levels.
+# - [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM): the masked layout for decoding under CUDA graphs.
+#   [DeepEP](https://github.com/deepseek-ai/DeepEP): senders that fill such slots.
+# - Micikevicius et al., [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433), 2022.
+# - Sun et al., [Massive activations in large language models](https://arxiv.org/abs/2402.17762), 2024.
+# - [AITER](https://github.com/ROCm/aiter), AMD's library: `deepgemm`, `shuffle_weight`.
+# - Compared with, in the records: torch's `grouped_mm` and `scaled_grouped_mm`, QuACK, a loop of cuBLAS calls.
+#
+# To read next: all of this lesson's times come from a benchmark; how to trust one is the subject of lesson 15.
+# Next: [15 Performance](15_performance.ipynb).
