@@ -1,4 +1,4 @@
-"""torch's contexts around a call: autocast, and forward-mode differentiation."""
+"""torch's contexts around a call: autocast, differentiation, and whatever wants to see what is done to tensors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,34 @@ from torch import Tensor
 from course_kernels.dtypes import OUT_DTYPES
 
 _AUTOCAST_DEVICES = frozenset({"cpu", "cuda"})
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+# Bound once: every call asks them.
+is_compiling = torch.compiler.is_compiling
+functorch_level = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing_state = torch._C._get_tracing_state
+
+
+def is_plain(*tensors) -> bool:
+    """Whether these are ordinary tensors in memory, and nothing of torch's wants to see what is done to them.
+
+    Non-tensors count as plain: the checks of the plain way raise the TypeError.
+    """
+    if is_compiling() or _dispatch_modes() or functorch_level() is not None or _tracing_state() is not None:
+        return False
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
+            return not isinstance(tensor, Tensor)
+    return True
+
+
+def wants_grad(*tensors) -> bool:
+    """Whether a gradient may be asked of a product of these."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                return True
+    return False
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:

@@ -46,6 +46,7 @@ def build_packed(
     uses_tma: bool = True,
     keep_tail: bool = False,
     groups: int = _GROUPS,
+    accumulate: bool = False,
 ) -> Build:
     """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``launch_arguments.prepare``.
 
@@ -59,6 +60,7 @@ def build_packed(
         uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
+        accumulate: add to the result's memory; mode "k".
         others: as for ``builds.build``, but layouts are those within a group and cannot be "any".
 
     Raises:
@@ -76,14 +78,21 @@ def build_packed(
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     operands, out = stand_ins(mode, dtype, out_dtype, (a_layout, b_layout, c_layout), aligned, bias, groups)
-    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config))._replace(precision=precision)
+    problem = Problem.of(operands, Options(out_dtype, keep_tail, config=config, accumulate=accumulate))._replace(
+        precision=precision
+    )
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
-    label += " bias" * bias + " unaligned" * (not aligned) + " pointers" * (not all_through_tma(prepared.arguments))
+    label += (
+        " bias" * bias
+        + " accumulate" * accumulate
+        + " unaligned" * (not aligned)
+        + " pointers" * (not all_through_tma(prepared.arguments))
+    )
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
 
 

@@ -15,7 +15,15 @@ from course_kernels.kernels.language import tl, triton  # isort: skip (sets Trit
 from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.common import multiply_add, tile_position
-from course_kernels.kernels.contiguous import WINDOW, group_bounds, scaled_and_biased, store_result
+from course_kernels.kernels.contiguous import (
+    GROUPED,
+    POINTERS,
+    WINDOW,
+    group_bounds,
+    scaled_and_biased,
+    store_part,
+    store_result,
+)
 
 
 @triton.jit
@@ -41,6 +49,35 @@ def blocks_of(offs_ptr, g, total, used, BLOCK_K: tl.constexpr):
     return start, end, tl.maximum(tl.cdiv(end - start, BLOCK_K), 1)
 
 
+@triton.jit
+def add_part(desc, c_ptr, part, g, M, row, col, N, stride_cg, stride_cm, stride_cn, KIND: tl.constexpr):
+    """``store_part`` of the sum of a part and what C[g] holds there, which is read as it is written."""
+    if KIND == GROUPED:
+        held = desc.load([g, row, col]).reshape(part.shape[0], part.shape[1])
+    else:
+        rows = row + tl.arange(0, part.shape[0])
+        cols = col + tl.arange(0, part.shape[1])
+        base = c_ptr + g * (tl.full((), 1, tl.int64) * stride_cg)
+        pointers = base + rows.to(tl.int64)[:, None] * stride_cm + cols.to(tl.int64)[None, :] * stride_cn
+        held = tl.load(pointers, mask=(rows < M)[:, None] & (cols < N)[None, :], other=0.0)
+    part += held.to(tl.float32)
+    store_part(desc, c_ptr, part, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, KIND)
+
+
+@triton.jit
+def add_result(
+    desc, c_ptr, acc, g, M, row, col, N, stride_cg, stride_cm, stride_cn, KIND: tl.constexpr, PARTS: tl.constexpr
+):
+    """``store_result`` with ``add_part``."""
+    if PARTS == 1 or KIND == POINTERS:
+        add_part(desc, c_ptr, acc, g, M, row, col, N, stride_cg, stride_cm, stride_cn, KIND)
+    else:
+        half: tl.constexpr = acc.shape[1] // 2
+        left, right = tl.split(acc.reshape(acc.shape[0], 2, half).permute(0, 2, 1))
+        add_part(desc, c_ptr, left, g, M, row, col, N, stride_cg, stride_cm, stride_cn, KIND)
+        add_part(desc, c_ptr, right, g, M, row, col + half, N, stride_cg, stride_cm, stride_cn, KIND)
+
+
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
 @triton.jit(do_not_specialize=["total", "G"])
 def transposed_kernel(
@@ -49,9 +86,9 @@ def transposed_kernel(
     stride_bias_g, stride_bias_n, stride_scale_g,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr, ACCUMULATE: tl.constexpr = False,
 ):  # fmt: skip
-    """C[g] = A[:, start:end] @ B[start:end, :] for every group g.
+    """C[g] = A[:, start:end] @ B[start:end, :] for every group g; C[g] += where ACCUMULATE.
 
     Args:
         a: (M, total): a window of its transpose, or a pointer where A_KIND is POINTERS; b: (total, N), likewise.
@@ -59,6 +96,8 @@ def transposed_kernel(
         offs_ptr: (G,) ends.
         bias_ptr: (G, N); scale_a_ptr: (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
         SPAN: own tiles whose blocks are counted at a time.
+        ACCUMULATE: add to C, and leave it as it is where a group is empty. One program has a tile, so nothing is
+            atomic, and the sum of the same numbers is always the same.
     """
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     per_group = tiles_m * tiles_n
@@ -93,5 +132,13 @@ def transposed_kernel(
                 acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, g * M + row, M - row, col, N,
                 stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
             )  # fmt: skip
-            store_result(c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
+            if ACCUMULATE:
+                if end > start:  # adding zeros would change -0.0, and the bits of a NaN
+                    add_result(
+                        c_desc, c_ptr, acc, g, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS
+                    )
+            else:
+                store_result(
+                    c_desc, c_ptr, acc, g, 0, M, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS
+                )
             acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

@@ -9,7 +9,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
 from course_kernels.packed.checks import check_options
 from course_kernels.packed.problem import Operands, Options
-from course_kernels.packed.torch_ops import multiply, multiply_into
+from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 
 
 def grouped_mm(
@@ -24,6 +24,8 @@ def grouped_mm(
     check: bool = False,
     backend: str = "auto",
     config: GemmConfig | None = None,
+    accumulate: bool = False,
+    main_grad: Tensor | None = None,
 ) -> Tensor:
     """Multiply the matrices of each group; the ranks of the operands say which extent the groups share out.
 
@@ -58,6 +60,13 @@ def grouped_mm(
             rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" for groups of more than a few rows where that
             can be had, and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
+        accumulate: add the product to what ``out`` holds: in float32, rounded once. In mode "k" alone, and not with
+            bias. Of an empty group, ``out`` keeps its bits.
+        main_grad: float32 tensor of mat_b's shape, any strides, to which the backward adds mat_b's gradient: in
+            float32, rounded once, without a gradient in mat_b's dtype. mat_b itself gets none (its ``.grad`` stays
+            None, and hooks on it see none). In mode "m" alone; not with ``out``, ``torch.compile`` or ``torch.func``,
+            nor for gradients of gradients. Its version is not checked: as with ``.grad``, a second backward through
+            the same graph adds again.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or
@@ -65,13 +74,14 @@ def grouped_mm(
 
     Raises:
         TypeError: an argument is no tensor, or of an unsupported or mixed dtype.
-        ValueError: ranks, shapes, devices or the number of groups do not fit, a name is unknown, ``out`` overlaps
-            an operand, or ``check`` finds a wrong end (with its index and value).
+        ValueError: ranks, shapes, devices or the number of groups do not fit, a name is unknown, ``out`` or
+            ``main_grad`` overlaps an operand, or ``check`` finds a wrong end (with its index and value).
         RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
 
     Notes:
         Differentiable in mat_a, mat_b and bias, in reverse mode, to any order, under ``torch.func``, too. Gradients are
         grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
+        The gradient of an operand whose columns are contiguous, such as ``weight.mT``, is stored like the operand.
         One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile``, whatever the group ends.
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
@@ -104,8 +114,8 @@ def grouped_mm(
         strided ``offs``, on a GPU            taken to be contiguous           accepted
         ====================================  ===============================  ======================================
     """
-    if tail != "zero" or config is not None:
-        check_options(tail, config, out is not None)
+    if tail != "zero" or config is not None or accumulate:
+        check_options(tail, config, out is not None, accumulate)
     if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
         if out is None and (dtype := autocast_dtype(mat_a.device.type)):
             mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
@@ -114,7 +124,12 @@ def grouped_mm(
         if mat_b.dim() == 2:
             mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
     refuse_tangents("grouped_mm", mat_a, mat_b, bias)
-    operands, options = Operands(mat_a, mat_b, offs, bias), Options(out_dtype, tail == "keep", check, backend, config)
+    operands = Operands(mat_a, mat_b, offs, bias)
+    options = Options(out_dtype, tail == "keep", check, backend, config, bool(accumulate))
+    if main_grad is not None:
+        if out is not None:
+            raise ValueError("main_grad must be None where out is given, which has no gradients")
+        return multiply_collecting(operands, options, main_grad)
     return multiply(operands, options) if out is None else multiply_into(out, operands, options)
 
 

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.dtypes import FP8, OUT_DTYPES
+from course_kernels.dtypes import FP8, MODE_OF_RANKS, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import overlaps_itself, share_memory
 
@@ -147,14 +147,62 @@ def check_scales(mode: str, extents: tuple[int, int, int], scale_a, scale_b, dev
     return found
 
 
-def check_options(tail, config, has_out: bool) -> None:
-    """Raise unless ``tail`` and ``config`` are what ``grouped_mm`` takes."""
+def check_options(tail, config, has_out: bool, accumulate: bool = False) -> None:
+    """Raise unless ``tail``, ``config`` and ``accumulate`` are what ``grouped_mm`` takes."""
     if tail not in TAILS:
         raise ValueError(f"tail must be one of {TAILS}, got {tail!r}")
     if tail == "keep" and not has_out:
         raise ValueError("tail must be 'zero' where out is not given, got 'keep': there is nothing to keep")
     if config is not None and not isinstance(config, GemmConfig):
         raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
+    if accumulate and not has_out:
+        raise ValueError("accumulate must be False where out is not given, got True: there is nothing to add to")
+
+
+def check_accumulate(mode: str, bias) -> None:
+    """Raise unless a product can be added to what ``out`` holds."""
+    if mode != "k":
+        raise ValueError(
+            'accumulate must be False but in mode "k" (mat_a and mat_b both 2-D, the result 3-D), got True in mode '
+            f"{mode!r}: add the result with torch there"
+        )
+    if bias is not None:
+        raise ValueError(f"bias must be None where accumulate is set, got shape {_shape(bias)}: it is added once")
+
+
+def check_main_grad(main_grad, mat_a, mat_b, in_memory: bool) -> None:
+    """Raise unless the gradient of mat_b can be added to ``main_grad``.
+
+    Args:
+        main_grad: as given.
+        mat_a, mat_b: of the product.
+        in_memory: all of the product's tensors have memory, which can be compared.
+    """
+    for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b), ("main_grad", main_grad)):
+        check_dense(name, tensor)
+    mode = MODE_OF_RANKS.get((mat_a.dim(), mat_b.dim()))
+    if mode != "m":
+        raise ValueError(
+            f'main_grad must be None but in mode "m" (mat_a 2-D, mat_b 3-D), got it for mat_a of shape '
+            f"{_shape(mat_a)} and mat_b of shape {_shape(mat_b)}"
+        )
+    if main_grad.dtype != torch.float32:
+        raise TypeError(f"main_grad must be torch.float32, got {main_grad.dtype}")
+    if main_grad.shape != mat_b.shape:
+        raise ValueError(f"main_grad must have the shape of mat_b, {_shape(mat_b)}, got {_shape(main_grad)}")
+    if main_grad.device != mat_b.device:
+        raise ValueError(f"main_grad must be on the device of mat_b, {mat_b.device}, got {main_grad.device}")
+    if main_grad.requires_grad:
+        raise ValueError("main_grad requires a gradient, which a write into it would lose: pass main_grad.detach()")
+    if not in_memory:
+        return
+    if main_grad.is_neg():
+        raise ValueError("main_grad is a lazily negated view, which kernels cannot write: pass another tensor")
+    if not main_grad.is_contiguous() and overlaps_itself(main_grad):
+        raise ValueError(f"main_grad has elements that share memory (strides {main_grad.stride()}); pass a clone of it")
+    for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b)):
+        if share_memory(main_grad, tensor):
+            raise ValueError(f"main_grad shares memory with {name}; they must not overlap")
 
 
 # ---- values and memory
@@ -184,7 +232,8 @@ def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Mapping
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
     """
-    check_out_form(out, shape, dtype, operands["mat_a"].device)
+    first = next(iter(operands))
+    check_out_form(out, shape, dtype, operands[first].device, first)
     if out.is_neg():  # its memory would hold the result with the other sign
         raise ValueError("out is a lazily negated view, which kernels cannot write: pass another tensor")
     if not out.is_contiguous() and overlaps_itself(out):
@@ -194,7 +243,9 @@ def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Mapping
             raise ValueError(f"out shares memory with {name}; they must not overlap")
 
 
-def check_out_form(out, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+def check_out_form(
+    out, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, operand: str = "mat_a"
+) -> None:
     """The part of ``check_out`` that fake tensors have: shape, dtype, device."""
     check_dense("out", out)
     if tuple(out.shape) != tuple(shape):
@@ -202,6 +253,6 @@ def check_out_form(out, shape: tuple[int, ...], dtype: torch.dtype, device: torc
     if out.dtype != dtype:
         raise TypeError(f"out must have dtype {dtype}, got {out.dtype}")
     if out.device != device:
-        raise ValueError(f"out must be on the device of mat_a, {device}, got {out.device}")
+        raise ValueError(f"out must be on the device of {operand}, {device}, got {out.device}")
     if out.requires_grad:
         raise ValueError("out requires a gradient, which a write into it would lose: pass out.detach()")

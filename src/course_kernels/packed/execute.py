@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.packed.backends.choice import choose
-from course_kernels.packed.checks import check_ends, check_out
+from course_kernels.packed.checks import check_ends, check_options, check_out
 from course_kernels.packed.problem import Operands, Options, Problem, signature
 
 MAX_PLANS = 4096
@@ -87,7 +87,8 @@ def execute(operands: Operands, options: Options, out: Tensor | None = None) -> 
     Args:
         operands: dense tensors in memory, or what the caller passed instead.
         options: how to compute it.
-        out: where to write it; None allocates. Fresh memory is aligned, as it was when the plan was made.
+        out: where to write it, or what to add it to; None allocates. Fresh memory is aligned, as it was when the plan
+            was made.
 
     Raises:
         TypeError, ValueError, RuntimeError, ImportError: as ``grouped_mm``. Nothing is written before.
@@ -106,6 +107,8 @@ def execute(operands: Operands, options: Options, out: Tensor | None = None) -> 
 
 def _execute_unknown(operands: Operands, options: Options, out: Tensor | None) -> Tensor:
     problem = Problem.of(operands, options)
+    if out is None:
+        check_options("zero", None, False, options.accumulate)
     given, operands = operands, problem.readable(operands)
     if out is not None:
         check_out(out, problem.out_shape, problem.out_dtype, given._asdict())

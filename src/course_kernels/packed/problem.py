@@ -49,6 +49,7 @@ class Options(NamedTuple):
         check: validate the values of ``offs``.
         backend: one of ``BACKENDS``.
         config: for the Triton kernels, instead of the chosen one.
+        accumulate: add the product to what ``out`` holds, in float32, and round once; mode "k".
     """
 
     out_dtype: torch.dtype | None = None
@@ -56,6 +57,7 @@ class Options(NamedTuple):
     check: bool = False
     backend: str = "auto"
     config: GemmConfig | None = None
+    accumulate: bool = False
 
 
 class Problem(NamedTuple):
@@ -126,6 +128,8 @@ class Problem(NamedTuple):
         if bias is not None:
             bias_dtypes = {out_dtype if scaled else mat_a.dtype, torch.float32}
             checks.check_bias(mode, bias, (groups, columns), bias_dtypes, mat_a.device)
+        if options.accumulate:
+            checks.check_accumulate(mode, bias)
         checks.check_device(mat_a, options.backend)
         precision = "tf32" if mat_a.dtype == torch.float32 and runtime.allows_tf32() else "ieee"
         return cls(mode, groups, rows, columns, depth, out_shape, out_dtype, precision, options)

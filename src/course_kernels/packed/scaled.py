@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import refuse_tangents
+from course_kernels.contexts import refuse_tangents, wants_grad
 from course_kernels.packed.api import cut_to_shared_k
 from course_kernels.packed.checks import check_options
 from course_kernels.packed.problem import Operands, Options
-from course_kernels.packed.torch_ops import multiply, multiply_into, wants_grad
+from course_kernels.packed.torch_ops import multiply, multiply_into
 
 
 def scaled_grouped_mm(

@@ -13,18 +13,13 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
+from course_kernels.contexts import functorch_level, is_compiling, is_plain, wants_grad
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.packed import flops
-from course_kernels.packed.checks import check_out_form
+from course_kernels.packed.checks import check_main_grad, check_out_form
 from course_kernels.packed.execute import execute
+from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.problem import Operands, Options, Problem
-
-_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
-# Bound once: every call asks them.
-_is_compiling = torch.compiler.is_compiling
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
-_tracing_state = torch._C._get_tracing_state
 
 
 def multiply(operands: Operands, options: Options) -> Tensor:
@@ -34,10 +29,10 @@ def multiply(operands: Operands, options: Options) -> Tensor:
             return _Differentiable.apply(*operands[:4], options)
         return execute(operands, options)
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-    if not _is_compiling():
+    if not is_compiling():
         Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
         flops.register()
-        if scale_a is None and _functorch_level() is not None:
+        if scale_a is None and functorch_level() is not None:
             return _Functional.apply(*operands[:4], options)
     tail = (options.out_dtype, bool(options.check), options.backend, encode_config(options.config))
     if scale_a is None:
@@ -53,37 +48,28 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
         execute(operands, options, out)
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out
-    if not _is_compiling():
+    if not is_compiling():
         problem = Problem.of(operands, options)
         check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)
         flops.register()
     torch.ops.course_kernels.grouped_mm_out(
         *operands, options.out_dtype, out, options.keep_tail, bool(options.check), options.backend,
-        encode_config(options.config),
+        encode_config(options.config), bool(options.accumulate),
     )  # fmt: skip
     return out
 
 
-def is_plain(*tensors) -> bool:
-    """Whether these are ordinary tensors in memory, and nothing of torch's wants to see what is done to them.
-
-    Non-tensors count as plain: the checks of the plain way raise the TypeError.
-    """
-    if _is_compiling() or _dispatch_modes() or _functorch_level() is not None or _tracing_state() is not None:
-        return False
-    for tensor in tensors:
-        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
-            return not isinstance(tensor, Tensor)
-    return True
-
-
-def wants_grad(*tensors) -> bool:
-    """Whether a gradient may be asked of a product of these."""
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
-                return True
-    return False
+def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor) -> Tensor:
+    """A grouped product of mode "m" whose backward adds mat_b's gradient to ``main_grad``, in float32."""
+    if is_compiling() or functorch_level() is not None:
+        raise RuntimeError("main_grad must be None under torch.compile and torch.func: they do not see it written to")
+    mat_a, mat_b, _, bias, *_ = operands
+    check_main_grad(main_grad, mat_a, mat_b, is_plain(main_grad, *operands))
+    if not wants_grad(mat_a, mat_b, bias):
+        return multiply(operands, options)
+    if not mat_b.requires_grad:
+        raise ValueError("main_grad must be None where mat_b requires no gradient: there is none to add")
+    return _Collecting.apply(*operands[:4], options, main_grad)
 
 
 # ---- configurations as strings, which operators can take
@@ -125,7 +111,8 @@ _library.define(
 )
 _library.define(
     "grouped_mm_out(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, Tensor? scale_a, Tensor? scale_b, "
-    "ScalarType? out_dtype, Tensor(a!) out, bool keep_tail, bool check, str backend, str config) -> ()",
+    "ScalarType? out_dtype, Tensor(a!) out, bool keep_tail, bool check, str backend, str config, "
+    "bool accumulate=False) -> ()",  # without gradients there may be a default, which older exported programs need
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -144,11 +131,12 @@ def _scaled_grouped_mm(mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, ch
 
 
 def _grouped_mm_out(
-    mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail, check, backend, config, fake=False
+    mat_a, mat_b, offs, bias, scale_a, scale_b, out_dtype, out, keep_tail, check, backend, config, accumulate=False,
+    fake=False,
 ):  # fmt: skip
     """The others into a given tensor."""
     operands = Operands(mat_a, mat_b, offs, bias, scale_a, scale_b)
-    options = Options(out_dtype, keep_tail, check, backend, decode_config(config))
+    options = Options(out_dtype, keep_tail, check, backend, decode_config(config), accumulate)
     if not fake:
         execute(operands, options, out)
         torch.autograd.graph.increment_version(out)
@@ -181,30 +169,50 @@ def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.backend, ctx.mode, ctx.dtype = backend, MODE_OF_RANKS[mat_a.dim(), mat_b.dim()], mat_a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.across = _is_column_major(mat_a), _is_column_major(mat_b)
     ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
 
 
-def _gradients(ctx, grad) -> tuple:
+def _is_column_major(matrix: Tensor) -> bool:
+    """Whether a matrix's columns are contiguous, and its rows are not. A matrix of one row is stored either way: torch
+    gives it the strides (1, 1) as the transpose of a column."""
+    down, across = matrix.stride()[-2:]
+    return down == 1 and (across > 1 or (across == 1 and matrix.shape[-2] == 1))
+
+
+def _gradients(ctx, grad, main_grad=None) -> tuple:
     """Of mat_a, mat_b, offs and bias: products of the other modes. Configurations are chosen anew, since a given one
-    was meant for other extents."""
+    was meant for other extents. mat_b's is added to ``main_grad`` instead, if that is given."""
     mat_a, mat_b, offs = ctx.saved_tensors
     needs_a, needs_b, _, needs_bias, *_ = ctx.needs_input_grad
     if 0 in grad.stride():  # sum() hands back one element, expanded: no descriptor reads strides of 0
         grad = grad.contiguous()
     options = Options(backend=ctx.backend)
     narrow = grad.to(ctx.dtype)
-    grad_a = multiply(Operands(narrow, mat_b.mT, offs), options) if needs_a else None
-    grad_b = multiply(Operands(mat_a.mT, narrow, offs), options) if needs_b else None
-    grad_bias = _column_sums(grad, ctx.mode, offs, options._replace(out_dtype=ctx.bias_dtype)) if needs_bias else None
+    grad_a = _product(ctx.across[0], narrow, mat_b.mT, offs, options) if needs_a else None
+    grad_b = grad_bias = None
+    if needs_b and main_grad is None:
+        grad_b = _product(ctx.across[1], mat_a.mT, narrow, offs, options)
+    elif needs_b:
+        _product(_is_column_major(main_grad), mat_a.mT, narrow, offs, options, main_grad)
+    if needs_bias:
+        # Rounded once: the sums are float32.
+        sums = group_sums(grad, offs, backend=ctx.backend) if ctx.mode == "m" else grad.sum(1, dtype=torch.float32)
+        grad_bias = sums.to(ctx.bias_dtype)
     return grad_a, grad_b, None, grad_bias
 
 
-def _column_sums(grad, mode, offs, options: Options):
-    """(G, N) sums over each group's rows, in float32, rounded once."""
-    if mode != "m":
-        return grad.sum(1, dtype=torch.float32).to(options.out_dtype)
-    ones = grad.new_ones(1, 1).expand(1, grad.shape[0])
-    return multiply(Operands(ones, grad, offs), options).squeeze(1)
+def _product(across: bool, left: Tensor, right: Tensor, offs, options: Options, added_to: Tensor | None = None):
+    """A gradient, stored as the operand is, column-major or not: autograd would transpose any other one in memory.
+    Or the float32 sum of it and of ``added_to``, which is stored as it is."""
+    if across:  # the transposed product, which kernels write row by row
+        left, right = right.mT, left.mT
+    operands = Operands(left, right, offs)
+    if added_to is not None:
+        options = options._replace(out_dtype=torch.float32, accumulate=True)
+        return multiply_into(added_to.mT if across else added_to, operands, options)
+    product = multiply(operands, options)
+    return product.mT if across else product
 
 
 class _Differentiable(torch.autograd.Function):
@@ -219,6 +227,25 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return *_gradients(ctx, grad), None
+
+
+class _Collecting(torch.autograd.Function):
+    """A product that adds mat_b's gradient to ``main_grad``."""
+
+    @staticmethod
+    def forward(ctx, mat_a, mat_b, offs, bias, options, main_grad):
+        product = multiply(Operands(mat_a, mat_b, offs, bias), options)
+        _keep(ctx, mat_a, mat_b, offs, bias, options.backend)
+        ctx.main_grad = main_grad  # not saved: other products may add to it before this one's backward
+        return product
+
+    @staticmethod
+    def backward(ctx, grad):
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "main_grad must be None for gradients of gradients (create_graph=True): what is added to it has none"
+            )
+        return *_gradients(ctx, grad, ctx.main_grad), None, None
 
 
 def _setup_operator(ctx, inputs, output) -> None:

@@ -30,10 +30,10 @@ def store_cols(dtype: type[cutlass.Numeric]) -> int:
     return STORE_ROW_BYTES * 8 // dtype.width
 
 
-def make_store(c: cute.Tensor, along: str, store_blocks: int):
+def make_store(c: cute.Tensor, along: str, store_blocks: int, accumulate: bool = False):
     """Shared layout of the blocks of C, ``store_blocks`` for each warp group, and C's descriptor and coordinates: a
     window on ``c`` (total_m, N) where groups lie along "m", and ``c`` (G, M, N) with the group last where they lie
-    along "k"."""
+    along "k". A store adds to C where ``accumulate``: L2 does, in float32 and without subnormal numbers."""
     dtype, cols = c.element_type, store_cols(c.element_type)
     if along == "m":
         c = make_window(c, 0)
@@ -41,7 +41,8 @@ def make_store(c: cute.Tensor, along: str, store_blocks: int):
         c = cute.make_tensor(c.iterator, cute.select(c.layout, [1, 2, 0]))
     layout = shared_layout(dtype, MMA_ROWS, cols, 2 * store_blocks)
     block = cute.slice_(layout, (None, None, 0))
-    atom, coords = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileS2GOp(), c, block, (MMA_ROWS, cols))
+    op = cpasync.CopyReduceBulkTensorTileS2GOp() if accumulate else cpasync.CopyBulkTensorTileS2GOp()
+    atom, coords = cpasync.make_tiled_tma_atom(op, c, block, (MMA_ROWS, cols))
     return layout, atom, coords
 
 

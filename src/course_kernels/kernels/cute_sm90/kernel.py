@@ -42,12 +42,22 @@ class HopperGroupedGemm:
         offsets_along: "m" or "k".
         b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n".
         operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
+        accumulate: along "k", add to C, which is float32, and leave it as it is where a group is empty. Each element is
+            in one tile, so the sums are the same in every run.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
     """
 
-    def __init__(self, config: CuteConfig, *, offsets_along: str = "m", b_major: str = "k", operand_bytes: int = 2):
+    def __init__(
+        self,
+        config: CuteConfig,
+        *,
+        offsets_along: str = "m",
+        b_major: str = "k",
+        operand_bytes: int = 2,
+        accumulate: bool = False,
+    ):
         check_layout(offsets_along, b_major, operand_bytes)
         reason = config.why_not(operand_bytes)
         if config.tail_tile_n and offsets_along == "k":
@@ -56,7 +66,10 @@ class HopperGroupedGemm:
             reason = f"split_last_wave is False where offsets_along is 'k', got {config.split_last_wave}"
         if reason is not None:
             raise ValueError(f"config: {reason}")
+        if accumulate and offsets_along != "k":
+            raise ValueError(f"offsets_along must be 'k' where accumulate is set, got {offsets_along!r}")
         self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
+        self.accumulate = accumulate
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = offsets_along == "k", b_major == "n"
 
@@ -100,7 +113,7 @@ class HopperGroupedGemm:
         shapes = tuple(
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
-        c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes))
+        c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes), self.accumulate)
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K)
 
         @cute.struct
@@ -149,7 +162,7 @@ class HopperGroupedGemm:
         # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
         # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread.
         loaded = storage.loaded.data_ptr()
-        if cutlass.const_expr(along == "k") and thread == 0:
+        if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
@@ -166,7 +179,7 @@ class HopperGroupedGemm:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
                 window, tile = find_tile(config, along, problem, window, number)
                 while tile.found:
-                    if cutlass.const_expr(along == "k") and thread == 0:
+                    if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
                         cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
                     for i in cutlass.range_constexpr(len(shapes)):
                         if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
@@ -180,7 +193,7 @@ class HopperGroupedGemm:
                 worker, workers = cta * 3 + warp - 1, clusters * config.cluster * 3
                 if cutlass.const_expr(along == "m"):
                     zero_tail(c, problem, worker, workers)
-                else:
+                elif cutlass.const_expr(not self.accumulate):
                     zero_empty(config, c, problem, loaded, worker, workers)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
@@ -275,6 +288,7 @@ def compile_for(
     offsets_along: str = "m",
     b_major: str | None = None,
     scaled: bool = False,
+    accumulate: bool = False,
     sm: str = "90a",
     multiprocessors: int = 132,
     options: tuple = (),
@@ -288,6 +302,7 @@ def compile_for(
         offsets_along: "m", or "k" for the gradient of a weight.
         b_major: the contiguous dimension of B: "k" or "n" along "m", by default "k"; along "k" it is "n".
         scaled: whether rows and columns of the product are multiplied with factors; along "m".
+        accumulate: whether the product is added to what the result holds; along "k", of a float32 result.
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
@@ -309,7 +324,15 @@ def compile_for(
         raise ValueError(f"offsets_along must be 'm' where scaled, got {offsets_along!r}")
     element = IN_DTYPES[dtype]
     out = OUT_DTYPES[out_dtype or ("bfloat16" if element.width == 8 else dtype)]
-    gemm = HopperGroupedGemm(config, offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8)
+    if accumulate and out is not Float32:
+        raise ValueError(f"out_dtype must be 'float32' where accumulate is set, got {out_dtype or dtype!r}")
+    gemm = HopperGroupedGemm(
+        config,
+        offsets_along=offsets_along,
+        b_major=b_major,
+        operand_bytes=element.width // 8,
+        accumulate=accumulate,
+    )
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
 

@@ -86,15 +86,20 @@ class KernelVariant(NamedTuple):
     operand_bytes: int = 2
 
 
-def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False) -> KernelVariant | None:
+def match_variant(
+    operands: Operands, out: Tensor, keep_tail: bool = False, accumulate: bool = False
+) -> KernelVariant | None:
     """The variant that computes a checked product, or None.
 
     The kernel takes mode "m" of 8-bit operands with scales where B's depth is contiguous, and modes "m" and "k" of
-    16-bit operands; no bias, no kept tail. Extents of contiguous dimensions are multiples of 8, addresses and other
+    16-bit operands; no bias, no kept tail. It adds to float32 results alone: to others the hardware would add rounded
+    products, and round again. Extents of contiguous dimensions are multiples of 8, addresses and other
     strides multiples of 16 bytes.
     """
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
+        return None
+    if accumulate and (mat_b.dim() != 2 or out.dtype != torch.float32):
         return None
     eight_bits = mat_a.element_size() == 1
     if eight_bits != (scale_a is not None) or (eight_bits and scale_b.data_ptr() % 16):
@@ -119,7 +124,8 @@ def match_variant(operands: Operands, out: Tensor, keep_tail: bool = False) -> K
 def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
     """Whether the kernel computes a product; a configuration for the Triton kernels is never for this one."""
     options = problem.options
-    return options.config is None and match_variant(operands, out, options.keep_tail) is not None
+    variant = match_variant(operands, out, options.keep_tail, options.accumulate)
+    return options.config is None and variant is not None
 
 
 def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
@@ -127,13 +133,17 @@ def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     mat_a, variant = operands.mat_a, match_variant(operands, out)
     rows, processors = problem.rows_per_group, _processors(mat_a.device)
     config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], processors)
-    return Plan(_compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device))
+    accumulate = problem.options.accumulate
+    return Plan(_compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device, accumulate))
 
 
-def multiply(operands: Operands, out: Tensor, variant: KernelVariant, config: CuteConfig) -> None:
-    """Write a product to ``out`` with a given configuration; ``match_variant`` found the variant."""
+def multiply(
+    operands: Operands, out: Tensor, variant: KernelVariant, config: CuteConfig, accumulate: bool = False
+) -> None:
+    """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
     with torch.cuda.device(out.device):
-        Plan(_compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device)).run(operands, out)
+        plan = Plan(_compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate))
+        plan.run(operands, out)
 
 
 class Plan:
@@ -173,7 +183,9 @@ def _processors(device: torch.device) -> int:
 
 
 @functools.cache
-def _compiled(config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device):
+def _compiled(
+    config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device, accumulate: bool
+):
     return cute_cache.compiled(
         config,
         dtype_name(dtype),
@@ -181,6 +193,7 @@ def _compiled(config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, ou
         offsets_along=variant.offsets_along,
         b_major=variant.b_major,
         scaled=variant.operand_bytes == 1,
+        accumulate=accumulate,
         multiprocessors=_processors(device),
     )
 

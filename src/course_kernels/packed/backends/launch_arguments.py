@@ -113,7 +113,7 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
-        PRECISION=problem.precision, SPAN=64,
+        PRECISION=problem.precision, SPAN=64, ACCUMULATE=problem.options.accumulate,
     )  # fmt: skip
     programs = _programs(config, groups * config.tiles(rows, columns), device)
     return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})

@@ -26,10 +26,11 @@ class Plan:
 
     def __init__(self, problem: Problem):
         self._mode, self._keep_tail = problem.mode, problem.options.keep_tail
+        self._accumulate = problem.options.accumulate
 
     @torch.no_grad()
     def run(self, operands: Operands, out: Tensor) -> None:
-        """Write the product to ``out``; zeros to the tail unless it is kept."""
+        """Write the product to ``out``, or add it; zeros to the tail unless it is kept."""
         mode = self._mode
         mat_a, mat_b, offs, bias, scale_a, scale_b = operands
         extent = {"m": mat_a.shape[0], "n": mat_b.shape[-1], "k": mat_a.shape[-1], "batch": 0}[mode]
@@ -39,6 +40,8 @@ class Plan:
             for g in range(mat_a.shape[0] if mode == "batch" else len(ends)):
                 # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
                 end = 0 if mode == "batch" else max(start, min(ends[g], extent))
+                if self._accumulate and end == start:
+                    continue  # adding zeros would change -0.0, and the bits of a NaN
                 part = slice(start, end)
                 a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
                 product = a.float() @ b.float()
@@ -47,6 +50,8 @@ class Plan:
                     product *= scale_b[part] if mode == "n" else scale_b[g]
                 if bias is not None:
                     product += bias[g].float()
+                if self._accumulate:
+                    product += c.float()
                 c.copy_(product)
                 start = end
         if not self._keep_tail and mode in ("m", "n"):

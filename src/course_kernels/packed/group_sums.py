@@ -1,0 +1,244 @@
+"""Sums over the rows of each group of a packed matrix: the gradient of a bias, and of whatever a group's rows share."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.contexts import functorch_level, is_compiling, is_plain, refuse_tangents, wants_grad
+from course_kernels.dtypes import OUT_DTYPES
+from course_kernels.layout import GroupLayout
+from course_kernels.packed.checks import BACKENDS, check_dense, check_out, check_out_form
+
+CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
+_ELEMENTS = 4096  # of the block that a program of four warps holds
+
+
+def group_sums(
+    matrix: Tensor, offs: Tensor, *, out: Tensor | None = None, accumulate: bool = False, backend: str = "auto"
+) -> Tensor:
+    """Sum the rows of each group in float32.
+
+    Args:
+        matrix: (total, N) float16, bfloat16 or float32; any strides, any base address.
+        offs: int32 or int64 (G,), the exclusive end of each group; not decreasing, the last at most total. Rows after
+            it are not read. On the device of matrix, and never read on the host where kernels run.
+        out: float32 (G, N) to write to; any strides, no memory in common with the others; not with gradients.
+        accumulate: add to what ``out`` holds. The row of a group without rows keeps its bits.
+        backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), as does "cute", which has none of
+            its own; "torch" sums group after group, and reads ``offs`` on the host. "auto" is "torch" on CPU tensors,
+            and "triton" elsewhere.
+
+    Returns:
+        float32 (G, N), contiguous; ``out`` itself if it was given. Zeros where a group has no rows.
+
+    Raises:
+        TypeError: an argument is no tensor, or of an unsupported dtype.
+        ValueError: shapes or devices do not fit, there is nothing to accumulate to, or ``out`` overlaps another tensor.
+        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+
+    Notes:
+        Differentiable in matrix, to any order, under ``torch.func``, too; the tail's gradient is zero. One operator,
+        ``torch.ops.course_kernels.group_sums``, under ``torch.compile``. Deterministic bit for bit, on any GPU.
+        Wrong ends give an unspecified result, and never an access outside of the tensors.
+    """
+    _check(matrix, offs, backend)
+    refuse_tangents("group_sums", matrix)
+    if out is None:
+        if accumulate:
+            raise ValueError("accumulate must be False where out is not given, got True: there is nothing to add to")
+        differentiable = wants_grad(matrix)
+        if is_plain(matrix, offs):
+            return _Sums.apply(matrix, offs, backend) if differentiable else _sums(matrix, offs, backend)
+        if not is_compiling() and functorch_level() is not None:
+            return _Sums.apply(matrix, offs, backend)
+        return torch.ops.course_kernels.group_sums(matrix, offs, backend)
+    if wants_grad(matrix):
+        raise ValueError("out cannot be given when matrix requires a gradient: detach matrix, or omit out")
+    if is_plain(matrix, offs, out):
+        _sums_into(matrix, offs, out, accumulate, backend)
+    else:
+        check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
+        torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend)
+    return out
+
+
+def _check(matrix, offs, backend) -> None:
+    """The form of the arguments; reads no values."""
+    for name, tensor, rank, dtypes in (
+        ("matrix", matrix, 2, OUT_DTYPES),
+        ("offs", offs, 1, (torch.int32, torch.int64)),
+    ):
+        check_dense(name, tensor)
+        if tensor.dtype not in dtypes:
+            raise TypeError(f"{name} must have a dtype of {dtypes}, got {tensor.dtype}")
+        if tensor.dim() != rank:
+            raise ValueError(f"{name} must be {rank}-D, got shape {tuple(tensor.shape)}")
+    if offs.device != matrix.device:
+        raise ValueError(f"offs must be on the device of matrix, {matrix.device}, got {offs.device}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
+    if backend != "torch" and matrix.device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(
+            f"matrix must be on a CPU or a GPU of type cuda, got {matrix.device}; backend='torch' takes tensors of any "
+            "device"
+        )
+
+
+# ---- the sums
+
+
+def _sums(matrix: Tensor, offs: Tensor, backend: str) -> Tensor:
+    out = torch.empty(offs.shape[0], matrix.shape[1], dtype=torch.float32, device=matrix.device)
+    _execute(matrix, offs, out, False, backend)
+    return out
+
+
+def _sums_into(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str) -> None:
+    check_out(out, (offs.shape[0], matrix.shape[1]), torch.float32, {"matrix": matrix, "offs": offs})
+    _execute(matrix, offs, out, accumulate, backend)
+    torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
+
+
+@torch.no_grad()
+def _execute(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str) -> None:
+    if not out.numel():
+        return
+    matrix, offs = matrix.resolve_neg(), offs.contiguous()
+    device = matrix.device
+    if backend == "torch" or (backend == "auto" and device.type == "cpu"):
+        _loop(matrix, offs, out, accumulate)
+        return
+    runtime.check_can_launch(device)
+    from course_kernels.kernels import group_sums as kernels  # imports Triton, which takes a second
+
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        for launch in prepare(matrix, offs, out, accumulate):
+            getattr(kernels, launch.kernel)[(launch.programs,)](**launch.arguments)
+
+
+def _loop(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool) -> None:
+    start, total = 0, matrix.shape[0]
+    for g, end in enumerate(offs.tolist()):
+        end = max(start, min(end, total))  # wrong ends must not lead out of the matrix
+        if end > start or not accumulate:
+            found = matrix[start:end].sum(0, dtype=torch.float32)
+            out[g] = out[g] + found if accumulate else found
+        start = end
+
+
+class Launch(NamedTuple):
+    """One launch: a kernel of ``kernels.group_sums`` by name, its number of programs, its arguments by name."""
+
+    kernel: str
+    programs: int
+    arguments: dict[str, Any]
+
+
+def prepare(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool) -> list[Launch]:
+    """The launches that write the sums of a matrix with rows and columns; one where the rows are at most a chunk."""
+    (total, N), G = matrix.shape, offs.shape[0]
+    chunks = -(-total // CHUNK)
+    one_chunk = chunks <= 1
+    items = max(chunks, 1) + G - 1
+    # A warp reads along the contiguous dimension.
+    wide = 32 if matrix.stride(0) == 1 and matrix.stride(1) != 1 else 128
+    block_n = min(wide, max(16, 1 << (N - 1).bit_length()))
+    tiles_n = -(-N // block_n)
+    sums = out if one_chunk else torch.empty(items, N, dtype=torch.float32, device=out.device)
+    of_items = dict(
+        matrix_ptr=matrix, offs_ptr=offs, sums_ptr=sums, total=total, N=N, G=G,
+        stride_m=matrix.stride(0), stride_n=matrix.stride(1), stride_sg=sums.stride(0), stride_sn=sums.stride(1),
+        CHUNK=CHUNK, ONE_CHUNK=one_chunk, ACCUMULATE=bool(accumulate and one_chunk),
+        BLOCK_M=min(CHUNK, _ELEMENTS // block_n), BLOCK_N=block_n,
+        BLOCK_G=min(1024, max(16, 1 << (G - 1).bit_length())),
+    )  # fmt: skip
+    launches = [Launch("sum_items_kernel", items * tiles_n, of_items)]
+    if not one_chunk:
+        of_groups = dict(
+            items_ptr=sums, offs_ptr=offs, out_ptr=out, total=total, N=N,
+            stride_og=out.stride(0), stride_on=out.stride(1),
+            CHUNK=CHUNK, ACCUMULATE=bool(accumulate), BLOCK_I=16, BLOCK_N=block_n,
+        )  # fmt: skip
+        launches.append(Launch("add_items_kernel", G * tiles_n, of_groups))
+    return launches
+
+
+# ---- operators
+
+
+_library = torch.library.Library("course_kernels", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+_library.define("group_sums(Tensor matrix, Tensor offs, str backend) -> Tensor", tags=_TAGS)
+_library.define(
+    "group_sums_out(Tensor matrix, Tensor offs, Tensor(a!) out, bool accumulate, str backend) -> ()", tags=_TAGS
+)
+
+
+def _operator(matrix, offs, backend, fake=False):
+    _check(matrix, offs, backend)
+    if fake:
+        return matrix.new_empty((offs.shape[0], matrix.shape[1]), dtype=torch.float32)
+    return _sums(matrix, offs, backend)
+
+
+def _operator_out(matrix, offs, out, accumulate, backend, fake=False):
+    _check(matrix, offs, backend)
+    if fake:
+        check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
+    else:
+        _sums_into(matrix, offs, out, accumulate, backend)
+
+
+for _name, _function in (("group_sums", _operator), ("group_sums_out", _operator_out)):
+    _library.impl(_name, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"course_kernels::{_name}", functools.partial(_function, fake=True), lib=_library)
+
+
+# ---- gradients
+
+
+def _setup(ctx, inputs, output) -> None:
+    matrix, offs, _ = inputs
+    ctx.total, ctx.dtype = matrix.shape[0], matrix.dtype
+    ctx.save_for_backward(offs)
+
+
+def _gradients(ctx, grad) -> tuple:
+    """Every row gets its group's gradient, and the tail zeros. In torch's own operations, which have gradients."""
+    (offs,) = ctx.saved_tensors
+    layout = GroupLayout.from_ends(offs)
+    rows = torch.cat([grad, grad.new_zeros(1, grad.shape[1])])
+    groups = layout.row_groups(ctx.total).long() if layout.G else offs.new_zeros(ctx.total, dtype=torch.int64)
+    return rows[torch.where(groups < 0, layout.G, groups)].to(ctx.dtype), None, None
+
+
+class _Sums(torch.autograd.Function):
+    """The plain way with gradients; and the operator's under ``torch.func``, which does not look into the operator's
+    own gradient."""
+
+    @staticmethod
+    def forward(matrix, offs, backend):
+        return group_sums(matrix, offs, backend=backend)
+
+    setup_context = staticmethod(_setup)
+    backward = staticmethod(_gradients)
+
+    @staticmethod
+    def vmap(info, in_dims, matrix, offs, backend):
+        """One sum for each element of the batch."""
+        tensors = (matrix, offs)
+
+        def element(i):
+            return group_sums(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims)), backend=backend)
+
+        return torch.stack([element(i) for i in range(info.batch_size)]), 0
+
+
+torch.library.register_autograd("course_kernels::group_sums", _gradients, setup_context=_setup, lib=_library)
+torch.library.register_vmap("course_kernels::group_sums", _Sums.vmap, lib=_library)
