@@ -8,6 +8,13 @@ SCHEDULES = ("round_robin", "chunks", "dynamic")
 KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed")
 # Schedules that a kernel does not have. On the naive kernel, one launch for each problem, a schedule has no effect.
 _ABSENT_SCHEDULES = {"contiguous": ("chunks",), "transposed": ("chunks", "dynamic")}
+_MAX_PROGRAMS = 2**31 - 1  # of a launch
+
+
+def check_programs(name: str, value: int | None) -> None:
+    """Raise ValueError, naming the argument, unless a number of programs is one that a launch can have, or None."""
+    if value is not None and (type(value) is not int or not 1 <= value <= _MAX_PROGRAMS):
+        raise ValueError(f"{name} must be a positive integer below 2**31, or None, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +30,10 @@ class GemmConfig:
         store_parts: 1 or 2; the descriptor kernel stores a tile in that many parts.
         schedule: how tiles are handed to programs: "round_robin", "chunks" (contiguous) or "dynamic" (a counter in
             memory). No effect where every problem has its own launch.
+        programs: programs of a packed kernel's launch, at most one for each tile. None: programs_per_sm for each SM.
+        num_xcds: chiplets (XCDs) that a GPU deals programs out to in turn, each with an L2 cache of its own: 8 on
+            MI300. With more than 1, tiles that follow each other go to programs of one chiplet. Packed kernels only,
+            and not with the schedule "dynamic", whose programs take tiles in any order.
     """
 
     block_m: int = 64
@@ -34,6 +45,8 @@ class GemmConfig:
     programs_per_sm: int = 1
     store_parts: int = 1
     schedule: str = "round_robin"
+    programs: int | None = None
+    num_xcds: int = 1
 
     def __post_init__(self):
         for name in ("block_m", "block_n", "block_k"):
@@ -43,10 +56,13 @@ class GemmConfig:
         for name, allowed in (("num_warps", (1, 2, 4, 8)), ("store_parts", (1, 2)), ("schedule", SCHEDULES)):
             if type(getattr(self, name)) is not type(allowed[0]) or getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
-        for name in ("num_stages", "group_m", "programs_per_sm"):
+        for name in ("num_stages", "group_m", "programs_per_sm", "num_xcds"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        check_programs("programs", self.programs)
+        if self.num_xcds > 1 and self.schedule == "dynamic":
+            raise ValueError(f"num_xcds must be 1 with the schedule 'dynamic', got {self.num_xcds}")
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -61,9 +77,10 @@ class GemmConfig:
         capability: tuple[int, int] | None = None,
         *,
         uses_tma: bool = True,
+        amd: bool = False,
     ) -> int:
         """An upper bound of a program's shared memory in bytes (without 16 bytes for barriers of pointer kernels on
-        sm_100). Arguments as for ``valid_for``.
+        sm_100). Arguments as for ``valid_for``; ``amd``: on an AMD GPU.
 
         The compiler may take less: an older GPU keeps fewer stages there. A test compiles every candidate for every
         target and checks that none takes more.
@@ -73,6 +90,12 @@ class GemmConfig:
         packed = kernel in _ABSENT_SCHEDULES
         # Packed kernels also have a row of bias or scales, the search for a tile's group, and barriers there.
         extras = max(1024, 4 * (self.block_m + self.block_n)) if packed else 64
+        if packed and amd:
+            # The newest stage waits in registers. Small blocks may have one buffer more. With one stage the operands
+            # go through LDS one after the other, to change their layout.
+            stage = self.block_k * (self.block_m + self.block_n) * itemsize
+            ready = (self.num_stages - 1) * stage or self.block_k * max(self.block_m, self.block_n) * itemsize
+            return ready + max(min(stage, 16384), min(output, 16384)) + extras
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
             stages *= 2  # for TF32 the compiler keeps a second, transposed copy of the stages of one or both operands
         if kernel == "tma" or (packed and uses_tma):
@@ -109,13 +132,16 @@ class GemmConfig:
         """
         if kernel not in KERNELS:
             raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+        if kernel not in _ABSENT_SCHEDULES and (self.programs is not None or self.num_xcds > 1):
+            return f"the {kernel} kernel, which has neither programs nor num_xcds"
         if self.schedule in _ABSENT_SCHEDULES.get(kernel, ()):
             return f"the {kernel} kernel, which has no schedule {self.schedule!r}"
         if itemsize == 1 and self.block_k < 32 and capability is not None:
             return f"1-byte operands, of which an instruction takes 32 along K: block_k is {self.block_k}"
         if shared_limit is not None:
             out_itemsize = out_itemsize or max(2, itemsize)
-            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma)
+            amd = capability is None  # the interpreter has no limit
+            need = self.shared_memory(kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma, amd=amd)
             if need > shared_limit:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
         return None
@@ -132,3 +158,28 @@ class GemmConfig:
     def tiles(self, m: int, n: int) -> int:
         """Number of tiles of an (m, n) result."""
         return -(-m // self.block_m) * -(-n // self.block_n)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchOptions:
+    """What is asked of a packed kernel's launch where its configuration is looked up; immutable.
+
+    Args:
+        programs: as in ``GemmConfig``; None leaves them as they are looked up.
+        schedule: likewise.
+    """
+
+    programs: int | None = None
+    schedule: str | None = None
+
+    def __post_init__(self):
+        check_programs("programs", self.programs)
+        if self.schedule not in (None, *SCHEDULES):
+            raise ValueError(f"schedule must be None or one of {SCHEDULES}, got {self.schedule!r}")
+
+    def applied(self, config: GemmConfig) -> GemmConfig:
+        """A configuration with what is asked for."""
+        changes = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        if changes.get("schedule") == "dynamic":
+            changes["num_xcds"] = 1
+        return dataclasses.replace(config, **changes)

@@ -173,6 +173,12 @@ def capability(tensor_device: torch.device | None = None) -> tuple[int, int] | N
     return properties.major, properties.minor
 
 
+def amd_arch(tensor_device: torch.device | None = None) -> str:
+    """The name of an AMD GPU's architecture, such as "gfx942"; "gfx" where torch does not tell."""
+    properties = _properties(_index(tensor_device))
+    return getattr(properties, "gcnArchName", "").partition(":")[0] or "gfx"
+
+
 def shared_memory_limit(tensor_device: torch.device | None = None) -> int | None:
     """Bytes of shared memory (LDS) that one program can have on a GPU; None for a CPU, where there is no limit."""
     index = _index(tensor_device)
@@ -215,7 +221,7 @@ class Device(NamedTuple):
     """The properties of a device that launches depend on.
 
     Attributes:
-        arch: for ``get_config``: compute capability, "gfx" for an AMD GPU, None for the interpreter.
+        arch: for ``get_config``: compute capability, "gfx942" or another name of AMD's, None for the interpreter.
         capability: compute capability; None for an AMD GPU and the interpreter.
         num_sms: streaming multiprocessors; None in the interpreter.
         shared_limit: bytes of shared memory that a program can have; None in the interpreter.
@@ -232,7 +238,7 @@ class Device(NamedTuple):
     def of(cls, device: torch.device) -> Device:
         """A device of this machine."""
         version, sms = capability(device), num_sms(device)
-        arch = version or (None if sms is None else "gfx")
+        arch = version or (None if sms is None else amd_arch(device))
         return cls(arch, version, sms, shared_memory_limit(device), supports_descriptors(device))
 
 

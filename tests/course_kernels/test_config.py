@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from course_kernels import GemmConfig
+from course_kernels.config import LaunchOptions
 
 
 @pytest.mark.parametrize("name", ["block_m", "block_n", "block_k"])
@@ -28,6 +29,8 @@ def test_blocks_must_be_powers_of_two_of_at_least_16(name, value):
         ("num_stages", 0), ("num_stages", 2.5), ("num_stages", "3"),
         ("group_m", 0), ("group_m", -1), ("group_m", None),
         ("programs_per_sm", 0), ("programs_per_sm", 1.0),
+        ("programs", 0), ("programs", -3), ("programs", 2.0), ("programs", True), ("programs", 2**31),
+        ("num_xcds", 0), ("num_xcds", None), ("num_xcds", 8.0),
     ],
 )  # fmt: skip
 def test_other_fields_name_themselves_and_the_value(name, value):
@@ -121,10 +124,43 @@ def test_the_1_byte_default_output_has_2_bytes():
 def test_fitted_gives_up_stages_but_not_the_second():
     config = GemmConfig(128, 128, 64, num_stages=4)
     needs = {n: dataclasses.replace(config, num_stages=n).shared_memory("contiguous", 2, 2) for n in (1, 2, 3, 4)}
-    assert config.fitted("contiguous", 2, shared_limit=needs[4]) is config
-    assert config.fitted("contiguous", 2, shared_limit=needs[4] - 1).num_stages == 3
-    assert config.fitted("contiguous", 2, shared_limit=needs[2]).num_stages == 2
-    assert config.fitted("contiguous", 2, shared_limit=needs[2] - 1) is None
+    assert config.fitted("contiguous", 2, capability=(9, 0), shared_limit=needs[4]) is config
+    assert config.fitted("contiguous", 2, capability=(9, 0), shared_limit=needs[4] - 1).num_stages == 3
+    assert config.fitted("contiguous", 2, capability=(9, 0), shared_limit=needs[2]).num_stages == 2
+    assert config.fitted("contiguous", 2, capability=(9, 0), shared_limit=needs[2] - 1) is None
     single = dataclasses.replace(config, num_stages=1)
-    assert single.fitted("contiguous", 2, shared_limit=needs[1]) is single
+    assert single.fitted("contiguous", 2, capability=(9, 0), shared_limit=needs[1]) is single
     assert dataclasses.replace(config, schedule="chunks").fitted("contiguous", 2) is None
+
+
+def test_programs_and_chiplets_are_for_packed_kernels_and_static_schedules():
+    config = GemmConfig(programs=304, num_xcds=8)
+    for kernel in ("contiguous", "transposed"):
+        assert config.valid_for(kernel, 2) is None
+    for kernel, wrong in (("tma", config), ("naive", GemmConfig(programs=4)), ("round_robin", GemmConfig(num_xcds=2))):
+        assert "neither programs nor num_xcds" in wrong.valid_for(kernel, 2)
+    with pytest.raises(ValueError, match="num_xcds must be 1 with the schedule 'dynamic', got 8"):
+        GemmConfig(num_xcds=8, schedule="dynamic")
+
+
+def test_launch_options_change_what_they_name():
+    config = GemmConfig(16, 32, 64, num_xcds=8)
+    assert LaunchOptions().applied(config) == config
+    assert LaunchOptions(7).applied(config) == dataclasses.replace(config, programs=7)
+    dynamic = LaunchOptions(schedule="dynamic").applied(config)
+    assert (dynamic.schedule, dynamic.num_xcds, dynamic.block) == ("dynamic", 1, config.block)
+    with pytest.raises(ValueError, match="programs must be a positive integer below"):
+        LaunchOptions(0)
+    with pytest.raises(ValueError, match="schedule must be None or one of"):
+        LaunchOptions(schedule="random")
+
+
+def test_shared_memory_of_an_amd_gpu_by_hand():
+    # AITER's own tile for MI300: one stage of 64 KiB, which is all of the LDS, but never at once.
+    tile = GemmConfig(256, 256, 64, 8, 1)
+    assert tile.shared_memory("contiguous", 2, 2, amd=True, uses_tma=False) == 32768 + 16384 + 2048
+    assert tile.valid_for("contiguous", 2, shared_limit=65536, uses_tma=False) is None
+    assert "it takes" in tile.valid_for("contiguous", 2, capability=(7, 5), shared_limit=65536, uses_tma=False)
+    # Two stages: one in LDS, and one in registers on its way there.
+    tile = GemmConfig(128, 128, 64, 8, 2)
+    assert tile.shared_memory("transposed", 2, 2, amd=True, uses_tma=False) == 32768 + 16384 + 1024

@@ -19,6 +19,22 @@ def tile_position(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
+def xcd_tile(tile, tiles, programs, NUM_XCDS: tl.constexpr):
+    """The tile that is computed in a tile's place, so that tiles that follow each other share a chiplet's L2 cache.
+
+    The GPU deals programs out to its NUM_XCDS chiplets in turn, and program p computes tiles p, p + programs, ... Among
+    the tiles computed at a time, those of a chiplet are every NUM_XCDS-th; here they become a run. The order changes
+    within each round of ``programs`` tiles alone, the last of which may be short, so that each tile is computed once.
+    ``schedule.xcd_tile`` is the same on the host.
+    """
+    first = tile // programs * programs
+    count = tl.minimum(tiles - first, programs)
+    inside = tile - first
+    xcd = inside % NUM_XCDS
+    return first + xcd * (count // NUM_XCDS) + tl.minimum(xcd, count % NUM_XCDS) + inside // NUM_XCDS
+
+
+@triton.jit
 def accumulate_tile(
     a_ptr, b_ptr, row, col, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,

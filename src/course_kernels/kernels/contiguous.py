@@ -18,7 +18,7 @@ from course_kernels.kernels.language import tl, triton  # isort: skip (sets Trit
 from triton.tools.ragged_tma import to_ragged_indices
 
 from course_kernels.kernels.codes import Store
-from course_kernels.kernels.common import multiply_add, tile_position
+from course_kernels.kernels.common import multiply_add, tile_position, xcd_tile
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 POINTERS = tl.constexpr(int(Store.POINTERS))
@@ -170,7 +170,7 @@ def contiguous_kernel(
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr,
+    STORE_PARTS: tl.constexpr, SCHEDULE: tl.constexpr, PRECISION: tl.constexpr, NUM_XCDS: tl.constexpr,
 ):  # fmt: skip
     """C[start:end] = A[start:end] @ B[g] for every group g, or C[g] = A[g] @ B[g] where not RAGGED.
 
@@ -186,6 +186,7 @@ def contiguous_kernel(
             pointers, which leave out the rows before the group.
         GROUPS: at least G, a power of two.
         ZERO_TAIL: write zeros to the rows after the last group.
+        NUM_XCDS: of ``common.xcd_tile``; the dynamic schedule has none.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
     groups = tl.arange(0, GROUPS)
@@ -210,8 +211,12 @@ def contiguous_kernel(
             tile = next_dynamic_tile(counter_ptr, tiles)
     else:
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+            if NUM_XCDS > 1:
+                position = xcd_tile(tile, tiles, tl.num_programs(0), NUM_XCDS)
+            else:
+                position = tile
             compute_tile(
-                a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
+                a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, position, tiles_n, offs_ptr, row_ends, groups,
                 total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
                 stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
                 A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B,

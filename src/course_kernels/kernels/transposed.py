@@ -14,7 +14,7 @@ from __future__ import annotations
 from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.tools.ragged_tma import to_ragged_indices
 
-from course_kernels.kernels.common import multiply_add, tile_position
+from course_kernels.kernels.common import multiply_add, tile_position, xcd_tile
 from course_kernels.kernels.contiguous import (
     GROUPED,
     POINTERS,
@@ -86,7 +86,8 @@ def transposed_kernel(
     stride_bias_g, stride_bias_n, stride_scale_g,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr, ACCUMULATE: tl.constexpr = False,
+    STORE_PARTS: tl.constexpr, PRECISION: tl.constexpr, SPAN: tl.constexpr, NUM_XCDS: tl.constexpr,
+    ACCUMULATE: tl.constexpr = False,
 ):  # fmt: skip
     """C[g] = A[:, start:end] @ B[start:end, :] for every group g; C[g] += where ACCUMULATE.
 
@@ -96,6 +97,7 @@ def transposed_kernel(
         offs_ptr: (G,) ends.
         bias_ptr: (G, N); scale_a_ptr: (G, M), contiguous; scale_b_ptr: (G, N), last stride 1.
         SPAN: own tiles whose blocks are counted at a time.
+        NUM_XCDS: of ``common.xcd_tile``.
         ACCUMULATE: add to C, and leave it as it is where a group is empty. One program has a tile, so nothing is
             atomic, and the sum of the same numbers is always the same.
     """
@@ -106,6 +108,8 @@ def transposed_kernel(
     for first in range(tl.program_id(0), per_group * G, SPAN * programs):
         tile = first + tl.arange(0, SPAN) * programs
         used = tile < per_group * G
+        if NUM_XCDS > 1:
+            tile = xcd_tile(tile, per_group * G, programs, NUM_XCDS)
         _, _, count = blocks_of(offs_ptr, tile // per_group, total, used, BLOCK_K)
         blocks += tl.sum(tl.where(used, count, 0), 0)
 
@@ -119,10 +123,14 @@ def transposed_kernel(
         k += BLOCK_K
         if left < 0:
             tile += programs
-            g = tile // per_group
+            if NUM_XCDS > 1:
+                position = xcd_tile(tile, per_group * G, programs, NUM_XCDS)
+            else:
+                position = tile
+            g = position // per_group
             start, end, left = blocks_of(offs_ptr, g, total, g < G, BLOCK_K)
             left -= 1
-            tile_m, tile_n = tile_position(tile - g * per_group, tiles_m, tiles_n, GROUP_M)
+            tile_m, tile_n = tile_position(position - g * per_group, tiles_m, tiles_n, GROUP_M)
             row, col, k = tile_m * BLOCK_M, tile_n * BLOCK_N, 0
         block_a = load_depth(a, start, end, k, row, M, stride_ak, stride_am, A_KIND, BLOCK_K, BLOCK_M)
         block_b = load_depth(b, start, end, k, col, N, stride_bk, stride_bn, B_KIND, BLOCK_K, BLOCK_N)

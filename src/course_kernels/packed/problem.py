@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.config import GemmConfig
+from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, default_out_dtype
 from course_kernels.packed import checks
 
@@ -48,7 +48,7 @@ class Options(NamedTuple):
         keep_tail: leave what follows the last group in ``out`` as it is, instead of writing zeros.
         check: validate the values of ``offs``.
         backend: one of ``BACKENDS``.
-        config: for the Triton kernels, instead of the chosen one.
+        config: for the Triton kernels, instead of the chosen one, or how to launch the chosen one.
         accumulate: add the product to what ``out`` holds, in float32, and round once; mode "k".
     """
 
@@ -56,7 +56,7 @@ class Options(NamedTuple):
     keep_tail: bool = False
     check: bool = False
     backend: str = "auto"
-    config: GemmConfig | None = None
+    config: GemmConfig | LaunchOptions | None = None
     accumulate: bool = False
 
 

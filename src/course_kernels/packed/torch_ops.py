@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
-from course_kernels.config import GemmConfig
+from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.contexts import functorch_level, is_compiling, is_plain, wants_grad
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.packed import flops
@@ -75,24 +75,29 @@ def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor)
 # ---- configurations as strings, which operators can take
 
 _FIELDS = tuple(GemmConfig.__dataclass_fields__)
+_LAUNCH = "launch"  # the first word of options for a launch
 
 
-def encode_config(config: GemmConfig | None) -> str:
+def encode_config(config: GemmConfig | LaunchOptions | None) -> str:
     """A configuration as an operator's argument; "" for none."""
+    if isinstance(config, LaunchOptions):
+        return f"{_LAUNCH} {config.programs} {config.schedule}"
     return "" if config is None else " ".join([str(getattr(config, name)) for name in _FIELDS])
 
 
 @functools.lru_cache(maxsize=1024)
-def decode_config(text: str | GemmConfig | None) -> GemmConfig | None:
+def decode_config(text: str | GemmConfig | LaunchOptions | None) -> GemmConfig | LaunchOptions | None:
     """The configuration that ``encode_config`` wrote; one that was never written comes back as it is."""
     if not text:
         return None
-    if isinstance(text, GemmConfig):
+    if not isinstance(text, str):
         return text
-    words = text.split()
+    words = [None if word == "None" else int(word) if word.isdigit() else word for word in text.split()]
+    if words[0] == _LAUNCH and len(words) == 3:
+        return LaunchOptions(*words[1:])
     if len(words) != len(_FIELDS):
         raise ValueError(f"config must name the {len(_FIELDS)} values {' '.join(_FIELDS)}, got {text!r}")
-    return GemmConfig(**{name: int(word) if word.isdigit() else word for name, word in zip(_FIELDS, words)})
+    return GemmConfig(*words)
 
 
 # ---- operators

@@ -4,7 +4,16 @@
 `bytes_moved` adds a cache and gives the traffic. Nothing here needs a GPU, torch or Triton.
 """
 
-from course_kernels.schedule.orders import DEFAULT_BLOCK, ORDERS, STATIC_ORDERS, Tile, tile_counts, tiles, walk
+from course_kernels.schedule.orders import (
+    DEFAULT_BLOCK,
+    ORDERS,
+    STATIC_ORDERS,
+    Tile,
+    tile_counts,
+    tiles,
+    walk,
+    xcd_tile,
+)
 from course_kernels.schedule.simulate import CostModel, LowerBounds, Span, Timeline, one_launch_per_problem, simulate
 from course_kernels.schedule.traffic import H200_L2_BYTES, Traffic, bytes_moved
 
@@ -25,4 +34,5 @@ __all__ = [
     "tile_counts",
     "tiles",
     "walk",
+    "xcd_tile",
 ]

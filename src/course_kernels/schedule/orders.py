@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from operator import index as as_int
 from typing import NamedTuple
 
-__all__ = ["DEFAULT_BLOCK", "ORDERS", "STATIC_ORDERS", "Tile", "tile_counts", "tiles", "walk"]
+__all__ = ["DEFAULT_BLOCK", "ORDERS", "STATIC_ORDERS", "Tile", "tile_counts", "tiles", "walk", "xcd_tile"]
 
 DEFAULT_BLOCK = (128, 256, 64)
 """(BLOCK_M, BLOCK_N, BLOCK_K) of the fastest plain Triton tile on an H200 for arithmetic-bound problems."""
@@ -176,3 +176,28 @@ def walk(
     programs = check_positive("programs", programs)
     block = check_block(block)
     return deal(tiles(problems, block[0], block[1], strip_height(order, group_m)), order, programs)
+
+
+def xcd_tile(tile: int, tiles: int, programs: int, num_xcds: int) -> int:
+    """Return the tile that a kernel computes in a tile's place, so that a chiplet's programs share its L2 cache.
+
+    A GPU of several chiplets (XCDs) deals programs out to them in turn: program p runs on chiplet p % num_xcds. Of the
+    tiles computed at a time (tile i * programs to (i + 1) * programs - 1, for some i), a chiplet then has every
+    num_xcds-th. This order gives it a run of them.
+
+    Args:
+        tile: in the round-robin order, from 0 to tiles - 1.
+        tiles: how many there are.
+        programs: how many programs share them.
+        num_xcds: how many chiplets the GPU has.
+
+    Returns:
+        A tile of the same round. For any numbers, each tile comes once.
+
+    Notes:
+        The remapping of program ids in AITER's and Triton's kernels for MI300, for persistent programs too.
+    """
+    first = tile // programs * programs
+    count, inside = min(tiles - first, programs), tile - first
+    xcd = inside % num_xcds
+    return first + xcd * (count // num_xcds) + min(xcd, count % num_xcds) + inside // num_xcds

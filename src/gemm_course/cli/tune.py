@@ -64,7 +64,7 @@ def run(
     except ValueError as error:
         raise Stop(USAGE, error) from None
     if only_list:
-        print(f"tables: {lookup.TABLES}/sm_*.json")
+        print(f"tables: {lookup.TABLES}/*.json")
         table = [
             (each.name, each.op, each.dtype, str(each.bucket),
              f"{len(candidates(each.op, each.bucket, each.dtype))} candidates")

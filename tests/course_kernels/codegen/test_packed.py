@@ -223,3 +223,26 @@ def test_claims_and_bad_arguments():
     with pytest.raises(TypeError, match=r"no options \['mode'\]"):
         build("tma", mode="m")
     assert set(MODES) == set(PACKED_KERNELS)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_tiles_for_mfma_compile_with_chiplets_within_the_estimate(target):
+    pairs = []
+    for tile in ((256, 256, 64, 8, 1), (256, 256, 32, 8, 2), (128, 128, 64, 8, 2), (64, 64, 64, 4, 2)):
+        config = GemmConfig(*tile, num_xcds=8)
+        pairs += [
+            (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
+            (build("transposed", a_layout="col", config=config, uses_tma=False), config),
+        ]
+    for (spec, config), found in zip(pairs, compiled.facts((spec, target) for spec, _ in pairs), strict=True):
+        assert not found.error, (spec, found.error)
+        assert found.shared <= config.shared_memory(spec.kernel, 2, 2, uses_tma=False, amd=True), spec
+        assert found.shared <= TARGETS[target].shared_limit
+
+
+def test_one_chiplet_compiles_to_no_more_code():
+    plain, eight = (
+        build("contiguous", b_layout="col", config=GemmConfig(64, 64, 32, 4, 2, num_xcds=n)) for n in (1, 8)
+    )
+    plain, eight = codegen.compile_many([(plain, "sm_90"), (eight, "sm_90")])
+    assert eight.asm["ttir"].count("arith.remsi") > plain.asm["ttir"].count("arith.remsi")

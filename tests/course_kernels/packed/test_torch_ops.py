@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
+from course_kernels.config import LaunchOptions
 from course_kernels.packed import execute
 from course_kernels.packed import torch_ops as grouped_ops
 from course_kernels.packed.backends import triton
@@ -73,7 +74,9 @@ def test_opcheck_of_scaled(mode):
 
 
 def test_configurations_survive_the_operator():
-    for config in (None, GemmConfig(), GemmConfig(16, 32, 64, 8, 2, 4, 1, 2, "dynamic")):
+    launches = (LaunchOptions(), LaunchOptions(304), LaunchOptions(None, "dynamic"), LaunchOptions(7, "round_robin"))
+    configs = (GemmConfig(), GemmConfig(16, 32, 64, 8, 2, 4, 1, 2, "dynamic"), GemmConfig(programs=7, num_xcds=8))
+    for config in (None, *configs, *launches):
         assert grouped_ops.decode_config(grouped_ops.encode_config(config)) == config
     with pytest.raises(ValueError, match="config must name the"):
         grouped_ops.decode_config("64 64")

@@ -8,6 +8,7 @@ from course_kernels.schedule import (
     tile_counts,
     tiles,
     walk,
+    xcd_tile,
 )
 
 problem = st.tuples(st.integers(0, 90), st.integers(0, 90), st.integers(0, 200))
@@ -127,3 +128,26 @@ def test_group_m_applies_to_every_order():
 def test_bad_input_says_what_it_wants(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+# --- chiplets ---
+
+
+@short
+@given(st.integers(1, 700), st.integers(1, 400), st.integers(1, 12))
+def test_every_tile_has_one_place_whatever_divides_what(count, programs, num_xcds):
+    places = [xcd_tile(tile, count, programs, num_xcds) for tile in range(count)]
+    assert sorted(places) == list(range(count))
+    for first in range(0, count, programs):  # a round stays a round
+        ends = range(first, min(first + programs, count))
+        assert sorted(places[first : first + programs]) == list(ends)
+        # A chiplet's tiles of a round follow each other, and the chiplets' shares differ by one at most.
+        shares = [places[first : first + programs][xcd::num_xcds] for xcd in range(num_xcds)]
+        assert [tile for share in shares for tile in share] == list(ends)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_one_chiplet_changes_nothing_and_eight_by_hand():
+    assert [xcd_tile(tile, 10, 4, 1) for tile in range(10)] == list(range(10))
+    # Programs 0, 2, 4 are on the first of two chiplets: they get tiles 0, 1, 2; the last round has two tiles.
+    assert [xcd_tile(tile, 7, 5, 2) for tile in range(7)] == [0, 3, 1, 4, 2, 5, 6]

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.config import GemmConfig
+from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.kernels.codes import Layout, Schedule
 from course_kernels.packed.backends.descriptors import Access, batch_access, load_access, ragged_access
 from course_kernels.packed.problem import Operands, Problem
 from course_kernels.packed.tuning.lookup import get_config, kernel_of
 from course_kernels.runtime import Device
 
-_INTERPRETER_PROGRAMS = 4
+INTERPRETER_PROGRAMS = 4
 
 
 class Prepared(NamedTuple):
@@ -81,6 +81,7 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
         GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=int(Schedule.DYNAMIC if counter is not None else Schedule.ROUND_ROBIN), PRECISION=problem.precision,
+        NUM_XCDS=config.num_xcds,
     )  # fmt: skip
 
     def programs(total):
@@ -113,7 +114,7 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
-        PRECISION=problem.precision, SPAN=64, ACCUMULATE=problem.options.accumulate,
+        PRECISION=problem.precision, SPAN=64, NUM_XCDS=config.num_xcds, ACCUMULATE=problem.options.accumulate,
     )  # fmt: skip
     programs = _programs(config, groups * config.tiles(rows, columns), device)
     return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
@@ -144,15 +145,20 @@ def _options(config: GemmConfig) -> dict[str, int]:
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
-    programs = _INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
+    programs = config.programs
+    if programs is None:
+        programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
     return max(1, min(programs, max_tiles))
 
 
 def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) -> GemmConfig:
-    """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds."""
+    """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds, launched as the
+    options ask for."""
     kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
     limits = dict(capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor)
-    config = problem.options.config
+    config, wanted = problem.options.config, None
+    if isinstance(config, LaunchOptions):
+        config, wanted = None, config
     if config is not None:
         if reason := config.valid_for(kernel, *sizes, **limits):
             raise ValueError(f"config does not suit {reason}; got {config}")
@@ -168,4 +174,9 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     fitted = chosen.fitted(kernel, *sizes, **limits)
     if fitted is None:
         raise ValueError(f"no configuration suits this GPU: {chosen.valid_for(kernel, *sizes, **limits)}")
-    return fitted
+    if wanted is None:
+        return fitted
+    launched = wanted.applied(fitted)
+    if reason := launched.valid_for(kernel, *sizes, **limits):
+        raise ValueError(f"config does not suit {reason}; got {wanted}")
+    return launched

@@ -1,7 +1,8 @@
 """Which configuration a packed product runs with: measured tables looked up by bucket, and defaults where they end.
 
-A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run; without any, the
-defaults of ``tuning.defaults`` serve. Nothing is measured at call time, and what is chosen depends on the shape's
+A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run, or for which starting
+values were written by hand; those are marked ``"measured": false``. Without any, the defaults of ``tuning.defaults``
+serve. Nothing is measured at call time, and what is chosen depends on the shape's
 bucket alone, so that a total that changes from batch to batch neither compiles nor remembers anything new.
 """
 
@@ -29,6 +30,8 @@ CONFIG_FIELDS = tuple(field.name for field in dataclasses.fields(GemmConfig))
 MAX_DISTANCE = 6
 # KiB of shared memory per program (CUDA C++ Programming Guide); what is not listed has no less than these.
 _SHARED_KIB = {(7, 0): 96, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+# Likewise of LDS of AMD's GPUs; those that are not listed have 64.
+_LDS_KIB = {"gfx950": 160}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Choice:
             None for the interpreter.
         entry: the bucket of the table's entry that was taken; None where the defaults were.
         distance: from the bucket to the entry, in octaves; 0 is the bucket's own.
-        us: the time that was measured for the entry, in µs.
+        us: the time that was measured for the entry, in µs; None where it was not.
         notes: how it came about, a sentence each.
     """
 
@@ -66,6 +69,8 @@ def describe(config: GemmConfig) -> str:
         f"{block}, {config.num_warps} warps, {config.num_stages} stages, strips of {config.group_m}, "
         f"{config.programs_per_sm} per SM, {config.store_parts}-part store"
         + ("" if config.schedule == "round_robin" else f", {config.schedule}")
+        + ("" if config.programs is None else f", {config.programs} programs")
+        + ("" if config.num_xcds == 1 else f", {config.num_xcds} XCDs")
     )
 
 
@@ -151,6 +156,17 @@ def capability_of(arch: str | None) -> tuple[int, int] | None:
     return divmod(int(arch[3:]), 10) if arch and arch.startswith("sm_") else None
 
 
+def is_amd(arch: str | None) -> bool:
+    """Whether a canonical architecture is AMD's."""
+    return arch is not None and arch.startswith("gfx")
+
+
+def num_sms(arch: str | None) -> int | None:
+    """SMs (compute units) of the GPU that a canonical architecture's own table is for; None without one."""
+    table = _tables().get(arch)
+    return None if table is None else table.sms
+
+
 def has_descriptors(arch: str | None) -> bool:
     """Whether a canonical architecture has TMA descriptors."""
     return (capability_of(arch) or (0, 0)) >= runtime.DESCRIPTOR_CAPABILITY
@@ -161,7 +177,9 @@ def shared_limit(arch: str | None) -> int | None:
     if arch is None:
         return None
     capability = capability_of(arch)
-    if capability is None or capability < (8, 0):
+    if capability is None:
+        return 1024 * _LDS_KIB.get(arch, 64)
+    if capability < (8, 0):
         return 1024 * _SHARED_KIB.get(capability, 64)
     return 1024 * _SHARED_KIB.get(capability, 99)
 
@@ -176,21 +194,23 @@ def kernel_of(op: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One measured bucket of a table: the configuration that was fastest there, and its time in µs."""
+    """One bucket of a table: the configuration that was fastest there, and its time in µs; or one that should be fast
+    and was not measured, and None."""
 
     op: str
     dtype: str
     bucket: Bucket
     config: GemmConfig
-    us: float
+    us: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The entries measured on one architecture, and the GPU's name."""
+    """The entries for one architecture, the GPU's name, and its number of SMs if the table has it."""
 
     arch: str
     gpu: str
+    sms: int | None
     entries: tuple[Entry, ...]
 
 
@@ -199,25 +219,30 @@ def read_table(path: str | Path) -> Table:
     path = Path(path)
     try:
         content = json.loads(path.read_text())
-        gpu = content["provenance"]["gpu"]
+        gpu, sms = content["provenance"]["gpu"], content["provenance"].get("sms")
         rows = content["entries"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no table of configurations: {type(error).__name__}: {error}") from None
     entries = []
     for number, row in enumerate(rows):
         try:
-            entry = Entry(row["op"], row["dtype"], Bucket(*row["bucket"]), GemmConfig(*row["config"]), float(row["us"]))
+            entry = Entry(row["op"], row["dtype"], Bucket(*row["bucket"]), GemmConfig(*row["config"]), _us(row))
             if entry.op not in OPS or entry.dtype not in TYPE_BYTES:
                 raise ValueError(f"unknown op or dtype: {entry.op!r}, {entry.dtype!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}, entry {number}: {type(error).__name__}: {error}") from None
         entries.append(entry)
-    return Table(path.stem, str(gpu), tuple(entries))
+    return Table(path.stem, str(gpu), sms, tuple(entries))
+
+
+def _us(row: dict) -> float | None:
+    """The time of a row of a table; None for a starting value."""
+    return float(row["us"]) if row.get("measured", True) else None
 
 
 @functools.lru_cache(maxsize=1)
 def _tables() -> dict[str, Table]:
-    return {path.stem: read_table(path) for path in sorted(TABLES.glob("sm_*.json"))}
+    return {path.stem: read_table(path) for path in sorted(TABLES.glob("*.json"))}
 
 
 def forget_tables() -> None:
@@ -234,7 +259,10 @@ def distance(op: str, bucket: Bucket, other: Bucket) -> int | None:
 
 
 def _nearest_table(arch: str) -> Table | None:
-    """The architecture's own table, or that of the one nearest in number; of two, the older."""
+    """The architecture's own table, or that of the one nearest in number; of two, the older. An AMD GPU has its own or
+    none."""
+    if is_amd(arch):
+        return _tables().get(arch)
     if not has_descriptors(arch):
         return None  # what is measured goes through descriptors
     number = int(arch[3:])
@@ -276,7 +304,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
     capability = capability_of(arch)
     limits = dict(capability=capability, shared_limit=shared_limit(arch), uses_tma=uses_tma)
     notes = []
-    if uses_tma and (table := _nearest_table(arch)):
+    if (uses_tma or is_amd(arch)) and (table := _nearest_table(arch)):
         if table.arch != arch:
             notes.append(f"no table for {arch}: the nearest is that of {table.arch}")
         if (found := _nearest_entry(table, op, bucket, dtype)) is None:
@@ -285,8 +313,13 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
             away, entry = found
             config = entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
             like = [f"{own} as {other}" for own, other in ((op, entry.op), (dtype, entry.dtype)) if own != other]
+            how = (
+                "not measured, a starting value for"
+                if entry.us is None
+                else f"measured on {table.gpu}, {entry.us:g} µs for"
+            )
             notes.append(
-                f"measured on {table.gpu}, {entry.us:g} µs for "
+                f"{how} "
                 + ("this bucket" if not away else f"the nearest entry, {away} octaves away: {entry.bucket}")
                 + (f" ({', '.join(like)})" if like else "")
             )
@@ -324,7 +357,7 @@ def all_configs(op: str, dtype: str, arch: str, uses_tma: bool) -> tuple[GemmCon
         _default(op, Bucket(rows, extent, depth, 8), dtype, arch, uses_tma)[0]
         for rows, extent, depth in itertools.product(extents, extents, extents)
     ]
-    if uses_tma and (table := _nearest_table(arch)):
+    if (uses_tma or is_amd(arch)) and (table := _nearest_table(arch)):
         limits = dict(capability=capability_of(arch), shared_limit=shared_limit(arch), uses_tma=uses_tma)
         served = [entry for entry in table.entries if entry.dtype in _serving(dtype) and entry.op in _serving(op)]
         found += [entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits) for entry in served]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig
+from course_kernels.config import LaunchOptions
 from course_kernels.kernels.codes import Layout, Schedule, Store
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
@@ -64,3 +65,28 @@ def test_a_weight_gradient_has_a_kernel_of_its_own():
     made = prepared(operands_and_out=(Operands(a.mT, d_out, offs), out))
     assert (made.kernel, made.totals) == ("transposed", {"total": None})
     assert made.programs(1) == made.programs(10**6), "the result's tiles do not depend on the depth"
+
+
+def test_a_configuration_may_say_how_many_programs_and_chiplets():
+    config = GemmConfig(128, 128, 64, programs=304, num_xcds=8)
+    made = prepared(config=config)
+    assert made.programs(10**6) == 304
+    assert made.programs(128) == 4 + 8 * 4, "no more than tiles"
+    assert made.arguments["NUM_XCDS"] == 8
+    interpreter = Device(None, None, None, None, True)
+    assert prepared(interpreter, config=config).programs(10**6) == 304
+
+
+def test_launch_options_keep_the_chosen_blocks():
+    chosen, launched = prepared(), prepared(config=LaunchOptions(7, "dynamic"))
+    assert launched.programs(10**6) == 7
+    assert (launched.arguments["SCHEDULE"], chosen.arguments["SCHEDULE"]) == (Schedule.DYNAMIC, Schedule.ROUND_ROBIN)
+    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"):
+        assert launched.arguments[name] == chosen.arguments[name]
+    (a, _, offs, *_), out = layer()
+    gradient = Operands(a.mT, a, offs), out.new_empty(8, 512, 512)
+    every = prepared(operands_and_out=gradient, config=LaunchOptions(2**31 - 1))
+    blocks = every.arguments["BLOCK_M"], every.arguments["BLOCK_N"]
+    assert every.programs(0) == 8 * (512 // blocks[0]) * (512 // blocks[1]), "one program for each tile"
+    with pytest.raises(ValueError, match="config does not suit the transposed kernel, which has no schedule 'dynamic'"):
+        prepared(operands_and_out=gradient, config=LaunchOptions(schedule="dynamic"))

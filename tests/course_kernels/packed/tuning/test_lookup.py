@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import random
 
 import pytest
@@ -61,7 +62,7 @@ def test_what_is_returned_cannot_be_changed():
         choice.config = None
 
 
-ARCHS = [target for target in TARGETS if target != "gfx950"] + ["gfx", "sm_86", "sm_89", "sm_103", "sm_121"]
+ARCHS = [*TARGETS, "gfx", "sm_86", "sm_89", "sm_103", "sm_121"]
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -195,6 +196,43 @@ def test_an_architecture_without_a_table_takes_the_nearest(tables):
         assert get_config("grouped_mm", *SHAPE, arch=arch) not in (MARKED, OTHER)
 
 
+def test_an_amd_gpu_has_its_own_table_or_none(tables):
+    tables("gfx942", ("grouped_mm", "bfloat16", BUCKET, MARKED))
+    found = get_config("grouped_mm", *SHAPE, arch="gfx942", explain=True)
+    assert (found.config, found.us) == (MARKED, 12.5), "without descriptors"
+    assert get_config("grouped_mm", *SHAPE, arch="gfx950") != MARKED
+    assert get_config("grouped_mm", *SHAPE, arch=90) != MARKED
+
+
+def test_starting_values_say_that_they_were_not_measured(tables):
+    path = tables("gfx942", ("grouped_mm", "bfloat16", BUCKET, MARKED))
+    content = json.loads(path.read_text())
+    content["provenance"]["sms"] = 304
+    content["entries"][0] |= {"measured": False, "us": None}
+    path.write_text(json.dumps(content))
+    tuned.forget_tables()
+    found = get_config("grouped_mm", *SHAPE, arch="gfx942", explain=True)
+    assert (found.config, found.us) == (MARKED, None)
+    assert "not measured, a starting value for this bucket" in str(found)
+    assert (tuned.num_sms("gfx942"), tuned.num_sms("gfx950"), tuned.num_sms(None)) == (304, None, None)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_the_starting_values_of_amd_gpus_suit_the_shape(arch):
+    table = tuned.read_table(tuned.TABLES / f"{arch}.json")
+    assert all(entry.us is None for entry in table.entries)
+    assert all(entry.config.num_xcds == 8 for entry in table.entries)
+    limits = dict(capability=None, shared_limit=TARGETS[arch].shared_limit, uses_tma=False)
+    assert all(entry.config.valid_for(tuned.kernel_of(entry.op), 2, **limits) is None for entry in table.entries)
+    chosen = [get_config("grouped_mm", rows * 64, 4096, 4096, 64, arch=arch) for rows in (16, 32, 64, 4096)]
+    assert [config.block_m for config in chosen[:3]] == [16, 32, 64]
+    assert chosen[3].block_m >= 128
+    few = get_config("grouped_mm", 1024 * 8, 512, 512, 8, arch=arch)
+    assert few.block_m * few.block_n < chosen[3].block_m * chosen[3].block_n, "few tiles of a small layer: smaller ones"
+    depth = get_config("grouped_mm_k", 2048, 512 * 64, 2048, 64, arch=arch)
+    assert depth.schedule == "round_robin"
+
+
 def test_an_entry_that_does_not_fit_loses_stages_or_its_place(tables):
     tables("sm_90", ("grouped_mm", "bfloat16", BUCKET, GemmConfig(64, 128, 64, 4, 4)))
     fewer = get_config("grouped_mm", *SHAPE, arch=120, explain=True)
@@ -230,7 +268,10 @@ def test_the_tables_that_ship_are_valid_for_their_architecture():
         table = tuned.read_table(path)
         limits = dict(capability=tuned.capability_of(table.arch), shared_limit=tuned.shared_limit(table.arch))
         for entry in table.entries:
-            reason = entry.config.valid_for(tuned.kernel_of(entry.op), TYPE_BYTES[entry.dtype], **limits)
+            there = tuned.has_descriptors(table.arch)
+            reason = entry.config.valid_for(
+                tuned.kernel_of(entry.op), TYPE_BYTES[entry.dtype], uses_tma=there, **limits
+            )
             assert reason is None, (path, entry, reason)
         assert len({(entry.op, entry.dtype, entry.bucket) for entry in table.entries}) == len(table.entries)
 

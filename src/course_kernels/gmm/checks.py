@@ -1,0 +1,132 @@
+"""Checks of the arguments of ``gmm``, ``ptgmm`` and ``nptgmm``: the argument, what it got, what it wants.
+
+All is checked before anything is written, and in AITER's names. No check but ``check_apart`` reads an address, so that
+fake tensors will do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from course_kernels.dtypes import OUT_DTYPES
+from course_kernels.memory import overlaps_itself, share_memory
+from course_kernels.packed.checks import BACKENDS, check_dense
+
+RHS_LAYOUTS = ("auto", "gkn", "gnk")
+LHS_LAYOUTS = ("auto", "km", "mk")
+_NAMES = {"mat_a": "lhs", "mat_b": "rhs", "offs": "group_sizes (as ends)", "out_dtype": "preferred_element_type"}
+
+
+def in_our_names(message: str) -> str:
+    """A message of ``packed`` with the names of this room's arguments."""
+    message = re.sub(r"\b(mat_a|mat_b|offs|out_dtype)\b", lambda found: _NAMES[found[0]], message)
+    return re.sub(r"^out\b", "existing_out", message)
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def check_operands(lhs, rhs, group_sizes, rhs_rank: int) -> None:
+    """Raise unless the operands are tensors of the right ranks, dtypes and devices, and the sizes are integers."""
+    for name, value, rank in (("lhs", lhs, 2), ("rhs", rhs, rhs_rank), ("group_sizes", group_sizes, 1)):
+        check_dense(name, value)
+        if value.dim() != rank:
+            raise ValueError(f"{name} must be {rank}-D, got shape {_shape(value)}")
+        if value.device != lhs.device:
+            raise ValueError(f"{name} must be on the device of lhs, {lhs.device}, got {value.device}")
+    if lhs.dtype not in OUT_DTYPES:
+        raise TypeError(f"lhs must have a dtype of {OUT_DTYPES}, got {lhs.dtype}")
+    if rhs.dtype != lhs.dtype:
+        raise TypeError(f"rhs must have the dtype of lhs, {lhs.dtype}, got {rhs.dtype}")
+    if group_sizes.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"group_sizes must be torch.int32 or torch.int64, got {group_sizes.dtype}")
+
+
+def check_options(preferred_element_type, backend) -> None:
+    """Raise unless the result's dtype and the backend are known."""
+    if preferred_element_type not in OUT_DTYPES:
+        raise TypeError(f"preferred_element_type must be one of {OUT_DTYPES}, got {preferred_element_type!r}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
+
+
+def as_gkn(lhs: Tensor, rhs: Tensor, layout: str) -> Tensor:
+    """``rhs`` as (G, K, N), by its layout or by its shape.
+
+    Raises:
+        ValueError: an unknown layout, or a shape that has no K where it should.
+    """
+    if layout not in RHS_LAYOUTS:
+        raise ValueError(f"rhs_layout must be one of {RHS_LAYOUTS}, got {layout!r}")
+    K = lhs.shape[1]
+    if layout != "gnk" and rhs.shape[1] == K:
+        return rhs
+    if layout != "gkn" and rhs.shape[2] == K:
+        return rhs.mT
+    wanted = {"gkn": "(G, K, N)", "gnk": "(G, N, K)", "auto": "(G, K, N) or (G, N, K)"}[layout]
+    raise ValueError(f"rhs must have shape {wanted} with K = {K}, the columns of lhs, got {_shape(rhs)}")
+
+
+def as_km(lhs: Tensor, rhs: Tensor, layout: str) -> Tensor:
+    """``lhs`` as (K, M), by its layout or by its shape.
+
+    Raises:
+        ValueError: an unknown layout, or a shape that has no M where it should.
+    """
+    if layout not in LHS_LAYOUTS:
+        raise ValueError(f"lhs_layout must be one of {LHS_LAYOUTS}, got {layout!r}")
+    M = rhs.shape[0]
+    if layout != "mk" and lhs.shape[1] == M:
+        return lhs
+    if layout != "km" and lhs.shape[0] == M:
+        return lhs.mT
+    wanted = {"km": "(K, M)", "mk": "(M, K)", "auto": "(K, M) or (M, K)"}[layout]
+    raise ValueError(f"lhs must have shape {wanted} with M = {M}, the rows of rhs, got {_shape(lhs)}")
+
+
+def check_number_of_groups(group_sizes: Tensor, groups: int) -> None:
+    """Raise unless there is one size for each matrix of ``rhs``."""
+    if group_sizes.shape[0] != groups:
+        raise ValueError(
+            f"group_sizes must have one size for each of the {groups} groups of rhs, got {_shape(group_sizes)}"
+        )
+
+
+def check_bias(bias, shape: tuple[int, int], lhs: Tensor) -> None:
+    """Raise unless a bias (G, N) fits the product."""
+    check_dense("bias", bias)
+    if _shape(bias) != shape:
+        raise ValueError(f"bias must have shape (G, N) = {shape}, got {_shape(bias)}")
+    if bias.dtype not in (lhs.dtype, torch.float32):
+        raise TypeError(f"bias must have the dtype of lhs, {lhs.dtype}, or torch.float32, got {bias.dtype}")
+    if bias.device != lhs.device:
+        raise ValueError(f"bias must be on the device of lhs, {lhs.device}, got {bias.device}")
+
+
+def check_written(name: str, value, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """Raise unless a tensor that will be written to has the form of the result."""
+    check_dense(name, value)
+    if _shape(value) != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {_shape(value)}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype}, got {value.dtype}")
+    if value.device != device:
+        raise ValueError(f"{name} must be on the device of lhs, {device}, got {value.device}")
+    if value.requires_grad:
+        raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
+
+
+def check_apart(name: str, value: Tensor, others: Mapping[str, Tensor | None]) -> None:
+    """Raise where writing to a tensor would change another argument, or one element with another."""
+    if value.is_neg():
+        raise ValueError(f"{name} is a lazily negated view, which kernels cannot write: pass another tensor")
+    if not value.is_contiguous() and overlaps_itself(value):
+        raise ValueError(f"{name} has elements that share memory (strides {value.stride()}); pass a clone of it")
+    for other_name, other in others.items():
+        if other is not None and share_memory(value, other):
+            raise ValueError(f"{name} shares memory with {other_name}; they must not overlap")

@@ -1,0 +1,147 @@
+"""AITER's configurations: dicts, as ``get_config`` returns them and ``config`` takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import torch
+
+from course_kernels import runtime
+from course_kernels.config import GemmConfig, LaunchOptions, check_programs
+from course_kernels.packed.backends.launch_arguments import INTERPRETER_PROGRAMS
+from course_kernels.packed.tuning import lookup as tuned
+
+FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
+# As many as a launch can have; it is capped by the number of tiles.
+ONE_PROGRAM_PER_TILE = 2**31 - 1
+# Keys and the fields that they are. The result of the transposed functions is (K, N), and M is its depth.
+_BLOCKS = {
+    "gmm": {"BLOCK_SIZE_M": "block_m", "BLOCK_SIZE_K": "block_k", "BLOCK_SIZE_N": "block_n"},
+    "tgmm": {"BLOCK_SIZE_M": "block_k", "BLOCK_SIZE_K": "block_m", "BLOCK_SIZE_N": "block_n"},
+}
+_OTHERS = {
+    "GROUP_SIZE": "group_m", "GRID_DIM": "programs", "num_warps": "num_warps", "num_stages": "num_stages",
+    "NUM_XCDS": "num_xcds", "STORE_PARTS": "store_parts",
+}  # fmt: skip
+_OURS = {"NUM_XCDS": 1, "STORE_PARTS": 1}  # which AITER does not have, and their defaults
+_STAGES = 2  # where none are named: on an AMD GPU one of them is in LDS
+
+
+def _keys(function: str) -> dict[str, str]:
+    """Every key of a function's configuration, and the field that it is."""
+    keys = _BLOCKS["gmm" if function == "gmm" else "tgmm"] | _OTHERS
+    return {key: field for key, field in keys.items() if function != "nptgmm" or key != "GRID_DIM"}
+
+
+def as_config(function: str, config: Mapping | GemmConfig) -> GemmConfig:
+    """A configuration that a caller gave.
+
+    Args:
+        function: one of ``FUNCTIONS``.
+        config: a dict with AITER's keys, or a configuration of this library for the product as ``packed`` computes it:
+            of ptgmm and nptgmm block_m divides K, and block_k divides M.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: a key is missing or unknown, or a value is wrong.
+    """
+    if isinstance(config, GemmConfig):
+        if function == "nptgmm" and config.programs is not None:
+            raise ValueError(f"config of nptgmm must not name programs, got {config.programs}: each tile has its own")
+        return config
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config must be a dict with AITER's keys or a GemmConfig, got {type(config).__name__}")
+    keys = _keys(function)
+    needed = [key for key in keys if key.startswith("BLOCK_SIZE_") or key == "GROUP_SIZE"]
+    if missing := [key for key in needed if key not in config]:
+        raise ValueError(f"config of {function} must have {', '.join(needed)}; missing: {', '.join(missing)}")
+    if unknown := [key for key in config if key not in keys]:
+        names = ", ".join(map(str, unknown))
+        raise ValueError(f"config of {function} must have keys among {', '.join(keys)}, got {names}")
+    fields = {"num_stages": _STAGES}
+    for key, value in config.items():
+        try:
+            GemmConfig(**{keys[key]: value})
+        except ValueError as error:
+            raise ValueError(str(error).replace(keys[key], f"config[{key!r}]", 1)) from None
+        fields[keys[key]] = value
+    return GemmConfig(**fields)
+
+
+def launch_of(
+    function: str, config: Mapping | GemmConfig | None, grid_dim: int | None = None, work_stealing: bool = False
+) -> GemmConfig | LaunchOptions | None:
+    """What a call asks of its launch, as ``packed.problem.Options`` takes it; None for nothing.
+
+    Raises:
+        TypeError, ValueError: ``config`` or ``grid_dim`` is wrong.
+    """
+    check_programs("grid_dim", grid_dim)
+    programs = ONE_PROGRAM_PER_TILE if function == "nptgmm" else grid_dim
+    asked = LaunchOptions(programs, "dynamic" if work_stealing else None)
+    if config is not None:
+        return asked.applied(as_config(function, config))
+    return None if asked == LaunchOptions() else asked
+
+
+def get_config(
+    gmm_type: str,
+    M: int,
+    K: int,
+    N: int,
+    G: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    arch: tuple[int, int] | int | str | None = None,
+    accumulate: bool = False,
+) -> dict[str, int]:
+    """The configuration that the Triton kernels choose for a shape, as AITER's dict.
+
+    Args:
+        gmm_type: "gmm", "ptgmm" or "nptgmm".
+        M: rows of all groups together.
+        K, N: extents of each group's weight.
+        G: number of groups.
+        dtype: of the operands.
+        arch: as in ``packed.tuning.lookup.get_config``. Default: this machine's GPU, or the interpreter without one.
+        accumulate: takes AITER's argument. The choice is the same: existing values are read after the product.
+
+    Returns:
+        A new dict: BLOCK_SIZE_M, BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE, num_warps, num_stages, and GRID_DIM (the
+        number of programs) for the persistent functions, unless it is unknown how many SMs the GPU has. NUM_XCDS and
+        STORE_PARTS, which AITER does not have, are there where they are not 1.
+
+    Raises:
+        ValueError: an unknown function, architecture or dtype, or a negative extent.
+        TypeError: an extent is no integer.
+
+    Notes:
+        The one lookup of the library, ``packed.tuning.lookup``. AITER ignores the shape; here it decides. On a
+        Hopper GPU, ``backend="auto"`` computes many products with a kernel in CuTe DSL that has configurations of its
+        own.
+    """
+    if gmm_type not in FUNCTIONS:
+        raise ValueError(f"gmm_type must be one of {FUNCTIONS}, got {gmm_type!r}")
+    here = runtime.Device.of(runtime.device())
+    name = tuned.canonical_arch(here.arch if arch is None else arch)
+    if arch is None and here.num_sms is None:
+        sms = None
+    else:
+        sms = here.num_sms if name == tuned.canonical_arch(here.arch) else tuned.num_sms(name)
+    return dict(_items(gmm_type, M, K, N, G, dtype, name, sms))
+
+
+@functools.lru_cache(maxsize=4096)
+def _items(gmm_type, M, K, N, G, dtype, arch, sms) -> tuple[tuple[str, int], ...]:
+    """The entries of ``get_config``. ``arch``: canonical."""
+    if gmm_type == "gmm":
+        config = tuned.get_config("grouped_mm", M, K, N, G, dtype=dtype, arch=arch)
+    else:
+        config = tuned.get_config("grouped_mm_k", K, M, N, G, dtype=dtype, arch=arch)
+    if config.programs is None and gmm_type != "nptgmm":
+        programs = INTERPRETER_PROGRAMS if arch is None else sms and sms * config.programs_per_sm
+        config = dataclasses.replace(config, programs=programs)
+    found = {key: getattr(config, field) for key, field in _keys(gmm_type).items()}
+    return tuple((key, value) for key, value in found.items() if value is not None and _OURS.get(key) != value)
