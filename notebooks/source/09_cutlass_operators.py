@@ -742,4 +742,4 @@ for row in example:
 # - What is left for the last wave keeps few SMs busy. Cut in two it keeps twice as many, if everybody can count which
 #   wave is the last.
 #
-# What is fast? Next: [15 Performance](15_performance.ipynb), how to measure it, and every peer on one roofline.
+# All of this was the forward pass. Next: [11 Training](11_training.ipynb), the products of a backward pass.

@@ -35,7 +35,8 @@ import triton.language as tl
 
 from course_kernels import GemmConfig, GroupLayout, codegen, gmm, grouped_mm, nptgmm, ptgmm, runtime, schedule, testing
 from course_kernels.bench import record
-from course_kernels.kernels import contiguous, transposed
+from course_kernels.gmm import get_config
+from course_kernels.kernels import group_sums, transposed
 from gemm_course.figures import gradients, pipelines, rounding, training_costs
 from gemm_course.figures.listing import fold, show
 
@@ -59,7 +60,8 @@ offs = GroupLayout.from_sizes(torch.tensor(sizes, dtype=torch.int32, device=devi
 print("rows of each expert:", sizes)
 
 # %% [markdown]
-# Expert 5 got no token. That is ordinary: with 128 experts and a small batch it happens in every step. Keep an eye on it.
+# Expert 5 got no token. That is ordinary: with 128 experts and a small batch it happens in every step. Keep an eye on
+# it.
 
 
 # %%
@@ -80,7 +82,8 @@ print(f"x {tuple(x.shape)} → z {tuple(z.shape)} → h {tuple(h.shape)} → y {
 # %% [markdown]
 # ## Backward, by hand
 #
-# Backward starts with `dy`, the gradient of the loss with respect to `y`. For one product y = x · W there are two rules:
+# Backward starts with `dy`, the gradient of the loss with respect to `y`. For one product y = x · W there are two
+# rules:
 #
 # - dx = dy · Wᵀ. Each token's gradient uses its own expert's weight. The tokens are rows: **mode m**, as in forward.
 # - dW = xᵀ · dy. The tokens of an expert are *summed over*: **mode k**. The result has a matrix for each expert.
@@ -305,8 +308,8 @@ print("in the order of the code:", ", ".join(f"{step.count} × {step.kind}" for 
 
 # %% [markdown]
 # One loop only, though there are tiles and blocks of tokens. Each tile has its own number of blocks, so the compiler
-# cannot join the two loops, as it did in lesson 08. The kernel joins them by hand: one loop over all blocks of all tiles
-# of a program. At a tile's first block it looks up the tile; at its last block it stores.
+# cannot join the two loops, as it did in lesson 08. The kernel joins them by hand: one loop over all blocks of all
+# tiles of a program. At a tile's first block it looks up the tile; at its last block it stores.
 
 # %%
 show(transposed.transposed_kernel, "for _ in tl.range(blocks)", "row, col, k = ")
@@ -410,8 +413,8 @@ for dtype in (torch.float16, torch.float32):
 # With `ADD`, what should the kernel do for an expert without tokens? The careless kernel above skipped it. Was that
 # wrong here?
 #
-# <details><summary>Answer</summary>No: to add zero, leave the gradient as it is. Skipping is right when adding and wrong
-# when writing. A kernel that does both has to know which one it does.</details>
+# <details><summary>Answer</summary>No: to add zero, leave the gradient as it is. Skipping is right when adding and
+# wrong when writing. A kernel that does both has to know which one it does.</details>
 #
 # ### How much is lost in a real sum?
 #
@@ -472,8 +475,8 @@ gradients.one_writer((3, 4), in_any_order, alone=one_run(parts))
 # atomics made the difference.
 #
 # With one writer the order is fixed: the programs in the first row of tiles (orange) sum their columns, block after
-# block, and all others leave db alone. In the kernel that is `if tile < tiles_n`. It needs no atomics, no zeroed buffer
-# and no further read of `dy`.
+# block, and all others leave db alone. In the kernel that is `if tile < tiles_n`. It needs no atomics and no zeroed
+# buffer.
 
 # %%
 dw = torch.empty(E, H, I, dtype=torch.float16, device=device)
@@ -481,3 +484,248 @@ db = add_gradient(x, dz, offs, dw, add=False)
 want = torch.stack([rows.double().sum(0) for rows in dz.split(sizes)])
 print("dW exact:", torch.equal(dw, by_hand[1]), " db exact:", torch.equal(db.double(), want))
 print("expert 5: db is zero:", not db[5].any())
+
+# %% [markdown]
+# The library's kernel is a separate one, for a large expert would keep its one writer busy for long. It cuts each
+# expert's rows into chunks of 256. A program sums one chunk; a second kernel adds an expert's chunks in their order.
+# The chunk size never changes, so the bits are the same on every GPU.
+
+# %%
+fold(group_sums.sum_items_kernel)
+
+# %% [markdown]
+# ## In the library: `gmm`, `ptgmm`, `nptgmm`
+#
+# AMD's library AITER has names for the two products. Here they have the same names and arguments, so that a program
+# changes one import:
+#
+# | function | result | in training |
+# | --- | --- | --- |
+# | `gmm(lhs, rhs, group_sizes, bias)` | `lhs[rows of g] @ rhs[g] + bias[g]`, mode m | y and dx |
+# | `ptgmm(lhs, rhs, group_sizes, bias_grad)` | `lhs[:, g] @ rhs[g, :]`, mode k | dW, by a persistent kernel |
+# | `nptgmm(lhs, rhs, group_sizes, bias_grad)` | the same bits | dW, by one program for each tile |
+#
+# They take sizes where `grouped_mm` takes ends, and say with `preferred_element_type` what to round to:
+
+# %%
+group_sizes = torch.tensor(sizes, dtype=torch.int32, device=device)
+half = {"preferred_element_type": torch.float16, "backend": "triton", "config": GemmConfig(64, 64, 64)}
+found = {
+    "y   = gmm(h, W2)": (gmm(h, W2, group_sizes, **half), y),
+    "dx  = gmm(dz, W1ᵀ)": (gmm(dz, W1.mT, group_sizes, **half), by_hand[0]),
+    "dW1 = ptgmm(xᵀ, dz)": (ptgmm(x.T, dz, group_sizes, **half), by_hand[1]),
+    "dW1 = nptgmm(xᵀ, dz)": (nptgmm(x.T, dz, group_sizes, **half), by_hand[1]),
+}
+for name, (got, want) in found.items():
+    print(f"{name:21} {torch.equal(got, want)}")
+
+# %% [markdown]
+# `bias_grad` receives sums of the *left* operand's columns, not of the right one's. For the gradient of a layer's bias,
+# `dy` must come first. Which gradient is the product then, and of which shape?
+
+# %%
+bias_grad = torch.empty(E, I, dtype=torch.float32, device=device)
+dW1_T = ptgmm(dz.T, x, group_sizes, bias_grad, **half)
+print("db exact:", torch.equal(bias_grad, db), " shape of the product:", tuple(dW1_T.shape))
+print("it is dW1, transposed:", torch.equal(dW1_T.mT, by_hand[1]))
+
+# %% [markdown]
+# dyᵀ · x is the transpose of xᵀ · dy: a weight gradient of shape (experts, N, K). That is how most models store their
+# weights. A section below shows why it matters.
+#
+# ### Micro-batches
+#
+# `accumulate=True` adds to `existing_out` and to `bias_grad`, in float32, rounded once. The same in one call of
+# autograd: give `grouped_mm` a `main_grad`, and its backward adds the weight's gradient there, instead of returning
+# it.
+
+# %%
+main = torch.zeros(E, H, I, dtype=torch.float32, device=device)
+single = half | {"preferred_element_type": torch.float32}
+for _ in range(3):  # three micro-batches, all alike
+    ptgmm(x.T, dz, group_sizes, existing_out=main, accumulate=True, **single)
+print("three times dW1:", torch.equal(main, 3 * by_hand[1].float()))
+
+# %%
+weight, collected = W1.clone().requires_grad_(), torch.zeros_like(main)
+for _ in range(3):
+    mm(x, weight, main_grad=collected).backward(dz)
+print("the same through autograd:", torch.equal(collected, main), " weight.grad:", weight.grad)
+
+# %% [markdown]
+# ### Configurations
+#
+# `get_config` says which configuration a shape gets, and `config=` takes one. A weight gradient with many tokens for
+# each expert, and one with few:
+
+# %%
+for M, G in ((65536, 8), (2048, 128)):
+    print(f"{M} rows, {G} experts:", get_config("ptgmm", M, 2048, 1536, G, arch="sm_90"))
+
+# %% [markdown]
+# Here `BLOCK_SIZE_M` is the depth of a block of tokens, and K × N is the tile. AITER's own function has one answer for
+# every shape.
+#
+# ## The gradient in the weight's own layout
+#
+# A linear layer of torch stores its weight as (out, in), and experts stack it to (experts, N, K). The product wants
+# (experts, K, N), so a model passes the transposed view, `weight.mT`. No memory moves. And backward? The obvious way
+# writes dW row by row, as (experts, K, N):
+
+# %%
+obvious = mm(x.T, dz)  # (experts, K, N)
+direct = mm(dz.T, x)  # (experts, N, K)
+weight = W1.mT.contiguous()
+print("strides of the weight:              ", weight.stride())
+print("of xᵀ · dy, seen as (experts, N, K):", obvious.mT.stride())
+print("of dyᵀ · x:                         ", direct.stride())
+print("the same numbers:", torch.equal(obvious.mT, direct))
+
+# %% [markdown]
+# The optimizer needs `weight.grad` with the strides of `weight`. From the first product, autograd gets there by a copy
+# that transposes all weight gradients of all experts. It reads and writes each of them once, however few the tokens
+# were. The second product *is* the gradient.
+#
+# What does the copy cost? Its bytes follow from the shapes. At the rate at which an H200 copies (measured, in the same
+# record), it takes at least:
+
+# %%
+for entry in results["rows"].values():
+    moved = 2 * 2 * len(entry["sizes"]) * entry["N"] * entry["K"]  # bytes: 2 each, read and written
+    step_us[entry["title"]]["copy"] = moved / results["copy_tb_s"] / 1e6
+training_costs.copied_gradients(step_us)
+
+# %% [markdown]
+# The bars before the line are recorded times of the three products; the orange ones are computed. With thousands of
+# tokens for each expert the copy hardly matters. With 128 experts it costs about as much as a product. With a handful
+# of tokens each it costs more than any of them. So `grouped_mm` chooses the product by the operand's strides:
+
+# %%
+seen = []
+parameter = torch.nn.Parameter(weight)
+operand = parameter.mT
+operand.register_hook(lambda gradient: seen.append(gradient.stride()))
+mm(x, operand).backward(dz)
+print("the operand's strides:  ", operand.stride())
+print("its gradient's strides: ", seen[0])
+print("parameter.grad is right:", torch.equal(parameter.grad, direct))
+
+# %% [markdown]
+# ## Persistent or not
+#
+# `ptgmm` launches a fixed number of programs, `nptgmm` one program for each tile. Each has an advantage:
+#
+# - *Persistent*: while a tile is stored, the next tile's blocks are already on their way. But tiles are dealt in turn,
+#   and here they are not equally deep: a tile of a popular expert sums thousands of tokens, others a few.
+# - *One program for each tile*: the GPU starts the next program wherever one has finished, so nobody waits for an
+#   unlucky neighbour. But each program starts with an empty pipeline.
+#
+# The model of lesson 05 knows the balance alone, and not the pipeline. 32,768 tokens, 8 experts:
+
+# %%
+for router in ("uniform", "zipf"):
+    products = [(2048, 1024, rows) for rows in testing.routed_sizes(router, 32768)]
+    ends = {
+        order: schedule.simulate(products, order, 132, (128, 256, 64)).makespan for order in ("round_robin", "dynamic")
+    }
+    print(f"{router:8} dealt in turn {ends['round_robin']:.0f} µs, taken when free {ends['dynamic']:.0f} µs")
+
+# %% [markdown]
+# For equal experts there is no difference. For unequal ones the free program wins, in the model. (Lesson 05 drew this
+# batch.) So which one is faster on the GPU? The record has both, with the same tiles:
+
+# %%
+0
+
+# %% [markdown]
+# ### Work stealing
+#
+# Can a persistent kernel have the balance, too? Lesson 05's dynamic schedule does: a program that is free takes the
+# next tile from a counter in memory. AITER calls it *work stealing*, and `gmm` has it as an option. All tiles of `gmm`
+# cost the same. It helps where *programs* are unequal: another kernel, of a data transfer for instance, occupies some
+# SMs.
+
+# %%
+stolen = gmm(h, W2, group_sizes, work_stealing=True, preferred_element_type=torch.float16, backend="triton")
+print("the same bits, whoever took the tile:", torch.equal(stolen, y))
+
+# %% [markdown]
+# ### One GPU, eight caches
+#
+# An MI300 is made of 8 dies (AMD says XCD), and each has an L2 cache of its own. Programs are dealt to the dies in
+# turn: program p runs on die p mod 8. Neighbouring tiles read the same strips of A or B, so now all eight caches hold
+# copies of the same strips. The remedy is arithmetic: give the programs of one die a run of neighbouring tiles. 256
+# tiles in lesson 05's swizzled order, 256 programs:
+
+
+# %%
+def die_of_each_tile(remap):
+    order = schedule.tiles([(2048, 2048, 64)], 128, 128, 8)
+    owners = [[0] * 16 for _ in range(16)]
+    for program in range(256):
+        tile = order[schedule.xcd_tile(program, 256, 256, 8) if remap else program]
+        owners[tile.m][tile.n] = program % 8
+    return owners
+
+
+training_costs.dies({"program p computes tile p": die_of_each_tile(False), "remapped": die_of_each_tile(True)})
+
+# %% [markdown]
+# The same work, and each cache reads fewer strips. `GemmConfig(num_xcds=8)` does this; it is the default on these GPUs,
+# and on an H200, which has one L2 for all SMs, it is off. (No MI300 is in our record: this picture is counted, and the
+# kernel is compiled for one, but not measured.)
+
+# %%
+amd = codegen.compile_kernel("transposed", "gfx942", dtype="float16", config=GemmConfig(64, 64, 64, num_xcds=8))
+print("compiled for an MI300, matrix instructions:", amd.instructions["mfma"] > 0)
+
+# %% [markdown]
+# ## Try it here
+#
+# [Exercise 11a](../exercises/11a_weight_gradient.ipynb), the weight gradient: a tile that sums over its group's tokens.
+# [Exercise 11b](../exercises/11b_bias_gradient.ipynb), the bias gradient: one writer, the same bits every time.
+# Or change a cell and run it again:
+#
+# 1. In `weight_gradient`, make `acc` a float16 tensor and pass `out_dtype=tl.float16` to `tl.dot`. Is the gradient of
+#    the layer still exact? Is that of `micro_batch(2048, *[0] * 31, *([1] + [0] * 31) * 16)`?
+#    <details><summary>Answer</summary>The layer's is: its sums are small. The other one is 2048 where it should be
+#    2064: each 1 arrives in a block of its own, and is lost. A test with small numbers does not find this
+#    mistake.</details>
+# 2. Which memory does backward need that forward has already freed, if you keep only `x` and `W1`, `W2`? What would you
+#    compute again, and what does it cost?
+#    <details><summary>Answer</summary><code>z</code> and <code>h</code>. Both follow from x · W1: one more product, so
+#    seven instead of six. This is called activation checkpointing, or recomputation.</details>
+# 3. All 96 tokens go to expert 5: `expert_of = testing.route("one_hot", 96, hot=5)`. How many of the eight gradients
+#    are written by the careless kernel, and how many tiles does `ptgmm` write?
+#    <details><summary>Answer</summary>One. <code>ptgmm</code> writes all tiles of all eight: seven experts get zeros.
+#    For them the launch is as large as ever, but each tile is one short block.</details>
+# 4. In `products` of the model above, take 128 experts (`routed_sizes(router, 32768, 128)`). What becomes of the
+#    difference between the two schedules?
+#    <details><summary>Answer</summary>It is gone. There are 16 times as many tiles, and each program gets long and
+#    short ones. Taking the next tile from a counter now costs more than it gains.</details>
+#
+# ## Summary
+#
+# - A layer's backward is four grouped products: two of mode m (dx) and two of mode k (dW), twice forward's work.
+# - An expert without tokens has a gradient, and it is zero: write it, or memory's old contents train the model.
+# - Add in float32 and before the store: then nothing is rounded to 16 bits, however many micro-batches there are.
+# - One writer for each sum gives the same bits in every run; atomics do not.
+# - A gradient in the weight's own layout, dyᵀ · x, spares a copy of all weights; persistent or not is a question of how
+#   unequal the experts are.
+#
+# ## References
+#
+# - Shazeer et al., [Outrageously large neural networks](https://arxiv.org/abs/1701.06538), 2017: experts and routers.
+# - Gale et al., [MegaBlocks](https://arxiv.org/abs/2211.15841), 2022: expert layers trained without padding.
+# - Micikevicius et al., [Mixed precision training](https://arxiv.org/abs/1710.03740), 2017: 16-bit gradients, 32-bit
+#   sums.
+# - Goldberg, [What every computer scientist should know about floating-point
+#   arithmetic](https://doi.org/10.1145/103162.103163), 1991.
+# - [AITER](https://github.com/ROCm/aiter), AMD's library: `gmm`, `ptgmm`, `nptgmm`, and the order of tiles for XCDs.
+# - Empty experts in the wild: PyTorch [#172439](https://github.com/pytorch/pytorch/issues/172439) (gradients that are
+#   not zero) and [#174314](https://github.com/pytorch/pytorch/pull/174314) (a gradient norm of NaN while training).
+# - Main gradients inside of the kernel: Primus-Turbo [#454](https://github.com/AMD-AGI/Primus-Turbo/pull/454).
+# - Compared with, in the records: torch's `grouped_mm`, QuACK, a loop of cuBLAS calls.
+#
+# To read next: the rows above come from a benchmark; how to trust one is the subject of lesson 15.
+# Next: [15 Performance](15_performance.ipynb).

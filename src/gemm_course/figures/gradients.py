@@ -81,15 +81,16 @@ def layer(sizes: Sequence[int]) -> Figure:
                f"dW{number}", 0.16)  # fmt: skip
         axes.text(middle + 0.72, top - 0.42, f"dW{number}", fontsize=12, va="center")
         _badge(axes, middle, top + 0.9, "k")
-    for top, head, tail, text in ((upper, "h", "z", "relu"), (lower, "z", "h", "where z > 0")):
-        forward = head == "h"
-        start, end = (columns["z"][0] + 1.3, columns["h"][0] - 0.1)
-        arrow(axes, *(((start, top + high / 2), (end, top + high / 2))[:: 1 if forward else -1]), GREY, mutation_scale=16)
-        centred(axes, (start + end) / 2, top + high / 2 + 0.3, text, fontsize=9, color=GREY)
+    ends = [columns["z"][0] + 1.3, columns["h"][0] - 0.1]
+    for top, (start, end), text in ((upper, ends, "relu"), (lower, ends[::-1], "where z > 0")):
+        arrow(axes, (start, top + high / 2), (end, top + high / 2), GREY, mutation_scale=16)
+        centred(axes, sum(ends) / 2, top + high / 2 + 0.3, text, fontsize=9, color=GREY)
     axes.text(-0.3, upper + high / 2, "forward", rotation=90, ha="center", va="center", fontsize=11)
     axes.text(-0.3, lower + high / 2, "backward", rotation=90, ha="center", va="center", fontsize=11)
     note = "a colour is an expert\nhatched: an expert without tokens"
-    centred(axes, (columns["z"][0] + columns["h"][0] + 1.2) / 2, (upper + high + lower) / 2, note, fontsize=9, color=GREY)
+    centred(
+        axes, (columns["z"][0] + columns["h"][0] + 1.2) / 2, (upper + high + lower) / 2, note, fontsize=9, color=GREY
+    )
     bare(axes, (-0.6, 15.0), (lower + high + 0.75, upper - 0.7))
     return figure
 

@@ -51,9 +51,8 @@ class Folded:
     def _repr_html_(self) -> str:
         # A link relative to notebooks/, where lessons run.
         link = f'<a href="../{html.escape(self.path)}">{html.escape(self.path)}</a>'
-        code = f"<pre>{html.escape(self.source)}</pre>"
-        lines = self.source.count("\n") + 1
-        return f"<details><summary><code>{html.escape(self.title)}</code>, {lines} lines of {link}</summary>{code}</details>"
+        summary = f"<code>{html.escape(self.title)}</code>, {self.source.count(chr(10)) + 1} lines of {link}"
+        return f"<details><summary>{summary}</summary><pre>{html.escape(self.source)}</pre></details>"
 
 
 def fold(function: Callable) -> Folded:

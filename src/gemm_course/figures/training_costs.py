@@ -1,4 +1,4 @@
-"""Costs of a training step: dies with an L2 cache each, a transposing copy of gradients, persistent kernels or not."""
+"""Costs of a training step: operands read by dies with an L2 cache each, and a transposing copy of gradients."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from gemm_course.figures.roofline import provider_colors
-from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, name_rows, rectangle, ticks_at
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, name_rows, rectangle
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, color_of, ink_on, styled
 
 
@@ -48,8 +47,9 @@ def dies(panels: Mapping[str, Sequence[Sequence[int]]], shown: int = 0) -> Figur
                       gid=f"B {n in used[1]}")  # fmt: skip
         strips = strips_read(owners)[shown]
         centred(axes, -1.1, -1.1, "A↓ B→", fontsize=8, color=GREY)
-        axes.text(0, rows + 0.3, f"die {shown} reads {len(used[0])} strips of A + {len(used[1])} of B = {strips}",
-                  va="top", fontsize=10)  # fmt: skip
+        plural = "strip" if len(used[0]) == 1 else "strips"
+        counted = f"die {shown} reads {len(used[0])} {plural} of A + {len(used[1])} of B = {strips}"
+        axes.text(0, rows + 0.3, counted, va="top", fontsize=10)
         axes.set_title(title, fontsize=10)
         bare(axes, (-2.0, columns + 0.2), (rows + 1.4, -2.0), equal=True)
     return figure
