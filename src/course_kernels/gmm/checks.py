@@ -93,7 +93,7 @@ def check_number_of_groups(group_sizes: Tensor, groups: int) -> None:
     """Raise unless there is one size for each matrix of ``rhs``."""
     if group_sizes.shape[0] != groups:
         raise ValueError(
-            f"group_sizes must have one size for each of the {groups} groups of rhs, got {_shape(group_sizes)}"
+            f"group_sizes must have one size for each of the {groups} groups of rhs, got {group_sizes.shape[0]}"
         )
 
 

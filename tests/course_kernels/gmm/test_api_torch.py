@@ -1,0 +1,170 @@
+"""gmm, ptgmm and nptgmm in torch's contexts: gradients, compilation, autocast, tensors without memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from course_kernels import GemmConfig, gmm, nptgmm, ptgmm, runtime
+from gmm_cases import (
+    RAGGED,
+    SMALL,
+    TRANSPOSED,
+    assert_same,
+    columns,
+    exact_gmm,
+    exact_tgmm,
+    integers,
+    sizes_of,
+    weights,
+)
+
+TOTAL = sum(RAGGED)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    torch.compiler.reset()
+
+
+def layer(dtype=torch.float32, layout="row"):
+    lhs, bias = integers(TOTAL, 8, dtype=dtype), integers(4, 6, dtype=dtype, seed=3)
+    return lhs, weights(4, 8, 6, layout, dtype=dtype)[0], sizes_of(*RAGGED), bias
+
+
+@pytest.mark.parametrize("layout", ["row", "column", "transposed"])
+@pytest.mark.parametrize("launch", [{}, dict(grid_dim=3, work_stealing=True)], ids=str)
+def test_gradients_are_those_of_the_loop(layout, launch):
+    lhs, rhs, sizes, bias = layer(layout=layout)
+    leaves = [t.clone().requires_grad_() for t in (lhs, rhs, bias)]
+    gmm(leaves[0], leaves[1], sizes, leaves[2], torch.float32, **launch).square().sum().backward()
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    exact_gmm(wide[0], wide[1].mT if layout == "transposed" else wide[1], RAGGED, wide[2]).square().sum().backward()
+    for found, right in zip(leaves, wide):
+        assert torch.equal(found.grad, right.grad.float())
+
+
+def test_the_transposed_product_is_differentiable_and_bias_grad_is_not_part_of_it():
+    lhs, rhs = columns(8, TOTAL, dtype=torch.float32)[0].requires_grad_(), integers(TOTAL, 6, dtype=torch.float32)
+    sums = torch.zeros(4, 8, device=lhs.device)
+    ptgmm(lhs, rhs, sizes_of(*RAGGED), sums, torch.float32).sum().backward()
+    wide = lhs.detach().double().requires_grad_()
+    exact, exact_sums = exact_tgmm(wide, rhs, RAGGED)
+    exact.sum().backward()
+    assert torch.equal(lhs.grad, wide.grad.float())
+    assert_same(sums, exact_sums.detach())
+    assert not sums.requires_grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("options", [
+    {}, dict(check=True), dict(grid_dim=3), dict(config=SMALL, work_stealing=True),
+    dict(config=dict(BLOCK_SIZE_M=16, BLOCK_SIZE_K=16, BLOCK_SIZE_N=16, GROUP_SIZE=1, GRID_DIM=4)),
+], ids=str)  # fmt: skip
+def test_gmm_compiles_into_one_graph(backend, options):
+    lhs, rhs, sizes, bias = layer()
+    function = torch.compile(lambda *given: gmm(*given, torch.float32, **options) * 2, backend=backend, fullgraph=True)
+    assert_same(function(lhs, rhs, sizes, bias), 2 * exact_gmm(lhs, rhs, RAGGED, bias))
+    leaf = lhs.clone().requires_grad_()
+    function(leaf, rhs, sizes, bias).sum().backward()
+    plain = lhs.clone().requires_grad_()
+    (gmm(plain, rhs, sizes, bias, torch.float32) * 2).sum().backward()
+    assert torch.equal(leaf.grad, plain.grad)
+    if "check" in options:  # where the values are known, not where the call is traced
+        with pytest.raises(ValueError, match="group_sizes must sum to 38, the rows of lhs, got 37"):
+            function(lhs, rhs, sizes_of(17, 0, 16, 4), bias)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_tgmm_compiles_into_one_graph_and_writes(backend, name):
+    (lhs, _), rhs = columns(8, TOTAL), integers(TOTAL, 6)
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def function(lhs, rhs, sizes, sums, out):
+        return TRANSPOSED[name](lhs, rhs, sizes, sums, torch.float32, out, True) + 1
+
+    out, sums = integers(4, 8, 6, dtype=torch.float32, seed=5), integers(4, 8, dtype=torch.float32, seed=6)
+    exact, exact_sums = exact_tgmm(lhs, rhs, RAGGED)
+    exact, exact_sums = exact + out.double(), exact_sums + sums.double()
+    found = function(lhs, rhs, sizes_of(*RAGGED), sums, out)
+    assert_same(out, exact)
+    assert_same(found, exact + 1)
+    assert_same(sums, exact_sums)
+
+
+def test_another_total_compiles_nothing_new():
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    function = torch.compile(
+        lambda *given: gmm(*given, None, torch.float32), backend=count, fullgraph=True, dynamic=True
+    )
+    for sizes in ((3, 4), (9, 2), (20, 31)):
+        lhs, (rhs, _) = integers(sum(sizes), 8, dtype=torch.float32), weights(2, 8, 6, dtype=torch.float32)
+        assert_same(function(lhs, rhs, sizes_of(*sizes)), exact_gmm(lhs, rhs, sizes))
+    assert len(graphs) == 1
+
+
+def test_autocast_casts_the_operands_as_grouped_mm_does():
+    lhs, rhs, sizes, bias = layer()
+    device = runtime.device().type
+    with torch.autocast(device, torch.bfloat16):
+        out = gmm(lhs, rhs.half(), sizes, bias)
+        gradient = ptgmm(lhs, integers(TOTAL, 6, dtype=torch.float32), sizes, lhs_layout="mk")
+        kept = torch.zeros(TOTAL, 6, device=lhs.device)
+        gmm(lhs, rhs, sizes, bias, torch.float32, kept)  # a given result says what is wanted
+    assert out.dtype == gradient.dtype == torch.bfloat16
+    assert_same(out, exact_gmm(lhs, rhs, RAGGED, bias))
+    assert_same(kept, exact_gmm(lhs, rhs, RAGGED, bias))
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_tensors_without_memory_have_the_results_form(check):
+    def forms(make):
+        lhs, rhs, right = make(TOTAL, 8), make(4, 6, 8), make(TOTAL, 6)
+        sizes = make(4, dtype=torch.int64)
+        found = gmm(lhs, rhs, sizes, make(4, 6), torch.float16, check=check, grid_dim=4)
+        assert (found.shape, found.dtype, found.stride()) == ((TOTAL, 6), torch.float16, (6, 1))
+        for function in (ptgmm, nptgmm):
+            sums = make(4, 8, dtype=torch.float32)
+            found = function(lhs, right, sizes, sums, lhs_layout="mk", check=check)
+            assert (found.shape, found.dtype) == ((4, 8, 6), torch.bfloat16)
+            out = make(4, 8, 6, dtype=torch.float32)
+            assert function(lhs, right, sizes, sums, torch.float32, out, True) is out
+
+    def on(device):
+        return lambda *shape, dtype=torch.bfloat16: torch.zeros(shape, dtype=dtype, device=device)
+
+    forms(on("meta"))
+    with FakeTensorMode():
+        forms(on("cpu"))
+        with pytest.raises(ValueError, match="rhs must have shape"):
+            gmm(on("cpu")(3, 8), on("cpu")(2, 5, 7), on("cpu")(2, dtype=torch.int32))
+
+
+def test_functional_transforms():
+    lhs, rhs, sizes, bias = layer()
+
+    def loss(lhs, rhs):
+        return gmm(lhs, rhs, sizes, bias, torch.float32, check=True).square().sum()
+
+    found = torch.func.grad(loss, (0, 1))(lhs, rhs)
+    plain = [t.clone().requires_grad_() for t in (lhs, rhs)]
+    loss(*plain).backward()
+    assert all(torch.equal(one, other.grad) for one, other in zip(found, plain))
+    batch = torch.stack([lhs, 2 * lhs])
+    out = torch.func.vmap(lambda each: gmm(each, rhs, sizes, None, torch.float32))(batch)
+    assert_same(out[1], 2 * exact_gmm(lhs, rhs, RAGGED))
+
+
+def test_a_write_counts_as_one_for_autograd():
+    lhs, rhs, sizes, _ = layer()
+    out = torch.zeros(TOTAL, 6, device=lhs.device)
+    version = out._version
+    gmm(lhs, rhs, sizes, None, torch.float32, out, config=GemmConfig(16, 16, 16), backend="triton")
+    assert out._version > version

@@ -1,0 +1,83 @@
+"""AITER's configurations: dicts become ours, and ours become dicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig, runtime
+from course_kernels.config import LaunchOptions
+from course_kernels.gmm import get_config
+from course_kernels.gmm.configs import FUNCTIONS, ONE_PROGRAM_PER_TILE, as_config, launch_of
+from course_kernels.packed.tuning import lookup as tuned
+
+DOCUMENTED = dict(BLOCK_SIZE_M=128, BLOCK_SIZE_K=64, BLOCK_SIZE_N=32, GROUP_SIZE=8, GRID_DIM=256)
+
+
+def test_keys_are_the_extents_that_they_tile():
+    assert as_config("gmm", DOCUMENTED) == GemmConfig(128, 32, 64, num_stages=2, group_m=8, programs=256)
+    # The transposed functions: the result is (K, N), and M is summed over.
+    assert as_config("ptgmm", DOCUMENTED) == GemmConfig(64, 32, 128, num_stages=2, group_m=8, programs=256)
+    full = DOCUMENTED | dict(num_warps=8, num_stages=1, NUM_XCDS=8, STORE_PARTS=2)
+    assert as_config("gmm", full) == GemmConfig(128, 32, 64, 8, 1, 8, store_parts=2, programs=256, num_xcds=8)
+    ours = GemmConfig(64, 32, 16)
+    assert as_config("gmm", ours) is ours
+
+
+def test_what_a_launch_is_asked_for():
+    assert launch_of("gmm", None) is None
+    assert launch_of("ptgmm", None) is None
+    assert launch_of("gmm", None, 7) == LaunchOptions(7)
+    assert launch_of("gmm", None, None, True) == LaunchOptions(None, "dynamic")
+    assert launch_of("nptgmm", None) == LaunchOptions(ONE_PROGRAM_PER_TILE)
+    config = dict(DOCUMENTED, NUM_XCDS=8)
+    assert launch_of("gmm", config, 7) == GemmConfig(128, 32, 64, num_stages=2, programs=7, num_xcds=8)
+    stolen = launch_of("gmm", config, work_stealing=True)
+    assert (stolen.schedule, stolen.num_xcds, stolen.programs) == ("dynamic", 1, 256)
+    assert launch_of("nptgmm", GemmConfig()).programs == ONE_PROGRAM_PER_TILE
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("arch", [None, 80, 90, 100, "gfx942", "gfx950"])
+def test_what_is_looked_up_comes_back(function, arch):
+    found = get_config(function, 32768, 2048, 1536, 64, arch=arch)
+    needed = {"BLOCK_SIZE_M", "BLOCK_SIZE_K", "BLOCK_SIZE_N", "GROUP_SIZE", "num_warps", "num_stages"}
+    assert needed <= set(found) <= needed | {"GRID_DIM", "NUM_XCDS", "STORE_PARTS"}
+    assert all(type(value) is int and value > 0 for value in found.values())
+    config = as_config(function, found)
+    op, M, K = ("grouped_mm", 32768, 2048) if function == "gmm" else ("grouped_mm_k", 2048, 32768)
+    chosen = tuned.get_config(op, M, K, 1536, 64, arch=arch if arch or not runtime.has_gpu() else runtime.capability())
+    for name in ("block", "num_warps", "num_stages", "group_m", "store_parts", "num_xcds"):
+        assert getattr(config, name) == getattr(chosen, name)
+
+
+def test_the_number_of_programs_is_that_of_the_gpu():
+    config = tuned.get_config("grouped_mm", 32768, 2048, 1536, 64, arch="gfx942")
+    assert get_config("gmm", 32768, 2048, 1536, 64, arch="gfx942")["GRID_DIM"] == 304 * config.programs_per_sm
+    config = tuned.get_config("grouped_mm", 32768, 2048, 1536, 64, arch="gfx950")
+    assert get_config("gmm", 32768, 2048, 1536, 64, arch="gfx950")["GRID_DIM"] == 256 * config.programs_per_sm
+    assert get_config("gmm", 32768, 2048, 1536, 64, arch=90)["GRID_DIM"] % 132 == 0
+    assert "GRID_DIM" not in get_config("nptgmm", 32768, 2048, 1536, 64, arch=90)
+    assert "GRID_DIM" not in get_config("gmm", 32768, 2048, 1536, 64, arch=75), "of an unknown GPU"
+
+
+@pytest.mark.parametrize("arch", [90, "gfx942", "gfx950"])
+def test_the_shape_matters_and_a_change_stays_with_the_caller(arch):
+    few, many = (get_config("gmm", rows * 64, 2048, 1536, 64, arch=arch) for rows in (16, 4096))
+    assert few["BLOCK_SIZE_M"] == 16 < many["BLOCK_SIZE_M"]
+    few["BLOCK_SIZE_M"] = 999
+    assert get_config("gmm", 16 * 64, 2048, 1536, 64, arch=arch)["BLOCK_SIZE_M"] == 16
+    assert get_config("ptgmm", 4096, 512, 512, 8, arch=arch, accumulate=True) == get_config(
+        "ptgmm", 4096, 512, 512, 8, arch=arch
+    )
+
+
+def test_bad_arguments_of_the_lookup():
+    with pytest.raises(ValueError, match=r"gmm_type must be one of .* got 'tgmm'"):
+        get_config("tgmm", 1, 1, 1, 1)
+    with pytest.raises(ValueError, match="arch must be"):
+        get_config("gmm", 1, 1, 1, 1, arch="mi300")
+    with pytest.raises(TypeError, match="M must be an integer"):
+        get_config("gmm", 1.0, 1, 1, 1)
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        get_config("gmm", 1, 1, 1, 1, dtype=torch.float64)
