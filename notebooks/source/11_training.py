@@ -37,7 +37,7 @@ from course_kernels import GemmConfig, GroupLayout, codegen, gmm, grouped_mm, np
 from course_kernels.bench import record
 from course_kernels.gmm import get_config
 from course_kernels.kernels import group_sums, transposed
-from gemm_course.figures import gradients, pipelines, rounding, training_costs
+from gemm_course.figures import gradients, pipelines, rounding, timeline, training_costs, walk_costs
 from gemm_course.figures.listing import fold, show
 
 device = runtime.device()
@@ -46,7 +46,7 @@ device = runtime.device()
 # ## One layer
 #
 # 96 tokens, 8 experts, a skewed router. Each expert has two weights with a relu between them. The tokens are sorted by
-# expert, as in lesson 08:
+# expert, as in lesson 08. (How a model sorts them and puts them back is the subject of lesson 14.)
 
 # %%
 H, I, E = 64, 128, 8  # the width of a token, the width inside of an expert, the number of experts
@@ -60,8 +60,7 @@ offs = GroupLayout.from_sizes(torch.tensor(sizes, dtype=torch.int32, device=devi
 print("rows of each expert:", sizes)
 
 # %% [markdown]
-# Expert 5 got no token. That is ordinary: with 128 experts and a small batch it happens in every step. Keep an eye on
-# it.
+# Expert 5 got no token. That is ordinary: the more experts, the more of them are empty. Keep an eye on it.
 
 
 # %%
@@ -257,7 +256,8 @@ gradients.expert_matrices(attempts | {"empty experts written": right}, by_hand[1
 
 # %% [markdown]
 # The second row is the worse one. No NaN, no crash: expert 5 is trained again with the gradient of another batch. And
-# the first row? One expert of eight is broken. Clip the gradients and take a step:
+# the first row? One expert of eight is broken. Training scripts *clip* before they step: they divide all gradients by a
+# factor, so that their common norm is at most 1. Do this and take a step:
 
 
 # %%
@@ -274,8 +274,8 @@ for name, gradient in (("skipped", fresh), ("written", right)):
     print(f"empty expert {name}: {int(lost.sum())} of {E} experts have NaN in their weights")
 
 # %% [markdown]
-# Clipping divides all gradients by their common norm, and the norm is NaN. One empty expert ends the training run. The
-# repair costs nothing: an empty loop leaves `acc` at zero, so store it. **An empty sum is zero, and zero is a result.**
+# The norm is NaN, and so is every gradient that is divided by it. One empty expert ends the training run. The repair
+# costs nothing: an empty loop leaves `acc` at zero, so store it. **An empty sum is zero, and zero is a result.**
 #
 # ### The neighbour's rows
 #
@@ -441,22 +441,20 @@ for name, series in errors.items():
 # %% [markdown]
 # - 16-bit sums get worse with every micro-batch: the sum grows, and what is added falls off its end.
 # - A float32 sum of rounded gradients keeps the error of the gradients themselves.
-# - Added in the kernel, no gradient is ever rounded to 16 bits. It is the fastest of the three as well: dW is not
-#   written, read and added by further kernels.
+# - Added in the kernel, no gradient is ever rounded to 16 bits. It also moves the fewest bytes: there is no dW to
+#   write, to read again and to add.
 #
 # ## The bias gradient: one writer
 #
-# db is a sum over the same `dy` that the weight gradient reads. So let its kernel sum what it has loaded: `sums` above.
-# But all tiles in a column of tiles load the same columns of `dy`. Who writes?
-#
-# The obvious way needs no answer. Every program adds what it has to `db`:
+# db sums an expert's rows of `dy`. The obvious way is a small kernel with a program for each block of rows. All
+# programs of an expert add to the same row of db:
 #
 # ```python
 # tl.atomic_add(db + g * N + col, tl.sum(block_dy, 0))
 # ```
 #
 # A GPU promises no order of programs, and float32 sums depend on the order. Here are 32 partial sums of one element of
-# db, added in 100 orders:
+# db, added in 100 orders (right):
 
 # %%
 parts = [value / 999 for value in testing.integers((32,), torch.float32, 5, -1000, 1000)]
@@ -474,9 +472,10 @@ gradients.one_writer((3, 4), in_any_order, alone=one_run(parts))
 # The same training run, twice, gives two models. Nobody can say later whether a change of the code or the order of the
 # atomics made the difference.
 #
-# With one writer the order is fixed: the programs in the first row of tiles (orange) sum their columns, block after
-# block, and all others leave db alone. In the kernel that is `if tile < tiles_n`. It needs no atomics and no zeroed
-# buffer.
+# With one writer the order is fixed. The weight gradient's kernel has the blocks of `dy` at hand, so let it sum them,
+# block after block: `sums` above. All tiles in a column of tiles see the same blocks (left). If each of them wrote,
+# they would do it several times. So the first row of tiles (orange) writes, and the others leave db alone. In the
+# kernel that is `if tile < tiles_n`. It needs no atomics and no zeroed buffer.
 
 # %%
 dw = torch.empty(E, H, I, dtype=torch.float16, device=device)
@@ -505,7 +504,9 @@ fold(group_sums.sum_items_kernel)
 # | `ptgmm(lhs, rhs, group_sizes, bias_grad)` | `lhs[:, g] @ rhs[g, :]`, mode k | dW, by a persistent kernel |
 # | `nptgmm(lhs, rhs, group_sizes, bias_grad)` | the same bits | dW, by one program for each tile |
 #
-# They take sizes where `grouped_mm` takes ends, and say with `preferred_element_type` what to round to:
+# They take sizes where `grouped_mm` takes ends, and say with `preferred_element_type` what to round to. `rhs` may be
+# (experts, K, N) or (experts, N, K). Where K equals N, a shape cannot tell which, and AITER refuses; here `rhs_layout`
+# says it.
 
 # %%
 group_sizes = torch.tensor(sizes, dtype=torch.int32, device=device)
@@ -613,7 +614,8 @@ print("parameter.grad is right:", torch.equal(parameter.grad, direct))
 # %% [markdown]
 # ## Persistent or not
 #
-# `ptgmm` launches a fixed number of programs, `nptgmm` one program for each tile. Each has an advantage:
+# `ptgmm` launches a fixed number of programs, `nptgmm` one program for each tile. The kernel is the same. Each way has
+# an advantage:
 #
 # - *Persistent*: while a tile is stored, the next tile's blocks are already on their way. But tiles are dealt in turn,
 #   and here they are not equally deep: a tile of a popular expert sums thousands of tokens, others a few.
@@ -623,16 +625,21 @@ print("parameter.grad is right:", torch.equal(parameter.grad, direct))
 # The model of lesson 05 knows the balance alone, and not the pipeline. 32,768 tokens, 8 experts:
 
 # %%
+runs = {}
 for router in ("uniform", "zipf"):
     products = [(2048, 1024, rows) for rows in testing.routed_sizes(router, 32768)]
-    ends = {
-        order: schedule.simulate(products, order, 132, (128, 256, 64)).makespan for order in ("round_robin", "dynamic")
-    }
-    print(f"{router:8} dealt in turn {ends['round_robin']:.0f} µs, taken when free {ends['dynamic']:.0f} µs")
+    for way, order in (("persistent, dealt in turn", "round_robin"), ("a program for each tile", "dynamic")):
+        runs[router, way] = schedule.simulate(products, order, 132, (128, 256, 64))
+        print(f"{router:8} {way:25} {runs[router, way].makespan:4.0f} µs")
+
+# %%
+skewed = {way: timeline.simulated_bars(run) for (router, way), run in runs.items() if router == "zipf"}
+bound = runs["zipf", "a program for each tile"].lower_bounds.work
+timeline.compare(skewed, rows=132, bounds=dict.fromkeys(skewed, bound), height=1.9)
 
 # %% [markdown]
-# For equal experts there is no difference. For unequal ones the free program wins, in the model. (Lesson 05 drew this
-# batch.) So which one is faster on the GPU? The record has both, with the same tiles:
+# A colour is an expert. For equal experts there is hardly a difference. For unequal ones a program for each tile wins, in the
+# model. So which one is faster on the GPU? The record has both, with the same tiles:
 
 # %%
 0
