@@ -638,11 +638,29 @@ bound = runs["zipf", "a program for each tile"].lower_bounds.work
 timeline.compare(skewed, rows=132, bounds=dict.fromkeys(skewed, bound), height=1.9)
 
 # %% [markdown]
-# A colour is an expert. For equal experts there is hardly a difference. For unequal ones a program for each tile wins, in the
-# model. So which one is faster on the GPU? The record has both, with the same tiles:
+# A colour is an expert. For equal experts there is hardly a difference. For unequal ones a program for each tile wins,
+# in the model. Which one wins on the GPU? In the record, each model has a row with equal experts and one with a Zipf
+# router. All compute the gradients of the weights and of the biases:
 
 # %%
-0
+measured = record.load("gmm")["rows"]
+us = {}
+for key, entry in measured.items():
+    title = f"{entry['title'].partition(':')[0]}, {key.rpartition('-')[2]}"
+    us[title] = {name: time["median_us"] for name, time in entry["us"]["gradients"].items()}
+names = dict.fromkeys(name for times in us.values() for name in times)
+walk_costs.time_ratios(us, {name: name for name in names}, base="ptgmm")
+
+# %%
+for title, times in us.items():
+    faster = min(("ptgmm", "nptgmm"), key=times.get)
+    print(f"{title:30} nptgmm takes {times['nptgmm'] / times['ptgmm']:.2f} × the time of ptgmm: {faster} is faster")
+
+# %% [markdown]
+# Does a skewed router favour `nptgmm`, as the model says? Compare the two rows of each model. (These are the functions
+# as a user calls them. On an H200 `ptgmm` may take the kernel in CuTe DSL, which is persistent, too; `nptgmm` always
+# takes Triton's. So here more than the launch differs.) AITER's guide gives the same advice: benchmark both, and
+# choose.
 
 # %% [markdown]
 # ### Work stealing

@@ -87,6 +87,8 @@ def test_a_folded_kernel_is_whole_with_a_link_to_its_file():
     assert page.startswith("<details><summary><code>store_tile</code>")
     assert 'href="../src/course_kernels/kernels/common.py"' in page
     show_whole = page[page.index("<pre>") + 5 : page.index("</pre>")]
+    assert "&lt;" in show_whole
+    assert "<" not in show_whole
     assert html.unescape(show_whole).splitlines()[0] == "@triton.jit"
     assert html.unescape(show_whole).splitlines()[-1].strip().startswith("tl.store(")
     assert repr(folded) == f"store_tile: {len(show_whole.splitlines())} lines, src/course_kernels/kernels/common.py"
