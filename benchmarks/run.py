@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 import torch
 
 import fuzz
+import gmm_api
 import grouped_api
 import list_api
 import scaled_api
@@ -68,6 +69,7 @@ RECORDS = {
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
+    "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
     "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
     "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),

@@ -61,7 +61,7 @@ def imported(path):
             yield from (file for name in names if (file := provenance.ROOT / f"{name.replace('.', '/')}.py").is_file())
 
 
-ROOMS = ("bench", "kernels", "lists", "packed", "layout", "testing")
+ROOMS = ("bench", "gmm", "kernels", "lists", "packed", "layout", "testing")
 BESIDE = {
     "kernels/language.py",  # chooses between the compiler and the interpreter
     "kernels/record.py",  # a variant of the list API's kernels only
@@ -94,7 +94,7 @@ def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_w
     for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
         assert "lists" in rooms(name)
         assert "packed" not in rooms(name)
-    for name in ("grouped_mm", "sustained", "scaled_grouped_mm", "sweep_cute", "fuzz", "fuzz_cute", "tuning"):
+    for name in ("gmm", "grouped_mm", "sustained", "scaled_grouped_mm", "sweep_cute", "fuzz", "fuzz_cute", "tuning"):
         assert "packed" in rooms(name)
         assert "lists" not in rooms(name)
 

@@ -20,7 +20,7 @@ def integers(*shape, dtype=torch.bfloat16, seed=0, device=None) -> Tensor:
     """Numbers from -2 to 2, whose products are exact in every dtype."""
     device = device or runtime.device()
     generator = torch.Generator(device).manual_seed(seed)
-    return torch.randint(-2, 3, shape, generator=generator, device=device).to(dtype)
+    return torch.randint(-2, 3, shape, generator=generator, device=device, dtype=torch.int8).to(dtype)
 
 
 def sizes_of(*sizes, dtype=torch.int32) -> Tensor:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PASSES", "Row", "by_name", "jittered", "rows", "select", "variants"]
+__all__ = ["PASSES", "Row", "by_name", "equal", "jittered", "rows", "select", "variants", "zipf"]
 
 # What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
@@ -79,7 +79,7 @@ def jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
     return tuple(round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups))
 
 
-def _zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[int, ...]:
+def zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[int, ...]:
     """Sizes in proportion to rank ** -exponent that sum to `total`; the groups' ranks are drawn."""
     weights = [rank**-exponent for rank in range(1, groups + 1)]
     exact = [total * weight / math.fsum(weights) for weight in weights]
@@ -90,7 +90,7 @@ def _zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[in
     return tuple(sizes)
 
 
-def _equal(groups: int, total: int) -> tuple[int, ...]:
+def equal(groups: int, total: int) -> tuple[int, ...]:
     """Sizes as equal as whole numbers can be."""
     return tuple(total * (g + 1) // groups - total * g // groups for g in range(groups))
 
@@ -98,13 +98,13 @@ def _equal(groups: int, total: int) -> tuple[int, ...]:
 def rows() -> list[Row]:
     """The nine rows of the performance targets: seven bound by arithmetic, then two of decoding, bound by memory."""
     return [
-        Row("equal12", "8192 over 12 equal, 2048, 1024", _equal(12, 8192), 2048, 1024, "compute"),
+        Row("equal12", "8192 over 12 equal, 2048, 1024", equal(12, 8192), 2048, 1024, "compute"),
         Row("jitter4", "~32768 over 4 ±30%, 6144, 7168", jittered(4, 8192, 1), 6144, 7168, "compute"),
         Row("jitter8-tall", "~32768 over 8 ±30%, 7168, 3072", jittered(8, 4096, 154), 7168, 3072, "compute"),
         Row("jitter8-square", "~32768 over 8 ±30%, 4096, 4096", jittered(8, 4096, 351), 4096, 4096, "compute"),
-        Row("zipf8", "16384 over 8 Zipf(0.8), 14336, 4096", _zipf(8, 16384, 4), 14336, 4096, "compute"),
-        Row("zipf128-up", "32768 over 128 Zipf(0.8), 1536, 2048", _zipf(128, 32768, 5), 1536, 2048, "compute"),
-        Row("zipf128-down", "32768 over 128 Zipf(0.8), 2048, 768", _zipf(128, 32768, 6), 2048, 768, "compute"),
+        Row("zipf8", "16384 over 8 Zipf(0.8), 14336, 4096", zipf(8, 16384, 4), 14336, 4096, "compute"),
+        Row("zipf128-up", "32768 over 128 Zipf(0.8), 1536, 2048", zipf(128, 32768, 5), 1536, 2048, "compute"),
+        Row("zipf128-down", "32768 over 128 Zipf(0.8), 2048, 768", zipf(128, 32768, 6), 2048, 768, "compute"),
         Row("decode256", "4 each over 256, 4096, 7168", (4,) * 256, 4096, 7168, "memory"),
         Row("decode32", "20 each over 32, 7168, 2048", (20,) * 32, 7168, 2048, "memory"),
     ]
@@ -112,7 +112,7 @@ def rows() -> list[Row]:
 
 def variants() -> list[Row]:
     """Four rows with harder sizes: jittered, all rows in one group, every other group empty, one row a group."""
-    halved = tuple(size * (g % 2) for g, size in enumerate(_equal(128, 65536)))
+    halved = tuple(size * (g % 2) for g, size in enumerate(equal(128, 65536)))
     return [
         Row("jitter12", "~8192 over 12 ±30%, 2048, 1024", jittered(12, 8192 / 12, 11), 2048, 1024, "compute"),
         Row("one-hot8", "16384 in one of 8, 4096, 4096", (0, 0, 0, 16384, 0, 0, 0, 0), 4096, 4096, "compute"),

@@ -11,6 +11,7 @@ from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, TYPE_BYTES, dtype_name, find_dtype, type_name
+from course_kernels.packed import group_sums
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.packed.tuning import lookup as tuned
@@ -125,11 +126,40 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups):
     return Operands(a, b, offs, torch.empty(groups, one, dtype=dtype) if bias else None, *scales), c
 
 
+def build_group_sums(
+    dtype: str | torch.dtype = "bfloat16", layout: str = "row", total: int = 4096, accumulate: bool = False
+) -> list[Build]:
+    """The specialisations that ``group_sums`` launches, in order.
+
+    Args:
+        dtype: of the matrix.
+        layout: of the matrix, "row" or "col".
+        total: its rows: few take one launch, many take two.
+        accumulate: add to the result's memory.
+    """
+    dtype = find_dtype("dtype", dtype, OUT_DTYPES)
+    shape = (total, _EXTENT) if layout == "row" else (_EXTENT, total)
+    matrix = torch.empty(shape, dtype=dtype)
+    matrix = matrix if layout == "row" else matrix.mT
+    offs, out = torch.empty(_GROUPS, dtype=torch.int32), torch.empty(_GROUPS, _EXTENT)
+    builds = []
+    for launch in group_sums.prepare(matrix, offs, out, accumulate):
+        name = f"course_kernels.kernels.group_sums:{launch.kernel}"
+        label = f"{launch.kernel} {dtype_name(dtype)} {layout} {total}" + " accumulate" * accumulate
+        builds.append(Build(name, *specialized(name, launch.arguments), num_stages=3, label=label))
+    return builds
+
+
 def specialized(kernel: str, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
     """Signature, compile-time values and 16-divisible arguments, as Triton's own launch makes them of arguments."""
-    from course_kernels.kernels import contiguous, transposed
+    from course_kernels.kernels import contiguous, group_sums, transposed
 
-    function = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}[kernel]
+    function = {
+        "contiguous": contiguous.contiguous_kernel,
+        "transposed": transposed.transposed_kernel,
+        "course_kernels.kernels.group_sums:sum_items_kernel": group_sums.sum_items_kernel,
+        "course_kernels.kernels.group_sums:add_items_kernel": group_sums.add_items_kernel,
+    }[kernel]
     parameters = inspect.signature(function.fn).parameters
     signature, constexprs, divisible = {}, {}, []
     for name, value in arguments.items():

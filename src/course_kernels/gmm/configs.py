@@ -106,7 +106,7 @@ def get_config(
         G: number of groups.
         dtype: of the operands.
         arch: as in ``packed.tuning.lookup.get_config``. Default: this machine's GPU, or the interpreter without one.
-        accumulate: takes AITER's argument. The choice is the same: existing values are read after the product.
+        accumulate: for products that are added to a 16-bit result of ptgmm or nptgmm.
 
     Returns:
         A new dict: BLOCK_SIZE_M, BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE, num_warps, num_stages, and GRID_DIM (the
@@ -130,16 +130,17 @@ def get_config(
         sms = None
     else:
         sms = here.num_sms if name == tuned.canonical_arch(here.arch) else tuned.num_sms(name)
-    return dict(_items(gmm_type, M, K, N, G, dtype, name, sms))
+    return dict(_items(gmm_type, M, K, N, G, dtype, name, sms, bool(accumulate)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _items(gmm_type, M, K, N, G, dtype, arch, sms) -> tuple[tuple[str, int], ...]:
+def _items(gmm_type, M, K, N, G, dtype, arch, sms, accumulate) -> tuple[tuple[str, int], ...]:
     """The entries of ``get_config``. ``arch``: canonical."""
     if gmm_type == "gmm":
         config = tuned.get_config("grouped_mm", M, K, N, G, dtype=dtype, arch=arch)
     else:
-        config = tuned.get_config("grouped_mm_k", K, M, N, G, dtype=dtype, arch=arch)
+        uses_tma = False if accumulate else None  # the hardware adds to float32 alone, so the result has no descriptor
+        config = tuned.get_config("grouped_mm_k", K, M, N, G, dtype=dtype, arch=arch, uses_tma=uses_tma)
     if config.programs is None and gmm_type != "nptgmm":
         programs = INTERPRETER_PROGRAMS if arch is None else sms and sms * config.programs_per_sm
         config = dataclasses.replace(config, programs=programs)

@@ -185,11 +185,12 @@ def _is_column_major(matrix: Tensor) -> bool:
     return down == 1 and (across > 1 or (across == 1 and matrix.shape[-2] == 1))
 
 
-def _gradients(ctx, grad, main_grad=None) -> tuple:
-    """Of mat_a, mat_b, offs and bias: products of the other modes. Configurations are chosen anew, since a given one
-    was meant for other extents. mat_b's is added to ``main_grad`` instead, if that is given."""
+def _gradients(ctx, grad, needs, main_grad=None) -> tuple:
+    """Of mat_a, mat_b, offs and bias, those of them that ``needs`` says: products of the other modes. Configurations
+    are chosen anew, since a given one was meant for other extents. mat_b's is added to ``main_grad`` instead, if that
+    is given."""
     mat_a, mat_b, offs = ctx.saved_tensors
-    needs_a, needs_b, _, needs_bias, *_ = ctx.needs_input_grad
+    needs_a, needs_b, _, needs_bias, *_ = needs
     if 0 in grad.stride():  # sum() hands back one element, expanded: no descriptor reads strides of 0
         grad = grad.contiguous()
     options = Options(backend=ctx.backend)
@@ -231,7 +232,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return *_gradients(ctx, grad), None
+        return *_gradients(ctx, grad, ctx.needs_input_grad), None
 
 
 class _Collecting(torch.autograd.Function):
@@ -250,7 +251,20 @@ class _Collecting(torch.autograd.Function):
             raise RuntimeError(
                 "main_grad must be None for gradients of gradients (create_graph=True): what is added to it has none"
             )
-        return *_gradients(ctx, grad, ctx.main_grad), None, None
+        needs_a, _, *others = ctx.needs_input_grad
+        needs = needs_a, _is_asked_for_b(ctx), *others
+        return *_gradients(ctx, grad, needs, ctx.main_grad), None, None
+
+
+def _is_asked_for_b(ctx) -> bool:
+    """Whether this backward computes mat_b's gradient: those for other inputs alone, as pipelines that split backward
+    ask for, must not add it. ``needs_input_grad`` does not know."""
+    try:
+        return torch._C._will_engine_execute_node(ctx.next_functions[1][0])
+    except RuntimeError:  # autograd.grad for mat_b itself
+        raise RuntimeError(
+            "main_grad must be None where torch.autograd.grad asks for mat_b's gradient, which is added to it instead"
+        ) from None
 
 
 def _setup_operator(ctx, inputs, output) -> None:
@@ -259,7 +273,7 @@ def _setup_operator(ctx, inputs, output) -> None:
 
 
 def _operator_gradients(ctx, grad) -> tuple:
-    return *_gradients(ctx, grad), None, None, None, None
+    return *_gradients(ctx, grad, ctx.needs_input_grad), None, None, None, None
 
 
 torch.library.register_autograd(
@@ -296,7 +310,7 @@ class _Functional(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return *_gradients(ctx, grad), None
+        return *_gradients(ctx, grad, ctx.needs_input_grad), None
 
     vmap = staticmethod(_batched)
 

@@ -32,6 +32,7 @@ KNOWN_SPILLS = [
 ]  # fmt: skip
 
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
+CHIPLETS = ("gfx942", "gfx950")
 ESTIMATED = ("sm_90", "sm_100", "sm_120", "sm_80", "gfx942")
 
 
@@ -96,10 +97,23 @@ def estimated(target: str) -> list:
     return specs
 
 
+def with_chiplets() -> list:
+    """Builds for AMD GPUs, with their configurations: the tile of AITER's tables, and some of ours."""
+    specs = []
+    for tile in ((256, 256, 64, 8, 1), (256, 256, 32, 8, 2), (128, 128, 64, 8, 2), (64, 64, 64, 4, 2)):
+        config = GemmConfig(*tile, num_xcds=8)
+        specs += [
+            (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
+            (build("transposed", a_layout="col", config=config, uses_tma=False), config),
+        ]
+    return specs
+
+
 def recorded_pairs() -> list[compiled.Pair]:
     """What ``compiled`` keeps on record for this module."""
     pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
     pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
+    pairs += [(spec, target) for target in CHIPLETS for spec, _ in with_chiplets()]
     return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
 
 
@@ -225,16 +239,10 @@ def test_claims_and_bad_arguments():
     assert set(MODES) == set(PACKED_KERNELS)
 
 
-@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("target", CHIPLETS)
 def test_tiles_for_mfma_compile_with_chiplets_within_the_estimate(target):
-    pairs = []
-    for tile in ((256, 256, 64, 8, 1), (256, 256, 32, 8, 2), (128, 128, 64, 8, 2), (64, 64, 64, 4, 2)):
-        config = GemmConfig(*tile, num_xcds=8)
-        pairs += [
-            (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
-            (build("transposed", a_layout="col", config=config, uses_tma=False), config),
-        ]
-    for (spec, config), found in zip(pairs, compiled.facts((spec, target) for spec, _ in pairs), strict=True):
+    specs = with_chiplets()
+    for (spec, config), found in zip(specs, compiled.facts((spec, target) for spec, _ in specs), strict=True):
         assert not found.error, (spec, found.error)
         assert found.shared <= config.shared_memory(spec.kernel, 2, 2, uses_tma=False, amd=True), spec
         assert found.shared <= TARGETS[target].shared_limit

@@ -67,9 +67,15 @@ def test_the_shape_matters_and_a_change_stays_with_the_caller(arch):
     assert few["BLOCK_SIZE_M"] == 16 < many["BLOCK_SIZE_M"]
     few["BLOCK_SIZE_M"] = 999
     assert get_config("gmm", 16 * 64, 2048, 1536, 64, arch=arch)["BLOCK_SIZE_M"] == 16
-    assert get_config("ptgmm", 4096, 512, 512, 8, arch=arch, accumulate=True) == get_config(
-        "ptgmm", 4096, 512, 512, 8, arch=arch
-    )
+
+
+def test_a_product_that_is_added_has_no_descriptor_of_its_result():
+    added, plain = (get_config("ptgmm", 32768, 2048, 2048, 8, arch=90, accumulate=each) for each in (True, False))
+    assert added["BLOCK_SIZE_K"] * added["BLOCK_SIZE_N"] < plain["BLOCK_SIZE_K"] * plain["BLOCK_SIZE_N"]
+    assert "STORE_PARTS" not in added
+    for arch in (None, "gfx942"):
+        both = [get_config("nptgmm", 32768, 2048, 2048, 8, arch=arch, accumulate=each) for each in (True, False)]
+        assert both[0] == both[1], "without descriptors anyway"
 
 
 def test_bad_arguments_of_the_lookup():

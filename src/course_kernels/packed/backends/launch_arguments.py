@@ -100,8 +100,11 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
     """Mode "k"."""
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
-    uses_tma = device.uses_tma
-    a, b, c = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma), batch_access(out, uses_tma)
+    uses_tma, accumulate = device.uses_tma, problem.options.accumulate
+    a, b = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma)
+    # The hardware adds to float32; to others it would add rounded products, and round again. The interpreter cannot.
+    adds = out.dtype == torch.float32 and device.num_sms is not None
+    c = batch_access(out, uses_tma and (adds or not accumulate))
     config = _resolve_config(problem, "grouped_mm_k", (rows, total, columns, groups), mat_a, out, (a, b, c), device)
     block_m, block_n, block_k = config.block
     arguments = dict(
@@ -114,7 +117,7 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b),
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
-        PRECISION=problem.precision, SPAN=64, NUM_XCDS=config.num_xcds, ACCUMULATE=problem.options.accumulate,
+        PRECISION=problem.precision, SPAN=64, NUM_XCDS=config.num_xcds, ACCUMULATE=accumulate,
     )  # fmt: skip
     programs = _programs(config, groups * config.tiles(rows, columns), device)
     return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
