@@ -410,6 +410,15 @@ for dtype in (torch.float16, torch.float32):
 # %% [markdown]
 # One rounding saves the right example in float16. Only a float32 main gradient saves both.
 #
+# The library's kernel does the same, and on Hopper it need not read dW for a float32 main gradient. The store itself
+# can add: the tile is sent to the L2 cache, and the sum is made there.
+
+# %%
+adding = codegen.compile_kernel("transposed", "sm_90", dtype="float16", out_dtype="float32", accumulate=True)
+for name, kernel in (("writes", library), ("adds", adding)):
+    print(f"a kernel that {name} has a store that adds:", "cp.reduce.async.bulk.tensor" in kernel.ptx)
+
+# %% [markdown]
 # With `ADD`, what should the kernel do for an expert without tokens? The careless kernel above skipped it. Was that
 # wrong here?
 #
