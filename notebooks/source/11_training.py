@@ -302,9 +302,9 @@ print("wrong experts:", wrong)
 
 # %%
 library = codegen.compile_kernel("transposed", "sm_90", dtype="float16")
-steps, loops = pipelines.loops(library.ptx)
-print("loops around a multiplication:", len(loops))
-print("in the order of the code:", ", ".join(f"{step.count} × {step.kind}" for step in steps))
+print("loops around a multiplication:", len(pipelines.loops(library.ptx)[1]))
+print("copies blocks by descriptor:", library.instructions["bulk tensor load"] > 0)
+print("multiplies with wgmma:", library.instructions["wgmma"] > 0)
 
 # %% [markdown]
 # One loop only, though there are tiles and blocks of tokens. Each tile has its own number of blocks, so the compiler
