@@ -742,4 +742,4 @@ for row in example:
 # - What is left for the last wave keeps few SMs busy. Cut in two it keeps twice as many, if everybody can count which
 #   wave is the last.
 #
-# All of this had many rows. Next: [12 Masked groups and FP8](12_masked_and_fp8.ipynb), what changes with few.
+# All of this was the forward pass. Next: [11 Training](11_training.ipynb), the products of a backward pass.
