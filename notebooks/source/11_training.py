@@ -762,4 +762,4 @@ print("compiled for an MI300, matrix instructions:", amd.instructions["mfma"] > 
 # - Compared with, in the records: torch's `grouped_mm`, QuACK, a loop of cuBLAS calls.
 #
 # To read next: the rows above come from a benchmark; how to trust one is the subject of lesson 15.
-# Next: [15 Performance](15_performance.ipynb).
+# Next: [12 Masked groups and FP8](12_masked_and_fp8.ipynb).
