@@ -35,7 +35,6 @@ SWEPT = (
     CuteConfig(128, 192, 128, 2, 5, COOPERATIVE, staggered=True),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
-    CuteConfig(128, 192, 128, 1, 4, COOPERATIVE, staggered=True),
 )
 # The row-wise kernel, which adds blocks, too, but multiplies at the end: what factors of blocks cost.
 SWEPT_ROW_WISE = (
@@ -102,9 +101,10 @@ class Layer:
             use_fast_accum=fast,
         )  # fmt: skip
 
-    def grad_x(self) -> Tensor:
-        """The gradient of x, whose weights have another contiguous dimension than fp8 tensor cores read."""
-        return scaled_grouped_mm(self.qd, self.qw, self.sd, LINE, self.sw, SQUARE, offs=self.offs, backend="triton")
+    def grad_x(self, backend: str) -> Tensor:
+        """The gradient of x, whose weights have another contiguous dimension than fp8 tensor cores read: the backend
+        "cute" copies them first."""
+        return scaled_grouped_mm(self.qd, self.qw, self.sd, LINE, self.sw, SQUARE, offs=self.offs, backend=backend)
 
     def grad_w(self) -> Tensor:
         """The gradient of the weights."""
@@ -157,7 +157,9 @@ def calls(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
     found["torch"] = layer.by_torch, "forward"
     for fast in (False, True):
         found["dense row-wise" + ", fast" * fast] = functools.partial(layer.dense, fast), ""
-    found["dA triton"], found["dB triton"] = (layer.grad_x, "dA"), (layer.grad_w, "dB")
+    for backend in ("cute", "triton"):
+        found[f"dA {backend}"] = functools.partial(layer.grad_x, backend), "dA"
+    found["dB triton"] = layer.grad_w, "dB"
     return found
 
 
@@ -210,7 +212,7 @@ def rows() -> dict:
             results["quantisers"] = quantisers(layer, time, replayed)
             print("quantisers, TB/s", results["quantisers"]["TB/s"], flush=True)
         del layer
-    ours = ("cute", "triton", "dA triton", "dB triton")
+    ours = ("cute", "triton", "dA cute", "dA triton", "dB triton")
     failed = [f"{row}, {name}: {entry['failed'][name]}" for row, entry in results["rows"].items() for name in ours
               if name in entry["failed"]]  # fmt: skip
     if failed:

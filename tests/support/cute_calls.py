@@ -32,4 +32,4 @@ def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
 
 def variant_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail=False, scaling="row"):
     """The kernel's variant for operands that are named one by one."""
-    return cute.match_variant(Operands(mat_a, mat_b, offs, bias, scale_a, scale_b), out, keep_tail, scaling)
+    return cute.match_variant(Operands(mat_a, mat_b, offs, bias, scale_a, scale_b), out, keep_tail, scaling=scaling)

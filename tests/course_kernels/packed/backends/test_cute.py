@@ -195,6 +195,55 @@ def test_not_taken_of_8_bits(made):
     assert variant_of(**made) is None
 
 
+def large(rows, K=40, how=lambda b: b.contiguous(), **scales):
+    """A product of 8 bits whose three groups have so many rows on average, and what a plan is made from."""
+    b = how(integers((3, 32, K), torch.float32, 1).to(FP8).mT)
+    a = torch.zeros(3 * rows, -(-K // 16) * 16, dtype=FP8)[:, :K]
+    scales = scales or dict(scale_a=torch.ones(3 * rows), scale_b=torch.ones(3, 32))
+    made = Operands(a, b, torch.zeros(3, dtype=torch.int32), **scales)
+    out = torch.zeros(3 * rows, 32).bfloat16()
+    blocks = made.scale_b.dim() == 3
+    options = Options(torch.bfloat16, backend="torch", scaling=grouped_cute.BLOCKS if blocks else "row")
+    return Problem.of(made, options), made, out
+
+
+@pytest.mark.parametrize(
+    "how", [lambda b: b.contiguous(), lambda b: torch.stack([b, b], -1)[..., 0]], ids=["row", "odd"]
+)
+@pytest.mark.parametrize("blocks", [False, True])
+def test_8_bit_weights_of_another_layout_are_copied_for_many_rows(monkeypatch, how, blocks):
+    rows = grouped_cute.COPIED_ROWS
+
+    def made(rows):
+        scales = dict(scale_a=torch.ones(3 * rows, 1), scale_b=torch.ones(3, 1, 1)) if blocks else {}
+        return large(rows, how=how, **scales)
+
+    assert not grouped_cute.supports(*made(rows - 1))
+    product = made(rows)
+    assert grouped_cute.supports(*product)
+    asked, launched = [], []
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+
+    def compiled(config, variant, *rest):
+        asked.append(variant)
+        return lambda *tensors: launched.append(tensors)
+
+    monkeypatch.setattr(grouped_cute, "_compiled", compiled)
+    plan = grouped_cute.plan(*product)
+    plan.run(product[1], product[2])
+    assert asked == [KernelVariant("m", "k", 1, blocks)]
+    ((_, copy, *_),) = launched
+    assert torch.equal(copy.float(), product[1].mat_b.float())
+    assert copy.stride() == (32 * 48, 1, 48)
+
+
+def test_8_bit_weights_that_can_be_read_are_not_copied(monkeypatch):
+    product = large(grouped_cute.COPIED_ROWS, K=48, how=lambda b: b)
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(grouped_cute, "_compiled", lambda *arguments: None)
+    assert type(grouped_cute.plan(*product)) is grouped_cute.Plan
+
+
 def test_row_major_weights_are_taken():
     assert variant_of(*changed(1, lambda b: b.contiguous())) == KernelVariant("m", "n")
 
@@ -220,7 +269,7 @@ def test_float32_results_along_k_alone_are_added_to():
         for along, each in (("k", made), ("m", operands()))
         for dtype in (torch.float32, torch.bfloat16)
     }
-    assert taken.pop(("k", torch.float32)) == ("k", "n", 2)
+    assert taken.pop(("k", torch.float32)) == KernelVariant("k", "n")
     assert set(taken.values()) == {None}
     out = made[3].float()
     for accumulate, given, supported in ((True, out, True), (True, made[3], False), (False, made[3], True)):
