@@ -28,19 +28,14 @@ ROWS = tuple(
     for groups, rows in ((4, 8192), (8, 4096))
     for N, K in EXTENTS
 )
-# Beside the shipped ones: more stages, which have room for one block of C to store; and both ways without the other.
+# Beside the shipped ones: more stages, which have room for one block of C to store; and narrow last tiles.
 SWEPT = (
     *CONFIGS_BLOCK_SCALED,
     CuteConfig(128, 192, 128, 2, 5, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 5, COOPERATIVE, staggered=True),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
-    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
 )
 # The row-wise kernel, which adds blocks, too, but multiplies at the end: what factors of blocks cost.
-SWEPT_ROW_WISE = (
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=True),
-)
+SWEPT_ROW_WISE = (CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),)
 TRITON = (
     GemmConfig(128, 128, 128, 8, 3, 8, 1, 1),
     GemmConfig(128, 128, 128, 8, 4, 8, 1, 2),

@@ -70,36 +70,19 @@ def products_of(slabs: cutlass.Constexpr[int], factors: cute.Tensor, products: c
 @cute.jit
 def add_apart(
     config: cutlass.Constexpr, slabs: cutlass.Constexpr[int], acc: cute.Tensor, first: cutlass.Constexpr[int],
-    apart: cute.Tensor, products: cute.Tensor | None,
+    apart: cute.Tensor, products: cute.Tensor,
 ):  # fmt: skip
     """Add a block's sums of the columns from ``first`` on, multiplied with their factors, to those of the tile."""
     # A thread holds pairs of columns, eight apart, of two rows, eight apart, of each slab: wgmma's layout.
-    size = cute.size(apart) // slabs
+    size, blocks = cute.size(apart) // slabs, cute.size(products) // (2 * slabs)
     for i in cutlass.range_constexpr(slabs):
         for start in cutlass.range_constexpr(0, 2 * size, config.scale_cols):
             for half in cutlass.range_constexpr(2):
-                if cutlass.const_expr(products is not None):
-                    blocks = cute.size(products) // (2 * slabs)
-                    factor = products[(2 * i + half) * blocks + (first + start) // config.scale_cols]
+                factor = products[(2 * i + half) * blocks + (first + start) // config.scale_cols]
                 for j in cutlass.range_constexpr(start // 8, min(start + config.scale_cols, 2 * size) // 8):
                     for v in cutlass.range_constexpr(2):
                         at = i * size + 4 * j + 2 * half + v
-                        sums = apart[at] if cutlass.const_expr(products is None) else apart[at] * factor
-                        acc[first // 2 + at] += sums
-
-
-@cute.jit
-def multiply_halves(mma: cute.TiledMma, apart: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32):
-    """``mainloop.multiply_stage`` from zero, in two groups that can be waited for one after the other."""
-    atom = cute.make_mma_atom(mma.op)
-    atom.set(warpgroup.Field.ACCUMULATE, False)
-    warpgroup.fence()
-    for k in cutlass.range_constexpr(cute.size(a, mode=[2])):
-        cute.gemm(atom, apart, a[None, None, k, stage], b[None, None, k, stage], apart)
-        atom.set(warpgroup.Field.ACCUMULATE, True)
-        if cutlass.const_expr(2 * k + 2 == cute.size(a, mode=[2])):
-            warpgroup.commit_group()
-    warpgroup.commit_group()
+                        acc[first // 2 + at] += apart[at] * factor
 
 
 @cute.jit
@@ -108,43 +91,32 @@ def multiply_block(
     cut: cutlass.Constexpr,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
-    turns: tuple[pipeline.NamedBarrier, pipeline.NamedBarrier],
     mma: cute.TiledMma,
     acc: cute.Tensor,
     a: cute.Tensor,
     b: cute.Tensor,
-    lines: Lines | None,
-    factors: cute.Tensor | None,
+    lines: Lines,
+    factors: cute.Tensor,
     following: Int32,
 ) -> pipeline.PipelineState:
-    """Add one block's products to ``acc``, with the block's factors, if there are any. They make room for those of the
+    """Add one block's products to ``acc``, multiplied with the block's ``factors``, which make room for those of the
     block ``following``."""
     parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
-    products = None
-    if cutlass.const_expr(factors is not None):
-        products = cute.make_rmem_tensor(2 * slabs * (cute.size(factors) - 2 * slabs), Float32)
+    products = cute.make_rmem_tensor(2 * slabs * (cute.size(factors) - 2 * slabs), Float32)
     apart = cute.make_rmem_tensor((*acc.shape[:2], 1), Float32)
     ring.consumer_wait(state)
-    if cutlass.const_expr(config.staggered):
-        turns[0].arrive_and_wait()
     for part in cutlass.range_constexpr(parts):
         if cutlass.const_expr(parts > 1):
             # As in multiply_apart: it ends the life of the last part's sums.
             apart.fill(0.0)
-        b_part = b[None, None, None, part, None]
-        if cutlass.const_expr(config.staggered and part == 0):
-            multiply_halves(mma, apart, a, b_part, state.index)
-        else:
-            multiply_stage(mma, apart, a, b_part, state.index, True)
-        if cutlass.const_expr(factors is not None and part == 0):
-            products_of(slabs, factors, products)
-            load_factors(lines, following, factors)
-        if cutlass.const_expr(config.staggered and part == 0):
-            warpgroup.wait_group(1)
-            turns[1].arrive()
+        multiply_stage(mma, apart, a, b[None, None, None, part, None], state.index, True)
         warpgroup.wait_group(0)
         if cutlass.const_expr(part == parts - 1):
             ring.consumer_release(state)
+        if cutlass.const_expr(part == 0):
+            # After the wait: computing addresses between two wgmmas would keep the tensor cores waiting for the second.
+            products_of(slabs, factors, products)
+            load_factors(lines, following, factors)
         add_apart(config, slabs, acc, part * (cut.tile_n // parts), apart, products)
     state.advance()
     return state
@@ -157,36 +129,26 @@ def multiply_blocks(
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
-    turns: tuple[pipeline.NamedBarrier, pipeline.NamedBarrier],
     mma: cute.TiledMma,
     acc: cute.Tensor,
     a: cute.Tensor,
     b: cute.Tensor,
-    scales: BlockScales | None,
+    scales: BlockScales,
 ) -> pipeline.PipelineState:
-    """``mainloop.multiply_apart`` with factors, if there are any; where ``config.staggered``, with turns.
+    """``mainloop.multiply_apart`` with factors.
 
     Factors come from L2, which takes as long as a block: they are loaded two blocks ahead, those of even and of odd
     blocks to registers of their own, because moving them on would wait for them.
-
-    Two warp groups that begin a block at one time may end it at one time, too, and then the tensor cores wait for both
-    to add. So a warp group begins when its partner is half through: while one adds, the other multiplies.
     """
     acc.fill(0.0)
-    if cutlass.const_expr(scales is None):
-        for _ in cutlass.range(tile.blocks, unroll=1):
-            state = multiply_block(config, cut, ring, state, turns, mma, acc, a, b, None, None, Int32(0))
-    else:
-        lines, last = lines_of(config, cut, tile, scales), tile.blocks - 1
-        even, odd = (cute.make_rmem_tensor(len(lines.rows) + len(lines.cols), Float32) for _ in range(2))
-        load_factors(lines, Int32(0), even)
-        load_factors(lines, cutlass.min(1, last), odd)
-        for pair in cutlass.range(tile.blocks // 2, unroll=1):
-            for factors in cutlass.range_constexpr(2):
-                state = multiply_block(
-                    config, cut, ring, state, turns, mma, acc, a, b, lines, (even, odd)[factors],
-                    cutlass.min(2 * pair + 2 + factors, last),
-                )  # fmt: skip
-        if tile.blocks % 2 == 1:
-            state = multiply_block(config, cut, ring, state, turns, mma, acc, a, b, lines, even, last)
+    lines, last = lines_of(config, cut, tile, scales), tile.blocks - 1
+    even, odd = (cute.make_rmem_tensor(len(lines.rows) + len(lines.cols), Float32) for _ in range(2))
+    load_factors(lines, Int32(0), even)
+    load_factors(lines, cutlass.min(1, last), odd)
+    for pair in cutlass.range(tile.blocks // 2, unroll=1):
+        for i in cutlass.range_constexpr(2):
+            following = cutlass.min(2 * pair + 2 + i, last)
+            state = multiply_block(config, cut, ring, state, mma, acc, a, b, lines, (even, odd)[i], following)
+    if tile.blocks % 2 == 1:
+        state = multiply_block(config, cut, ring, state, mma, acc, a, b, lines, even, last)
     return state

@@ -42,8 +42,6 @@ class CuteConfig:
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
-        staggered: whether cooperative warp groups begin a block of K one after the other, each when its partner is half
-            through (``blockwise.multiply_blocks``); for operands of one byte.
     """
 
     tile_m: int = 128
@@ -57,7 +55,6 @@ class CuteConfig:
     last_tile_n: int = 0
     tail_tile_n: int = 0
     split_last_wave: bool = False
-    staggered: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
@@ -82,7 +79,6 @@ class CuteConfig:
             + f"_narrow{self.last_tile_n}" * bool(self.last_tile_n)
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
-            + "_staggered" * self.staggered
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -143,8 +139,6 @@ class CuteConfig:
             reason = shape.why_not(operand_bytes)
             if reason is not None:
                 return f"{name} tiles: {reason}"
-        if self.staggered and (self.schedule != COOPERATIVE or operand_bytes != 1):
-            return f"staggered is False where {self.schedule} with operands of {operand_bytes} bytes, got True"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
         if self.shared_bytes(operand_bytes) > SHARED_BYTES:
@@ -192,9 +186,7 @@ CONFIGS_8_BIT = (
 # Likewise with scales of blocks. There is no room for these in the registers beside sums of 256 columns.
 CONFIGS_BLOCK_SCALED = (
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=True),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128, staggered=True),
-    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, staggered=True),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 

@@ -221,8 +221,6 @@ class HopperGroupedGemm:
                 pipeline.NamedBarrier(barrier_id=TURN + each, num_threads=2 * WARP_GROUP)
                 for each in (consumer, 1 - consumer)
             )
-            if cutlass.const_expr(config.staggered) and consumer == 1:
-                turns[1].arrive()
             if cutlass.const_expr(config.schedule == PINGPONG):
                 step = 2 * clusters
                 if consumer == 1:
@@ -279,11 +277,8 @@ class HopperGroupedGemm:
         acc = cute.make_rmem_tensor(mma.partition_shape_C((cut.tile_m, cut.tile_n)), Float32)
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
-        if cutlass.const_expr(self.block_scaled or config.staggered):
-            factors = scales if cutlass.const_expr(self.block_scaled) else None
-            state = multiply_blocks(
-                config, cut, tile, ring, state, turns, mma, acc, a_fragments, b_fragments, factors
-            )  # fmt: skip
+        if cutlass.const_expr(self.block_scaled):
+            state = multiply_blocks(config, cut, tile, ring, state, mma, acc, a_fragments, b_fragments, scales)
         elif cutlass.const_expr(self.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:

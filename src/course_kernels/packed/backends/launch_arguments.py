@@ -114,6 +114,8 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
     block_m, block_n, block_k = config.block
     blocks = _block_scales(problem, scale_a, scale_b, ("m", "k"), ("n", "k"))
     del blocks["B_LINES"]  # there are no others here than A's
+    tiles = groups * config.tiles(rows, columns)
+    programs = _programs(config, tiles, device)
     arguments = dict(
         a=a.descriptor(mat_a, (block_k, block_m)) or mat_a,
         b=b.descriptor(mat_b, (block_k, block_n)) or mat_b,
@@ -125,9 +127,8 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
         RESTART=problem.block_lines is not None and blocks_restart(scale_a, total, groups),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
-        PRECISION=problem.precision, SPAN=64, NUM_XCDS=config.num_xcds, ACCUMULATE=accumulate,
+        PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds, ACCUMULATE=accumulate,
     )  # fmt: skip
-    programs = _programs(config, groups * config.tiles(rows, columns), device)
     return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ FP8 = torch.float8_e4m3fn
 EVERY = (
     *CONFIGS_BLOCK_SCALED,
     CuteConfig(128, 256, 128, 2, 3, COOPERATIVE),
-    CuteConfig(128, 64, 128, 1, 4, COOPERATIVE, staggered=True),
+    CuteConfig(128, 64, 128, 1, 4, COOPERATIVE),
     CuteConfig(128, 128, 128, 2, 4, COOPERATIVE, last_tile_n=64),
     CuteConfig(128, 64, 128, 2, 4, PINGPONG),
     CuteConfig(64, 192, 128, 1, 6, PINGPONG),
@@ -72,20 +71,6 @@ def test_a_factor_costs_no_instruction_of_its_own(ptx_of, config):
     assert ".local" not in ptx
 
 
-@pytest.mark.parametrize("staggered", [False, True])
-def test_warp_groups_take_turns(ptx_of, staggered):
-    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=staggered)
-    for kinds in (dict(block_scaled=True), dict(scaled=True)):
-        ptx = ptx_of(config, **kinds)
-        # Half of a block's products are waited for, then all.
-        waits = [int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d)", ptx)]
-        copies = 3 if "block_scaled" in kinds else 1
-        assert waits == copies * ([1, 0] if staggered else [0])
-        assert ptx.count("wgmma.commit_group") == copies * (1 + staggered)
-        # The second one lets the first begin, and each its partner.
-        assert ptx.count("bar.arrive") == (1 + copies) * staggered
-
-
 def test_what_cannot_be_built_is_refused(ptx_of):
     with pytest.raises(
         ValueError, match="config: tile_k is 128, the depth of a block, where blocks have scales, got 256"
@@ -95,18 +80,12 @@ def test_what_cannot_be_built_is_refused(ptx_of):
         ptx_of(CONFIGS[0], dtype="bfloat16", block_scaled=True)
     with pytest.raises(ValueError, match="scaled must be False where block_scaled"):
         ptx_of(CONFIGS_8_BIT[0], scaled=True, block_scaled=True)
-    with pytest.raises(ValueError, match="config: staggered is False where pingpong"):
-        ptx_of(replace(CONFIGS_8_BIT[-1], staggered=True))
-    assert (
-        CuteConfig(staggered=True).why_not()
-        == "staggered is False where cooperative with operands of 2 bytes, got True"
-    )
 
 
 def test_configurations():
     assert configs_for("m", "k", 1, True) == CONFIGS_BLOCK_SCALED
     assert all(config.why_not(1, True) is None for config in EVERY)
-    assert [config.scale_cols for config in EVERY[:5]] == [64, 64, 64, 128, 128]
+    assert [config.scale_cols for config in EVERY[:5]] == [64, 128, 128, 128, 128]
     assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
 
 
@@ -192,22 +171,9 @@ def test_long_sums_keep_their_bits(device, config):
 
 
 @hopper
-def test_turns_without_factors_and_with_those_of_rows(device):
-    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=True)
-    a, b, offs, *_ = operands((0, 300, 1, 128, 0, 2513, 77, 0), 712, 456, "row", device, tail=0)
-    rows, cols = factors((a.shape[0],), 3, "row", device), factors((8, 712), 4, "row", device)
-    for scales in ((), (rows, cols)):
-        out = torch.full((a.shape[0], 712), torch.nan, device=device)
-        compiled(config, out.dtype, device, scaled=bool(scales))(a, b, out, offs, *scales)
-        names = dict(zip(("scale_a", "scale_b"), scales))
-        assert torch.equal(out.double(), reference.grouped_mm(a, b, offs, **names))
-
-
-@hopper
-@pytest.mark.parametrize("staggered", [False, True])
-def test_many_tiles(device, staggered):
-    """Every CTA takes many tiles, and warp groups their turns over all of them."""
-    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, staggered=staggered)
+def test_many_tiles(device):
+    """Every CTA takes many tiles."""
+    config = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
     a, b, offs, scale_a, scale_b = operands((5000, 0, 3001, 4097), 1992, 648, "outer", device)
     wanted = exact(a, b, offs, scale_a, scale_b)
     for _ in range(3):
