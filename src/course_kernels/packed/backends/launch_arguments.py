@@ -127,7 +127,8 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
         RESTART=problem.block_lines is not None and blocks_restart(scale_a, total, groups),
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
-        PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds, ACCUMULATE=accumulate,
+        PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds,
+        ACCUMULATE=accumulate,
     )  # fmt: skip
     return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
 

@@ -85,7 +85,7 @@ def test_what_cannot_be_built_is_refused(ptx_of):
 def test_configurations():
     assert configs_for("m", "k", 1, True) == CONFIGS_BLOCK_SCALED
     assert all(config.why_not(1, True) is None for config in EVERY)
-    assert [config.scale_cols for config in EVERY[:5]] == [64, 128, 128, 128, 128]
+    assert [config.scale_cols for config in EVERY[:5]] == [64, 128, 128, 128, 64]
     assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
 
 
