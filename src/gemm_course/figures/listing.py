@@ -1,10 +1,14 @@
-"""Prints the source of a kernel or function in a lesson, whole or by excerpt."""
+"""Shows the source of a kernel or function in a lesson: whole, by excerpt, or folded."""
 
 from __future__ import annotations
 
+import html
 import inspect
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
+
+from course_kernels.provenance import ROOT
 
 
 def show(function: Callable, first: int | str | None = None, last: int | str | None = None) -> None:
@@ -33,6 +37,35 @@ def show(function: Callable, first: int | str | None = None, last: int | str | N
     if function.__module__ != "__main__":
         print(f"# {function.__module__}.{function.__qualname__}")
     print("\n".join(shown))
+
+
+class Folded:
+    """Source that a notebook shows as one line, and whole after a click; `fold` makes it."""
+
+    def __init__(self, title: str, path: str, source: str):
+        self.title, self.path, self.source = title, path, source
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.source.count(chr(10)) + 1} lines, {self.path}"
+
+    def _repr_html_(self) -> str:
+        # A link relative to notebooks/, where lessons run.
+        link = f'<a href="../{html.escape(self.path)}">{html.escape(self.path)}</a>'
+        summary = f"<code>{html.escape(self.title)}</code>, {self.source.count(chr(10)) + 1} lines of {link}"
+        return f"<details><summary>{summary}</summary><pre>{html.escape(self.source)}</pre></details>"
+
+
+def fold(function: Callable) -> Folded:
+    """A kernel or function of the library or the course, folded, with a link to its file.
+
+    Raises:
+        TypeError: ``function`` has no Python source, or its file is not in ``src``.
+    """
+    function = _unwrap(function)
+    source, path = _source_of(function), Path(inspect.getsourcefile(function))
+    if not path.is_relative_to(ROOT):
+        raise TypeError(f"function must be of a file in {ROOT.name}, got {function.__qualname__} of {path.name}")
+    return Folded(function.__qualname__, f"{ROOT.name}/{path.relative_to(ROOT).as_posix()}", source)
 
 
 def _unwrap(function: Callable) -> Callable:

@@ -1,13 +1,15 @@
-"""Excerpts of sources: whole, by number, by text, through Triton's wrappers."""
+"""Excerpts of sources: whole, by number, by text, folded, through Triton's wrappers."""
 
 from __future__ import annotations
+
+import html
 
 import pytest
 import triton
 
 from course_kernels.kernels import common
 from gemm_course.figures import listing
-from gemm_course.figures.listing import show
+from gemm_course.figures.listing import fold, show
 
 
 def test_a_kernel_is_shown_whole_with_its_decorator_and_module(capsys):
@@ -77,3 +79,21 @@ def test_a_place_that_does_not_exist_is_named(first, last, error, message):
 def test_something_without_source_is_refused():
     with pytest.raises(TypeError, match="function must have Python source"):
         show(len)
+
+
+def test_a_folded_kernel_is_whole_with_a_link_to_its_file():
+    folded = fold(common.store_tile)
+    page = folded._repr_html_()
+    assert page.startswith("<details><summary><code>store_tile</code>")
+    assert 'href="../src/course_kernels/kernels/common.py"' in page
+    show_whole = page[page.index("<pre>") + 5 : page.index("</pre>")]
+    assert "&lt;" in show_whole
+    assert "<" not in show_whole
+    assert html.unescape(show_whole).splitlines()[0] == "@triton.jit"
+    assert html.unescape(show_whole).splitlines()[-1].strip().startswith("tl.store(")
+    assert repr(folded) == f"store_tile: {len(show_whole.splitlines())} lines, src/course_kernels/kernels/common.py"
+
+
+def test_what_is_in_no_file_of_ours_is_not_folded():
+    with pytest.raises(TypeError, match="function must be of a file in src"):
+        fold(pytest.fixture)
