@@ -419,13 +419,12 @@ timeline.compare(
 # %%
 for name, run in runs.items():
     print(f"{name:15} {run.makespan:6.0f} µs simulated")
-tiles = sum(map(len, indexed.programs))
-print(
-    f"group by group: {tiles * group_walks.SLOT_US:.0f} µs for slots, {len(problems) * group_walks.GROUP_US:.0f} for groups"
-)
-us = {
-    row["title"]: {name: found["median_us"] for name, found in row["us"]["forward"].items()} for row in batches.values()
-}
+slots, groups = sum(map(len, indexed.programs)), len(problems)
+slots_us, groups_us = slots * group_walks.SLOT_US, groups * group_walks.GROUP_US
+print(f"group by group: of these, {slots_us:.0f} µs for slots, {groups_us:.0f} µs for starting groups")
+us = {}
+for row in batches.values():
+    us[row["title"]] = {name: found["median_us"] for name, found in row["us"]["forward"].items()}
 pair = us[layer["title"]]
 ratio = pair["helion-scanning"] / pair["helion-persistent"]
 print(f"simulated: {scanned.makespan / indexed.makespan:.2f} times as long group by group; recorded: {ratio:.2f} times")

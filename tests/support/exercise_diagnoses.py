@@ -1,0 +1,27 @@
+"""A stricter test of an exercise's mutants: whatever is drawn, each is told its own mistake.
+
+A test module imports it after `exercise_checks`, whose test of the same name it replaces.
+"""
+
+from __future__ import annotations
+
+import re
+
+from exercise_checks import bearing_on, drawn_for, expected, judged_alone
+
+SEEDS = range(12)
+
+
+def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
+    check, says = expected(mutant)
+    if check == "compiles":
+        return  # it does not depend on the inputs
+    source = mutant.read_text(encoding="utf-8")
+    cases = {seed: drawn_for(exercise, seed) if check == "-" else bearing_on(check, exercise, seed) for seed in SEEDS}
+    said, place = {}, 0
+    # The first input with a message is the one that a learner reads about.
+    while left := {seed: found[place : place + 1] for seed, found in cases.items() if seed not in said}:
+        assert any(left.values()), f"nothing is said with seeds {list(left)}"
+        said |= {seed: text for seed, text in judged_alone(judge, exercise, source, check, left, monkeypatch) if text}
+        place += 1
+    assert {seed: text for seed, text in said.items() if not re.search(says, text)} == {}
