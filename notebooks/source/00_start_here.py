@@ -93,6 +93,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [07 Autotuning](07_autotuning.ipynb) | which configuration is fast, and how does a call find it? |
 # | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | when all groups lie in one matrix, what becomes simpler? |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
+# | [13 Helion](13_helion.ipynb) | what does a language above Triton write, and what does it leave to you? |
 # | [15 Performance](15_performance.ipynb) | how is a rate measured so that one may believe it? |
 #
 # Read in order; each lesson takes half an hour to an hour. Run a cell with Shift+Enter, change it, run it again:

@@ -742,4 +742,4 @@ for row in example:
 # - What is left for the last wave keeps few SMs busy. Cut in two it keeps twice as many, if everybody can count which
 #   wave is the last.
 #
-# What is fast? Next: [15 Performance](15_performance.ipynb), how to measure it, and every peer on one roofline.
+# This kernel spells out everything. Next: [13 Helion](13_helion.ipynb), a language whose compiler writes most of it.

@@ -292,11 +292,12 @@ compiled = {
 }
 
 # %% tags=["nbval-ignore-output"]
-kinds = ("wgmma", "cp.async", "bulk tensor load", "ld.global", "st.global")
-print(f"{'':22}", *(f"{kind:>16}" for kind in kinds), "   instructions  registers")
+kinds = {"wgmma": "wgmma", "cp.async": "cp.async", "TMA load": "bulk tensor load"}
+kinds |= {"load": "ld.global", "store": "st.global"}
+print(f"{'':20}", *(f"{kind:>9}" for kind in (*kinds, "all", "registers")))
 for name, one in compiled.items():
-    counts = "".join(f"{one.instructions[kind]:17}" for kind in kinds)
-    print(f"{name:22}{counts}   {pipelines.count_instructions(one.ptx):12} {one.registers:10}")
+    counts = [one.instructions[kind] for kind in kinds.values()]
+    print(f"{name:20}", *(f"{count:9}" for count in (*counts, pipelines.count_instructions(one.ptx), one.registers)))
 
 # %%
 print("all multiply with wgmma:", all(one.instructions["wgmma"] for one in compiled.values()))
@@ -307,7 +308,8 @@ print("same wgmma by hand and by Helion:", hand.instructions["wgmma"] == helions
 
 # %% [markdown]
 # Helion's kernel multiplies with the same tensor-core instructions as the one written by hand, and copies as that one
-# does: `cp.async` through pointers. Lesson 08's copies by descriptor need far fewer instructions. Helion can use
+# does: `cp.async` through pointers, 24 of them. Lesson 08's kernel needs 6 copies by descriptor for the same blocks.
+# (Counting all instructions, it is the longest: it is a more general kernel, and has more ways to store.) Helion can use
 # descriptors, too (`indexing="tensor_descriptor"` in a configuration), but only for what `hl.tile` cuts. Computed rows
 # go through pointers. This is the price of choosing the walk yourself.
 #
@@ -427,6 +429,7 @@ for row in batches.values():
     us[row["title"]] = {name: found["median_us"] for name, found in row["us"]["forward"].items()}
 pair = us[layer["title"]]
 ratio = pair["helion-scanning"] / pair["helion-persistent"]
+print("recorded on:", record.load("jagged")["provenance"]["gpu"])
 print(f"simulated: {scanned.makespan / indexed.makespan:.2f} times as long group by group; recorded: {ratio:.2f} times")
 
 # %% [markdown]
@@ -438,24 +441,25 @@ print(f"simulated: {scanned.makespan / indexed.makespan:.2f} times as long group
 
 # %%
 names = {
-    "cublas": "cuBLAS", "auto": "ours (auto)", "triton-persistent": "Triton", "helion-persistent": "Helion",
+    "cublas": "dense product of cuBLAS", "auto": "ours (auto)", "triton-persistent": "Triton", "helion-persistent": "Helion",
     "helion-persistent-default": "untuned", "helion-scanning": "group by group",
 }  # fmt: skip
 known = {title: {name: value for name, value in times.items() if name in names} for title, times in us.items()}
 walk_costs.time_ratios(known, names, base="cublas")
 
 # %%
-print("measured on:", record.load("jagged")["provenance"]["gpu"])
 for name, label in names.items():
     ratios = [times[name] / times["cublas"] for times in known.values() if name in times]
-    print(f"{label:16} {statistics.geometric_mean(ratios):.2f} × the time of cuBLAS (geometric mean)")
+    print(f"{label:24} {statistics.geometric_mean(ratios):.2f} × the time of cuBLAS (geometric mean)")
 
 # %% [markdown]
 # Read it in three steps. *Untuned to tuned* is what the autotuner gives. *Group by group to Helion* is what the walk
 # gives, with the same blocks. *Helion to cuBLAS* is what is lost to a kernel that a vendor's experts wrote for this
 # GPU, and to the groups that this product does not need.
 #
-# ## What goes wrong: a kernel for every batch
+# ## What goes wrong
+#
+# ### A kernel for every batch
 #
 # Helion's own default is `static_shapes=True`: the compiler knows all extents, so it can leave out masks. Three batches
 # arrive, with 200, 199 and 150 rows. How many kernels does Helion compile, with `True` and with `False`?
@@ -471,8 +475,26 @@ print("static_shapes=True: ", kernels_for(True), "kernels")
 print("static_shapes=False:", kernels_for(False), "kernel")
 
 # %% [markdown]
-# One for each number of rows, and without a configuration one *search* for each. A router never sends the same number
+# One for each number of rows, and without a configuration one *search* for each. A router rarely sends the same numbers
 # twice. For jagged groups always say `static_shapes=False`.
+#
+# ### A name of the notebook
+#
+# Helion reads your function's source, and the names around it. Suppose that another cell has a variable `tile`:
+
+# %%
+tile = 0
+try:
+    helion.kernel(by_one_index.fn, static_shapes=False, config=by_one_index.configs[0]).bind(
+        (A_packed, B, group_offsets, 4, 8)
+    )
+except helion.exc.CannotModifyHostVariableOnDevice as error:
+    print(str(error).splitlines()[0])
+del tile
+
+# %% [markdown]
+# In Python, the kernel's `tile` would be a local name. For Helion it is the notebook's variable, which a kernel may not
+# change. Rename one of the two.
 #
 # ## Try it here
 #

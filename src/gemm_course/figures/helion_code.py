@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import tempfile
 import textwrap
 from collections import Counter
@@ -22,7 +23,7 @@ from gemm_course.figures.shapes import canvas, name_rows
 from gemm_course.figures.style import BLACK, BLUE, styled
 
 _COMMENT = re.compile(r"^\s*# src\[.*?:(\d+)(?:-\d+)?\]: ")
-_COPY = re.compile(r"^\s*(\w+?)(_copy(_\d+)?)+ = \w+$")
+_COPY = re.compile(r"^\s*(\w+?)(_copy(_\d+)*)+ = \w+$")
 _COLUMNS = 116
 
 
@@ -141,7 +142,7 @@ def _without_copies(lines: list[str]) -> list[str]:
     if not copies:
         return kept
     names = re.compile(r"\b(" + "|".join(sorted(copies, key=len, reverse=True)) + r")\b")
-    return [names.sub(lambda found: re.sub(r"(_copy(_\d+)?)+$", "", found[0]), line) for line in kept]
+    return [names.sub(lambda found: re.sub(r"(_copy(_\d+)*)+$", "", found[0]), line) for line in kept]
 
 
 def _wrapped(line: str) -> list[str]:
@@ -160,8 +161,24 @@ def _device_code(code: str) -> str:
             continue
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             continue
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "helion":
+            kept += [_loaded_alone(f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names]
+            continue
         kept.append(ast.unparse(node))
     return "\n\n".join(kept) + "\n"
+
+
+def _loaded_alone(module: str, name: str) -> str:
+    """Code that gives a name to a module of Helion's, loaded without the package, which takes seconds to import."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:  # a function of the host's
+        return ""
+    return (
+        "import importlib.util as _util\n"
+        f"_spec = _util.spec_from_file_location({name!r}, {file!r})\n"
+        f"{name} = _util.module_from_spec(_spec)\n"
+        f"_spec.loader.exec_module({name})"
+    )
 
 
 def _numbered(code: str, name: str, first: int, count: int):
