@@ -308,8 +308,8 @@ print("same wgmma by hand and by Helion:", hand.instructions["wgmma"] == helions
 
 # %% [markdown]
 # Helion's kernel multiplies with the same tensor-core instructions as the one written by hand, and copies as that one
-# does: `cp.async` through pointers, 24 of them. Lesson 08's kernel needs 6 copies by descriptor for the same blocks.
-# (Counting all instructions, it is the longest: it is a more general kernel, and has more ways to store.) Helion can use
+# does: `cp.async` through pointers. Lesson 08's kernel needs far fewer copies, by descriptor, for the same blocks.
+# (Counting all instructions it is the longest: it serves more cases, and has more ways to store.) Helion can use
 # descriptors, too (`indexing="tensor_descriptor"` in a configuration), but only for what `hl.tile` cuts. Computed rows
 # go through pointers. This is the price of choosing the walk yourself.
 #
@@ -441,8 +441,8 @@ print(f"simulated: {scanned.makespan / indexed.makespan:.2f} times as long group
 
 # %%
 names = {
-    "cublas": "dense product of cuBLAS", "auto": "ours (auto)", "triton-persistent": "Triton", "helion-persistent": "Helion",
-    "helion-persistent-default": "untuned", "helion-scanning": "group by group",
+    "cublas": "dense product of cuBLAS", "auto": "ours (auto)", "triton-persistent": "Triton",
+    "helion-persistent": "Helion", "helion-persistent-default": "untuned", "helion-scanning": "group by group",
 }  # fmt: skip
 known = {title: {name: value for name, value in times.items() if name in names} for title, times in us.items()}
 walk_costs.time_ratios(known, names, base="cublas")

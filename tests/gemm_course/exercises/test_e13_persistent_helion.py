@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import random
+import sys
 
+import pytest
+
+from course_kernels import runtime
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import source_of
 from exercise_diagnoses import test_no_mutant_passes_by_luck  # noqa: F401 (stricter than the one above)
+from jagged_cases import needs_helion
+from places import ROOT
 
 GROUP_BY_GROUP = """        passed = 0
         for g in hl.grid(group_offsets.size(0) - 1):
@@ -46,3 +54,21 @@ def test_every_draw_has_every_kind_of_batch(exercise):
             assert N % module.BLOCK_N
             assert workers != module.HARD_CODED or tiles < workers
         assert kinds == {"none", "one worker", "idle workers", "left over", "empty everywhere"}
+
+
+@needs_helion
+@pytest.mark.skipif(runtime.mode() not in ("interpreter", "gpu"), reason="no kernel runs here")
+def test_what_the_check_runs_as_python_is_a_helion_kernel(exercise, tmp_path):
+    cells = json.loads((ROOT / "solutions" / f"{exercise.name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    wanted = ("import helion\n", "def COUNT_STRIPS(", "def visit_tiles(", "def product(")
+    text = "\n\n".join(next(source for source in sources if source.startswith(start)) for start in wanted)
+    path = tmp_path / "helion_solution.py"  # Helion reads a function's source
+    path.write_text(text.partition("if result.passed")[0], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        assert module.product((70, 0, 20, 0), 3)
+    finally:
+        del sys.modules[path.stem]
