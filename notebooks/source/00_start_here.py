@@ -95,6 +95,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
 # | [11 Training](11_training.ipynb) | which products is a backward pass made of, and what can go wrong in them? |
 # | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | how does one launch serve all steps of decoding? |
+# | [13 Helion](13_helion.ipynb) | what does a language above Triton write, and what does it leave to you? |
 # | [15 Performance](15_performance.ipynb) | how is a rate measured so that one may believe it? |
 #
 # Read in order; each lesson takes half an hour to an hour. Run a cell with Shift+Enter, change it, run it again:

@@ -724,4 +724,4 @@ fp8.block_rates(record.load("block_scaled"))
 # - Compared with, in the records: torch's `grouped_mm` and `scaled_grouped_mm`, QuACK, a loop of cuBLAS calls.
 #
 # To read next: all of this lesson's times come from a benchmark; how to trust one is the subject of lesson 15.
-# Next: [15 Performance](15_performance.ipynb).
+# Next: [13 Helion](13_helion.ipynb).

@@ -7,10 +7,14 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
 from course_kernels.schedule import DEFAULT_BLOCK, CostModel, Span, Timeline, tile_counts, tiles
+from gemm_course.figures.shapes import canvas_grid, name_rows, rectangle
+from gemm_course.figures.style import GREY, color_of, styled
 
 SLOT_US = 0.01
 """Time to skip a slot: some twenty clocks at 1.75 GHz. An assumption."""
@@ -50,6 +54,48 @@ def scanned_slots(sizes: Sequence[int], N: int, workers: int = 132, block: Seque
     # Every group begins with worker 0 again.
     restarted = sum(-(-count // workers) for count in counts)
     return Slots(total, total, workers * total, -(-total // workers), restarted)
+
+
+def slots_of(
+    sizes: Sequence[int], N: int, workers: int = 132, block: Sequence[int] = DEFAULT_BLOCK, *, one_index: bool
+) -> list[list[int | None]]:
+    """What each worker looks at, in order: the group of a tile that it computes, or None for a slot that it skips.
+
+    Args:
+        sizes, N, workers, block: as for ``scanned_slots``.
+        one_index: the walk by one index over all tiles; otherwise that group by group.
+    """
+    counts = tile_counts([(size, N, 0) for size in sizes], block[0], block[1])
+    if one_index:
+        groups = [g for g, count in enumerate(counts) for _ in range(count)]
+        return [list(groups[worker::workers]) for worker in range(workers)]
+    return [
+        [g if slot * workers + worker < count else None for g, count in enumerate(counts) for slot in range(count)]
+        for worker in range(workers)
+    ]
+
+
+@styled()
+def slots(walks: Mapping[str, Sequence[Sequence[int | None]]]) -> Figure:
+    """Draw what each worker looks at: a tile that it computes, in its group's colour, or a skipped slot, empty.
+
+    Args:
+        walks: title → what ``slots_of`` returns. All panels have one scale.
+    """
+    fig, axes = canvas_grid(sum(0.32 * len(lines) + 0.85 for lines in walks.values()), len(walks), 1, sharex=True)
+    longest = max((len(line) for lines in walks.values() for line in lines), default=1)
+    for ax, (title, lines) in zip(axes, walks.items(), strict=True):
+        for worker, line in enumerate(lines):
+            for at, group in enumerate(line):
+                skipped = group is None
+                look = dict(fc="none", ec=GREY, ls=":") if skipped else dict(fc=color_of(group), ec="white")
+                gid = "skipped" if skipped else f"group {group}"
+                rectangle(ax, at + 0.06, worker - 0.36, 0.88, 0.72, lw=0.9, gid=gid, **look)
+        name_rows(ax, [f"worker {worker}" for worker in range(len(lines))])
+        ax.set(title=title, xlim=(0, longest))
+        ax.spines["bottom"].set_visible(False)
+        ax.set_xticks([])
+    return fig
 
 
 def group_by_group(

@@ -20,7 +20,8 @@ import tempfile
 import time
 import traceback
 import warnings
-from types import ModuleType
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
 
 import torch
 
@@ -59,14 +60,19 @@ def preload(mode: str) -> None:
         gpu.prepare()
 
 
-def load(path: str) -> ModuleType:
-    """Import an answer; the names that the exercise's first cell imports are there already."""
+def load(path: str, given: Mapping[str, object] = MappingProxyType({})) -> ModuleType:
+    """Import an answer; the names that the exercise's first cell imports are there already.
+
+    Args:
+        path: of the answer's source.
+        given: further names, of an exercise's own.
+    """
     import triton
     import triton.language as tl
 
     spec = importlib.util.spec_from_file_location(MODULE, path)
     module = importlib.util.module_from_spec(spec)
-    module.__dict__.update(torch=torch, triton=triton, tl=tl)
+    module.__dict__.update({"torch": torch, "triton": triton, "tl": tl, **given})
     sys.modules[MODULE] = module
     linecache.getlines(path)  # now: a message may need the text when files can no longer be opened
     spec.loader.exec_module(module)
@@ -184,7 +190,7 @@ def _answer(mode: str, requests: int, results: int) -> None:
             gpu.try_kernel()
             wire.send(results, {"case": 0, "value": {}, "watched": {}})
             return
-        answer = load(path)
+        answer = load(path, getattr(exercise, "GIVEN", {}))
         if not callable(getattr(answer, request["function"], None)):
             wire.send(results, {"error": {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}})
             return

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+import matplotlib as mpl
 import pytest
 
 from course_kernels.schedule import CostModel, simulate
-from gemm_course.figures.group_walks import group_by_group, scanned_slots
+from drawn import boxes, rectangles, title
+from gemm_course.figures.group_walks import group_by_group, scanned_slots, slots, slots_of
+from gemm_course.figures.style import color_of
 
 BLOCK = (64, 64, 64)
 
@@ -34,6 +37,32 @@ def test_slots_are_those_of_the_loops(sizes, workers):
     assert (found.group_by_group, found.busiest_group_by_group) == (looked, max(own))
     assert found.one_index == found.tiles == sum(own)
     assert found.busiest <= found.busiest_group_by_group
+
+
+@pytest.mark.parametrize("workers", [1, 3, 132])
+def test_what_each_worker_looks_at_adds_up_to_the_slots(workers):
+    sizes = (64, 0, 192, 256)
+    found = scanned_slots(sizes, 128, workers, BLOCK)
+    scanning = slots_of(sizes, 128, workers, BLOCK, one_index=False)
+    indexed = slots_of(sizes, 128, workers, BLOCK, one_index=True)
+    assert sum(map(len, scanning)) == found.group_by_group
+    assert sum(map(len, indexed)) == found.one_index
+    for lines, busiest in ((scanning, found.busiest_group_by_group), (indexed, found.busiest)):
+        own = [[group for group in line if group is not None] for line in lines]
+        assert sorted(itertools.chain(*own)) == [0] * 2 + [2] * 6 + [3] * 8
+        assert max(map(len, own)) == busiest
+
+
+def test_a_slot_is_drawn_for_each_look():
+    walks = {"a": [[0, None, 1], [None, None, 1]], "b": [[0], [1]]}
+    upper, lower = slots(walks).axes
+    assert (title(upper), title(lower)) == ("a", "b")
+    assert len(rectangles(upper, "skipped")) == 3
+    assert len(boxes(upper, "group 1")) == 2
+    assert [len(rectangles(lower, f"group {g}")) for g in (0, 1)] == [1, 1]
+    (square,) = rectangles(lower, "group 1")
+    assert mpl.colors.to_hex(square.get_facecolor()).lower() == color_of(1).lower()
+    assert upper.get_xlim() == lower.get_xlim() == (0, 3)
 
 
 def test_walks_compute_the_same_tiles_and_one_index_balances_them():

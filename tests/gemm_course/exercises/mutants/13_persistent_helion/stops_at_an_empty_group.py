@@ -1,0 +1,31 @@
+# ruff: noqa
+# check: empty
+# says: the walk ends at the first group without rows
+def visit_tiles(
+    A_packed: torch.Tensor,
+    B: torch.Tensor,
+    group_offsets: torch.Tensor,
+    out: torch.Tensor,
+    workers: int,
+    WIDTH: hl.constexpr,
+    BLOCK_M: hl.constexpr,
+    BLOCK_N: hl.constexpr,
+    COUNT_STRIPS,
+    COMPUTE_TILE,
+):
+    total_m, N = out.shape
+    for worker in hl.grid(workers):
+        ends, strip_ends = COUNT_STRIPS(group_offsets, WIDTH, BLOCK_M)
+        tiles_n = (N + BLOCK_N - 1) // BLOCK_N
+        G = group_offsets.size(0) - 1
+        passed = 0
+        for g in hl.grid(G):
+            start, end = group_offsets[g], group_offsets[g + 1]
+            tiles_m = (end - start + BLOCK_M - 1) // BLOCK_M
+            if tiles_m == 0:
+                break
+            for tile in hl.grid((worker - passed) % workers, tiles_m * tiles_n, workers):
+                row = start + tile % tiles_m * BLOCK_M
+                col = tile // tiles_m * BLOCK_N
+                COMPUTE_TILE(A_packed, B, out, row, end, col, BLOCK_M, BLOCK_N)
+            passed = passed + tiles_m * tiles_n

@@ -1,0 +1,30 @@
+# ruff: noqa
+# check: once
+# says: a group's last rows do not fill a tile
+def visit_tiles(
+    A_packed: torch.Tensor,
+    B: torch.Tensor,
+    group_offsets: torch.Tensor,
+    out: torch.Tensor,
+    workers: int,
+    WIDTH: hl.constexpr,
+    BLOCK_M: hl.constexpr,
+    BLOCK_N: hl.constexpr,
+    COUNT_STRIPS,
+    COMPUTE_TILE,
+):
+    total_m, N = out.shape
+    for worker in hl.grid(workers):
+        ends, strip_ends = COUNT_STRIPS(group_offsets, WIDTH, BLOCK_M)
+        tiles_n = (N + BLOCK_N - 1) // BLOCK_N
+        tile_ends = torch.cumsum((group_offsets[1:] - group_offsets[:-1]) // BLOCK_M, 0) * tiles_n
+        for tile in hl.grid(worker, torch.amax(tile_ends), workers):
+            ends = group_offsets[1:]
+            passed = tile_ends <= tile
+            first = torch.amax(torch.where(passed, tile_ends, 0))
+            start = torch.amax(torch.where(passed, ends, 0))
+            end = torch.amin(torch.where(passed, total_m, ends))
+            tiles_m = (end - start) // BLOCK_M
+            row = start + (tile - first) % tiles_m * BLOCK_M
+            col = (tile - first) // tiles_m * BLOCK_N
+            COMPUTE_TILE(A_packed, B, out, row, end, col, BLOCK_M, BLOCK_N)
