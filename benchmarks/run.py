@@ -73,6 +73,7 @@ RECORDS = {
     "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
+    "block_scaled": Part(block_scaled.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py")),
     "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
     "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
@@ -83,13 +84,6 @@ RECORDS = {
     "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, *_JAGGED, _CHECKS)),
     "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, _CHECKS)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
-}
-# Measured by name alone: no record of these is there yet. The first one moves its part to RECORDS.
-UNMEASURED = {
-    "block_scaled": Part(
-        block_scaled.rows,
-        (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py"),
-    ),
 }
 # `course tune --record` writes this one, together with the table that `grouped_mm` reads.
 DEPENDS_ON = {name: part.depends_on for name, part in RECORDS.items()} | {"tuning": tune.DEPENDS_ON}
@@ -106,7 +100,7 @@ def why_stale(name: str) -> str:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="RECORD", help=f"of {', '.join(RECORDS | UNMEASURED)}")
+    parser.add_argument("names", nargs="*", metavar="RECORD", help=f"of {', '.join(RECORDS)}")
     parser.add_argument("--out", type=pathlib.Path, default=record.RESULTS)
     parser.add_argument("--commit", help="commit of the code in full, where it cannot be asked of git")
     parser.add_argument("--stale", action="store_true", help="list records that are older than their code, and stop")
@@ -114,9 +108,8 @@ def main() -> None:
     if arguments.stale:
         print(*(f"{name}: {why_stale(name)}" for name in record.stale()), sep="\n")
         return
-    known = RECORDS | UNMEASURED
-    if unknown := [name for name in arguments.names if name not in known]:
-        parser.error(f"no record {', '.join(unknown)}; there are: {', '.join(known)}")
+    if unknown := [name for name in arguments.names if name not in RECORDS]:
+        parser.error(f"no record {', '.join(unknown)}; there are: {', '.join(RECORDS)}")
     if arguments.commit and not re.fullmatch("[0-9a-f]{40}", arguments.commit):
         parser.error(f"--commit wants all 40 hexadecimal digits, got {arguments.commit!r}")
     if not torch.cuda.is_available():
@@ -125,7 +118,7 @@ def main() -> None:
     for name in arguments.names or RECORDS:
         start = time.time()
         torch.manual_seed(0)
-        part = known[name]
+        part = RECORDS[name]
         record.write(arguments.out / f"{name}.json", part.measure(), arguments.commit, part.depends_on)
         print(f"{name}: {time.time() - start:.0f} s", flush=True)
 

@@ -666,10 +666,11 @@ for title, times in us.items():
     print(f"{title:30} nptgmm takes {times['nptgmm'] / times['ptgmm']:.2f} × the time of ptgmm: {faster} is faster")
 
 # %% [markdown]
-# Does a skewed router favour `nptgmm`, as the model says? Compare the two rows of each model. (These are the functions
-# as a user calls them. On an H200 `ptgmm` may take the kernel in CuTe DSL, which is persistent, too; `nptgmm` always
-# takes Triton's. So here more than the launch differs.) AITER's guide gives the same advice: benchmark both, and
-# choose.
+# Does a skewed router favour `nptgmm`, as the model says? Compare the two rows of each model: where the experts are
+# many and large, `nptgmm` catches up a little. But its empty pipelines cost more than the balance gains, most of all
+# where tiles are shallow (few tokens). The model knew the balance alone. (These are the functions as a user calls them.
+# On an H200 `ptgmm` may take the kernel in CuTe DSL, which is persistent, too; `nptgmm` always takes Triton's. So here
+# more than the launch differs.) AITER's guide gives the same advice: benchmark both, and choose.
 
 # %% [markdown]
 # ### Work stealing

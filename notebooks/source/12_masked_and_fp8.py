@@ -677,8 +677,8 @@ for name, cell in results["cells"].items():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The difference between the two kinds of scales is the price of multiplying in every block. (The dense product adds in
-# one sum.)
+# The difference between the two kinds of scales is the price of multiplying in every block: its factors have to be
+# loaded and multiplied while the tensor cores wait for nobody. (The dense product adds in one sum.)
 
 # %% [markdown]
 # ## Try it here
