@@ -18,7 +18,6 @@
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
 
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -50,8 +49,8 @@ device = runtime.device()
 best = GemmConfig(128, 256, 64, num_warps=8, num_stages=4, store_parts=2)
 values = dict(block_m=5, block_n=4, block_k=3, num_warps=2, num_stages=4, group_m=4, programs_per_sm=2, store_parts=2,
               schedule=3)  # fmt: skip
-for field in dataclasses.fields(best):
-    print(f"{field.name:15} {getattr(best, field.name)!s:12} one of {values[field.name]} worth a try")
+for name, count in values.items():
+    print(f"{name:15} {getattr(best, name)!s:12} one of {count} worth a try")
 print(f"{functools.reduce(int.__mul__, values.values()):,} combinations")
 
 # %% [markdown]
