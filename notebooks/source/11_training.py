@@ -671,6 +671,8 @@ for title, times in us.items():
 # where tiles are shallow (few tokens). The model knew the balance alone. (These are the functions as a user calls them.
 # On an H200 `ptgmm` may take the kernel in CuTe DSL, which is persistent, too; `nptgmm` always takes Triton's. So here
 # more than the launch differs.) AITER's guide gives the same advice: benchmark both, and choose.
+# Compare with the others, too: a loop of cuBLAS calls is ahead of `nptgmm` for few large experts, and torch's product
+# for shallow tiles.
 
 # %% [markdown]
 # ### Work stealing

@@ -312,7 +312,7 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 
 # %% [markdown]
 # With `mma.sync`, the older instruction, which is slower. That does not matter while memory is the limit. For the same
-# reason our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and it is about as fast.
+# reason our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and with 16 bits it is about as fast.
 
 # %% [markdown]
 # ## Half the bytes: FP8
@@ -387,7 +387,7 @@ fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 
 # %% [markdown]
 # An integer has equal steps, so its error grows with the outlier. Float8 has an exponent of its own: nothing happens up
-# to a factor of some 30,000, then everything.
+# to a factor of some 30,000, and then the small numbers are lost, more with every factor of two.
 #
 # What is left after a product? Each row times 256 columns of weights, which stay exact for now. Those that meet the
 # large numbers are small here, so that the others count:
@@ -486,8 +486,8 @@ fp8.accumulators(depths, ways, on_the_gpu)
 # A seventh of the sum is gone. (Sums of both signs lose far less, because they do not grow as much.) `use_fast_accum`
 # leaves the choice to you: it means one sum. Our kernels always take two levels.
 #
-# And whoever takes over the sum after every 128 products can multiply it with a scale on the way. So scales of blocks
-# of 128 cost little more. A whole tile of 16 rows and 128 columns:
+# And a kernel that takes over the sum after every 128 products can multiply it with a scale on the way, in the same
+# instruction. A whole tile of 16 rows and 128 columns:
 
 
 # %%
@@ -585,7 +585,8 @@ shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
 # %% [markdown]
 # One load of 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
 # apart; shuffled, they are one piece of 1 KB, in the order of the lanes. On NVIDIA's GPUs the copy unit (lesson 06)
-# puts a block in order on its way, so plain weights are best there.
+# puts a block in order on its way. There shuffled weights only cost: they pass through registers, and in the record
+# below the product takes about twice as long with them. Keep plain weights on NVIDIA's GPUs.
 #
 # The product is the same:
 
@@ -677,8 +678,9 @@ for name, cell in results["cells"].items():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The difference between the two kinds of scales is the price of multiplying in every block: its factors have to be
-# loaded and multiplied while the tensor cores wait for nobody. (The dense product adds in one sum.)
+# The multiplication itself is free, as shown above. But the factors of every block have to be loaded in time, and our
+# kernel does not hide all of that: the difference between the two kinds of scales is the price. (The dense product adds
+# in one sum.)
 
 # %% [markdown]
 # ## Try it here

@@ -79,8 +79,7 @@ print("group by group equals one product:", torch.equal(torch.cat(pieces).half()
 
 # %% [markdown]
 # So let us be honest: with a shared B, **this is one dense GEMM**. The library's `grouped_gemm_jagged` computes it that
-# way by default. cuBLAS on all rows is the ceiling in the record below: the best time to hope for. The groups matter as
-# soon as anything else differs from group to group: B itself (lesson 08), a scale, a bias, an activation. Still, this
+# way by default. cuBLAS on all rows is the yardstick in the record below. The groups matter as soon as anything else differs from group to group: B itself (lesson 08), a scale, a bias, an activation. Still, this
 # product is a good one to study. The whole cost of the groups is visible, because nothing else is there.
 #
 # ## The smallest kernel
@@ -385,8 +384,9 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
 # Five values of each block size make 125 choices. With warps, stages and the rest there are millions. Helion's
 # autotuner starts with random ones, keeps the fast ones, and changes these step by step. Each attempt is compiled and
 # measured: hundreds of attempts, about ten minutes, its authors say. Called without a configuration, a kernel searches
-# *at the first call*, and again for each new kind of shape (lesson 07 shows what such a stall does). So we search ahead
-# of time (`benchmarks/helion_tune.py`) and ship a table:
+# *at the first call*, and again for each new kind of shape (lesson 07 shows what such a stall does). So the
+# library ships a table, and a program searches ahead of time to fill it (`benchmarks/helion_tune.py`). Where nobody has
+# searched yet, the table says so:
 
 # %%
 table = record.read(tuned.TABLES / "sm_90.json")
@@ -456,10 +456,10 @@ for name, label in names.items():
     print(f"{label:24} {statistics.geometric_mean(ratios):.2f} × the time of cuBLAS (geometric mean)")
 
 # %% [markdown]
-# Read it in three steps. *Untuned to Helion* is what a configuration gives, and why Helion has a tuner: its default is
-# meant to be correct, and a search starts from it. *Group by group to Helion* is what the walk gives, with the same
-# blocks. *Helion to cuBLAS* is what is lost to a kernel that a vendor's experts wrote for this GPU, and to the groups
-# that this product does not need.
+# Read it in three steps. *Untuned to Helion* is what a configuration gives, even one that a person guessed: the default
+# is where a search starts. *Group by group to Helion* is what the walk gives, with the same blocks. *Helion to cuBLAS* is
+# what is left for a search to find, and what groups cost that this product does not need. The row with K = 768 shows the
+# guess at its worst: Helion takes about twice as long as the Triton kernel, which walks in the same way.
 #
 # ## What goes wrong
 #
@@ -518,8 +518,8 @@ del tile
 #    <code>_BLOCK_SIZE_1 = tl.constexpr(64)</code>, and its loops only name them.</details>
 # 4. In the simulation take `square` instead of `qwen3-up`. Which of the two faults of the walk group by group
 #    is left?
-#    <details><summary>Answer</summary>Hardly the second: each of the eight groups has a thousand tiles, enough for all
-#    workers. The slots stay: 8,320 for each worker, 83 µs at 0.01 µs each.</details>
+#    <details><summary>Answer</summary>The slots: 8,320 for each worker, 83 µs at 0.01 µs each. The uneven start hardly
+#    matters here, because each of the eight groups has a thousand tiles, enough for all workers.</details>
 #
 # ## Summary
 #
@@ -528,7 +528,7 @@ del tile
 #   configuration.
 # - Helion writes the code of your loops and does not choose them: the walk is yours.
 # - One index over all tiles lets a worker look at its own tiles alone, and balances small groups.
-# - Tune ahead of time and ship the table; say `static_shapes=False` where shapes change with every batch.
+# - A table of configurations, measured ahead of time, beats a search in the first call; say `static_shapes=False` where shapes change with every batch.
 #
 # ## References
 #
