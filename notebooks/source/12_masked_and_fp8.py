@@ -312,7 +312,8 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 
 # %% [markdown]
 # With `mma.sync`, the older instruction, which is slower. That does not matter while memory is the limit. For the same
-# reason our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and with 16 bits it is about as fast.
+# reason our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and with 16 bits it is about as
+# fast.
 
 # %% [markdown]
 # ## Half the bytes: FP8

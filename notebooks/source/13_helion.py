@@ -79,8 +79,9 @@ print("group by group equals one product:", torch.equal(torch.cat(pieces).half()
 
 # %% [markdown]
 # So let us be honest: with a shared B, **this is one dense GEMM**. The library's `grouped_gemm_jagged` computes it that
-# way by default. cuBLAS on all rows is the yardstick in the record below. The groups matter as soon as anything else differs from group to group: B itself (lesson 08), a scale, a bias, an activation. Still, this
-# product is a good one to study. The whole cost of the groups is visible, because nothing else is there.
+# way by default. cuBLAS on all rows is the yardstick in the record below. The groups matter as soon as anything else
+# differs from group to group: B itself (lesson 08), a scale, a bias, an activation. Still, this product is a good one
+# to study. The whole cost of the groups is visible, because nothing else is there.
 #
 # ## The smallest kernel
 #
@@ -457,9 +458,9 @@ for name, label in names.items():
 
 # %% [markdown]
 # Read it in three steps. *Untuned to Helion* is what a configuration gives, even one that a person guessed: the default
-# is where a search starts. *Group by group to Helion* is what the walk gives, with the same blocks. *Helion to cuBLAS* is
-# what is left for a search to find, and what groups cost that this product does not need. The row with K = 768 shows the
-# guess at its worst: Helion takes about twice as long as the Triton kernel, which walks in the same way.
+# is where a search starts. *Group by group to Helion* is what the walk gives, with the same blocks. *Helion to cuBLAS*
+# is what is left for a search to find, and what groups cost that this product does not need. The row with K = 768 shows
+# the guess at its worst: Helion takes about twice as long as the Triton kernel, which walks in the same way.
 #
 # ## What goes wrong
 #
@@ -528,7 +529,8 @@ del tile
 #   configuration.
 # - Helion writes the code of your loops and does not choose them: the walk is yours.
 # - One index over all tiles lets a worker look at its own tiles alone, and balances small groups.
-# - A table of configurations, measured ahead of time, beats a search in the first call; say `static_shapes=False` where shapes change with every batch.
+# - A table of configurations, measured ahead of time, beats a search in the first call; say `static_shapes=False` where
+#   shapes change with every batch.
 #
 # ## References
 #
