@@ -192,8 +192,9 @@ print("experts with NaN in their gradient:", product.isnan().flatten(1).any(1).n
 print(f"rows computed: {E * max(sizes)}, rows needed: {sum(sizes)}")
 
 # %% [markdown]
-# No: 0 × NaN is NaN. Every expert has padding except the largest, so seven of eight gradients are lost. (NaN stands for
-# whatever fresh memory holds.) With zeros in both operands the result is right. The work is not: five times the rows.
+# The result is wrong. Zeros in one operand do not help, because 0 × NaN is NaN. Only the largest expert has no padding,
+# so seven of eight gradients are lost. (We wrote NaN there because fresh memory may hold anything.) With zeros in both
+# operands the result is right, but the product multiplies five times as many rows as needed.
 #
 # ## The smallest kernel
 #
@@ -666,8 +667,8 @@ for title, times in us.items():
     print(f"{title:30} nptgmm takes {times['nptgmm'] / times['ptgmm']:.2f} × the time of ptgmm: {faster} is faster")
 
 # %% [markdown]
-# Does a skewed router favour `nptgmm`, as the model says? Compare the two rows of each model: where the experts are
-# many and large, `nptgmm` catches up a little. But its empty pipelines cost more than the balance gains, most of all
+# Does a skewed router favour `nptgmm`, as the model says? Compare the two rows of each model: in two of the
+# four models `nptgmm` catches up a little. But its empty pipelines cost more than the balance gains, most of all
 # where tiles are shallow (few tokens). The model knew the balance alone. (These are the functions as a user calls them.
 # On an H200 `ptgmm` may take the kernel in CuTe DSL, which is persistent, too; `nptgmm` always takes Triton's. So here
 # more than the launch differs.) AITER's guide gives the same advice: benchmark both, and choose.

@@ -587,7 +587,7 @@ shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
 # One load of 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
 # apart; shuffled, they are one piece of 1 KB, in the order of the lanes. On NVIDIA's GPUs the copy unit (lesson 06)
 # puts a block in order on its way. There shuffled weights only cost: they pass through registers, and in the record
-# below the product takes about twice as long with them. Keep plain weights on NVIDIA's GPUs.
+# below the product takes about twice as long with them. Keep plain weights on such a GPU.
 #
 # The product is the same:
 
@@ -679,9 +679,8 @@ for name, cell in results["cells"].items():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The multiplication itself is free, as shown above. But the factors of every block have to be loaded in time, and our
-# kernel does not hide all of that: the difference between the two kinds of scales is the price. (The dense product adds
-# in one sum.)
+# The difference between the two kinds of scales is what scaling every block costs in our kernel today. (The dense
+# product adds in one sum.)
 
 # %% [markdown]
 # ## Try it here

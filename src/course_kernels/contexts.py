@@ -1,4 +1,4 @@
-"""torch's contexts around a call: autocast, differentiation, and whatever wants to see what is done to tensors."""
+"""torch's contexts around a call: autocast, differentiation, and modes and transforms that intercept operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _tracing_state = torch._C._get_tracing_state
 
 
 def is_plain(*tensors) -> bool:
-    """Whether these are ordinary tensors in memory, and nothing of torch's wants to see what is done to them.
+    """Whether these are ordinary tensors in memory, and no mode or transform of torch intercepts operations.
 
     Non-tensors count as plain: the checks of the plain way raise the TypeError.
     """

@@ -1,4 +1,4 @@
-"""A stricter test of an exercise's mutants: whatever is drawn, each is told its own mistake.
+"""A stricter test of an exercise's mutants: on every seed, a learner first sees the message written for that mutant.
 
 A test module imports it after `exercise_checks`, whose test of the same name it replaces.
 """

@@ -86,7 +86,8 @@ def _convert(function: str, items: tuple[tuple[str, type, object], ...]) -> Gemm
 def launch_of(
     function: str, config: Mapping | GemmConfig | None, grid_dim: int | None = None, work_stealing: bool = False
 ) -> GemmConfig | LaunchOptions | None:
-    """What a call asks of its launch, as ``packed.problem.Options`` takes it; None for nothing.
+    """The launch configuration that a call asks for, in the form of ``packed.problem.Options.config``; None for the
+    default.
 
     Raises:
         TypeError, ValueError: ``config`` or ``grid_dim`` is wrong.

@@ -95,7 +95,7 @@ def _resolve_config(
     if config is not None:
         reason = config.valid_for("masked", *sizes, **limits)
         if reason is None and blocks and config.block_k > SCALED:
-            reason = f"block scales, of which one is for {SCALED} of K: block_k is {config.block_k}"
+            reason = f"block scales: block_k must divide {SCALED}, the depth of a scale, and is {config.block_k}"
         if reason:
             raise ValueError(f"config does not suit {reason}; got {config}")
         return config

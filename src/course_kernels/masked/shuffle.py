@@ -15,7 +15,7 @@ from torch import Tensor
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
 
 DTYPES = (torch.float16, torch.bfloat16, FP8, FP8_FNUZ)
-LINES, DEPTH = 16, 32  # of which N and K are multiples, in elements
+LINES, DEPTH = 16, 32  # N and K are multiples of these, in elements
 PACK_BYTES = 16  # of one line that lie together
 
 
@@ -132,7 +132,7 @@ def _unbind(func, args, kwargs):
     with torch._C.DisableTorchFunctionSubclass():
         if weight.dim() == 3 and dim in (0, -3):
             return tuple(each.as_subclass(ShuffledWeight) for each in weight.unbind())
-    raise TypeError("this weight is shuffled, and its lines cannot be told apart: unshuffle_weight first")
+    raise TypeError("this weight is shuffled, so a single line of it cannot be read: unshuffle_weight first")
 
 
 def _iterate(func, args, kwargs):

@@ -63,13 +63,7 @@ def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
     name, _, what = _RAGGED[mode]
     if offs is None:
         raise ValueError(f"offs must give the ends of the groups in the {what} of {name}, got None {shapes}")
-    check_dense("offs", offs)
-    if offs.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"offs must be torch.int32 or torch.int64, got {offs.dtype}")
-    if offs.dim() != 1:
-        raise ValueError(f"offs must be 1-D, one end for each group, got shape {_shape(offs)}")
-    if offs.device != mat_a.device:
-        raise ValueError(f"offs must be on the device of mat_a, {mat_a.device}, got {offs.device}")
+    check_offs(offs, "mat_a", mat_a.device)
     if mode == "k":
         return offs.shape[0]
     holder, groups = ("mat_b", mat_b.shape[0]) if mode == "m" else ("mat_a", mat_a.shape[0])
@@ -79,6 +73,17 @@ def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
             f"offs must have one end for each of the {groups} groups of {holder}, got {offs.shape[0]}{hint}"
         )
     return groups
+
+
+def check_offs(offs, name: str, device: torch.device) -> None:
+    """Raise unless ``offs`` has the form of group ends, on the device of the tensor ``name``."""
+    check_dense("offs", offs)
+    if offs.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"offs must be torch.int32 or torch.int64, got {offs.dtype}")
+    if offs.dim() != 1:
+        raise ValueError(f"offs must be 1-D, one end for each group, got shape {_shape(offs)}")
+    if offs.device != device:
+        raise ValueError(f"offs must be on the device of {name}, {device}, got {offs.device}")
 
 
 def check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype], device: torch.device) -> None:

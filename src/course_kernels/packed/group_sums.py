@@ -13,7 +13,7 @@ from course_kernels import runtime
 from course_kernels.contexts import functorch_level, is_compiling, is_plain, refuse_tangents, wants_grad
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.packed.checks import BACKENDS, check_dense, check_out, check_out_form
+from course_kernels.packed.checks import BACKENDS, check_dense, check_offs, check_out, check_out_form
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds
@@ -70,19 +70,14 @@ def group_sums(
 
 def _check(matrix, offs, backend) -> None:
     """The form of the arguments; reads no values."""
-    for name, tensor, rank, dtypes in (
-        ("matrix", matrix, 2, OUT_DTYPES),
-        ("offs", offs, 1, (torch.int32, torch.int64)),
-    ):
-        check_dense(name, tensor)
-        if tensor.dtype not in dtypes:
-            raise TypeError(f"{name} must have a dtype of {dtypes}, got {tensor.dtype}")
-        if tensor.dim() != rank:
-            raise ValueError(f"{name} must be {rank}-D, got shape {tuple(tensor.shape)}")
-        if any(type(extent) is int and extent > MAX_EXTENT for extent in tensor.shape):
-            raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
-    if offs.device != matrix.device:
-        raise ValueError(f"offs must be on the device of matrix, {matrix.device}, got {offs.device}")
+    check_dense("matrix", matrix)
+    if matrix.dtype not in OUT_DTYPES:
+        raise TypeError(f"matrix must have a dtype of {OUT_DTYPES}, got {matrix.dtype}")
+    if matrix.dim() != 2:
+        raise ValueError(f"matrix must be 2-D, got shape {tuple(matrix.shape)}")
+    if any(type(extent) is int and extent > MAX_EXTENT for extent in matrix.shape):
+        raise ValueError(f"matrix must have extents below 2**31 - 2**16, got shape {tuple(matrix.shape)}")
+    check_offs(offs, "matrix", matrix.device)
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}")
     if backend != "torch" and matrix.device.type not in ("cpu", "cuda", "meta"):

@@ -19,7 +19,7 @@ from course_kernels.packed import checks
 from course_kernels.packed.scaling import ROW, block_lines, block_scale_signature, check_block_scales, check_scaling
 
 # Rows of an average group at which a backend starts to choose otherwise, beyond powers of two.
-_EDGES = (16, 32, 64, 256, 512, 1024, 4096)
+_EDGES = (16, 32, 64, 512, 1024, 4096)
 WINDOW_ROWS = 2**30  # rows that a descriptor with a sliding bound can hold (triton.tools.ragged_tma)
 
 

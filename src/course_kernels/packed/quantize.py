@@ -9,7 +9,7 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, MAX_EXTENT, OUT_DTYPES
-from course_kernels.packed.checks import BACKENDS, check_dense
+from course_kernels.packed.checks import BACKENDS, check_dense, check_offs
 from course_kernels.packed.scaling import BLOCK, padded_columns
 from course_kernels.packed.torch_ops import is_plain
 
@@ -70,13 +70,7 @@ def quantize_1x128(
     else:
         if x.dim() != 2:
             raise ValueError(f"x must be 2-D where offs is given, got shape {tuple(x.shape)}")
-        check_dense("offs", offs)
-        if offs.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"offs must be torch.int32 or torch.int64, got {offs.dtype}")
-        if offs.dim() != 1:
-            raise ValueError(f"offs must be 1-D, one end for each group, got shape {tuple(offs.shape)}")
-        if offs.device != x.device:
-            raise ValueError(f"offs must be on the device of x, {x.device}, got {offs.device}")
+        check_offs(offs, "x", x.device)
         columns = padded_columns(x.shape[1], offs.shape[0])
     if _uses_torch(backend, x, offs):
         return _lines_by_torch(x, dtype, power_of_two, offs, columns)

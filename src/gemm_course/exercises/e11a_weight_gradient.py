@@ -15,7 +15,7 @@ from gemm_course.exercises.drawing import bounds_of, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
 
-BLOCK = 16  # of all three extents: a transposed tile fits, and is told from a right one by its numbers
+BLOCK = 16  # rows, columns and depth: a transposed tile has the right shape, so only its numbers show the mistake
 CHECKS = ("tokens", "tail", "empty", "rounding", "once")
 
 

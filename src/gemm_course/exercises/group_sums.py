@@ -114,7 +114,7 @@ def _too_far(stop: int, end: int, whole: int, bounds: list) -> str:
 
 def _too_short(stop: int, end: int, last: int, start: int, block: int) -> str:
     if stop == last:
-        return f": the last block is left out, of which {end - last} of {block} tokens are the group's"
+        return f": the last block is left out; {end - last} of its {block} tokens are the group's"
     if stop == end - 1:
         return ": one is missing at the end. `end` is exclusive"
     if stop == start + block:

@@ -220,7 +220,7 @@ def test_meta_tensors_have_results():
         (dict(matrix=torch.zeros(20, 3, dtype=torch.float64)), TypeError, "matrix must have a dtype of"),
         (dict(matrix=torch.zeros(20)), ValueError, r"matrix must be 2-D, got shape \(20,\)"),
         (dict(matrix=torch.zeros(1, 1).expand(2**31, 1)), ValueError, "matrix must have extents below"),
-        (dict(offs=torch.zeros(3)), TypeError, "offs must have a dtype of"),
+        (dict(offs=torch.zeros(3)), TypeError, "offs must be torch.int32 or torch.int64"),
         (dict(offs=torch.zeros(3, 1).int()), ValueError, "offs must be 1-D"),
         (dict(offs=torch.zeros(3, device="meta").int()), ValueError, "offs must be on the device of matrix"),
         (dict(backend="cuda"), ValueError, "backend must be one of"),

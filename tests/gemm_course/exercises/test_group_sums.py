@@ -43,7 +43,7 @@ def test_zero_is_an_empty_range_and_anything_else_none():
         ((18, 58), True, "one too many, as `<=`"),
         ((18, 60), True, "where the last group ends, not where this one does"),
         ((18, 56), True, "one is missing at the end"),
-        ((18, 50), True, "the last block is left out, of which 7 of 16 tokens"),
+        ((18, 50), True, "the last block is left out; 7 of its 16 tokens"),
         ((18, 39), True, "39 is the group's number of tokens"),
         ((18, 59), True, "has to compare with `end`"),
     ],

@@ -1,4 +1,4 @@
-"""Strips that a die reads are counted, and a copy stands beside the products that it follows."""
+"""The figures count the strips that each die reads, and draw the time of a copy after that of the products."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def multiply_blocks(
 ) -> pipeline.PipelineState:
     """``mainloop.multiply_apart`` with factors.
 
-    Factors come from L2, which takes as long as a block: they are loaded two blocks ahead, those of even and of odd
-    blocks to registers of their own, because moving them on would wait for them.
+    A load from L2 may take longer than a block's products, so factors are loaded two blocks ahead. Those of even and of
+    odd blocks have registers of their own: moving them from one to the other would wait for the load.
     """
     acc.fill(0.0)
     lines, last = lines_of(config, cut, tile, scales), tile.blocks - 1

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tail
-# says: the last block is left out, of which \d+ of 16 tokens are the group's
+# says: the last block is left out; \d+ of its 16 tokens are the group's
 @triton.jit
 def gradient_tile(
     a_ptr, b_ptr, c_ptr, ends_ptr, g, i, j, K, N, lda, ldb, ldc,

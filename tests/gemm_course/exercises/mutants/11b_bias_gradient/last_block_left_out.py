@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tail
-# says: the last block is left out, of which \d+ of 16 tokens are the group's
+# says: the last block is left out; \d+ of its 16 tokens are the group's
 @triton.jit
 def column_sums(
     grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
