@@ -1,4 +1,5 @@
-"""Groups of equal capacity of which some rows count: the layout of decoding, where the host must not know the sizes.
+"""Masked groups: every group has room for the same number of rows, and only its first rows count. The layout of
+decoding, where the host must not know the sizes.
 
 Every group has room for ``max_M`` rows, and a list on the device says how many of them count. Tiles are handed out over
 rows that count alone: a program finds its tile's group by comparing with the groups' cumulative tiles, as in
@@ -16,7 +17,7 @@ is multiplied apart, scaled and added in float32. That costs a second set of acc
 from __future__ import annotations
 
 from course_kernels.kernels.codes import Scales, Store
-from course_kernels.kernels.common import multiply_add, tile_position
+from course_kernels.kernels.common import add_scaled, multiply_add, tile_position
 from course_kernels.kernels.contiguous import load_block, store_result
 from course_kernels.kernels.language import tl, triton
 
@@ -54,16 +55,6 @@ def load_factors(ptr, at, extent, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def load_block_factors(ptr, col, N, stride, BLOCK_N: tl.constexpr):
-    """Factors of BLOCK_N columns of W, of which 128 share one."""
-    if BLOCK_N <= SCALED:  # blocks of columns begin at multiples of BLOCK_N: the tile lies in one
-        return tl.load(ptr + (col // SCALED) * (tl.full((), 1, tl.int64) * stride))
-    else:
-        cols = col + tl.arange(0, BLOCK_N)
-        return tl.load(ptr + (cols // SCALED).to(tl.int64) * stride, mask=cols < N, other=0.0)[None, :]
-
-
-@triton.jit
 def compute_tile(
     x, w, y_desc, y_ptr, x_scale_ptr, w_scale_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
     stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
@@ -95,11 +86,10 @@ def compute_tile(
                 w, g, col, k * BLOCK_K, N, K, stride_wg, stride_wn, stride_wk, W_KIND, True, BLOCK_N, BLOCK_K
             )
         if SCALES == BLOCKS:
-            apart = multiply_add(block_x, block_w.T, tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32), "ieee")
-            block = k * BLOCK_K // SCALED
-            of_rows = load_factors(x_scale_ptr + block * (wide * stride_xsk), row, rows, stride_xsm, BLOCK_M)
-            of_cols = load_block_factors(w_scale_ptr + block * (wide * stride_wsk), col, N, stride_wsn, BLOCK_N)
-            acc += apart * (of_rows[:, None] * of_cols)
+            acc = add_scaled(
+                acc, block_x, block_w.T, x_scale_ptr, w_scale_ptr, k * BLOCK_K // SCALED, row, rows - row, col, N - col,
+                stride_xsm, stride_xsk, stride_wsn, stride_wsk, 1, SCALED, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
         else:
             acc = multiply_add(block_x, block_w.T, acc, "ieee")
     if SCALES == LINES:
@@ -122,14 +112,15 @@ def masked_kernel(
     GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Y[g, :n] = X[g, :n] @ W[g].T for every group g, of which n rows count; any number of programs on grid axis 0.
+    """Y[g, :n] = X[g, :n] @ W[g].T for every group g with n rows that count; any number of programs on grid axis 0.
 
     Args:
         x: (G, max_M, K); w: (G, N, K): descriptors of blocks (1, ., .), or pointers where X_KIND or W_KIND is ANY.
         y_desc: window of Y (G * max_M, N), or None; y_ptr: pointer to Y (G, max_M, N).
         sizes_ptr: (G,) rows that count.
-        x_scale_ptr, w_scale_ptr: float32, with strides along groups, lines and blocks of K. LINES: factors of rows of X
-            and lines of W, of which one serves all lines where its stride is 0. BLOCKS: of 1 × 128 and 128 × 128.
+        x_scale_ptr, w_scale_ptr: float32, with strides along groups, lines and blocks of K. LINES: a factor for each
+            row of X and each line of W; with stride 0, one factor for all lines. BLOCKS: a factor for each 1 × 128 of
+            X and each 128 × 128 of W.
         PACK: 0; for a shuffled weight the elements of 16 bytes.
         GROUPS: at least G, a power of two.
     """
