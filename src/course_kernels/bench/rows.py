@@ -79,10 +79,16 @@ def jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
     return tuple(round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups))
 
 
-def zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[int, ...]:
-    """Sizes in proportion to rank ** -exponent that sum to `total`; the groups' ranks are drawn."""
+def zipf(groups: int, total: int, seed: int, exponent: float = 0.8, most: int | None = None) -> tuple[int, ...]:
+    """Sizes in proportion to rank ** -exponent that sum to `total`; the groups' ranks are drawn.
+
+    No group gets more than `most` rows: first ranks then have `most`, and the others share the rest by the same law.
+    """
     weights = [rank**-exponent for rank in range(1, groups + 1)]
-    exact = [total * weight / math.fsum(weights) for weight in weights]
+    full, rest = 0, total
+    while most is not None and full < groups and rest * weights[full] > most * math.fsum(weights[full:]):
+        full, rest = full + 1, rest - most
+    exact = [most] * full + [rest * weight / math.fsum(weights[full:]) for weight in weights[full:]]
     sizes = [math.floor(size) for size in exact]
     for i in sorted(range(groups), key=lambda i: sizes[i] - exact[i])[: total - sum(sizes)]:
         sizes[i] += 1
