@@ -23,8 +23,8 @@ TOKENS = (1, 64, 512, 4096, 16384, 65536)
 # experts get no rows, and tokens pick evenly among the others.
 ROUTINGS = ("random", "zipf", "half-cold")
 PROJECTIONS = ("up", "down")
-# FLOP per byte from which arithmetic bounds a product in bfloat16. H200: about 700 TFLOP/s of large products over
-# 4.3 TB/s of copies; H100: 650 over 3.0. Rows near it are bound by both.
+# FLOP per byte from which arithmetic bounds a product in bfloat16: an H200's dense products reach about 660 TFLOP/s,
+# its copies 4.27 TB/s. An H100 has less bandwidth, so rows just above it are bound by memory there.
 COMPUTE_BOUND_FLOP_PER_BYTE = 150.0
 _DRAWS_ONE_BY_ONE = 64
 _DECODED = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b")
@@ -192,8 +192,8 @@ def compact() -> list[Row]:
     tokens, as in decoding, of four models.
 
     Notes:
-        DeepSeek-V3 needs the most memory, 15 GB for each weight: operands, results and torch's own weight gradient
-        are 48 GB, so all of them fit on a GPU of 80 GB.
+        DeepSeek-V3 needs the most memory, 15 GB for each weight. Operands and results are 32 GB, and torch's own weight
+        gradient makes it 47; a training step may hold two weight gradients more, which is 62. So a GPU of 80 GB will do.
     """
     decoding = rows(_DECODED, tokens=(64,), routings=("zipf",), projections=("up",))
     return [*rows(tokens=(512, 4096), routings=("zipf",), projections=("up",)), *decoding]
