@@ -193,7 +193,7 @@ def compact() -> list[Row]:
 
     Notes:
         DeepSeek-V3 needs the most memory, 15 GB for each weight. Operands and results are 32 GB, and torch's own weight
-        gradient makes it 47; a training step may hold two weight gradients more, which is 62. So a GPU of 80 GB will do.
+        gradient makes it 47; a training step may hold two weight gradients more, which is 62. That fits on 80 GB.
     """
     decoding = rows(_DECODED, tokens=(64,), routings=("zipf",), projections=("up",))
     return [*rows(tokens=(512, 4096), routings=("zipf",), projections=("up",)), *decoding]
