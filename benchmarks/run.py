@@ -5,6 +5,9 @@
     python benchmarks/run.py --out DIR --commit ID    elsewhere; with the commit where there is no git checkout
     python benchmarks/run.py --stale                  which records are older than their code, without a GPU
 
+Records are of an H200. A part that is measured on other GPUs, too, has a record for each, named after it: on an H100,
+`zoo` writes zoo_h100.json. Their GPUs are in `RECORDS`.
+
 A record is written whole, after its outputs were verified; an error leaves the old file as it was.
 """
 
@@ -35,6 +38,7 @@ import sweep_cute
 import timelines
 import traffic
 import verify
+import zoo_api
 from course_kernels.bench import record, tune
 
 _KERNELS, _BENCH, _PACKAGE = "course_kernels/kernels", "course_kernels/bench", "course_kernels/packed"
@@ -59,6 +63,7 @@ class Part(NamedTuple):
 
     measure: Callable[[], dict]
     depends_on: tuple[str, ...]
+    other_gpus: tuple[str, ...] = ()  # GPUs beside the H200 of which there is a record, too
 
 
 RECORDS = {
@@ -71,6 +76,7 @@ RECORDS = {
     "switch": Part(timelines.switch, _LISTS),
     "traffic": Part(traffic.swizzle, _LISTS),
     "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
+    "zoo": Part(zoo_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_BENCH}/zoo.py"), ("h100",)),
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "block_scaled": Part(block_scaled.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py")),
@@ -86,7 +92,29 @@ RECORDS = {
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
 # `course tune --record` writes this one, together with the table that `grouped_mm` reads.
-DEPENDS_ON = {name: part.depends_on for name, part in RECORDS.items()} | {"tuning": tune.DEPENDS_ON}
+DEPENDS_ON = {
+    file: part.depends_on
+    for name, part in RECORDS.items()
+    for file in (name, *(f"{name}_{gpu}" for gpu in part.other_gpus))
+} | {"tuning": tune.DEPENDS_ON}
+
+
+def file_name(name: str, gpu: str) -> str:
+    """The record that a part writes on a GPU: "zoo" on an H200, "zoo_h100" on an H100.
+
+    Args:
+        gpu: as torch names it, such as "NVIDIA H100 80GB HBM3".
+
+    Raises:
+        ValueError: a GPU of which the part has no record, so that it would replace another one's.
+    """
+    others = RECORDS[name].other_gpus
+    if not others or "h200" in gpu.lower():
+        return name
+    for other in others:
+        if other in gpu.lower():
+            return f"{name}_{other}"
+    raise ValueError(f"{name} has records of h200, {', '.join(others)}, and this is {gpu}")
 
 
 def why_stale(name: str) -> str:
@@ -114,13 +142,18 @@ def main() -> None:
         parser.error(f"--commit wants all 40 hexadecimal digits, got {arguments.commit!r}")
     if not torch.cuda.is_available():
         parser.error("records are measured on a GPU, and torch sees none")
+    gpu = torch.cuda.get_device_name()
+    try:
+        files = {name: file_name(name, gpu) for name in arguments.names or RECORDS}
+    except ValueError as error:
+        parser.error(str(error))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names or RECORDS:
+    for name, file in files.items():
         start = time.time()
         torch.manual_seed(0)
         part = RECORDS[name]
-        record.write(arguments.out / f"{name}.json", part.measure(), arguments.commit, part.depends_on)
-        print(f"{name}: {time.time() - start:.0f} s", flush=True)
+        record.write(arguments.out / f"{file}.json", part.measure(), arguments.commit, part.depends_on)
+        print(f"{file}: {time.time() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,9 @@ def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_w
     for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
         assert "lists" in rooms(name)
         assert "packed" not in rooms(name)
-    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm sweep_cute fuzz fuzz_cute tuning"
+    using_packed = (
+        "gmm grouped_mm jagged masked sustained scaled_grouped_mm sweep_cute fuzz fuzz_cute tuning zoo zoo_h100"
+    )
     for name in using_packed.split():
         assert "packed" in rooms(name)
         assert "lists" not in rooms(name)
@@ -141,9 +143,46 @@ def test_parts_are_measured_and_written_with_what_they_depend_on(monkeypatch, tm
     part = run.Part(lambda: {"us": 7}, ("course_kernels/kernels/tma.py",))
     monkeypatch.setattr(run, "RECORDS", {"switch": part})
     monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"commit": commit_id, "on": depends_on})
     monkeypatch.setattr("sys.argv", ["run.py", "switch", "--out", str(tmp_path), "--commit", "a" * 40])
     run.main()
     written = record.read(tmp_path / "switch.json")
     assert written == {"provenance": {"commit": "a" * 40, "on": ["course_kernels/kernels/tma.py"]}, "us": 7}
     assert capsys.readouterr().out == "switch: 0 s\n"
+
+
+def test_a_part_has_a_record_of_each_gpu_that_it_is_measured_on():
+    assert run.file_name("zoo", "NVIDIA H200") == "zoo"
+    assert run.file_name("zoo", "NVIDIA H100 80GB HBM3") == "zoo_h100"
+    assert run.file_name("grouped_mm", "NVIDIA H100 80GB HBM3") == "grouped_mm", "one record, whatever measured it"
+    assert run.DEPENDS_ON["zoo"] == run.DEPENDS_ON["zoo_h100"]
+    with pytest.raises(ValueError, match="zoo has records of h200, h100, and this is NVIDIA B200"):
+        run.file_name("zoo", "NVIDIA B200")
+
+
+@pytest.mark.parametrize(("gpu", "file"), [("NVIDIA H200", "zoo"), ("NVIDIA H100 PCIe", "zoo_h100")])
+def test_the_gpu_names_the_file(monkeypatch, tmp_path, gpu, file):
+    monkeypatch.setattr(run, "RECORDS", {"zoo": run.RECORDS["zoo"]._replace(measure=lambda: {"us": 7})})
+    monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: gpu)
+    monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"gpu": gpu})
+    monkeypatch.setattr("sys.argv", ["run.py", "zoo", "--out", str(tmp_path)])
+    run.main()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{file}.json"]
+
+
+def test_a_gpu_without_a_record_is_refused_before_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: "NVIDIA B200")
+    monkeypatch.setattr("sys.argv", ["run.py", "switch", "zoo"])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert "this is NVIDIA B200" in capsys.readouterr().err
+
+
+def test_every_record_of_a_gpu_was_measured_there():
+    for name, part in run.RECORDS.items():
+        if part.other_gpus:
+            for file in (name, *(f"{name}_{gpu}" for gpu in part.other_gpus)):
+                assert run.file_name(name, record.load(file)["provenance"]["gpu"]) == file

@@ -41,7 +41,8 @@ class Correct(Provider):
 
         passes = {"forward": forward, "called": forward, "dA": d_a, "dB": d_b}
         spoilt = {of: {"": lambda f=f, of=of: self.spoil(f(), of)} for of, f in passes.items()}
-        return Calls(spoilt["forward"], spoilt["called"], spoilt["dA"], spoilt["dB"])
+        step = {"": lambda: (self.spoil(forward(), "step"), d_a(), d_b())}
+        return Calls(spoilt["forward"], spoilt["called"], spoilt["dA"], spoilt["dB"], step=step)
 
 
 def spoilt(index, value):

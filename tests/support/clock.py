@@ -7,8 +7,8 @@ class Clock:
     def __init__(self, us=None, host=5.0):
         self.us, self.host, self.calls = us or {}, host, []
 
-    def graph(self, function):
-        self.calls.append("graph")
+    def graph(self, function, pool=None):
+        self.calls.append("graph" if pool is None else f"graph in {pool}")
         function()
         return function
 
@@ -21,6 +21,16 @@ class Clock:
     def host_us(self, function):
         function()
         return self.host
+
+    def pool(self):
+        return "a pool"
+
+    def forget(self, call):
+        self.calls.append("forget")
+
+    def peak_bytes(self, function):
+        function()
+        return 3 * 2**20
 
     def copy_tb_s(self):
         return 4.0

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from course_kernels.bench import timing
 from course_kernels.bench.interface import Calls, Operands, Provider, make_operands, one_line
-from course_kernels.bench.rows import PASSES, Row
+from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 from course_kernels.bench.verification import count_wrong
 
-__all__ = ["GpuTimer", "SustainedTimer", "WrongResult", "measure", "speedups", "verified_call", "verify"]
+__all__ = ["GpuTimer", "Replay", "SustainedTimer", "WrongResult", "measure", "speedups", "verified_call", "verify"]
 
 REPEATS = 40
 _TRIAL_REPEATS = 5  # to choose a candidate
@@ -31,27 +31,56 @@ class WrongResult(AssertionError):
     """A provider's result is not the product."""
 
 
+class Replay:
+    """A captured call. Each call replays it and returns its result, always in the same memory."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, kept: list[Result]):
+        self._graph, self._kept = graph, kept
+
+    def __call__(self) -> Result | None:
+        """The result; None after `forget`."""
+        self._graph.replay()
+        return self._kept[0] if self._kept else None
+
+    def forget(self) -> None:
+        """Leave the result's memory to the next graph of the pool. Calls go on writing there."""
+        self._kept.clear()
+
+
 class GpuTimer:
     """The clock of a measurement: CUDA graphs, events, a flushed L2 cache. Tests use another."""
 
     interleaved_us = staticmethod(timing.interleaved_us)
     host_us = staticmethod(functools.partial(timing.host_us, repeats=60))
 
-    def graph(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """Capture one call; the returned function replays it and returns its result, always in the same memory."""
+    def graph(self, function: Callable[[], Result], pool: tuple | None = None) -> Callable[[], Result]:
+        """Capture one call, see `Replay` and `timing.capture`."""
         kept: list[Result] = []
 
         def once() -> None:
             kept.clear()  # first, so that two results never live at once
             kept.append(function())
 
-        graph = timing.capture(once)
+        return Replay(timing.capture(once, pool=pool), kept)
 
-        def replay() -> Result:
-            graph.replay()
-            return kept[0]
+    def forget(self, call: Replay) -> None:
+        """Free the result of a captured call; the call can still be replayed."""
+        call.forget()
 
-        return replay
+    def pool(self) -> tuple:
+        """Memory that several graphs may share."""
+        return torch.cuda.graph_pool_handle()
+
+    def peak_bytes(self, function: Callable[[], object]) -> int:
+        """The most memory that one call holds at a time beside what was held before, its results included."""
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        kept = function()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+        del kept
+        return peak
 
     def copy_tb_s(self) -> float:
         """Bytes read and written by a copy within the device's memory, in TB/s."""
@@ -100,6 +129,13 @@ def verify(result: Result, operands: Operands, pass_name: str) -> None:
     Raises:
         WrongResult: names the first group that is wrong, and how many of its elements are.
     """
+    if pass_name == "step":
+        for each, part in zip(("forward", "dA", "dB"), result, strict=True):
+            try:
+                verify(part, operands, each)
+            except WrongResult as error:
+                raise WrongResult(f"{each}: {error}") from None
+        return
     sizes, groups = operands.sizes, result
     if isinstance(result, Tensor):
         groups = result.unbind() if pass_name == "dB" else result.split(sizes)
@@ -144,16 +180,66 @@ def _fastest(candidates: dict[str, Callable], timer, failures: dict[str, str]) -
 def verified_call(
     candidates: dict[str, Callable], pass_name: str, operands: Operands, timer, failures: dict[str, str]
 ) -> tuple[str, Callable[[], Result]]:
-    """Name and function of the candidate to time, after its result over poisoned memory was verified."""
+    """Name and function of the candidate to time, after its result over poisoned memory was verified.
+
+    A candidate that cannot run or is wrong is left to the next fastest, and `failures` gets the reason.
+    """
     if pass_name == "called":
         choice, function = next(iter(candidates.items()))
     else:
         choice, function = _fastest(candidates, timer, failures)
     # The freed NaNs are what the allocator gives a call that makes its own result.
     _poison(function())
-    result = function()
-    verify(result, operands, pass_name)
+    try:
+        verify(function(), operands, pass_name)
+    except WrongResult as error:
+        others = {name: each for name, each in candidates.items() if name != choice and name not in failures}
+        if pass_name == "called" or not others:
+            raise
+        failures[choice] = one_line(error)
+        del function  # its graph keeps memory
+        return verified_call(others, pass_name, operands, timer, failures)
     return choice, function
+
+
+def _verified_steps(prepared: Mapping[str, Calls], operands: Operands, timer, attempt, entry: dict) -> dict:
+    """The steps to time by provider, as CUDA graphs; if one of them cannot be captured, all as they are called.
+
+    What is timed was verified. The entry gets how steps are timed, and the peak memory of each.
+    """
+    peaks = entry["peak_bytes"] = {}
+
+    def verified(name: str, call: Callable) -> bool:
+        def check() -> bool:
+            _poison(call())
+            verify(call(), operands, "step")
+            return True
+
+        if not (right := attempt(name, "step", check)):
+            peaks.pop(name)
+        return bool(right)
+
+    called, replays, pool = {}, {}, timer.pool()
+    for name, calls in prepared.items():
+        for function in calls.step.values():
+            attempt(name, "step", function)  # the first call compiles, and makes what later ones find
+            if (peak := attempt(name, "step", timer.peak_bytes, function)) is not None:
+                called[name], peaks[name] = function, peak
+    entry["step_timed"] = "as a CUDA graph"
+    for name, function in called.items():
+        timer.free()  # what the calls before have left in the allocator's cache
+        try:
+            replay = timer.graph(function, pool)
+            timer.settle()
+        except Exception as error:
+            timer.settle()
+            entry["step_timed"] = f"as called, for {name} cannot be captured: {one_line(error)}"
+            replays.clear()
+            return {name: function for name, function in called.items() if name in peaks and verified(name, function)}
+        if verified(name, replay):
+            replays[name] = replay
+        timer.forget(replay)
+    return replays
 
 
 def _measure_row(
@@ -185,8 +271,10 @@ def _measure_row(
             prepared[provider.name] = calls
     for pass_name in passes:
         ready, choices, found = {}, {}, None
+        if pass_name == "step":
+            ready = _verified_steps(prepared, operands, timer, attempt, entry)
         for name, calls in prepared.items():
-            if not (candidates := calls.of(pass_name)):
+            if pass_name == "step" or not (candidates := calls.of(pass_name)):
                 continue
             failures: dict[str, str] = {}
             arguments = (candidates, pass_name, calls.operands or operands, timer, failures)
@@ -223,7 +311,7 @@ def measure(
     Args:
         rows: problems, one after the other; their memory is freed between them.
         providers: those that are not available here are left out, with the reason in the result.
-        passes: of `PASSES`.
+        passes: of `EVERY_PASS`.
         repeats: timed calls of each provider and pass, at least 2.
         dtype: of the operands. 8-bit operands have scales and no gradients, and need providers of scaled products.
         timer: the clock; None is `GpuTimer`, with which providers take turns.
@@ -233,12 +321,14 @@ def measure(
         A dict for `record.write`: "dtype", "repeats", "copy_tb_s" (the ceiling of memory-bound rows), "providers"
         (label, role, version, and why one is absent), "rows" and "speedups" (see `speedups`). A row has µs (median
         and quartiles) and rate by pass and provider, host µs per call, the chosen candidates, "unsuited" and "failed".
+        With the pass "step" it has "peak_bytes", the most memory that a step holds beside the operands, and
+        "step_timed": as a CUDA graph, or as called.
         A provider that failed has no times; its row has the reason.
 
     Raises:
         ValueError: an unknown pass, one that 8-bit operands do not have, or fewer than 2 repeats.
     """
-    known = PASSES if dtype.itemsize > 1 else PASSES[:2]
+    known = EVERY_PASS if dtype.itemsize > 1 else PASSES[:2]
     if unknown := [name for name in passes if name not in known]:
         raise ValueError(f"passes must be among {', '.join(known)}, got {', '.join(map(repr, unknown))}")
     if repeats < 2:

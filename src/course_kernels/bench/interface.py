@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_kernels.bench.rows import Row
 
-__all__ = ["ROLES", "Calls", "Operands", "Provider", "make_operands", "one_line"]
+__all__ = ["ROLES", "Calls", "Operands", "Provider", "make_operands", "one_line", "training_step"]
 
 ROLES = ("ours", "candidate", "peer", "ceiling")
 
@@ -104,6 +104,7 @@ class Calls:
         forward, called, d_a, d_b: results (total_m, N), (total_m, N), (total_m, K) and (G, N, K), or a list of their
             groups. `called` is the product as a user calls it; the others are for CUDA graphs and may write into the
             operands' buffers. An empty table: the provider has no such pass.
+        step: forward and backward through autograd; the result is (out, d_a, d_weight).
         operands: the operands that the results belong to, if not those of the row.
     """
 
@@ -112,10 +113,12 @@ class Calls:
     d_a: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     d_b: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     operands: Operands | None = None
+    step: dict[str, Callable[[], tuple[Tensor, Tensor, Tensor]]] = field(default_factory=dict)
 
     def of(self, pass_name: str) -> dict[str, Callable[[], Tensor]]:
-        """The candidates of one of `rows.PASSES`."""
-        return {"forward": self.forward, "called": self.called, "dA": self.d_a, "dB": self.d_b}[pass_name]
+        """The candidates of one of `rows.EVERY_PASS`."""
+        by_pass = {"forward": self.forward, "called": self.called, "dA": self.d_a, "dB": self.d_b, "step": self.step}
+        return by_pass[pass_name]
 
 
 class Provider(abc.ABC):
@@ -147,6 +150,29 @@ class Provider(abc.ABC):
     @abc.abstractmethod
     def prepare(self, operands: Operands) -> Calls:
         """The functions of a row's passes; everything that is made once is made here."""
+
+
+def training_step(product: Callable[[Tensor, Tensor], Tensor], operands: Operands) -> Callable[[], tuple]:
+    """Forward and backward as a training step makes them, through autograd, on a weight that is a parameter.
+
+    Args:
+        product: (a, weight.mT) → the result, (total_m, N); both require gradients.
+
+    Returns:
+        A function that returns the result and the `grad` of both, whose strides are those of `a` and of the weight.
+
+    Notes:
+        Each call makes new leaves in the operands' memory, since autograd's node of a leaf keeps the stream it was made
+        on, and a CUDA graph is captured on another one. No gradient is there yet, so none is added to.
+    """
+
+    def step() -> tuple[Tensor, Tensor, Tensor]:
+        a, weight = operands.a.detach().requires_grad_(), torch.nn.Parameter(operands.weight)
+        out = product(a, weight.mT)
+        out.backward(operands.d_out)
+        return out.detach(), a.grad, weight.grad
+
+    return step
 
 
 def one_line(error: Exception) -> str:

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from course_kernels import grouped_mm, runtime
-from course_kernels.bench.interface import Calls, Operands, Provider, one_line
+from course_kernels.bench.interface import Calls, Operands, Provider, one_line, training_step
 from course_kernels.bench.rows import Row
 from course_kernels.packed import checks
 from course_kernels.packed.backends import cute as grouped_cute
 
-__all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select"]
+__all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select", "zoo"]
 
 
 class Ours(Provider):
-    """`grouped_mm` of this library with one of its backends."""
+    """`grouped_mm` of this library with one of its backends, or with "auto", which chooses one."""
 
     role = "ours"
 
@@ -49,6 +49,7 @@ class Ours(Provider):
             called={"": lambda: grouped_mm(o.a, o.weight.mT, offs=o.offs, backend=backend)},
             d_a={"": lambda: grouped_mm(o.d_out, o.weight, offs=o.offs, out=o.d_a, backend=backend)},
             d_b={"": lambda: grouped_mm(o.d_out.mT, o.a, offs=o.offs, out=o.d_weight, backend=backend)},
+            step={"": training_step(lambda a, b: grouped_mm(a, b, offs=o.offs, backend=backend), o)},
         )
 
 
@@ -81,6 +82,7 @@ class Torch(Provider):
             d_a={"": lambda: function(o.d_out, o.weight, offs=o.offs)},
             # The layout that torch's own backward gives it for a transposed B.
             d_b={"": lambda: function(o.d_out.mT, o.a, offs=o.offs)},
+            step={"": training_step(lambda a, b: function(a, b, offs=o.offs), o)},
         )
 
 
@@ -175,13 +177,21 @@ _QUACK_TILES = (
     (128, 128, True), (128, 160, True), (128, 192, True), (128, 208, True), (256, 128, False), (256, 192, False),
 )  # fmt: skip
 _QUACK_CLUSTERS = ((2, 1), (1, 2))
-# Each takes seconds to compile, once for each pass, so the gradients have fewer.
+# Each takes seconds to compile, once for each pass and scheduler: the gradients and the dynamic scheduler have fewer.
 _QUACK_GRADIENT_TILES = ((128, 128, True), (128, 192, True), (256, 192, False))
-_QUACK_GRADIENT_CLUSTERS = ((2, 1),)
+_QUACK_GRADIENT_CLUSTERS = _QUACK_DYNAMIC_CLUSTERS = ((2, 1),)
+
+
+def _quack_name(tile: tuple, cluster: tuple, dynamic: bool) -> str:
+    words = f"{tile[0]}x{tile[1]}{' ping-pong' if tile[2] else ''}, cluster {cluster[0]}x{cluster[1]}"
+    return words + ", dynamic" * dynamic
 
 
 class Quack(Provider):
-    """QuACK's variable-length GEMM (package quack-kernels), the best of its Hopper configurations."""
+    """QuACK's variable-length GEMM (package quack-kernels), the best of its Hopper configurations.
+
+    Both its schedulers are among them: the static one, and the dynamic one, in which CTAs take tiles from a counter.
+    """
 
     name, label = "quack", "QuACK (best configuration)"
 
@@ -216,31 +226,37 @@ class Quack(Provider):
         starts = torch.nn.functional.pad(o.offs, (1, 0))  # (G+1,)
         weight_t, a_t, d_out_t = o.weight.mT, o.a.mT, o.d_out.mT
 
-        def product(left: Tensor, right: Tensor, result: Tensor, groups: dict, tile: tuple, cluster: tuple) -> Callable:
+        counter = torch.zeros(1, dtype=torch.int32, device=o.a.device)
+
+        def product(
+            left: Tensor, right: Tensor, result: Tensor, groups: dict, tile: tuple, cluster: tuple, dynamic: bool
+        ) -> Callable:
+            # Without these arguments where they are not needed: earlier versions do not have them.
+            scheduler = {"is_dynamic_persistent": True} if dynamic else {}
+
             def run(result: Tensor = result) -> Tensor:
+                if dynamic:
+                    counter.zero_()  # as its own interface does: the kernel leaves the count of tiles there
                 gemm(
-                    left, right, result, None, None, tile[0], tile[1], cluster[0], cluster[1],
-                    pingpong=tile[2], persistent=True, **groups,
+                    left, right, result, None, counter if dynamic else None, *tile[:2], *cluster,
+                    pingpong=tile[2], persistent=True, **scheduler, **groups,
                 )  # fmt: skip
                 return result
 
             return run
 
         def candidates(*operands, tiles: Sequence[tuple] = _QUACK_TILES, clusters: Sequence = _QUACK_CLUSTERS) -> dict:
-            return {
-                f"{tile[0]}x{tile[1]}{' ping-pong' if tile[2] else ''}, cluster {cluster[0]}x{cluster[1]}": product(
-                    *operands, tile, cluster
-                )
-                for tile in tiles
-                for cluster in clusters
-            }
+            static = [(tile, cluster, False) for tile in tiles for cluster in clusters]
+            dynamic = [(tile, cluster, True) for tile in tiles for cluster in _QUACK_DYNAMIC_CLUSTERS]
+            return {_quack_name(*each): product(*operands, *each) for each in static + dynamic}
 
         few = dict(tiles=_QUACK_GRADIENT_TILES, clusters=_QUACK_GRADIENT_CLUSTERS)
         by_m, by_k = {"cu_seqlens_m": starts}, {"cu_seqlens_k": starts}
-        default = product(o.a, o.weight, o.out, by_m, (128, 192, True), (2, 1))  # QuACK's own default on Hopper
+        usual = ((128, 192, True), (2, 1), False)  # QuACK's own default on Hopper
+        default = product(o.a, o.weight, o.out, by_m, *usual)
         return Calls(
             forward=candidates(o.a, o.weight, o.out, by_m),
-            called={"128x192 ping-pong, cluster 2x1": lambda: default(o.a.new_empty(o.out.shape))},
+            called={_quack_name(*usual): lambda: default(o.a.new_empty(o.out.shape))},
             # Its B is (G, n, k): for dA n is K and k is N; for dB the groups are along k.
             d_a=candidates(o.d_out, weight_t, o.d_a, by_m, **few),
             d_b=candidates(d_out_t, a_t, o.d_weight, by_k, **few),
@@ -252,14 +268,26 @@ def providers() -> list[Provider]:
     return [*map(Ours, backends()), Quack(), Torch(), CublasLoop(), Tutorial(), Dense()]
 
 
+def zoo() -> list[Provider]:
+    """The providers of the zoo's rows: "auto" beside the backends that it chooses from, and no tutorial's kernel.
+
+    The tutorial's kernel copies every weight to float16, and 256 experts of DeepSeek-V3 leave no room for that.
+    """
+    return [Ours("auto"), *(provider for provider in providers() if not isinstance(provider, Tutorial))]
+
+
 def backends() -> list[str]:
     """The backends of `grouped_mm` that are kernels of ours; a new one is measured without an entry here."""
     return [name for name in checks.BACKENDS if name not in ("auto", "torch")]
 
 
-def select(names: Sequence[str] | None) -> list[Provider]:
-    """Providers by name, in the order of `providers`; None selects all. An unknown name is a ValueError."""
-    every = {provider.name: provider for provider in providers()}
+def select(names: Sequence[str] | None, among: Sequence[Provider] | None = None) -> list[Provider]:
+    """Providers by name, in the order of `among`; None selects all. An unknown name is a ValueError.
+
+    Args:
+        among: None is `providers()`.
+    """
+    every = {provider.name: provider for provider in (providers() if among is None else among)}
     if names is None:
         return list(every.values())
     if unknown := [name for name in names if name not in every]:

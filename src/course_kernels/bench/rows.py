@@ -12,10 +12,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PASSES", "Row", "by_name", "equal", "jittered", "rows", "select", "variants", "zipf"]
+__all__ = ["EVERY_PASS", "PASSES", "Row", "by_name", "equal", "jittered", "rows", "select", "variants", "zipf"]
 
 # What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
+# "step" is what a training step makes of them: forward and backward through autograd, measured where it is asked for.
+EVERY_PASS = (*PASSES, "step")
+_PRODUCTS_OF_A_STEP = ("forward", "dA", "dB")
 _ELEMENT_BYTES = 2  # of bfloat16, the dtype of results and, by default, of operands
 
 
@@ -54,10 +57,12 @@ class Row:
         return 2 * self.total_m * self.N * self.K
 
     def bytes_moved(self, pass_name: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> int:
-        """Bytes of both operands and the result of one of `PASSES`, each counted once; a result's element is 2 bytes.
+        """Bytes of operands and result of one of `EVERY_PASS`, each counted once; a result's element is 2 bytes.
 
-        The weight of an empty group is not read, but its gradient is written.
+        The weight of an empty group is not read, but its gradient is written. A step's are those of its three products.
         """
+        if pass_name == "step":
+            return sum(self.bytes_moved(each, operand_bytes) for each in _PRODUCTS_OF_A_STEP)
         weights = (self.groups if pass_name == "dB" else sum(size > 0 for size in self.sizes)) * self.N * self.K
         rows_a, rows_out = self.total_m * self.K, self.total_m * self.N
         result = {"dA": rows_a, "dB": weights}.get(pass_name, rows_out)
@@ -65,7 +70,8 @@ class Row:
 
     def rate(self, us: float, pass_name: str = "forward", operand_bytes: int = _ELEMENT_BYTES) -> float:
         """TFLOP/s of a compute-bound row, TB/s of a memory-bound one, for a pass that took `us` microseconds."""
-        return (self.flops if self.kind == "compute" else self.bytes_moved(pass_name, operand_bytes)) / us / 1e6
+        flops = self.flops * (len(_PRODUCTS_OF_A_STEP) if pass_name == "step" else 1)
+        return (flops if self.kind == "compute" else self.bytes_moved(pass_name, operand_bytes)) / us / 1e6
 
     @property
     def unit(self) -> str:
@@ -79,10 +85,16 @@ def jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
     return tuple(round(mean * draw.uniform(0.7, 1.3)) for _ in range(groups))
 
 
-def zipf(groups: int, total: int, seed: int, exponent: float = 0.8) -> tuple[int, ...]:
-    """Sizes in proportion to rank ** -exponent that sum to `total`; the groups' ranks are drawn."""
+def zipf(groups: int, total: int, seed: int, exponent: float = 0.8, most: int | None = None) -> tuple[int, ...]:
+    """Sizes in proportion to rank ** -exponent that sum to `total`; the groups' ranks are drawn.
+
+    No group gets more than `most` rows: first ranks then have `most`, and the others share the rest by the same law.
+    """
     weights = [rank**-exponent for rank in range(1, groups + 1)]
-    exact = [total * weight / math.fsum(weights) for weight in weights]
+    full, rest = 0, total
+    while most is not None and full < groups and rest * weights[full] > most * math.fsum(weights[full:]):
+        full, rest = full + 1, rest - most
+    exact = [most] * full + [rest * weight / math.fsum(weights[full:]) for weight in weights[full:]]
     sizes = [math.floor(size) for size in exact]
     for i in sorted(range(groups), key=lambda i: sizes[i] - exact[i])[: total - sum(sizes)]:
         sizes[i] += 1

@@ -11,8 +11,12 @@ from collections.abc import Callable
 import torch
 
 
-def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDAGraph:
-    """Capture one call of ``function`` in a CUDA graph, after warming it up on a side stream."""
+def capture(function: Callable[[], object], warmups: int = 3, pool: tuple | None = None) -> torch.cuda.CUDAGraph:
+    """Capture one call of ``function`` in a CUDA graph, after warming it up on a side stream.
+
+    Graphs with one ``pool`` allocate from the same memory. They must not run at once, and what one leaves there is lost
+    when another runs.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -21,7 +25,7 @@ def capture(function: Callable[[], object], warmups: int = 3) -> torch.cuda.CUDA
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         function()
     return graph
 

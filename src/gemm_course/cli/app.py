@@ -2,7 +2,8 @@
 
 A subcommand is a module with a function `run`. Typer reads the options from its signature; its docstring is the
 description; it returns the exit code. The text `EXAMPLES` ends the help; options named in `MANY` take several values,
-as in `--rows a b`. To add a subcommand, add its line to `SUBCOMMANDS`.
+as in `--rows a b`; `ALONE` has the value of an option that may be given without one. To add a subcommand, add its line
+to `SUBCOMMANDS`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import typer
@@ -148,20 +149,26 @@ def _parse(name: str, arguments: list[str]) -> Callable[[], int] | int:
     app.command(cls=_Command, epilog=getattr(module, "EXAMPLES", None), context_settings=settings)(bind)
     try:
         command = typer.main.get_command(app)
-        return command(_spread(arguments, getattr(module, "MANY", ())), f"course {name}", standalone_mode=False)
+        spread = _spread(arguments, getattr(module, "MANY", ()), getattr(module, "ALONE", {}))
+        return command(spread, f"course {name}", standalone_mode=False)
     except SystemExit:  # Typer's answer to a closed pipe
         raise BrokenPipeError from None
 
 
-def _spread(arguments: list[str], many: Sequence[str]) -> list[str]:
-    """`--rows a b` in the form that Typer takes, `--rows a --rows b`, for options that take several values."""
+def _spread(arguments: list[str], many: Sequence[str], alone: Mapping[str, str]) -> list[str]:
+    """`--rows a b` in the form that Typer takes, `--rows a --rows b`, for options that take several values.
+
+    An option that is given without a value gets the one that `alone` has for it.
+    """
     spread, option = [], ""
-    for before, each in zip(["", *arguments], arguments):
+    for before, each, after in zip(["", *arguments], arguments, [*arguments[1:], "-"]):
         if each.startswith("-"):
             option = each if each in many else ""
         elif option and before != option:
             spread.append(option)
         spread.append(each)
+        if each in alone and after.startswith("-"):
+            spread.append(alone[each])
     return spread
 
 

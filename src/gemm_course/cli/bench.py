@@ -8,7 +8,8 @@ from typing import Annotated
 
 from typer import Option
 
-from course_kernels.bench.rows import PASSES, Row
+from course_kernels.bench import zoo as models_zoo
+from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
 from gemm_course.cli.options import File, Names, check_folders
@@ -20,18 +21,39 @@ examples:
   course bench --rows equal12 decode           rows whose names begin so
   course bench --providers triton torch --passes forward dB
   course bench --json mine.json --plot mine.png --roofline roof.png
+  course bench --zoo                           layers of published models: a compact set (about ten minutes)
+  course bench --zoo qwen3 dbrx --tokens 64 16384 --routing random zipf --passes forward step
 
 exit codes: 0 measured; 1 a result of grouped_mm was wrong or failed; 2 wrong usage; 3 no GPU to measure on
 """
-MANY = ("--rows", "--providers", "--passes")
-_TITLES = {"forward": "forward", "called": "as called", "dA": "dA", "dB": "dB"}
+MANY = ("--rows", "--providers", "--passes", "--zoo", "--tokens", "--routing")
+COMPACT = "compact"
+ALONE = {"--zoo": COMPACT}
+ZOO_PASSES = ("forward", "dA", "dB", "step")
+_TITLES = {"forward": "forward", "called": "as called", "dA": "dA", "dB": "dB", "step": "fwd + bwd"}
+_ZOO_TOKENS, _ZOO_ROUTINGS = (64, 512, 4096), ("zipf",)
 _COLUMN = 10
 
 
 def run(
     rows: Annotated[Names, Option(metavar="ROW...", help="names, or beginnings of names (default: all)")] = None,
     providers: Annotated[Names, Option(metavar="NAME...", help="providers to measure (default: all)")] = None,
-    passes: Annotated[Names, Option(metavar="PASS...", help=f"of {', '.join(PASSES)} (default: all)")] = None,
+    passes: Annotated[
+        Names,
+        Option(
+            metavar="PASS...",
+            help=f"of {', '.join(EVERY_PASS)} (default: {', '.join(PASSES)}; with --zoo: {', '.join(ZOO_PASSES)})",
+        ),
+    ] = None,
+    zoo: Annotated[
+        Names, Option(metavar="[MODEL...]", help="layers of published models instead; no name: a compact set of all")
+    ] = None,
+    tokens: Annotated[
+        list[int] | None, Option(metavar="N...", help=f"of --zoo (default: {' '.join(map(str, _ZOO_TOKENS))})")
+    ] = None,
+    routing: Annotated[
+        Names, Option(metavar="NAME...", help="of --zoo: random, zipf, half-cold (default: zipf)")
+    ] = None,
     repeats: Annotated[int | None, Option(metavar="N", help="timed calls of each (default: 40)")] = None,
     json: Annotated[File, Option(metavar="FILE", help="write the record, with machine and versions")] = None,
     plot: Annotated[File, Option(metavar="FILE", help="draw every provider against the ceiling")] = None,
@@ -45,12 +67,23 @@ def run(
     from course_kernels.bench import providers as known_providers
     from course_kernels.bench import rows as known_rows
 
+    if zoo is None and (tokens or routing):
+        raise Stop(USAGE, "--tokens and --routing choose among the rows of --zoo, which is not given")
+    if zoo is not None and rows is not None:
+        raise Stop(USAGE, "--rows and --zoo each name all rows to measure: give one of them")
     try:
-        chosen_rows, chosen = known_rows.select(rows), known_providers.select(providers)
+        if zoo is None:
+            chosen_rows, chosen = known_rows.select(rows), known_providers.select(providers)
+        else:
+            chosen_rows = zoo_rows(zoo, tokens, routing)
+            chosen = known_providers.select(providers, known_providers.zoo())
     except ValueError as error:
         raise Stop(USAGE, error) from None
+    passes = passes or (PASSES if zoo is None else ZOO_PASSES)
     if only_list:
         print(listing(chosen_rows, chosen))
+        if zoo is None and rows is None:
+            print("\n" + zoo_listing())
         if not torch.cuda.is_available():
             print("\nThere is no GPU that torch can use, so nothing can be measured here.")
         return OK
@@ -58,8 +91,8 @@ def run(
         what = "--plot and --roofline draw with matplotlib, which is not installed: pip install matplotlib"
         raise Stop(USAGE, what)
     check_folders(json=json, plot=plot, roofline=roofline)
-    if wrong := next((each for each in passes or () if each not in PASSES), None):
-        raise Stop(USAGE, f"--passes must be among {', '.join(PASSES)}, got {wrong!r}")
+    if wrong := next((each for each in passes if each not in EVERY_PASS), None):
+        raise Stop(USAGE, f"--passes must be among {', '.join(EVERY_PASS)}, got {wrong!r}")
     if repeats is not None and repeats < 2:
         raise Stop(USAGE, f"--repeats must be at least 2, got {repeats}")
     if not torch.cuda.is_available():
@@ -75,7 +108,7 @@ def run(
     print(f"measuring {len(chosen_rows)} row{many} by {', '.join(present)}; kernels are compiled first", flush=True)
     roles = {provider.name: provider.role for provider in chosen}
     results = grouped.measure(
-        chosen_rows, chosen, passes=passes or PASSES, repeats=repeats or grouped.REPEATS,
+        chosen_rows, chosen, passes=passes, repeats=repeats or grouped.REPEATS,
         tell=lambda row, entry: print("\n" + table(row, entry, roles), flush=True),
     )  # fmt: skip
     print("\n" + closing(results))
@@ -92,6 +125,30 @@ def run(
     if wrong := failures_of_ours(results):
         raise Stop(FAILED, "\n  ".join(["not measured, because wrong or failed:", *wrong]))
     return OK
+
+
+def zoo_rows(models: Sequence[str], tokens: Sequence[int] | None, routings: Sequence[str] | None) -> list[Row]:
+    """The rows of `--zoo`: the compact set; or both projections of models, of all if only the others are given.
+
+    Raises:
+        ValueError: a name that does not exist, or fewer than 1 token.
+    """
+    every = list(models) == [COMPACT]
+    if every and not tokens and not routings:
+        return models_zoo.compact()
+    return models_zoo.rows(None if every else models, tokens or _ZOO_TOKENS, routings or _ZOO_ROUTINGS)
+
+
+def zoo_listing() -> str:
+    """The models of the zoo, and what its rows are named after, as lines of text."""
+    about = [
+        (model.name, f"{model.experts} experts", f"top {model.top_k}", f"hidden {model.hidden}",
+         f"intermediate {model.intermediate}", model.source)
+        for model in models_zoo.MODELS
+    ]  # fmt: skip
+    names = f"MODEL-TOKENS-ROUTING-PROJECTION: tokens {', '.join(map(str, models_zoo.TOKENS))}"
+    lines = ["Zoo (--zoo; --list --zoo lists its rows)", terminal.columns(about, indent=2)]
+    return "\n".join([*lines, f"  Rows are {names}; routings {', '.join(models_zoo.ROUTINGS)}; up and down."])
 
 
 def listing(rows: Sequence[Row], providers: Sequence) -> str:
@@ -124,6 +181,10 @@ def table(row: Row, entry: Mapping, roles: Mapping[str, str]) -> str:
     if entry["host_us"]:
         cells = (f"{entry['host_us'][n]:.1f} " if n in entry["host_us"] else "- " for n in shown)
         lines.append(f"  {'host µs':<10}" + "".join(f"{cell:>{_COLUMN}}" for cell in cells))
+    if peaks := entry.get("peak_bytes"):
+        cells = (f"{peaks[n] / 2**20:.0f} " if n in peaks else "- " for n in shown)
+        lines.append(f"  {'peak MiB':<10}" + "".join(f"{cell:>{_COLUMN}}" for cell in cells))
+        lines.append(f"  {_TITLES['step']} is timed {entry['step_timed']}")
     lines += [f"  {name} not measured: {reason}" for name, reason in entry["unsuited"].items()]
     for name, failed in entry["failed"].items():
         lines += [f"  ! {name} failed, {step}: {reason}" for step, reason in failed.items()]

@@ -92,6 +92,60 @@ def test_a_record_has_every_number():
     assert faster["dense"] == {"times": 0.8, "rows": 1, "worst": 0.8}
 
 
+def test_a_step_is_verified_timed_and_its_memory_recorded():
+    clock = Clock({"mine": 10.0, "torch": 15.0})
+    results = measure(providers=[Correct(), *PEERS], timer=clock, passes=("step",))
+    entry = results["rows"]["tiny"]
+    assert entry["failed"] == {}
+    assert set(entry["us"]["step"]) == {"mine", "torch"}, "the others have no step"
+    assert entry["rate"]["step"]["mine"] == pytest.approx(3 * TINY.flops / 10 / 1e6, rel=1e-3)
+    assert entry["bytes"]["step"] == sum(TINY.bytes_moved(of) for of in ("forward", "dA", "dB"))
+    assert entry["peak_bytes"] == {"mine": 3 * 2**20, "torch": 3 * 2**20}
+    assert entry["step_timed"] == "as a CUDA graph"
+    assert clock.calls.count("graph in a pool") == clock.calls.count("forget") == 2
+    assert results["speedups"]["mine"]["step"]["torch"]["times"] == 1.5
+
+
+@pytest.mark.parametrize(("wrong", "of"), [(0, "forward"), (1, "dA"), (2, "dB")])
+def test_a_step_with_one_wrong_result_is_not_timed(wrong, of):
+    class Wrong(Correct):
+        def prepare(self, operands):
+            (right,) = super().prepare(operands).step.values()
+
+            def step():
+                results = right()
+                results[wrong].view(-1)[0] += 2.0
+                return results
+
+            return Calls({}, step={"": step})
+
+    entry = measure(providers=[Wrong(), known.Torch()], passes=("step",))["rows"]["tiny"]
+    assert set(entry["us"]["step"]) == set(entry["peak_bytes"]) == {"torch"}
+    assert f"{of}: 1 of" in entry["failed"]["mine"]["step"]
+
+
+def test_steps_are_timed_in_one_way_for_all():
+    class NoCapture(Clock):
+        def graph(self, function, pool=None):
+            if function.__name__ == "of_torch":
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return super().graph(function, pool)
+
+    class Named(known.Torch):
+        def prepare(self, operands):
+            (step,) = super().prepare(operands).step.values()
+
+            def of_torch():
+                return step()
+
+            return Calls({}, step={"": of_torch})
+
+    entry = measure(providers=[Correct(), Named()], timer=NoCapture(), passes=("step",))["rows"]["tiny"]
+    assert set(entry["us"]["step"]) == {"mine", "torch"}
+    assert entry["step_timed"].startswith("as called, for torch cannot be captured: RuntimeError: operation not")
+    assert entry["failed"] == {}
+
+
 def test_means_are_geometric():
     rows = {
         "a": {"us": {"forward": {"mine": {"median_us": 1.0}, "torch": {"median_us": 4.0}}}},
@@ -172,6 +226,19 @@ def test_the_fastest_configuration_is_taken_and_named():
     assert entry["failed"]["mine"] == {"forward, broken": "RuntimeError: out of shared memory"}
 
 
+def test_a_wrong_configuration_is_noted_and_the_next_fastest_taken():
+    class Choosy(Correct):
+        def prepare(self, operands):
+            right = next(iter(super().prepare(operands).forward.values()))
+            return Calls({"right": right, "wrong": lambda: right() + 1.0})
+
+    clock = Clock({"right": 9.0, "wrong": 3.0, "mine": 9.5})
+    entry = measure(providers=[Choosy()], timer=clock, passes=("forward",))["rows"]["tiny"]
+    assert entry["choice"]["forward"] == {"mine": "right"}
+    assert entry["us"]["forward"]["mine"]["median_us"] == 9.5
+    assert "elements of group 0 are wrong" in entry["failed"]["mine"]["forward, wrong"]
+
+
 def test_one_that_is_not_installed_is_left_out_with_its_reason():
     class Absent(Correct):
         name, role = "absent", "peer"
@@ -196,7 +263,7 @@ def test_rows_are_told_as_they_come_and_memory_is_freed_between():
 
 
 def test_bad_arguments_are_refused_before_anything_runs():
-    with pytest.raises(ValueError, match="passes must be among forward, called, dA, dB, got 'dC'"):
+    with pytest.raises(ValueError, match="passes must be among forward, called, dA, dB, step, got 'dC'"):
         measure(passes=("dC",), timer=None)
     with pytest.raises(ValueError, match="repeats must be at least 2"):
         measure(repeats=1, timer=None)
@@ -223,3 +290,15 @@ def test_one_row_on_the_gpu():
     assert set(entry["us"]["forward"]) == present
     assert results["copy_tb_s"] > 0.1
     assert all(us["median_us"] > 0 for by in entry["us"].values() for us in by.values())
+
+
+@pytest.mark.gpu
+def test_a_step_on_the_gpu_is_a_graph_with_peak_memory():
+    row = Row("small", "", (100, 0, 300, 7), 512, 256, "compute")
+    results = grouped.measure([row], known.zoo(), passes=("step",), repeats=5)
+    entry = results["rows"]["small"]
+    assert entry["failed"] == {}
+    assert entry["step_timed"] == "as a CUDA graph"
+    assert {"auto", "triton", "torch"} <= set(entry["us"]["step"])
+    results_of_a_step = 2 * (row.total_m * (row.N + row.K) + row.groups * row.N * row.K)
+    assert all(peak >= results_of_a_step for peak in entry["peak_bytes"].values())

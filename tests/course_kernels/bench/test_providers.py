@@ -13,7 +13,7 @@ from course_kernels import runtime
 from course_kernels.bench import grouped
 from course_kernels.bench import providers as known
 from course_kernels.bench.interface import make_operands
-from course_kernels.bench.rows import PASSES, Row
+from course_kernels.bench.rows import EVERY_PASS, PASSES, Row
 
 PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
 
@@ -23,7 +23,7 @@ PEERS = [known.Torch(), known.CublasLoop(), known.Dense()]
 def test_peers_compute_the_product_and_its_gradients(provider, row):
     operands = make_operands(row, "cpu")
     calls = provider.prepare(operands)
-    for of in PASSES:
+    for of in EVERY_PASS:
         for function in calls.of(of).values():
             grouped.verify(function(), calls.operands or operands, of)
     assert set(calls.of("forward")) == set(calls.of("dB")) == {""}
@@ -39,6 +39,28 @@ def test_ours_computes_the_product_and_its_gradients(backend, row):
         grouped.verify(result, operands, of)
         shared = {"forward": operands.out, "dA": operands.d_a, "dB": operands.d_weight}.get(of)
         assert of == "called" or result.data_ptr() == shared.data_ptr(), "every provider writes the same memory"
+
+
+@pytest.mark.parametrize("provider", [known.Ours("auto"), known.Ours("triton"), known.Torch()], ids=lambda p: p.name)
+def test_a_step_gives_gradients_in_the_layout_of_what_they_belong_to(provider):
+    on_cpu = isinstance(provider, known.Torch)
+    device, dtype = ("cpu", torch.bfloat16) if on_cpu else (runtime.device(), torch.float16)
+    operands = make_operands(TINY, device, dtype)
+    (step,) = provider.prepare(operands).step.values()
+    for _ in range(2):  # nothing is added to the gradients of the call before
+        out, d_a, d_weight = step()
+        grouped.verify((out, d_a, d_weight), operands, "step")
+    assert d_a.stride() == operands.a.stride()
+    assert d_weight.stride() == operands.weight.stride()
+    assert not operands.a.requires_grad
+    assert operands.weight.grad is None
+
+
+def test_the_zoo_measures_the_choice_beside_what_it_chooses_from():
+    names = [provider.name for provider in known.zoo()]
+    assert names[: 1 + len(known.backends())] == ["auto", *known.backends()]
+    assert names[-4:] == ["quack", "torch", "loop", "dense"]
+    assert [provider.name for provider in known.select(["torch", "auto"], known.zoo())] == ["auto", "torch"]
 
 
 def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monkeypatch):
@@ -91,8 +113,12 @@ def test_quack_is_asked_for_the_right_products(monkeypatch):
     asked = []
 
     def gemm(A, B, D, C, semaphore, tile_M, tile_N, cluster_M, cluster_N, *, pingpong, persistent,
-             cu_seqlens_m=None, cu_seqlens_k=None):  # fmt: skip
-        asked.append((tile_M, tile_N, cluster_M, cluster_N, pingpong))
+             is_dynamic_persistent=False, cu_seqlens_m=None, cu_seqlens_k=None):  # fmt: skip
+        asked.append((tile_M, tile_N, cluster_M, cluster_N, pingpong, is_dynamic_persistent))
+        assert (semaphore is not None) == is_dynamic_persistent
+        if semaphore is not None:
+            assert semaphore.tolist() == [0], "the counter starts at 0"
+            semaphore.fill_(5)
         starts = cu_seqlens_m if cu_seqlens_k is None else cu_seqlens_k
         assert starts.dtype == torch.int32
         for g, (start, end) in enumerate(zip(starts.tolist(), starts.tolist()[1:])):
@@ -109,11 +135,13 @@ def test_quack_is_asked_for_the_right_products(monkeypatch):
     monkeypatch.setitem(sys.modules, "quack.gemm", module)
     operands = make_operands(TINY, "cpu")
     calls = known.Quack().prepare(operands)
-    for of, count in (("forward", 12), ("called", 1), ("dA", 3), ("dB", 3)):
+    for of, count in (("forward", 18), ("called", 1), ("dA", 6), ("dB", 6)):
         asked.clear()
         assert len(calls.of(of)) == count
-        for function in calls.of(of).values():
-            grouped.verify(function(), operands, of)
+        for name, function in calls.of(of).items():
+            for _ in range(2):
+                grouped.verify(function(), operands, of)
+            assert asked[-1][-1] == name.endswith("dynamic")
         assert len(set(asked)) == count
 
 

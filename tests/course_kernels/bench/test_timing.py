@@ -31,6 +31,24 @@ def test_graph_of_a_plan_replays_what_was_captured():
         assert_exact(c, a, b)
 
 
+@pytest.mark.gpu
+def test_graphs_of_one_pool_share_their_memory():
+    numbers, pool, kept = torch.arange(2**24, device="cuda"), torch.cuda.graph_pool_handle(), []
+    graphs, held = [], []
+    for factor in (2, 3):
+
+        def multiply(factor=factor):
+            kept.clear()
+            kept.append(numbers * factor)
+
+        graphs.append(timing.capture(multiply, pool=pool))
+        held.append(kept[0].data_ptr())
+        graphs[-1].replay()
+        assert torch.equal(kept[0], numbers * factor)
+        kept.clear()  # the next graph may write there
+    assert held[0] == held[1]
+
+
 FLUSH = "\0"
 
 

@@ -7,7 +7,7 @@ import torch
 
 from bench_stand_ins import DECODE, TINY, Correct, spoilt
 from clock import Clock
-from course_kernels.bench import grouped, record
+from course_kernels.bench import grouped, record, zoo
 from course_kernels.bench import providers as known
 from course_kernels.bench import rows as bench_rows
 from gemm_course.cli import app as command
@@ -24,6 +24,32 @@ def test_list_names_rows_and_providers(capsys):
         assert row.title in shown
     for name in ("torch", "loop", "quack", "tutorial", "dense"):
         assert f"  {name} " in shown
+    for model in zoo.MODELS:
+        assert f"  {model.name} " in shown
+        assert model.source in shown
+
+
+def test_list_of_the_zoo_has_the_compact_set_and_the_choice_among_backends(capsys):
+    assert command.main(["bench", "--list", "--zoo"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {row.name} " in shown for row in zoo.compact())
+    assert "  equal12 " not in shown
+    assert "  auto " in shown
+    assert "  tutorial " not in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (["--zoo", "dbrx"], zoo.rows(["dbrx"], (64, 512, 4096), ["zipf"])),
+        (["--tokens", "1", "7", "--zoo", "gpt-oss"], zoo.rows(["gpt-oss"], (1, 7), ["zipf"])),
+        (["--zoo", "--routing", "half-cold", "random"], zoo.rows(None, (64, 512, 4096), ["half-cold", "random"])),
+    ],
+)
+def test_rows_of_the_zoo_are_chosen(options, rows, capsys):
+    assert command.main(["bench", "--list", *options]) == 0
+    listed = capsys.readouterr().out.split("\n\n")[0].splitlines()[1:]
+    assert [line.split()[0] for line in listed] == [row.name for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +59,13 @@ def test_list_names_rows_and_providers(capsys):
         (["--providers", "nothing"], "got 'nothing'"),
         (["--repeats", "1"], "at least 2"),
         (["--json", "/no/such/folder/x.json"], "folder that exists"),
-        (["--passes", "dC"], "--passes must be among forward, called, dA, dB, got 'dC'"),
+        (["--zoo", "mixtral-7x8b"], "did you mean mixtral-8x7b"),
+        (["--zoo", "--routing", "even"], "got 'even'"),
+        (["--zoo", "--tokens", "0"], "tokens must be at least 1"),
+        (["--zoo", "--providers", "tutorial"], "got 'tutorial'"),
+        (["--zoo", "dbrx", "--rows", "equal12"], "give one of them"),
+        (["--tokens", "64"], "--zoo, which is not given"),
+        (["--passes", "dC"], "--passes must be among forward, called, dA, dB, step, got 'dC'"),
     ],
 )
 def test_wrong_usage_is_seen_before_measuring(options, message, capsys):
@@ -60,6 +92,8 @@ def on_a_gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(bench_rows, "by_name", lambda: table)
         monkeypatch.setattr(known, "providers", lambda: providers)
+        monkeypatch.setattr(known, "zoo", lambda: providers)
+        monkeypatch.setattr(zoo, "compact", lambda: [TINY])
         monkeypatch.setattr(grouped, "measure", here)
         monkeypatch.setattr(record, "provenance", lambda commit_id, on: {"gpu": "NVIDIA H200"})
 
@@ -82,6 +116,20 @@ def test_the_command_measures_prints_and_writes(on_a_gpu, capsys, tmp_path):
     assert results["provenance"] == {"gpu": "NVIDIA H200"}
     assert results["rows"]["tiny"]["us"]["forward"]["torch"]["median_us"] == 15.0
     assert all(path.stat().st_size > 1000 for path in files)
+
+
+def test_the_zoo_is_measured_with_its_step(on_a_gpu, capsys, tmp_path):
+    on_a_gpu([Correct(), known.Torch()], {"mine": 10.0, "torch": 15.0})
+    assert command.main(["bench", "--zoo", "--json", str(tmp_path / "zoo.json"), "--repeats", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "measuring 1 row by mine, torch" in shown
+    lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
+    assert lines["peak"] == ["MiB", "3", "3"]
+    assert "fwd + bwd is timed as a CUDA graph" in shown
+    assert "fwd + bwd torch 1.50 (1.50)" in shown
+    entry = record.read(tmp_path / "zoo.json")["rows"]["tiny"]
+    assert list(entry["us"]) == ["forward", "dA", "dB", "step"]
+    assert entry["peak_bytes"] == {"mine": 3 * 2**20, "torch": 3 * 2**20}
 
 
 def test_the_command_fails_where_ours_is_wrong(on_a_gpu, capsys):
