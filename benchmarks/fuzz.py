@@ -1,21 +1,26 @@
-"""Random problems for grouped_mm, each compared with the float64 oracle.
+"""Random problems for every packed function, each compared with the float64 oracle.
 
-    python benchmarks/fuzz.py                       20,000 cases on the GPU
-    python benchmarks/fuzz.py --count 1 --seed 4711 the case that a message named
+    python benchmarks/fuzz.py --seconds 120         as many cases as take two minutes on the GPU
+    python benchmarks/fuzz.py --api gmm --count 1 --seed 4711
+                                                    the case that a message named
     python benchmarks/fuzz.py --backend cute        products that the kernel in CuTe DSL takes
     python benchmarks/fuzz.py --count 20 --largest 24 --most-groups 4
                                                     on the CPU, in Triton's interpreter
 
-The case with a given number is always the same, and a run takes consecutive numbers. A hundred at a time are alike in
-what a kernel is compiled for (mode, types, layouts, which extents are multiples of 16) and differ in extents, groups
-and values: compiling for every case would take hours. Operands are in memory that ends in NaN, and given outputs in
-memory that is checked for writes around them. Any mismatch is an error with the case's number.
+The case of a function with a given number is always the same, and a run takes consecutive numbers. A hundred at a time
+are alike in what a kernel is compiled for (mode, types, layouts, which extents are multiples of 16) and differ in
+extents, groups and values: compiling for every case would take hours. `--of-each 10` takes the first ten of every
+hundred. Operands are in memory that ends in NaN, and given outputs in memory that is checked for writes around them.
+Any mismatch is an error with the case's function and number.
+
+The cases of grouped_mm are here, those of all other functions in ``fuzz_cases``.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import multiprocessing
 import pathlib
@@ -24,22 +29,25 @@ import sys
 import time
 import unittest.mock
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
 from course_kernels import GemmConfig, grouped_mm, scaled_grouped_mm  # isort: skip
 import torch
 
+import fuzz_cases
 from course_kernels import runtime
 from course_kernels.kernels.cute_sm90.config import configs_for
+from course_kernels.masked.execute import plans as masked_plans
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.execute import plans
 from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
 
 COUNT = 20_000
-ALIKE = 100
+ALIKE = fuzz_cases.ALIKE
+GROUPED_MM = "grouped_mm"
 LARGEST = 512
 MOST_GROUPS = 24
 WORKERS = 12  # most of the time is the host's: compiling, and the oracle's loop over groups
@@ -159,27 +167,62 @@ def compute(case: GroupedCase, backend: str = "triton"):
     return call
 
 
-def judge(seed: int, count: int, largest: int, most_groups: int, backend: str = "triton") -> tuple[Counter, Counter]:
-    """Compute and compare some cases, in this process; their modes and dtypes."""
+def apis_of(backend: str) -> tuple[str, ...]:
+    """The functions that are fuzzed with a backend."""
+    return (GROUPED_MM, *(fuzz_cases.CUTE_APIS if backend == "cute" else fuzz_cases.APIS))
+
+
+def judge(
+    seed: int,
+    count: int,
+    largest: int,
+    most_groups: int,
+    backend: str = "triton",
+    api: str = GROUPED_MM,
+    deadline: float | None = None,
+) -> tuple[Counter, Counter]:
+    """Compute and compare some cases, in this process, until `time.time()` is past the deadline.
+
+    Returns:
+        Counts of the cases: by mode, or function, and by dtype.
+    """
     device = runtime.device()
     modes, dtypes = Counter(), Counter()
-    for case in cases(seed, count, largest, most_groups):
+    for number in range(seed, seed + count):
+        if deadline is not None and time.time() > deadline:
+            break
+        if api == GROUPED_MM:
+            case = case_of(number, largest, most_groups)
+            case = for_cute(case) if backend == "cute" else case
+        else:
+            case = fuzz_cases.case_of(api, number, largest, most_groups, backend)
         if backend == "cute":
-            case = for_cute(case)
-            plans.clear()  # a plan of an earlier case may have another configuration
-        if case.scaled and not runtime.supports_fp8():
+            plans.clear(), masked_plans.clear()  # a plan of an earlier case may have another configuration
+        if (case.dtype.itemsize == 1 or api == "quantize") and not runtime.supports_fp8():
             continue
-        again = f"--count 1 --seed {case.seed} --largest {largest} --most-groups {most_groups} --backend {backend}"
+        again = f"--api {api} --count 1 --seed {number} --largest {largest} --most-groups {most_groups}"
+        again += f" --backend {backend}"
         try:
             with unittest.mock.patch.object(grouped_cute, "choose", choose_for(case)):
-                check(case, compute(case, backend), device=device)
+                if api == GROUPED_MM:
+                    check(case, compute(case, backend), device=device)
+                else:
+                    with fuzz_cases.without_triton() if backend == "cute" else contextlib.nullcontext():
+                        case.check(device, backend)
         except AssertionError as error:
             raise AssertionError(f"mismatch, to be had again with {again}\n{error}") from error
         except Exception as error:
             raise RuntimeError(f"failed, to be had again with {again}\n{case}: {error}") from error
-        modes[case.mode] += 1
+        modes[case.mode if api == GROUPED_MM else api] += 1
         dtypes[str(case.dtype).removeprefix("torch.")] += 1
     return modes, dtypes
+
+
+def jobs_of(apis: Sequence[str], seed: int, count: int, of_each: int) -> list[tuple[str, int, int]]:
+    """Function, first number and count of each job: at most one hundred that are alike, and all functions in turn."""
+    starts = [seed, *range(seed - seed % ALIKE + ALIKE, seed + count, ALIKE)]
+    ends = [*starts[1:], seed + count]
+    return [(api, first, min(end - first, of_each)) for first, end in zip(starts, ends) for api in apis]
 
 
 def fuzz(
@@ -190,28 +233,38 @@ def fuzz(
     workers: int = WORKERS,
     progress: bool = False,
     backend: str = "triton",
+    apis: Sequence[str] = (GROUPED_MM,),
+    of_each: int = ALIKE,
+    seconds: float | None = None,
 ) -> dict:
     """Compute and compare random cases.
 
     Args:
-        count: number of cases.
+        count: numbers of cases of every function.
         seed: number of the first.
-        largest, most_groups: as for `random_case`.
+        largest, most_groups: bounds of extents and of the number of groups, as for `random_case`.
         workers: processes that share the GPU; 1 is this process.
         progress: print a line now and then.
         backend: "triton", or "cute" for products that its kernel takes.
+        apis: the functions, of `apis_of(backend)`; empty: all of them.
+        of_each: cases of every hundred that are alike.
+        seconds: begin no case later than this after the start.
 
     Returns:
-        The backend. Counts: of cases, of mismatches (0, since one is an error), of cases by mode and by dtype; and
-        seconds.
+        The backend. Counts: of cases, of mismatches (0, since one is an error), of cases by mode of grouped_mm and by
+        other function, and by dtype; and seconds.
 
     Raises:
         AssertionError: a result is wrong; the message has the case, and how to have it again.
         RuntimeError: a call failed; likewise.
+        ValueError: a function that is not fuzzed with the backend.
     """
     start = time.perf_counter()
-    ends = [*range(seed - seed % ALIKE + ALIKE, seed + count, ALIKE), seed + count]
-    jobs = [(first, end - first) for first, end in zip([seed, *ends[:-1]], ends)]
+    deadline = None if seconds is None else time.time() + seconds
+    if unknown := set(apis) - set(apis_of(backend)):
+        raise ValueError(f"apis must be of {', '.join(apis_of(backend))} with {backend}, got {', '.join(unknown)}")
+    jobs = jobs_of(apis or apis_of(backend), seed, count, of_each)
+    total = sum(job[2] for job in jobs)
     modes, dtypes, done = Counter(), Counter(), 0
 
     def note(found: tuple[Counter, Counter]) -> None:
@@ -220,16 +273,17 @@ def fuzz(
         dtypes.update(found[1])
         done += 1
         if progress and (done % 20 == 0 or done == len(jobs)):
-            print(f"{sum(modes.values())} of {count} cases, {time.perf_counter() - start:.0f} s", flush=True)
+            print(f"{sum(modes.values())} of {total} cases, {time.perf_counter() - start:.0f} s", flush=True)
 
+    calls = [(first, number, largest, most_groups, backend, api, deadline) for api, first, number in jobs]
     workers = min(workers, len(jobs))
     if workers <= 1:
-        for job in jobs:
-            note(judge(*job, largest, most_groups, backend))
+        for call in calls:
+            note(judge(*call))
     else:
         context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
         with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
-            tasks = [pool.submit(judge, *job, largest, most_groups, backend) for job in jobs]
+            tasks = [pool.submit(judge, *call) for call in calls]
             try:
                 for task in concurrent.futures.as_completed(tasks):
                     note(task.result())
@@ -255,6 +309,9 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=LARGEST, help="bound of every extent")
     parser.add_argument("--most-groups", type=int, default=MOST_GROUPS)
     parser.add_argument("--backend", choices=("triton", "cute"), default="triton")
+    parser.add_argument("--api", dest="apis", nargs="*", default=(), help="functions; default: all of the backend's")
+    parser.add_argument("--of-each", type=int, default=ALIKE, help="cases of every hundred that are alike")
+    parser.add_argument("--seconds", type=float, help="begin no case later than this")
     parser.add_argument("--workers", type=int, default=WORKERS if runtime.mode() == "gpu" else 1)
     arguments = parser.parse_args()
     print(fuzz(**vars(arguments), progress=True))

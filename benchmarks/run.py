@@ -56,6 +56,14 @@ _JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
 _SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
 _SWEPT = f"{_BENCH}/configurations.py"
 _CHECKS = "course_kernels/testing/*.py"
+_CALLED = (
+    *(f"{_KERNELS}/{name}.py" for name in ("masked", "quantize", "group_sums")),
+    "course_kernels/masked/*.py", "course_kernels/gmm/*.py", _CHECKS,
+)  # fmt: skip
+# Ten of each kind, and as many as take this long; those that have begun, and their compilations, come on top.
+_FUZZED = dict(apis=(), of_each=10)
+_fuzz_triton = functools.partial(fuzz.fuzz, **_FUZZED, seconds=120)
+_fuzz_cute = functools.partial(fuzz.fuzz, **_FUZZED, seconds=75, backend="cute")
 
 
 class Part(NamedTuple):
@@ -84,11 +92,11 @@ RECORDS = {
     "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
     "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
-    "fuzz": Part(fuzz.fuzz, (*_PACKED, _CHECKS)),
-    "fuzz_cute": Part(functools.partial(fuzz.fuzz, 5000, backend="cute"), (*_PACKED, *_CUTE, _CHECKS)),
+    "fuzz": Part(_fuzz_triton, (*_PACKED, *_CALLED)),
+    "fuzz_cute": Part(_fuzz_cute, (*_PACKED, *_CUTE, *_CALLED)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
-    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, *_JAGGED, _CHECKS)),
-    "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, _CHECKS)),
+    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, *_JAGGED, *_CALLED)),
+    "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, *_CALLED)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
 # `course tune --record` writes this one, together with the table that `grouped_mm` reads.

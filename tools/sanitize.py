@@ -1,4 +1,4 @@
-"""Runs every kernel of group_gemm, grouped_mm and the jagged products once on small problems, for compute-sanitizer:
+"""Runs every kernel of the library on small problems, for compute-sanitizer:
 
     compute-sanitizer --tool memcheck python3 tools/sanitize.py
     compute-sanitizer --tool racecheck python3 tools/sanitize.py
@@ -29,6 +29,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.problem import Operands
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
+from sanitize_calls import Called, called_cases, called_cute_cases, run_called, title
 
 SCHEDULES = ("round_robin", "chunks", "dynamic")
 OTHER_LAYOUTS = (("col", "row"), ("row", "col"), ("col", "col"))  # of A and B, beside row-major ones
@@ -36,11 +37,6 @@ WHOLE = [Problem(64, 64, 64), Problem(128, 64, 32), Problem(96, 160, 64)]
 PROBLEMS = {"ragged": ragged_problems(), "empty": empty_problems(), "whole": WHOLE}
 # Tails of every kind that still obey the 16-byte rule, so that the descriptor kernel keeps them.
 PROBLEMS["aligned"] = [Problem(65, 48, 80), Problem(1, 160, 16), Problem(33, 16, 144), Problem(64, 64, 0)]
-
-
-def title(*fields) -> str:
-    """A case's name on the command line."""
-    return "-".join(str(field).removeprefix("torch.") for field in fields)
 
 
 @dataclass(frozen=True)
@@ -280,8 +276,11 @@ def main() -> None:
     parser.add_argument("--kernels", choices=("triton", "cute"), default="triton", help="written in this language")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
-    triton_cases = [*cases(), *packed_cases(), *jagged_cases()]
-    known = {str(case): case for case in (cute_cases() if arguments.kernels == "cute" else triton_cases)}
+    if arguments.kernels == "cute":
+        listed = [*cute_cases(), *called_cute_cases()]
+    else:
+        listed = [*cases(), *packed_cases(), *jagged_cases(), *called_cases()]
+    known = {str(case): case for case in listed}
     if unknown := set(arguments.names) - set(known):
         parser.error(f"unknown cases: {', '.join(sorted(unknown))}; --list names all")
     if arguments.list:
@@ -293,7 +292,7 @@ def main() -> None:
         if case.dtype == torch.float8_e4m3fn and not ck.runtime.supports_fp8():
             print(f"{name}: skipped, this GPU does not multiply float8_e4m3fn")
             continue
-        function = {Case: run, Packed: run_packed, Jagged: run_jagged, Cute: run_cute}[type(case)]
+        function = {Case: run, Packed: run_packed, Jagged: run_jagged, Cute: run_cute, Called: run_called}[type(case)]
         print(f"{name}: exact; {function(case)}", flush=True)
     if ck.runtime.mode() == "gpu":
         torch.cuda.synchronize()

@@ -79,8 +79,8 @@ BY_ITSELF = {
         "bench/interface.py",
     },
     "sweep_cute": {"packed/problem.py", "packed/scaling.py", "packed/checks.py"},
-    "fuzz": {"packed/backends/cute.py"},
-    "sanitizers_triton": {"packed/backends/cute.py"},
+    "fuzz": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
+    "sanitizers_triton": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
 }
 
 

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from course_kernels.dtypes import FP8
 from course_kernels.testing import reference
 from course_kernels.testing.tolerance import (
+    TOLERANCES,
     check_result,
     check_sums,
     compare,
@@ -22,7 +25,13 @@ from course_kernels.testing.tolerance import (
     whole_numbers,
 )
 
-__all__ = ["assert_grouped_close", "assert_grouped_exact", "grouped_error_bound"]
+__all__ = [
+    "accumulated_error_bound", "assert_grouped_close", "assert_grouped_exact", "block_scaled_error_bound",
+    "grouped_error_bound", "sums_error_bound",
+]  # fmt: skip
+
+_FLOAT32_STEP = TOLERANCES[torch.float32, "ieee"]  # of an addition, or a multiplication
+_SCALED_DEPTH, _LEAST_BLOCK = 128, 16  # of a block with factors; of what a kernel multiplies at a time
 
 
 def grouped_error_bound(
@@ -62,6 +71,73 @@ def grouped_error_bound(
     epilogue = len(extras) * 2.0**-23
     error = relative * products * (1 + epilogue) + epilogue * magnitude
     return exact, rounded_bound(exact, error, magnitude, k, out_dtype)
+
+
+def block_scaled_error_bound(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, out_dtype: torch.dtype, *, accumulation: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """`grouped_error_bound` for float8 products whose blocks of 128 along K have factors.
+
+    Args:
+        mat_a, mat_b: the operands times their factors, float64, finite, as `reference.dequantize` gives them.
+        offs, out_dtype, accumulation: as for `grouped_error_bound`.
+
+    Raises:
+        ValueError: as `error_bound` or `reference.grouped_mm`.
+
+    Notes:
+        The tensor cores add the products of up to 128 of K. Each such sum is multiplied with the product of two factors
+        and added to a float32 sum, in steps of 16 of K or more.
+    """
+    exact = reference.grouped_mm(mat_a, mat_b, offs)
+    magnitude = reference.grouped_mm(mat_a.abs(), mat_b.abs(), offs)
+    k = mat_a.shape[-1]
+    deep = min(k, _SCALED_DEPTH)
+    inside = relative_error(lookup(FP8, accumulation, mat_a.is_cuda), deep, deep)
+    steps = -(-k // _LEAST_BLOCK) + 1
+    outside = relative_error(_FLOAT32_STEP, steps, steps)
+    return exact, rounded_bound(exact, (inside + outside + inside * outside) * magnitude, magnitude, k, out_dtype)
+
+
+def accumulated_error_bound(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor, held: Tensor, *, accumulation: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """`grouped_error_bound` for products of mode "k" that were added in float32 to what a result held.
+
+    Args:
+        held: (G, M, N), finite, of the result's dtype.
+    """
+    product, error = grouped_error_bound(mat_a, mat_b, offs, torch.float32, accumulation=accumulation)
+    wide = held.to(product)
+    exact = product + wide
+    error = error + (exact.abs() + error) * _FLOAT32_STEP.unit
+    return exact, rounded_bound(exact, error, product.abs() + wide.abs(), mat_b.shape[0], held.dtype)
+
+
+def sums_error_bound(matrix: Tensor, offs: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The sums of each group's rows, and how far from them float32 sums in any order may be.
+
+    Args:
+        matrix: (total, N), finite within the groups.
+        offs: (G,) ends.
+        held: (G, N) that the sums are added to.
+
+    Returns:
+        Two float64 tensors (G, N): the value, and the largest absolute error. Without held, a group without rows has
+        zeros.
+    """
+    bounds = [0, *offs.tolist()]
+    exact = matrix.new_zeros(offs.shape[0], matrix.shape[1], dtype=torch.float64)
+    magnitude = torch.zeros_like(exact)
+    for g, (start, end) in enumerate(itertools.pairwise(bounds)):
+        rows = matrix[start:end].to(torch.float64)
+        exact[g], magnitude[g] = rows.sum(0), rows.abs().sum(0)
+    steps = torch.diff(offs, prepend=offs.new_zeros(1))[:, None].to(torch.float64)
+    if held is not None:
+        exact, magnitude, steps = exact + held.to(exact), magnitude + held.to(exact).abs(), steps + 1
+    relative = steps * _FLOAT32_STEP.unit / (1 - steps * _FLOAT32_STEP.unit)
+    flushed = steps * torch.finfo(torch.float32).tiny
+    return exact, relative * magnitude + torch.where(magnitude > 0, flushed, 0.0)
 
 
 def _bias_rows(exact: Tensor, offs: Tensor | None, bias: Tensor) -> Tensor:

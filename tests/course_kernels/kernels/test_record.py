@@ -192,7 +192,8 @@ def test_sanitizer_program_runs():
     listed = subprocess.run([sys.executable, str(SANITIZE), "--list"], capture_output=True, text=True, timeout=120)
     found = listed.stdout.split()
     assert len(found) == len(set(found)) > 40
-    assert {name.split("-")[0] for name in found} == {"naive", "round_robin", "tma", "packed", "jagged"}
+    kernels = "naive round_robin tma packed jagged gmm tgmm accumulate sums deepgemm quantize blockscaled"
+    assert {name.split("-")[0] for name in found} == set(kernels.split())
     bad = subprocess.run([sys.executable, str(SANITIZE), "nonsense"], capture_output=True, text=True, timeout=120)
     assert bad.returncode == 2
     assert "nonsense" in bad.stderr

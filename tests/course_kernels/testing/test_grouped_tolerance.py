@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from course_kernels.testing import integers, reference
-from course_kernels.testing.grouped_tolerance import assert_grouped_close, assert_grouped_exact, grouped_error_bound
+from course_kernels.testing.grouped_tolerance import (
+    accumulated_error_bound,
+    assert_grouped_close,
+    assert_grouped_exact,
+    block_scaled_error_bound,
+    grouped_error_bound,
+    sums_error_bound,
+)
 
 MODES = ["m", "n", "k", "batch"]
 SIZES = (2, 0, 3)
@@ -150,3 +157,54 @@ def test_no_groups_pass(mode):
     out = reference.grouped_mm(a, b, offs, torch.float16)
     assert_grouped_close(out, a, b, offs)
     assert_grouped_exact(out, a, b, offs)
+
+
+# ---- scales of blocks, sums that are added to
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bounds_of_products_whose_blocks_are_scaled(mode):
+    a, b, offs = (each if each is None else each.nan_to_num(0) for each in operands(mode, torch.float32, randn, 300))
+    exact, bound = block_scaled_error_bound(a.double(), b.double(), offs, torch.float32)
+    magnitude = reference.grouped_mm(a.double().abs(), b.double().abs(), offs)
+    narrow = reference.grouped_mm(a, b, offs, compute_dtype=torch.float32)
+    assert torch.equal(exact, reference.grouped_mm(a, b, offs))
+    assert ((narrow - exact).abs() <= bound).all()
+    # Of the depth of one block, and not of the whole sum: 128 steps of 2^-23 each, and few more.
+    assert (bound <= (min(a.shape[-1], 128) + 15) * 2.0**-23 * magnitude + 1e-30).all()
+    hopper = block_scaled_error_bound(a.double(), b.double(), offs, torch.float32, accumulation="fp8")[1]
+    assert (hopper >= bound).all()
+    assert (hopper <= 2.0**-5.9 * magnitude + 1e-30).all()
+    rounded = block_scaled_error_bound(a.double(), b.double(), offs, torch.bfloat16)[1]
+    assert torch.equal(rounded[exact == 0], bound[exact == 0])
+    assert ((exact.bfloat16() - exact).abs() <= rounded).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_bounds_of_products_that_are_added(dtype):
+    a, b, offs = operands("k", dtype, randn)
+    held = 100 * randn((3, 4, 5), dtype, 3)
+    exact, bound = accumulated_error_bound(a, b, offs, held)
+    assert torch.equal(exact, reference.grouped_mm(a, b, offs) + held)
+    once = (reference.grouped_mm(a, b, offs, compute_dtype=torch.float32) + held.float()).to(dtype)
+    assert ((once.double() - exact).abs() <= bound).all()
+    assert (bound <= 0.51 * torch.finfo(dtype).eps * (exact.abs() + 1) + 4e-6 * 200).all()
+    if dtype != torch.float32:  # of which a product that is rounded before it is added is outside
+        far = held.clone().fill_(1)
+        fine = torch.full_like(a, 2.0**-7), torch.full_like(b, torch.finfo(dtype).eps * 2.0**4)
+        exact, bound = accumulated_error_bound(*fine, offs, far)
+        assert (bound <= 0.6 * torch.finfo(dtype).eps).all()
+
+
+def test_bounds_of_sums_of_rows():
+    matrix, offs = randn((700, 3), torch.float32, 1), torch.tensor([300, 300, 650])
+    matrix[650:] = torch.nan
+    parts = (matrix[:300], matrix[300:300], matrix[300:650])
+    held = randn((3, 3), torch.float32, 2)
+    for given in (None, held):
+        exact, bound = sums_error_bound(matrix, offs, given)
+        found = torch.stack([part.sum(0) for part in parts]) + (0 if given is None else given)
+        assert ((found - exact).abs() <= bound).all()
+        magnitude = torch.stack([part.double().abs().sum(0) for part in parts]) + (0 if given is None else given.abs())
+        assert (bound <= 352 * 2.0**-24 * magnitude + 1e-30).all()
+    assert not sums_error_bound(matrix, offs)[1][1].any()

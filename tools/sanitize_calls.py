@@ -1,0 +1,124 @@
+"""Calls of all functions beside the list API, the plain product of grouped_mm and the jagged ones, for ``sanitize.py``.
+
+They are the calls of ``benchmarks/calls.py``, chosen for each way in which a kernel reads and stores: tails, empty
+groups, odd strides, factors of every kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import sys
+from dataclasses import dataclass, replace
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import torch
+
+import course_kernels as ck
+from calls import Call
+from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.scaling import BLOCK_SCALINGS
+from fuzz_cases import without_triton
+from layer_calls import Accumulate, Gmm, Sums, Tgmm
+from scaled_calls import BlockScaled, DeepGemm, Quantize
+
+
+def title(*fields) -> str:
+    """A case's name on the command line."""
+    return "-".join(str(field).removeprefix("torch.") for field in fields)
+
+
+@dataclass(frozen=True)
+class Called:
+    """One call of a function beside the products above, with a backend."""
+
+    call: Call
+    backend: str = "triton"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the operands, or of what is made."""
+        return torch.float8_e4m3fn if isinstance(self.call, Quantize) else self.call.dtype
+
+    def __str__(self) -> str:
+        changed = [type(self.call).__name__.lower(), *["cute"] * (self.backend == "cute")]
+        for field in dataclasses.fields(self.call):
+            value = getattr(self.call, field.name)
+            if value != field.default:
+                if isinstance(value, ck.GemmConfig):
+                    value = "x".join(map(str, (*value.block, value.num_xcds, value.store_parts)))
+                value = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                changed.append(f"{field.name}={value.removeprefix('torch.').replace(' ', '.')}")
+        return title(*changed)
+
+
+def called_cases() -> list[Called]:
+    """Every other Triton kernel with tails, empty groups and odd strides; each way to read and to store."""
+    sizes, odd = (65, 0, 130, 16), dict(sizes=(65, 0, 1, 33), N=33)
+    half, brain, single, fp8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
+    small, chiplets = ck.GemmConfig(32, 64, 32, group_m=2), ck.GemmConfig(32, 64, 32, num_xcds=8, programs=24)
+    strange = dict(layout_out="every_other", index=torch.int64)
+    whole = dict(sizes=sizes, N=96, K=80, config=small)
+    found: list[Call] = [Gmm(**whole | dict(dtype=dtype, bias=dtype, out_dtype=dtype)) for dtype in (half, single)]
+    found += [Gmm(**whole | dict(layout_rhs=how, bias=single, config=chiplets)) for how in ("transposed", "col")]
+    found += [Gmm(**odd, K=45, layout_lhs="unaligned", layout_rhs="every_other", **strange), Gmm(sizes=(0, 0))]
+    found.append(Gmm(**whole | dict(work_stealing=True, grid_dim=3)))
+    for function in ("ptgmm", "nptgmm"):
+        found += [Tgmm(function=function, **whole | dict(layout_lhs=how)) for how in ("row", "transposed")]
+        for dtype in (half, brain, single):
+            found.append(Tgmm(function=function, **whole | dict(dtype=dtype, out_dtype=dtype, accumulate=True)))
+        found.append(Tgmm(function=function, **odd, K=45, layout_lhs="unaligned", accumulate=True, **strange))
+    found.append(Tgmm(**whole | dict(config=chiplets)))
+    into = dict(sizes=sizes, M=80, N=96, config=small)
+    found += [Accumulate(**into, dtype=half, out_dtype=dtype) for dtype in (half, brain, single)]
+    found += [Accumulate(**odd, M=45, layout_a="every_other", **strange), Accumulate(**into | dict(main_grad=True))]
+    found.append(Accumulate(**into | dict(config=replace(small, store_parts=2))))
+    for dtype, accumulate in ((half, False), (brain, True), (single, True)):
+        found.append(Sums(**odd, dtype=dtype, accumulate=accumulate))
+    found += [Sums(sizes=(300, 0, 257, 1), N=70, tail=256, layout=how, **strange) for how in ("col", "unaligned")]
+    masked = dict(sizes=(65, -1, 0, 90, 1), max_m=80)
+    for shuffled in (False, True):
+        found += [DeepGemm(**masked, dtype=dtype, shuffled=shuffled) for dtype in (half, brain)]
+        for scales in ("group", "channel", "block"):
+            found.append(DeepGemm(**masked, dtype=fp8, scales=scales, shuffled=shuffled, N=144, K=160))
+    apart = dict(**masked, N=33, layout_x="unaligned", layout_w="every_other", **strange)
+    found += [DeepGemm(**apart, K=45), DeepGemm(**apart, K=145, dtype=fp8, scales="block")]
+    for dtype, how in ((half, "row"), (brain, "col"), (single, "every_other")):
+        found += [Quantize(dtype=dtype, layout=how, shape=(2, 70, 145)), Quantize(dtype=dtype, lines=128, layout=how)]
+    found += [Quantize(restart=True, sizes=(65, 0, 130, 1), shape=(33, 201), layout=how) for how in ("row", "col")]
+    for mode, scalings in BLOCK_SCALINGS.items():
+        for scaling in scalings:
+            found.append(BlockScaled(mode=mode, scaling=scaling, sizes=(65, 0, 130), config=small))
+        odd_blocks = dict(M=45, K=145, layout_a="unaligned", layout_b="every_other", **strange)
+        found.append(BlockScaled(mode=mode, scaling=scalings[-1], **odd, **odd_blocks))
+    return [Called(call) for call in found]
+
+
+def called_cute_cases() -> list[Called]:
+    """Masked products of 16 bits and with every kind of scales, scales of blocks in mode "m", and added products; none
+    if the kernel cannot run."""
+    if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
+        return []
+    half, fp8, single = torch.bfloat16, torch.float8_e4m3fn, torch.float32
+    found: list[Call] = []
+    for rows in (20, 300):  # which choose flat and high tiles
+        masked = dict(sizes=(65, -1, 300, 200, 16, 0, 1), max_m=210, N=264, expected_m=rows)
+        found += [DeepGemm(**masked, K=136, dtype=half, out_dtype=dtype) for dtype in (half, single)]
+        found += [DeepGemm(**masked, K=272, dtype=fp8, scales=scales) for scales in ("group", "channel", "block")]
+        found.append(DeepGemm(**masked, K=136, index=torch.int64, layout_x="pitched"))
+    sizes = (65, 0, 300, 200, 16, 0, 1)
+    for few in ((7, 0, 16, 1), sizes):
+        found += [
+            BlockScaled(sizes=few, N=N, K=272, tail=37, out_dtype=dtype) for N, dtype in ((264, half), (136, single))
+        ]
+    found += [Accumulate(sizes=sizes, M=M, N=264, tail=37, dtype=half) for M in (120, 328)]
+    return [Called(call, "cute") for call in found]
+
+
+def run_called(called: Called) -> str:
+    """Compute a case and compare. Each tensor has an allocation that ends with it."""
+    with without_triton() if called.backend == "cute" else contextlib.nullcontext():
+        called.call.check(ck.runtime.device(), called.backend, guards=False)
+    return f"{called.call.api} of {len(called.call.sizes)}"
