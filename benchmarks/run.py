@@ -35,6 +35,7 @@ import list_api
 import masked_api
 import scaled_api
 import sweep_cute
+import time_model
 import timelines
 import traffic
 import verify
@@ -47,7 +48,7 @@ _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "t
 _PACKED = (
     *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
     *(f"{_PACKAGE}/backends/{name}*.py" for name in ("choice", "descriptors", "launch", "relaunch", "torch", "triton")),
-    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/tables/*.json")),
+    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/*/*.json")),
 )  # fmt: skip
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
@@ -55,6 +56,12 @@ _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "
 _JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
 _SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
 _SWEPT = f"{_BENCH}/configurations.py"
+# Each configuration by itself: whatever chooses between them has no part in it.
+_CONFIGURED = (
+    *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", *_CUTE,
+    *(f"{_PACKAGE}/backends/{name}.py" for name in ("descriptors", "launch_arguments", "relaunch", "triton")),
+    *(f"{_BENCH}/{name}.py" for name in ("candidates", "timing")),
+)  # fmt: skip
 _CHECKS = "course_kernels/testing/*.py"
 _CALLED = (
     *(f"{_KERNELS}/{name}.py" for name in ("masked", "quantize", "group_sums")),
@@ -91,6 +98,7 @@ RECORDS = {
     "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
     "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
+    "configurations": Part(time_model.measure, _CONFIGURED, ("h100",)),
     "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
     "fuzz": Part(_fuzz_triton, (*_PACKED, *_CALLED)),
     "fuzz_cute": Part(_fuzz_cute, (*_PACKED, *_CUTE, *_CALLED)),

@@ -189,6 +189,16 @@ def shared_memory_limit(tensor_device: torch.device | None = None) -> int | None
     return getattr(properties, "shared_memory_per_block_optin", 0) or properties.shared_memory_per_block
 
 
+def memory_bandwidth(tensor_device: torch.device | None = None) -> float | None:
+    """TB/s of a GPU's memory by its clock and the width of its bus; None for a CPU, or where torch does not tell."""
+    index = _index(tensor_device)
+    if index is None:
+        return None
+    properties = _properties(index)
+    khz, bits = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
+    return 2 * khz * 1e3 * bits / 8 / 1e12 if khz and bits else None  # two transfers a clock
+
+
 def _reaches(tensor_device: torch.device | None, needed: tuple[int, int], amd: bool = False) -> bool:
     """Whether a device has a compute capability. A CPU, where kernels are interpreted, has all; ``amd``: an AMD GPU."""
     if _index(tensor_device) is None:
@@ -226,6 +236,7 @@ class Device(NamedTuple):
         num_sms: streaming multiprocessors; None in the interpreter.
         shared_limit: bytes of shared memory that a program can have; None in the interpreter.
         uses_tma: whether operands go through descriptors where they can.
+        bandwidth: of the memory in TB/s, as its clock and bus give it; None where torch does not tell.
     """
 
     arch: tuple[int, int] | str | None
@@ -233,13 +244,15 @@ class Device(NamedTuple):
     num_sms: int | None
     shared_limit: int | None
     uses_tma: bool
+    bandwidth: float | None = None
 
     @classmethod
     def of(cls, device: torch.device) -> Device:
         """A device of this machine."""
         version, sms = capability(device), num_sms(device)
         arch = version or (None if sms is None else amd_arch(device))
-        return cls(arch, version, sms, shared_memory_limit(device), supports_descriptors(device))
+        tma, bandwidth = supports_descriptors(device), memory_bandwidth(device)
+        return cls(arch, version, sms, shared_memory_limit(device), tma, bandwidth)
 
 
 def check_dtype(name: str, dtype: torch.dtype, tensor_device: torch.device, remedy: str) -> None:

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from course_kernels import runtime
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.problem import Operands as Product
+from course_kernels.packed.problem import typical_rows
+from course_kernels.packed.tuning import time_model
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
@@ -95,12 +98,14 @@ def ranking(row: Row, entry: Mapping) -> str:
 
 def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
     """The configuration that the library chooses for a pass of a row."""
+    processors, bandwidth = runtime.num_sms(), runtime.memory_bandwidth()
     form, size, depth = {
         "forward": (grouped_cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
         "dA": (grouped_cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
         "dB": (grouped_cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
     }[pass_name]
-    return grouped_cute.choose(form, row.total_m / row.groups, size, depth)
+    gpu = time_model.Gpu("sm_90", processors or 132, bandwidth or time_model.UNKNOWN_BANDWIDTH)
+    return grouped_cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:

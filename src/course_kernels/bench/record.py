@@ -14,7 +14,19 @@ import torch
 
 from course_kernels.provenance import ROOT, digest
 
-__all__ = ["LIBRARY", "RESULTS", "changed_files", "commit", "is_stale", "load", "provenance", "read", "stale", "write"]
+__all__ = [
+    "LIBRARY",
+    "RESULTS",
+    "changed_files",
+    "commit",
+    "is_stale",
+    "load",
+    "provenance",
+    "read",
+    "rows_on_lines",
+    "stale",
+    "write",
+]
 
 RESULTS = ROOT.parent / "benchmarks" / "results"  # of the checkout that this package runs from
 LIBRARY = ("course_kernels/**/*.py", "course_kernels/**/*.json")
@@ -66,9 +78,12 @@ def write(
 ) -> None:
     """Write results with their ``provenance`` to a JSON file that diffs line by line."""
     text = json.dumps({"provenance": provenance(commit_id, depends_on), **results}, indent=1)
-    # A list of plain values is a row of a table: one line.
-    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda row: "[" + re.sub(r"\s*\n\s*", " ", row[1]) + "]", text)
-    pathlib.Path(path).write_text(text + "\n")
+    pathlib.Path(path).write_text(rows_on_lines(text) + "\n")
+
+
+def rows_on_lines(text: str) -> str:
+    """Indented JSON with each list of plain values, a row of a table, on one line."""
+    return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda row: "[" + re.sub(r"\s*\n\s*", " ", row[1]) + "]", text)
 
 
 def load(name: str) -> dict:

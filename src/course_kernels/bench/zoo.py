@@ -122,7 +122,8 @@ def routed(model: Model, tokens: int, routing: str) -> tuple[int, ...]:
     return tuple(sizes.get(expert, 0) for expert in range(model.experts))
 
 
-def _row(model: Model, tokens: int, routing: str, projection: str) -> Row:
+def row_of(model: Model, tokens: int, routing: str, projection: str) -> Row:
+    """The product of a layer of a model with a number of tokens; arguments of `ROUTINGS` and `PROJECTIONS`."""
     N, K = model.extents(projection)
     title = f"{model.name}: {model.experts} experts, {tokens:,} tokens ({_ROUTING_TITLES[routing]}), N {N}, K {K}"
     row = Row(f"{model.name}-{tokens}-{routing}-{projection}", title, routed(model, tokens, routing), N, K, "memory")
@@ -179,7 +180,7 @@ def rows(
     if wrong := [count for count in tokens if count < 1]:
         raise ValueError(f"tokens must be at least 1, got {wrong[0]}")
     return [
-        _row(model, count, routing, projection)
+        row_of(model, count, routing, projection)
         for model in chosen
         for count in dict.fromkeys(tokens)
         for routing in dict.fromkeys(routings)

@@ -66,11 +66,11 @@ def supports(problem: Problem, operands: Operands) -> bool:
 
 def plan(problem: Problem, operands: Operands) -> Plan:
     """The launch for products like this one, in the configuration for the rows that are expected."""
-    variant, processors = match_variant(problem, operands), runtime.num_sms(operands.XQ.device)
+    variant, device = match_variant(problem, operands), operands.XQ.device
     size = problem.G * problem.max_M, problem.N
-    config = cute.choose(variant, problem.rows, size, problem.K, processors)
+    config = cute.choose(variant, problem.rows, size, problem.K, problem.G, cute.gpu_of(device))
     of_groups = not variant.block_scaled and _has_group_scales(operands)
-    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, processors)
+    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device))
     return Plan(function, variant.block_scaled)
 
 

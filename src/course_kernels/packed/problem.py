@@ -6,7 +6,6 @@ tensors will do. ``signature`` is the key under which a product's launch is kept
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import NamedTuple
 
 import torch
@@ -18,8 +17,6 @@ from course_kernels.dtypes import MAX_EXTENT, MODE_OF_RANKS, default_out_dtype
 from course_kernels.packed import checks
 from course_kernels.packed.scaling import ROW, block_lines, block_scale_signature, check_block_scales, check_scaling
 
-# Rows of an average group at which a backend starts to choose otherwise, beyond powers of two.
-_EDGES = (16, 32, 64, 512, 1024, 4096)
 WINDOW_ROWS = 2**30  # rows that a descriptor with a sliding bound can hold (triton.tools.ragged_tma)
 
 
@@ -100,8 +97,8 @@ class Problem(NamedTuple):
 
     @property
     def rows_per_group(self) -> float:
-        """What an average group has of the ragged extent; in mode "batch" its rows."""
-        return self.M if self.ragged is None else self.ragged / max(1, self.G)
+        """What an average group has of the ragged extent, by ``typical_rows``; in mode "batch" its rows."""
+        return self.M if self.ragged is None else typical_rows(self.ragged, self.G)
 
     @classmethod
     def of(cls, operands: Operands, options: Options) -> Problem:
@@ -232,10 +229,19 @@ def _size_class(total: int, groups: int) -> int:
     """What of a total decides about a launch."""
     if total < 2 or total > WINDOW_ROWS:  # strides without a meaning; extents that no window has
         return total
-    groups = groups or 1
-    # Powers of two of the average by ratio, as in a tuning bucket, and the edges passed. A negative number is no total.
-    octave = (total * total // (groups * groups)).bit_length() >> 1
-    return ~(8 * octave + bisect_left(_EDGES, total / groups))
+    return ~_quarter_octave(total, groups)  # a negative number is no total
+
+
+def _quarter_octave(total: int, groups: int) -> int:
+    """Four times the binary logarithm of the average, rounded, in whole numbers; 0 for all averages below 1."""
+    groups = max(1, groups)
+    return (total**8 // groups**8).bit_length() >> 1
+
+
+def typical_rows(total: int, groups: int) -> float:
+    """Rows of an average group, rounded to a quarter of an octave: all that a choice may depend on, so that a product
+    is computed in the same way whatever total came first."""
+    return 2 ** (_quarter_octave(total, groups) / 4) if total else 0.0
 
 
 def _scale_signature(rank_a: int, rank_b: int, total: int | None, scale_a, scale_b) -> tuple | None:

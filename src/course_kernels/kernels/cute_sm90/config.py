@@ -169,10 +169,24 @@ CONFIGS = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
     CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=True),
+    CuteConfig(64, 256, 64, 2, 4, PINGPONG),
     # For groups of few rows, where reading the weights takes the time.
+    CuteConfig(64, 128, 128, 1, 4, PINGPONG),
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG, window=True),
+)
+
+# For groups along K.
+CONFIGS_ALONG_K = (
+    CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
+    CuteConfig(128, 256, 64, 1, 4, COOPERATIVE),
+    CuteConfig(128, 192, 64, 2, 4, PINGPONG),
+    CuteConfig(128, 192, 64, 1, 4, PINGPONG),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG),
+    CuteConfig(128, 128, 64, 1, 6, PINGPONG),
+    CuteConfig(128, 128, 64, 2, 4, PINGPONG),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.
@@ -203,8 +217,8 @@ def configs_for(
         block_scaled: whether blocks have scales, of elements of one byte.
 
     Returns:
-        `CONFIGS`; along "k" those that are valid there, without splitting the last wave; `CONFIGS_8_BIT` for elements
-        of one byte, `CONFIGS_BLOCK_SCALED` where their blocks have scales.
+        `CONFIGS`, or `CONFIGS_ALONG_K`; `CONFIGS_8_BIT` for elements of one byte, `CONFIGS_BLOCK_SCALED` where their
+        blocks have scales.
 
     Raises:
         ValueError: there is no kernel for such operands.
@@ -212,8 +226,4 @@ def configs_for(
     check_layout(offsets_along, b_major, operand_bytes)
     if operand_bytes == 1:
         return CONFIGS_BLOCK_SCALED if block_scaled else CONFIGS_8_BIT
-    if offsets_along == "m":
-        return CONFIGS
-    return tuple(
-        replace(each, split_last_wave=False) for each in CONFIGS if each.tile_m == 128 and not each.tail_tile_n
-    )
+    return CONFIGS if offsets_along == "m" else CONFIGS_ALONG_K

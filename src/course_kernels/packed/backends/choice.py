@@ -19,7 +19,7 @@ def choose(problem: Problem, operands: Operands, out: Tensor):
         cute.check_available(device)
     if named == "torch" or (named == "auto" and device.type == "cpu"):
         return torch_loop
-    asks_cute = named == "cute" or (named == "auto" and cute.preferred(problem, operands))
+    asks_cute = named == "cute" or (named == "auto" and cute.preferred(problem, operands, out))
     if asks_cute and cute.supports(problem, operands, out):
         return cute
     from course_kernels.packed.backends import triton  # imports Triton, which takes a second

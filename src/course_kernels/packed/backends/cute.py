@@ -22,14 +22,13 @@ from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteC
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
 from course_kernels.packed.scaling import LINE, ROW, SQUARE
+from course_kernels.packed.tuning import time_model
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
-# Up to here reading the weights, or writing their gradient, takes the time: for 16-bit operands the Triton kernels are
-# as fast or faster.
-FEW_ROWS = 64
+FEW_ROWS = 64  # of 8-bit operands: up to here reading the weights takes the time, and tiles are low
 # From here on 8-bit weights are copied where their depth is not contiguous. In the record "block_scaled" the copy takes
 # as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
@@ -67,17 +66,19 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def preferred(problem: Problem, operands: Operands) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, for 8-bit operands and for groups of more than
-    a few rows."""
-    device, offs = operands.mat_a.device, operands.offs
-    return (
-        operands.mat_a.dim() == 2
-        and offs is not None
-        and runs_on(device)
-        and installed()
-        and (operands.mat_a.element_size() == 1 or problem.rows_per_group > FEW_ROWS)
-    )
+def preferred(problem: Problem, operands: Operands, out: Tensor) -> bool:
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, for 8-bit operands and for products that it is
+    expected to compute sooner than the Triton kernels."""
+    mat_a, device = operands.mat_a, operands.mat_a.device
+    if mat_a.dim() != 2 or operands.offs is None or not runs_on(device) or not installed():
+        return False
+    variant, _ = _variant_of(problem, operands, out)
+    if variant is None or variant.operand_bytes == 1:
+        return variant is not None
+    size = tuple(out.shape[-2:])
+    asked = _asked(variant, problem.rows_per_group, size, mat_a.shape[1], problem.G)
+    estimate = time_model.fastest(*asked, gpu_of(device))
+    return estimate is not None and estimate.backend == "cute"
 
 
 class KernelVariant(NamedTuple):
@@ -141,8 +142,8 @@ def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
 def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     """The launch for products like this one, in the chosen configuration."""
     mat_a, (variant, copied) = operands.mat_a, _variant_of(problem, operands, out)
-    rows, processors = problem.rows_per_group, _processors(mat_a.device)
-    config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], processors)
+    rows = problem.rows_per_group
+    config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
     accumulate = problem.options.accumulate
     function = _compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device, accumulate)
     return (CopyingPlan if copied else Plan)(function)
@@ -244,46 +245,37 @@ def _compiled(
 
 
 def choose(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, multiprocessors: int = 132
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu
 ) -> CuteConfig:
-    """The configuration for a product: the fastest, or nearly, of those in sweeps on an H200. Why, and what has been
-    recorded of it, is in ``benchmarks/NOTES.md``.
+    """The configuration for a product: for 16-bit operands the one that ``tuning.time_model`` expects to be the
+    fastest.
 
     Args:
         variant: of the operands.
-        rows: of an average group.
+        rows: of an average group; along "k" its depth.
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
-        multiprocessors: of the GPU.
+        groups: their number.
+        gpu: where it runs.
     """
-    columns = size[-1]
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
         return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
-    if variant.offsets_along == "m" and rows <= FEW_ROWS:
-        return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
-    halved = variant.offsets_along == "m"
-    wide = CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=halved)
-    outside = -columns % wide.tile_n  # of C, if all tiles are wide
-    if variant == KernelVariant("m", "k"):
-        # Fitted tiles waste fewer products at the ends of groups, which counts where groups are small. Wide tiles read
-        # less from L2, so the clock is higher, which counts where nearly all are wide. With one block of C to stage,
-        # stores take longer than a short depth can hide.
-        if depth > 512 and (rows <= 1024 or 40 * outside <= columns):
-            if rows > 4096 and not outside:
-                return wide  # nothing to fit: level among others, a percent faster by itself
-            return CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
-    elif variant == KernelVariant("m", "n"):
-        if rows <= 512 and 64 * outside <= columns:
-            return wide
-    elif 16 * outside <= columns and _shared_out_evenly(wide, size, multiprocessors // wide.cluster):
-        return wide
-    return CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=halved)
+    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
+    return estimate.config if estimate else CuteConfig(128, 128, 64, 2, 6, PINGPONG)
 
 
-def _shared_out_evenly(config: CuteConfig, size: tuple[int, int], clusters: int) -> bool:
-    """Whether all clusters take the same number of every group's tiles, along "k": then none has more of the deep
-    groups than another."""
-    tiles_m, tiles_n = (-(-extent // tile) for extent, tile in zip(size, (config.tile_m, config.tile_n)))
-    return (tiles_m // 2 * tiles_n + tiles_m % 2 * -(-tiles_n // 2)) % clusters == 0
+def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
+    """Kind and extents of a product, as the time model takes them."""
+    if variant.offsets_along == "k":
+        return "k,n", size[0], size[1], rows, groups
+    return f"m,{variant.b_major}", rows, size[1], depth, groups
+
+
+@functools.cache
+def gpu_of(device: torch.device) -> time_model.Gpu:
+    """What the time model has to know of a Hopper GPU."""
+    return time_model.Gpu(
+        "sm_90", _processors(device), runtime.memory_bandwidth(device) or time_model.UNKNOWN_BANDWIDTH
+    )

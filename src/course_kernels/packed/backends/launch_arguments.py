@@ -16,6 +16,7 @@ from course_kernels.kernels.codes import Layout, Schedule
 from course_kernels.packed.backends.descriptors import Access, batch_access, load_access, ragged_access
 from course_kernels.packed.problem import Operands, Problem
 from course_kernels.packed.scaling import BLOCK, blocks_restart, is_outer
+from course_kernels.packed.tuning import time_model
 from course_kernels.packed.tuning.defaults import with_block_scales
 from course_kernels.packed.tuning.lookup import get_config, kernel_of
 from course_kernels.runtime import Device
@@ -200,15 +201,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
                 f"got {config}"
             )
         return config
-    chosen = get_config(
-        op,
-        *extents,
-        dtype=mat_a.dtype,
-        arch=device.arch,
-        precision=problem.precision,
-        uses_tma=all(access.has_descriptor for access in accesses),
-        accumulate=problem.options.accumulate,
-    )
+    chosen = _choose(problem, op, extents, mat_a.dtype, accesses, device)
     if problem.block_lines is not None:
         chosen = with_block_scales(chosen)
     fitted = chosen.fitted(kernel, *sizes, **limits)
@@ -220,3 +213,30 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     if reason := launched.valid_for(kernel, *sizes, **limits):
         raise ValueError(f"config does not suit {reason}; got {wanted}")
     return launched
+
+
+def _choose(problem, op, extents, dtype, accesses, device: Device) -> GemmConfig:
+    """The configuration that the time model expects to be the fastest, where it knows the GPU and the product; else the
+    table's."""
+    M, K, N, groups = extents
+    if problem.ragged is not None:  # what came first must not decide for totals like it
+        typical = problem.rows_per_group
+        M, K = (M, round(typical * groups)) if op == "grouped_mm_k" else (round(typical * groups), K)
+    uses_tma = all(access.has_descriptor for access in accesses)
+    if uses_tma and dtype.itemsize == 2 and op in ("grouped_mm", "grouped_mm_k") and device.arch == (9, 0):
+        if op == "grouped_mm_k":
+            asked = "k,n", M, N, K / max(1, groups), groups
+        else:
+            asked = "m,k" if accesses[1].kind == Layout.ROW_MAJOR else "m,n", M / max(1, groups), N, K, groups
+        gpu = time_model.Gpu("sm_90", device.num_sms, device.bandwidth or time_model.UNKNOWN_BANDWIDTH)
+        if estimate := time_model.fastest(*asked, gpu, "triton"):
+            return estimate.config
+    return get_config(
+        op,
+        *(M, K, N, groups),
+        dtype=dtype,
+        arch=device.arch,
+        precision=problem.precision,
+        uses_tma=uses_tma,
+        accumulate=problem.options.accumulate,
+    )

@@ -1,0 +1,222 @@
+"""How long a configuration takes for a product: a model whose constants were measured, and the choice made from it.
+
+The host knows the extents of a product and the rows of an average group, not the rows of each. So the model takes the
+groups' rows to be spread around their average as in a layer of experts. From there it counts:
+
+- the tiles of a configuration, those at ragged ends included, and the blocks of K of each;
+- the turns in which the SMs take them: the last may be partly empty;
+- the bytes of both operands and of the result, each once, and the time in which the memory moves them.
+
+Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants: the time
+of a block of K, of a tile beside its blocks, of a launch; the share of the memory's rate that it reaches; how much of a
+partly empty turn counts; and how well tiles and bytes overlap. What is then left of its measured times is a smooth
+function of the extents, another fifteen constants. `benchmarks/time_model.py` fits them to measured times.
+
+There is a file of constants for each GPU that was measured. Another GPU of the same architecture takes those of the one
+whose memory is nearest in speed, with its own SMs and its own memory's rate.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from course_kernels.config import GemmConfig
+from course_kernels.kernels.cute_sm90.config import CuteConfig
+
+CONSTANTS = Path(__file__).parent / "constants"
+# Kinds of products: the extent that the groups share out, and the contiguous dimension of B.
+KINDS = ("m,k", "m,n", "k,n")
+UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
+# Rows of eight equally likely groups over the average: a gamma distribution whose deviation is half of its mean.
+SPREAD = (0.352, 0.558, 0.705, 0.846, 0.997, 1.173, 1.415, 1.954)
+# Where extents are measured: binary logarithms of rows (or depth) of a group, N, K (or M) and the number of groups.
+_MEASURED = ((-1.0, 12.5), (8.5, 14.5), (8.5, 14.5), (1.0, 8.0))
+_CENTRE = (8.0, 11.0, 11.0, 5.0)
+
+
+class Gpu(NamedTuple):
+    """What the model knows of a GPU: its architecture ("sm_90"), SMs, and its memory's rate in TB/s."""
+
+    arch: str
+    sms: int
+    bandwidth: float
+
+
+class Candidate(NamedTuple):
+    """A configuration of a backend with its constants.
+
+    Attributes:
+        backend: "cute" or "triton".
+        constants: of ``seconds``, in the order of the module's docstring.
+        correction: of ``smooth``.
+    """
+
+    backend: str
+    config: CuteConfig | GemmConfig
+    constants: tuple[float, ...]
+    correction: tuple[float, ...]
+
+
+class Estimate(NamedTuple):
+    """A candidate and the time that the model expects, in µs."""
+
+    us: float
+    backend: str
+    config: CuteConfig | GemmConfig
+
+
+class Work(NamedTuple):
+    """What one of the groups of ``SPREAD`` adds: tiles, blocks of K of each, bytes."""
+
+    tiles: float
+    blocks: float
+    bytes: float
+
+
+def height(config: CuteConfig | GemmConfig) -> int:
+    """Rows of a configuration's tiles."""
+    return config.tile_m if isinstance(config, CuteConfig) else config.block_m
+
+
+def slots(config: CuteConfig | GemmConfig) -> int:
+    """Tiles that an SM has at a time."""
+    return config.programs_per_sm if isinstance(config, GemmConfig) else 1
+
+
+def suits(config: CuteConfig | GemmConfig, kind: str, rows: float) -> bool:
+    """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty, or
+    where a group has dozens of them. Such are not measured either."""
+    tall = height(config)
+    return kind == "k,n" or (tall / 6 <= rows + 8 and (tall >= 128 or rows <= 24 * tall))
+
+
+def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float, G: int) -> list[Work]:
+    """What a configuration has to do for G groups of M×N×K; the ragged extent, M or K, is the average group's."""
+    cute = isinstance(config, CuteConfig)
+    tile_m, tile_n, tile_k = (config.tile_m, config.tile_n, config.tile_k) if cute else config.block
+    paired = cute and config.cluster == 2
+    columns = -(-N // tile_n)
+    if cute and config.last_tile_n:
+        columns = max(-(-N // 64) * 64 / tile_n, 1.0)
+    beside = 2 * math.ceil(columns / 2 - 1e-9)  # tiles of a row of tiles that has no partner
+    share, found = G / len(SPREAD), []
+    for spread in SPREAD:
+        if kind == "k,n":
+            rows, depth = float(math.ceil(M / tile_m)), spread * K
+            bytes_ = 2 * (M * N + depth * (M + N))
+        else:
+            rows, depth = spread * M, K
+            there = 1 - math.exp(-rows) if M < 8 else 1.0  # of groups of few rows some are empty
+            bytes_ = 2 * (there * N * K + rows * (K + N))
+            whole, rest = divmod(rows, tile_m)
+            last = 0.5 if cute and config.tail_tile_n and rest <= tile_m / 2 else 1.0
+            rows = there * (whole + last * (rest > 0))
+        tiles = rows * columns
+        if paired:
+            pairs = rows // 2
+            tiles = 2 * pairs * columns + (rows - 2 * pairs) * beside
+        found.append(Work(share * tiles, math.ceil(depth / tile_k), share * bytes_))
+    return found
+
+
+def seconds(constants: tuple[float, ...], parts: list[Work], places: int, bandwidth: float) -> float:
+    """The model, in µs: ``places`` tiles run at a time, and the memory moves ``bandwidth`` TB/s."""
+    of_block, of_tile, waited, reached, power, launch = constants
+    total = tiles = busy = 0.0
+    for part in parts:
+        each = of_block * part.blocks + of_tile
+        work_us, memory_us = part.tiles / places * each, part.bytes / (bandwidth * 1e6 * reached)
+        longer = max(work_us, memory_us) + 1e-9
+        total += longer * ((work_us / longer) ** power + (memory_us / longer) ** power) ** (1 / power)
+        tiles, busy = tiles + part.tiles, busy + part.tiles * each
+    turns = tiles / places
+    missing = 1 - turns if turns < 1 else waited * (math.ceil(turns - 1e-9) - turns)
+    return total + missing * busy / max(tiles, 1e-9) + launch
+
+
+def smooth(kind: str, M: float, N: int, K: float, G: int) -> tuple[float, ...]:
+    """The functions of the extents, a constant and first and second powers of their logarithms, that a correction
+    weighs."""
+    ragged, columns, other = (K, N, M) if kind == "k,n" else (M, N, K)
+    logs = []
+    for extent, (least, most), centre in zip((ragged, columns, other, G), _MEASURED, _CENTRE):
+        logs.append(min(max(math.log2(max(extent, 0.5)), least), most) - centre)
+    products = [logs[i] * logs[j] / 3 for i in range(4) for j in range(i, 4)]
+    return 1.0, *logs, *products
+
+
+def estimate(candidate: Candidate, kind: str, M: float, N: int, K: float, G: int, gpu: Gpu) -> float:
+    """Time of a candidate in µs."""
+    places = gpu.sms * slots(candidate.config)
+    expected = seconds(candidate.constants, work(candidate.config, kind, M, N, K, G), places, gpu.bandwidth)
+    left = sum(weight * value for weight, value in zip(candidate.correction, smooth(kind, M, N, K, G)))
+    return expected * math.exp(left)
+
+
+@functools.lru_cache(maxsize=4096)
+def ranking(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu) -> tuple[Estimate, ...]:
+    """Every candidate that suits G groups of M×N×K, the fastest first; empty where no GPU like this one was measured.
+
+    Args:
+        kind: of ``KINDS``.
+        M, N, K: extents of the average group's product; the ragged one, M or K, is an average.
+        G: number of groups.
+    """
+    measured = constants_for(gpu)
+    if measured is None or not (N and K and G and M):
+        return ()
+    found = [
+        Estimate(estimate(each, kind, M, N, K, G, gpu), each.backend, each.config)
+        for each in measured[kind]
+        if suits(each.config, kind, M)
+    ]
+    return tuple(sorted(found, key=lambda each: each.us))
+
+
+def fastest(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, backend: str | None = None) -> Estimate | None:
+    """The first of ``ranking``, or of a backend's in it; None where there is none."""
+    return next((each for each in ranking(kind, M, N, K, G, gpu) if backend in (None, each.backend)), None)
+
+
+def constants_for(gpu: Gpu) -> dict[str, tuple[Candidate, ...]] | None:
+    """Candidates by kind: those of the measured GPU of the same architecture whose memory is nearest in speed."""
+    same = [(measured, found) for measured, found in _measured() if measured.arch == gpu.arch]
+    if not same:
+        return None
+    return min(same, key=lambda each: abs(math.log(each[0].bandwidth / gpu.bandwidth)))[1]
+
+
+@functools.cache
+def _measured() -> list[tuple[Gpu, dict[str, tuple[Candidate, ...]]]]:
+    return [read(path) for path in sorted(CONSTANTS.glob("*.json"))]
+
+
+def read(path: Path) -> tuple[Gpu, dict[str, tuple[Candidate, ...]]]:
+    """A file of constants. ValueError, which says where, for a damaged one."""
+    try:
+        content = json.loads(path.read_text())
+        found = {
+            kind: tuple(
+                Candidate(
+                    row["backend"],
+                    {"cute": CuteConfig, "triton": GemmConfig}[row["backend"]](**row["config"]),
+                    tuple(map(float, row["constants"])),
+                    tuple(map(float, row["correction"])),
+                )
+                for row in content["candidates"][kind]
+            )
+            for kind in KINDS
+        }
+        return Gpu(**content["gpu"]), found
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no constants of the time model: {type(error).__name__}: {error}") from None
+
+
+def forget() -> None:
+    """Read the constants again at the next choice. Products that have run keep their configurations."""
+    _measured.cache_clear()
+    ranking.cache_clear()
