@@ -11,7 +11,14 @@ import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
-from course_kernels.kernels.cute_sm90.blockwise import BlockScales, multiply_blocks
+from course_kernels.kernels.cute_sm90.blockwise import (
+    BlockScales,
+    StageFactors,
+    factors_of,
+    load_factors,
+    multiply_blocks,
+    multiply_overlapped,
+)
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_empty, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
@@ -24,7 +31,7 @@ from course_kernels.kernels.cute_sm90.mainloop import (
     multiply_tile,
     stages_of,
 )
-from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window, blocks_at, find_tile, first_window
+from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.window import make_window
 
 # A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
@@ -127,7 +134,9 @@ class HopperGroupedGemm:
         shapes = tuple(
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
-        c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes), self.accumulate)
+        store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled)
+        c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, self.accumulate)
+        floats = config.stages * config.stage_factors if cutlass.const_expr(self.block_scaled) else 0
         group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
 
@@ -135,6 +144,7 @@ class HopperGroupedGemm:
         class Shared:
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
             loaded: cute.struct.MemRange[Int32, 1]
+            factors: cute.struct.Align[cute.struct.MemRange[Float32, floats], 16]
             stages: cute.struct.Align[cute.struct.MemRange[a.element_type, config.stages * pitch], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
@@ -173,7 +183,10 @@ class HopperGroupedGemm:
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
         shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        ring = make_ring(config, storage.barriers.data_ptr())
+        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
+        factors = None
+        if cutlass.const_expr(self.block_scaled):
+            factors = factors_of(config, storage.factors.data_ptr())
         # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
         # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread.
         loaded = storage.loaded.data_ptr()
@@ -203,9 +216,19 @@ class HopperGroupedGemm:
                     window, tile = find_tile(config, along, problem, window, number)
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
+            elif cutlass.const_expr(self.block_scaled) and warp == 1:
+                state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+                window, tile = find_tile(config, along, problem, window, number)
+                while tile.found:
+                    state = load_factors(config, tile, ring, state, scales, factors)
+                    number += clusters
+                    window, tile = find_tile(config, along, problem, window, number)
+                # The copies' thread outlives them.
+                cute.arch.cp_async_commit_group()
+                cute.arch.cp_async_wait_group(0)
             else:
-                cta = number * config.cluster + cute.arch.block_idx_in_cluster()
-                worker, workers = cta * 3 + warp - 1, clusters * config.cluster * 3
+                cta, zeroing = number * config.cluster + cute.arch.block_idx_in_cluster(), 3 - self.block_scaled
+                worker, workers = cta * zeroing + 3 - warp, clusters * config.cluster * zeroing
                 if cutlass.const_expr(self.masked):
                     pass
                 elif cutlass.const_expr(along == "m"):
@@ -235,7 +258,7 @@ class HopperGroupedGemm:
                     if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                         state, window = self.compute_tile(
                             config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
-                            number + clusters, scales, c_atom, c_coords, c_shared,
+                            number + clusters, scales, factors, c_atom, c_coords, c_shared,
                         )  # fmt: skip
                 number += step
                 window, tile = find_tile(config, along, problem, window, number)
@@ -256,6 +279,7 @@ class HopperGroupedGemm:
         window: Window,
         ahead: Int32,
         scales: Scales | BlockScales | None,
+        factors: StageFactors | None,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
@@ -278,7 +302,8 @@ class HopperGroupedGemm:
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
         if cutlass.const_expr(self.block_scaled):
-            state = multiply_blocks(config, cut, tile, ring, state, mma, acc, a_fragments, b_fragments, scales)
+            multiply = multiply_overlapped if cutlass.const_expr(cut.overlapped) else multiply_blocks
+            state = multiply(config, cut, tile, ring, state, mma, acc, a_fragments, b_fragments, factors)
         elif cutlass.const_expr(self.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:
