@@ -15,7 +15,10 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, SCALE_BLOCK, WARP_GROUP
 from course_kernels.kernels.cute_sm90.mainloop import multiply_stage
-from course_kernels.kernels.cute_sm90.scheduler import LANES, Tile
+from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_tile
+
+# The warp that copies factors, of the warp group that loads.
+FACTORS_WARP = 1
 
 
 class BlockScales(NamedTuple):
@@ -80,6 +83,31 @@ def load_factors(
         cute.arch.cp_async_mbarrier_arrive_noinc(ring.producer_get_barrier(state))
         state.advance()
     return state
+
+
+@cute.jit
+def load_all_factors(
+    config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
+    problem: Problem,
+    window: Window,
+    number: Int32,
+    ring: pipeline.PipelineAsync,
+    scales: BlockScales,
+    factors: StageFactors,
+):
+    """Bring the factors of all tiles of this CTA, from the cluster's piece of work ``number`` on. ``FACTORS_WARP`` does
+    it, others do nothing."""
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == FACTORS_WARP:
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
+        window, tile = find_tile(config, along, problem, window, number)
+        while tile.found:
+            state = load_factors(config, tile, ring, state, scales, factors)
+            number += cute.arch.grid_dim()[2]
+            window, tile = find_tile(config, along, problem, window, number)
+        # The threads outlive their copies.
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(0)
 
 
 @cute.jit
@@ -247,3 +275,8 @@ def multiply_overlapped(
         add_apart(config, slabs, acc, first_of_last, apart[sets[1][0]], products)
     state.advance()
     return state
+
+
+def multiply(config, cut, *arguments) -> pipeline.PipelineState:
+    """``multiply_overlapped`` or ``multiply_blocks``, as the configuration says."""
+    return (multiply_overlapped if config.overlapped else multiply_blocks)(config, cut, *arguments)

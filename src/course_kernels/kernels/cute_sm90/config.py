@@ -41,8 +41,8 @@ class CuteConfig:
         tail_tile_n: columns of flat tiles, 0 for none. If a group's last rows fill at most half a row of tiles, they
             get tiles of half the rows and this many columns, so that the other half is not multiplied; for groups
             along M.
-        overlapped: whether a part of a tile is multiplied while the part before it is added, from sums of their own; with
-            scales of blocks (``blockwise.multiply_overlapped``).
+        overlapped: whether a part of a tile is multiplied while the part before it is added, from sums of their own;
+            with scales of blocks (``blockwise.multiply_overlapped``).
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
@@ -203,9 +203,10 @@ CONFIGS_8_BIT = (
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 
-# Likewise with scales of blocks. There is no room for these in the registers beside sums of 256 columns.
+# Likewise with scales of blocks: for groups of more than a few rows, and others.
+LARGE_BLOCK_SCALED = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
 CONFIGS_BLOCK_SCALED = (
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    LARGE_BLOCK_SCALED,
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )

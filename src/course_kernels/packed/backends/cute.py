@@ -18,7 +18,7 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, LARGE_BLOCK_SCALED, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
 from course_kernels.packed.scaling import LINE, ROW, SQUARE
@@ -260,7 +260,8 @@ def choose(
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
-        return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        return few if rows <= FEW_ROWS else large
     if variant.offsets_along == "m" and rows <= FEW_ROWS:
         return CuteConfig(64, 128, 128, 1, 4, PINGPONG)
     halved = variant.offsets_along == "m"
