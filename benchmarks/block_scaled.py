@@ -1,6 +1,7 @@
 """Measurements of ``scaled_grouped_mm`` with a factor for each block of 128 along K, in the shapes of DeepSeek-V3.
 
-The rows are those that DeepGEMM publishes for its contiguous layout: groups of 8,192 and of 4,096 rows.
+The rows are those that DeepGEMM publishes for its contiguous layout: groups of 8,192 and of 4,096 rows. `run.py`
+measures all of it; run by itself, this compares variants of the kernel in CuTe DSL.
 """
 
 from __future__ import annotations
@@ -34,6 +35,18 @@ SWEPT = (
     CuteConfig(128, 192, 128, 2, 5, COOPERATIVE),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
 )
+# Ways to overlap, sizes of tiles: `python benchmarks/block_scaled.py` compares them.
+VARIANTS = (
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 5, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
+    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, overlapped=True),
+    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE, overlapped=True),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, overlapped=True),
+)
+ROWS_OF_VARIANTS = (ROWS[0], ROWS[1], ROWS[7])
 # The row-wise kernel, which adds blocks, too, but multiplies at the end: what factors of blocks cost.
 SWEPT_ROW_WISE = (CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),)
 TRITON = (
@@ -213,3 +226,29 @@ def rows() -> dict:
     if failed:
         raise AssertionError("wrong or failed:\n" + "\n".join(failed))
     return results
+
+
+def variants() -> None:
+    """Print the rates of ``VARIANTS`` and of the row-wise kernel, verified, on some of the rows."""
+    for row in ROWS_OF_VARIANTS:
+        layer, graphs = Layer(row), {}
+        swept = [(config, False) for config in VARIANTS] + [(config, True) for config in SWEPT_ROW_WISE]
+        for config, row_wise in swept:
+            name = "row-wise " * row_wise + config.name
+            try:
+                layer.out.fill_(float("nan"))
+                wrong = layer.wrong(layer.configured(config, row_wise), "row" if row_wise else "forward")
+                if wrong:
+                    print(f"  ! {name}: {wrong} wrong elements", flush=True)
+                graphs[name] = replayed(functools.partial(layer.configured, config, row_wise))
+            except Exception as error:
+                print(f"  ! {name}: {one_line(error)}", flush=True)
+        us = {name: timing.summary(times) for name, times in timing.interleaved_us(graphs, repeats=25).items()}
+        rate = {name: layer.row.rate(each["median_us"]) for name, each in us.items()}
+        lines = (f"  {rate[name]:7.1f} {name}" for name in sorted(rate, key=rate.get, reverse=True))
+        print(row.title, *lines, sep="\n", flush=True)
+        del layer, graphs
+
+
+if __name__ == "__main__":
+    variants()

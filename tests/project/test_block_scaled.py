@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 import block_scaled
 from course_kernels.bench.rows import Row
-from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.kernels.cute_sm90.config import LARGE_BLOCK_SCALED, CuteConfig
 
 
 @pytest.fixture
@@ -65,8 +67,32 @@ def test_an_error_where_ours_is_wrong(monkeypatch):
         block_scaled.rows()
 
 
+def test_variants(monkeypatch, capsys, layer):
+    """Each is verified and timed; one that is wrong is marked."""
+
+    def configured(config, row_wise):
+        if config.tile_n == 256:
+            raise ValueError("too wide")
+        return torch.zeros(135, 140) if config.overlapped else layer.forward(backend="triton")
+
+    monkeypatch.setattr(layer, "configured", configured)
+    monkeypatch.setattr(block_scaled, "Layer", lambda row: layer)
+    monkeypatch.setattr(block_scaled, "ROWS_OF_VARIANTS", (layer.row,))
+    monkeypatch.setattr(block_scaled, "VARIANTS", [block_scaled.VARIANTS[i] for i in (0, 3, 5)])
+    monkeypatch.setattr(block_scaled, "replayed", lambda function: function)
+    monkeypatch.setattr(block_scaled.timing, "interleaved_us", lambda functions, repeats: in_turn(functions))
+    block_scaled.variants()
+    said = capsys.readouterr().out
+    names = [config.name for config in block_scaled.VARIANTS]
+    assert f"! {names[1]}: ValueError: too wide" in said
+    assert re.search(rf"! {names[2]}: \d+ wrong elements", said)
+    assert re.search(rf"\n +[\d.]+ {names[0]}\n", said)
+    assert f"! {names[0]}:" not in said
+
+
 def test_all_configurations_can_be_built():
-    assert all(config.why_not(1, True) is None for config in block_scaled.SWEPT)
+    assert all(config.why_not(1, True) is None for config in (*block_scaled.SWEPT, *block_scaled.VARIANTS))
+    assert LARGE_BLOCK_SCALED in block_scaled.VARIANTS
     assert all(config.why_not(1) is None for config in block_scaled.SWEPT_ROW_WISE)
     assert all(isinstance(config, CuteConfig) for config in block_scaled.SWEPT)
     assert len(block_scaled.ROWS) == 8

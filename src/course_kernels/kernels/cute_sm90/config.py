@@ -12,6 +12,8 @@ SHARED_BYTES = 227 * 1024 - 1024
 # Blocks of C that a warp group stages for its stores where there is room, and the bytes of a row of one.
 STORE_BLOCKS = 2
 STORE_ROW_BYTES = 128
+# Bytes of a stage's two barriers, rounded up.
+BARRIERS_BYTES = 32
 # Elements along K, and columns of B, that share a factor where scales are those of blocks.
 SCALE_BLOCK = 128
 
@@ -39,6 +41,8 @@ class CuteConfig:
         tail_tile_n: columns of flat tiles, 0 for none. If a group's last rows fill at most half a row of tiles, they
             get tiles of half the rows and this many columns, so that the other half is not multiplied; for groups
             along M.
+        overlapped: whether a part of a tile is multiplied while the part before it is added, from sums of their own;
+            with scales of blocks (``blockwise.multiply_overlapped``).
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
@@ -55,6 +59,7 @@ class CuteConfig:
     last_tile_n: int = 0
     tail_tile_n: int = 0
     split_last_wave: bool = False
+    overlapped: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
@@ -79,12 +84,16 @@ class CuteConfig:
             + f"_narrow{self.last_tile_n}" * bool(self.last_tile_n)
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
+            + "_overlapped" * self.overlapped
         )
 
     def product_cols(self, operand_bytes: int) -> int:
         """Columns that one product of a warp group covers. Products of 8-bit operands have their own accumulators
-        (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns."""
-        return 128 if operand_bytes == 1 and self.tile_n == 256 else self.tile_n
+        (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns. Two sets of their own have less
+        room."""
+        if operand_bytes > 1:
+            return self.tile_n
+        return ({256: 64, 192: 96} if self.overlapped else {256: 128}).get(self.tile_n, self.tile_n)
 
     @property
     def scale_cols(self) -> int:
@@ -92,9 +101,14 @@ class CuteConfig:
         within = all(shape.tile_n % SCALE_BLOCK == 0 for shape in self.shapes)
         return SCALE_BLOCK if within else SCALE_BLOCK // 2
 
+    @property
+    def stage_factors(self) -> int:
+        """Factors of blocks that a stage has room for: of its rows, then of up to four blocks of columns."""
+        return self.tile_m + 4
+
     def accumulators(self, operand_bytes: int) -> int:
         """Registers that the sums take in a thread."""
-        cols = self.tile_n + (self.product_cols(1) if operand_bytes == 1 else 0)
+        cols = self.tile_n + (self.product_cols(1) * (1 + self.overlapped) if operand_bytes == 1 else 0)
         return self.tile_m * cols // (WARP_GROUP * self.sharing_groups)
 
     @property
@@ -102,22 +116,30 @@ class CuteConfig:
         """Lines of A and B that a stage has room for."""
         return max(shape.tile_m + shape.tile_n for shape in self.shapes)
 
-    def store_blocks(self, operand_bytes: int) -> int:
-        """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
+    def stage_bytes(self, operand_bytes: int, block_scaled: bool = False) -> int:
+        """Shared memory of the stages, in bytes; with factors of blocks, what does not fit beside the barriers."""
         stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
-        room = (SHARED_BYTES - stages) // (2 * MMA_ROWS * STORE_ROW_BYTES)
+        factors = self.stages * (BARRIERS_BYTES + 4 * self.stage_factors) if block_scaled else 0
+        return stages + max(0, -(-factors // 1024) - 1) * 1024
+
+    def store_blocks(self, operand_bytes: int, block_scaled: bool = False) -> int:
+        """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
+        room = (SHARED_BYTES - self.stage_bytes(operand_bytes, block_scaled)) // (2 * MMA_ROWS * STORE_ROW_BYTES)
         return max(1, min(room, STORE_BLOCKS))
 
-    def shared_bytes(self, operand_bytes: int) -> int:
-        """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``."""
-        stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
-        return stages + 2 * self.store_blocks(operand_bytes) * MMA_ROWS * STORE_ROW_BYTES
+    def shared_bytes(self, operand_bytes: int, block_scaled: bool = False) -> int:
+        """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``, with factors
+        of blocks or not."""
+        stores = 2 * self.store_blocks(operand_bytes, block_scaled) * MMA_ROWS * STORE_ROW_BYTES
+        return self.stage_bytes(operand_bytes, block_scaled) + stores
 
     def why_not(self, operand_bytes: int = 2, block_scaled: bool = False) -> str | None:
         """Why this configuration cannot be built for operands of ``operand_bytes``, with scales of blocks or not, or
         None where it can."""
         if block_scaled and self.tile_k != SCALE_BLOCK:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
+        if self.overlapped and not block_scaled:
+            return f"overlapped is False where blocks have no scales, got {self.overlapped}"
         if self.schedule not in (COOPERATIVE, PINGPONG):
             return f"schedule is {COOPERATIVE!r} or {PINGPONG!r}, got {self.schedule!r}"
         if self.tile_m % (MMA_ROWS * self.sharing_groups):
@@ -136,16 +158,14 @@ class CuteConfig:
             return f"split_last_wave is False where there are narrow or flat tiles, got {self.split_last_wave}"
         kinds = {"narrow": self.last_tile_n, "flat": self.tail_tile_n, "halved": self.split_last_wave}
         for name, shape in zip(filter(kinds.get, kinds), self.shapes[1:]):
-            reason = shape.why_not(operand_bytes)
+            reason = shape.why_not(operand_bytes, block_scaled)
             if reason is not None:
                 return f"{name} tiles: {reason}"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
-        if self.shared_bytes(operand_bytes) > SHARED_BYTES:
-            return (
-                f"{self.stages} stages need {self.shared_bytes(operand_bytes)} bytes of shared memory, and there are "
-                f"{SHARED_BYTES}"
-            )
+        needed = self.shared_bytes(operand_bytes, block_scaled)
+        if needed > SHARED_BYTES:
+            return f"{self.stages} stages need {needed} bytes of shared memory, and there are {SHARED_BYTES}"
         return None
 
 
@@ -197,9 +217,10 @@ CONFIGS_8_BIT = (
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 
-# Likewise with scales of blocks. There is no room for these in the registers beside sums of 256 columns.
+# Likewise with scales of blocks: for groups of more than a few rows, and others.
+LARGE_BLOCK_SCALED = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
 CONFIGS_BLOCK_SCALED = (
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    LARGE_BLOCK_SCALED,
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )

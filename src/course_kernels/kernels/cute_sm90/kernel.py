@@ -1,17 +1,18 @@
 """Grouped GEMM for Hopper: the kernel's roles put together, and its compilation.
 
-A block has three warp groups. The first one's first warp loads, its other three write zeros, to the tail or to the
-results of groups without depth; the other two multiply and store. All walk the same tiles (``scheduler``), a cluster of
-CTAs together. Cooperative warp groups share a tile. Ping-pong ones take every other tile, and a pair of barriers lets
-one at a time multiply: so one's stores hide behind the other's products, and the order in which stages are used is that
-in which they were filled.
+A block has three warp groups. The first one's first warp loads, its second one, too, where blocks have factors; its
+others write zeros, to the tail or to the results of groups without depth. The other two groups multiply and store. All
+walk the same tiles (``scheduler``), a cluster of CTAs together. Cooperative warp groups share a tile. Ping-pong ones
+take every other tile, and a pair of barriers lets one at a time multiply: so one's stores hide behind the other's
+products, and the order in which stages are used is that in which they were filled.
 """
 
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
-from course_kernels.kernels.cute_sm90.blockwise import BlockScales, multiply_blocks
+from course_kernels.kernels.cute_sm90 import blockwise
+from course_kernels.kernels.cute_sm90.blockwise import BlockScales, StageFactors
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_empty, zero_tail
 from course_kernels.kernels.cute_sm90.mainloop import (
@@ -24,7 +25,7 @@ from course_kernels.kernels.cute_sm90.mainloop import (
     multiply_tile,
     stages_of,
 )
-from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window, blocks_at, find_tile, first_window
+from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
 from course_kernels.kernels.cute_sm90.window import make_window
 
 # A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
@@ -116,8 +117,7 @@ class HopperGroupedGemm:
         scales = None if cutlass.const_expr(scale_a is None) else kind(scale_a, scale_b)
         total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
         if cutlass.const_expr(self.along == "k"):
-            total, M = K, cute.size(c, mode=[1])
-            a_lines = make_window(a, 1)
+            total, M, a_lines = K, cute.size(c, mode=[1]), make_window(a, 1)
             b_lines = make_window(cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0])), 1)
         else:
             a_lines = make_window(a, 0) if config.window else a
@@ -127,7 +127,9 @@ class HopperGroupedGemm:
         shapes = tuple(
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
-        c_layout, c_atom, c_coords = make_store(c, self.along, config.store_blocks(self.operand_bytes), self.accumulate)
+        store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled)
+        c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, self.accumulate)
+        numbers = config.stages * config.stage_factors * self.block_scaled
         group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
 
@@ -135,6 +137,7 @@ class HopperGroupedGemm:
         class Shared:
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
             loaded: cute.struct.MemRange[Int32, 1]
+            factors: cute.struct.Align[cute.struct.MemRange[Float32, numbers], 16]
             stages: cute.struct.Align[cute.struct.MemRange[a.element_type, config.stages * pitch], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
@@ -159,8 +162,7 @@ class HopperGroupedGemm:
         c_layout: cute.ComposedLayout,
     ):
         """What every block does."""
-        config, along = self.config, self.along
-        thread = cute.arch.thread_idx()[0]
+        config, along, thread = self.config, self.along, cute.arch.thread_idx()[0]
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
@@ -173,7 +175,8 @@ class HopperGroupedGemm:
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
         shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        ring = make_ring(config, storage.barriers.data_ptr())
+        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
+        factors = blockwise.factors_of(config, storage.factors.data_ptr())
         # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
         # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread.
         loaded = storage.loaded.data_ptr()
@@ -204,10 +207,15 @@ class HopperGroupedGemm:
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
             else:
-                cta = number * config.cluster + cute.arch.block_idx_in_cluster()
-                worker, workers = cta * 3 + warp - 1, clusters * config.cluster * 3
+                if cutlass.const_expr(self.block_scaled):
+                    blockwise.load_all_factors(config, along, problem, window, number, ring, scales, factors)
+                cta, zeroing = number * config.cluster + cute.arch.block_idx_in_cluster(), 3 - self.block_scaled
+                worker, workers = cta * zeroing + 3 - warp, clusters * config.cluster * zeroing
                 if cutlass.const_expr(self.masked):
                     pass
+                elif cutlass.const_expr(self.block_scaled):
+                    if warp > blockwise.FACTORS_WARP:
+                        zero_tail(c, problem, worker, workers)
                 elif cutlass.const_expr(along == "m"):
                     zero_tail(c, problem, worker, workers)
                 elif cutlass.const_expr(not self.accumulate):
@@ -235,7 +243,7 @@ class HopperGroupedGemm:
                     if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                         state, window = self.compute_tile(
                             config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
-                            number + clusters, scales, c_atom, c_coords, c_shared,
+                            number + clusters, scales, factors, c_atom, c_coords, c_shared,
                         )  # fmt: skip
                 number += step
                 window, tile = find_tile(config, along, problem, window, number)
@@ -256,6 +264,7 @@ class HopperGroupedGemm:
         window: Window,
         ahead: Int32,
         scales: Scales | BlockScales | None,
+        factors: StageFactors,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
@@ -278,7 +287,7 @@ class HopperGroupedGemm:
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
         if cutlass.const_expr(self.block_scaled):
-            state = multiply_blocks(config, cut, tile, ring, state, mma, acc, a_fragments, b_fragments, scales)
+            state = blockwise.multiply(config, cut, tile, ring, state, mma, acc, a_fragments, b_fragments, factors)
         elif cutlass.const_expr(self.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:
@@ -353,9 +362,8 @@ def compile_for(
         raise ValueError(f"out_dtype must be 'float32' where accumulate is set, got {out_dtype or dtype!r}")
     if scaled and block_scaled:
         raise ValueError("scaled must be False where block_scaled: factors are those of rows and columns, or of blocks")
-    kind = dict(accumulate=accumulate, block_scaled=block_scaled, masked=masked)
-    kind |= dict(offsets_along=offsets_along, b_major=b_major)
-    gemm = HopperGroupedGemm(config, operand_bytes=element.width // 8, **kind)
+    kind = dict(offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8)
+    gemm = HopperGroupedGemm(config, **kind, accumulate=accumulate, masked=masked, block_scaled=block_scaled)
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
 
@@ -379,12 +387,9 @@ def compile_for(
         scales = rows, of_groups if group_scales else fake(Float32, (groups, N), 1)
     elif block_scaled:
         blocks, wide = cute.sym_int(), cute.sym_int()
-        scales = tuple(
-            cute.runtime.make_fake_tensor(
-                Float32, shape, stride=tuple(cute.sym_int64() for _ in shape), assumed_align=4
-            )
-            for shape in ((total, blocks), (groups, blocks, wide))
-        )
+        for shape in ((total, blocks), (groups, blocks, wide)):
+            strides = tuple(cute.sym_int64() for _ in shape)
+            scales += (cute.runtime.make_fake_tensor(Float32, shape, stride=strides, assumed_align=4),)
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,

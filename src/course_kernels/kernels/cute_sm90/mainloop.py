@@ -104,14 +104,15 @@ def stages_of(shape: Shape, stages: cute.Pointer) -> tuple[cute.Tensor, cute.Ten
     )
 
 
-def make_ring(config, barriers: cute.Pointer) -> pipeline.PipelineTmaAsync:
-    """The barriers of the ring of stages; ``filled_by`` sets with how many bytes a stage is full."""
+def make_ring(config, barriers: cute.Pointer, copying_threads: int = 0) -> pipeline.PipelineTmaAsync:
+    """The barriers of the ring of stages; ``filled_by`` sets with how many bytes a stage is full. ``copying_threads``
+    more fill a stage, and each of them arrives."""
     # A stage is read by the warps that share the CTA's tile; and the other CTA of the cluster writes to it, too.
     readers = config.sharing_groups * (WARP_GROUP // 32) * config.cluster
     return pipeline.PipelineTmaAsync.create(
         barrier_storage=barriers,
         num_stages=config.stages,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1 + copying_threads),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
         tx_count=0,
         cta_layout_vmnk=cute.make_layout((1, config.cluster, 1, 1)),

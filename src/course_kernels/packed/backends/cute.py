@@ -18,7 +18,7 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, LARGE_BLOCK_SCALED, PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
 from course_kernels.packed.scaling import LINE, ROW, SQUARE
@@ -261,7 +261,8 @@ def choose(
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
-        return few if rows <= FEW_ROWS else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        return few if rows <= FEW_ROWS else large
     estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
     return estimate.config if estimate else CuteConfig(128, 128, 64, 2, 6, PINGPONG)
 

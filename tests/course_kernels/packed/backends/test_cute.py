@@ -500,7 +500,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
 
     def multiply(operands, out, form, config):
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
-        assert config.why_not(form.operand_bytes) is None
+        assert config.why_not(form.operand_bytes, form.block_scaled) is None
         out.copy_(reference.grouped_mm(mat_a, mat_b, offs, scale_a=scale_a, scale_b=scale_b))
 
     monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
