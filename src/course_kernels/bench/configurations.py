@@ -11,7 +11,14 @@ from course_kernels import runtime
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT, COOPERATIVE, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
+    CONFIGS_8_BIT,
+    CONFIGS_ALONG_K,
+    COOPERATIVE,
+    PINGPONG,
+    CuteConfig,
+)
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.problem import Operands as Product
 from course_kernels.packed.problem import typical_rows
@@ -22,16 +29,14 @@ __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 # The shipped configurations, and some that are not shipped: with one or none of the two ways to fit tiles to groups;
 # without a split last wave; without windows, as chosen for few rows; two more widths of 64 rows, one in clusters, which
 # may suit large groups; and the tiles that read least, which do not overlap their stores with work.
-SWEPT = (
-    *CONFIGS,
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128),
+_MORE = (
     CuteConfig(128, 192, 64, 2, 5, PINGPONG),
     *(replace(config, split_last_wave=False) for config in CONFIGS if config.split_last_wave),
     *(replace(config, window=False) for config in CONFIGS if config.window),
     CuteConfig(64, 192, 64, 1, 6, PINGPONG),
-    CuteConfig(64, 256, 64, 2, 4, PINGPONG),
     CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, swizzle_size=4),
 )
+SWEPT = tuple(dict.fromkeys((*CONFIGS, *CONFIGS_ALONG_K, *_MORE)))
 SWEPT_8_BIT = (
     *CONFIGS_8_BIT,
     *(replace(config, window=False) for config in CONFIGS_8_BIT if config.window),

@@ -150,7 +150,6 @@ def test_by_its_name(device, monkeypatch, form):
     for N, K in ((128, 136), (264, 136), (384, 144), (648, 592)):
         case = case_of(form, DEPTHS if form == ALONG_K else SIZES, N, M=3 * TILE_M)
         case = replace(case, K=K if form.operand_bytes == 2 else 2 * K)
-        assert grouped_cute.choose(form, sum(case.sizes) / len(case.sizes), (case.M, N), case.K).cluster == 2
         check(case, call if form.operand_bytes == 2 else call_scaled, device=device)
 
 

@@ -13,15 +13,18 @@ import torch
 
 import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, PINGPONG, CuteConfig, configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, configs_for
 from course_kernels.packed import execute
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.problem import Operands, Options, Problem, signature
+from course_kernels.packed.problem import Operands, Options, Problem, signature, typical_rows
+from course_kernels.packed.tuning import time_model
 from course_kernels.testing import assert_grouped_exact, integers, reference
 from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, variant_of
+
+GPU = time_model.Gpu("sm_90", 132, 4.8)
 
 hopper = pytest.mark.gpu
 SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
@@ -318,11 +321,11 @@ def test_fuzzing_takes_every_configuration(form):
     form, drawn = KernelVariant(*form), set()
     plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(*form)}
     for kind in range(2 * len(plain | set(configs_for(*form)))):
-        config = fuzz.choose_for(fuzz.case_of(kind * fuzz.ALIKE + 3))(form, 100, (300, 64), 136)
+        config = fuzz.choose_for(fuzz.case_of(kind * fuzz.ALIKE + 3))(form, 100, (300, 64), 136, 3, GPU)
         if kind % 2:
             drawn.add(config)
         else:
-            assert config == grouped_cute.choose(form, 100, (300, 64), 136)
+            assert config == grouped_cute.choose(form, 100, (300, 64), 136, 3, GPU)
     assert drawn == plain | set(configs_for(*form))
 
 
@@ -331,7 +334,7 @@ def test_choices_can_be_built(form):
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
             for depth in (8, 2048):
-                config = grouped_cute.choose(KernelVariant(*form), rows, (1536, columns), depth)
+                config = grouped_cute.choose(KernelVariant(*form), rows, (1536, columns), depth, 8, GPU)
                 assert config.why_not(*form[2:]) is None
                 assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
 
@@ -342,60 +345,53 @@ def test_a_choice_is_the_same_for_all_totals_of_a_signature(form):
     chosen = {}
     for total in range(8, 8 * 6000, 8 * 7):
         for size in ((total, 2048), (total, 1536)):
-            config = grouped_cute.choose(KernelVariant(*form), total / 8, size, 1024)
+            config = grouped_cute.choose(KernelVariant(*form), typical_rows(total, 8), size, 1024, 8, GPU)
             made = operands(total, K=16, N=8, G=8)
             key = signature(Operands(*made[:3]), Options()), size[1]
             assert chosen.setdefault(key, config) == config, total
 
 
-def test_tiles_are_cut_to_fit_where_groups_end_often():
-    def fits(rows, columns, depth=1024, b_major="k"):
-        return chosen(b_major, rows, columns, depth).tail_tile_n > 0
-
-    def chosen(b_major, rows, columns, depth):
-        return grouped_cute.choose(KernelVariant("m", b_major), rows, (8 * rows, columns), depth)
-
-    assert fits(682, 2048)
-    assert not fits(682, 2048, b_major="n")
-    assert not fits(682, 2048, depth=512), "stores would not hide behind so few products"
-    assert fits(2048, 14336), "one column of tiles in 75 is narrow"
-    assert fits(4096, 6144), "none is"
-    assert not fits(4096, 6144, depth=512)
-    assert fits(8192, 7168)
-    assert not fits(8192, 6144), "long groups, and no column outside"
-    assert chosen("k", 8192, 6144, 1024) == CuteConfig(128, 192, 64, 2, 4, PINGPONG, split_last_wave=True)
-    assert chosen("k", 8192, 6144, 512).tile_n == 128
-    assert fits(4096, 7168), "two in 38"
-    assert not fits(2048, 4096), "two in 22"
+def test_groups_of_16_bits_take_what_the_time_model_expects_to_be_the_fastest():
+    for form, asked in ((("m", "k"), ("m,k", 100, 2048, 1024, 8)), (("m", "n"), ("m,n", 100, 2048, 1024, 8))):
+        expected = time_model.fastest(*asked, GPU, "cute").config
+        assert grouped_cute.choose(KernelVariant(*form), 100, (800, 2048), 1024, 8, GPU) == expected
+    expected = time_model.fastest("k,n", 1536, 2048, 100, 8, GPU, "cute").config
+    assert grouped_cute.choose(KernelVariant("k", "n"), 100, (1536, 2048), 0, 8, GPU) == expected
 
 
-def test_a_gradient_of_weights_has_wide_tiles_where_all_clusters_take_as_many():
-    def columns_of_a_tile(shape, multiprocessors=132):
-        return grouped_cute.choose(KernelVariant("k", "n"), 256, shape, 2048, multiprocessors).tile_n
-
-    # 12 rows and 11 columns of tiles: 66 pairs.
-    assert columns_of_a_tile((1536, 2048)) == 192
-    assert columns_of_a_tile((1536, 2048), multiprocessors=114) == 128
-    assert columns_of_a_tile((1408, 2304)) == 192, "5 pairs of rows and an odd row: 60 and 6"
-    assert columns_of_a_tile((1536, 1920 + 8)) == 128, "one column in 11 would lie outside"
-    assert columns_of_a_tile((2048, 768)) == 128
+def test_without_constants_for_a_gpu_there_is_a_choice_all_the_same():
+    other = time_model.Gpu("sm_99", 132, 4.8)
+    assert grouped_cute.choose(KernelVariant("m", "k"), 100, (800, 2048), 1024, 8, other).why_not() is None
 
 
 def preferred(mat_a, mat_b, offs):
-    made = Operands(mat_a, mat_b, offs, None, *((torch.ones(1),) * 2 if mat_a.dtype == FP8 else ()))
-    return grouped_cute.preferred(Problem.of(made, Options()), made)
+    rows, columns = mat_a.shape[-2], mat_b.shape[-1]
+    scales = (torch.ones(rows), torch.ones(mat_b.shape[0], columns)) if mat_a.dtype == FP8 else ()
+    made = Operands(mat_a, mat_b, offs, None, *scales)
+    problem = Problem.of(made, Options())
+    return grouped_cute.preferred(problem, made, torch.empty(problem.out_shape, dtype=problem.out_dtype))
 
 
 def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     large, b, offs, _ = operands(total=300)
     few, *_ = operands(total=100)
     deep, d_out, *_ = along_k(total=300)
+    sooner = {"m,k": "cute", "k,n": "cute"}
+
+    def fastest(kind, M, N, K, G, gpu):
+        assert (kind == "k,n" and K > 80) or M > 20
+        return time_model.Estimate(1.0, sooner[kind] if max(M, 0) > 50 else "triton", None)
+
     assert not preferred(large, b, offs)
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(time_model, "fastest", fastest)
     monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
     monkeypatch.setattr(grouped_cute, "installed", lambda: True)
     assert preferred(large, b, offs)
     assert preferred(deep, d_out, offs), "rows are counted along the extent that groups share out"
-    assert not preferred(few, b, offs)
+    assert not preferred(few, b, offs), "Triton's is expected to be faster"
+    sooner["m,k"] = "triton"
+    assert not preferred(large, b, offs)
     assert not preferred(torch.zeros(3, 4, 5), torch.zeros(3, 5, 6), None)
     assert preferred(large.to(FP8), b.to(FP8), offs)
     assert preferred(few.to(FP8), b.to(FP8), offs), "of 8 bits it reads weights faster than Triton's kernel, too"
@@ -441,7 +437,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     assert torch.equal(result, (a.float() @ b[0].float()) * scale_a[:, None] * scale_b)
     assert (result is out) == given_out
     form = KernelVariant("m", "k", 1)
-    assert asked == [(grouped_cute.choose(form, 20, (20, 40), 32), form, FP8, torch.float32)]
+    assert asked == [(grouped_cute.choose(form, 20, (20, 40), 32, 1, GPU), form, FP8, torch.float32)]
 
 
 class AsOnGpu:
@@ -509,7 +505,7 @@ def test_what_sanitizers_run_are_cases_that_it_takes(monkeypatch):
     cases = sanitize.cute_cases()
     assert len(set(map(str, cases))) == len(cases)
     for form in {case.form for case in cases}:
-        chosen = grouped_cute.choose(form, 1, (1, 264), 136)
+        chosen = grouped_cute.choose(form, 1, (1, 264), 136, 1, GPU)
         assert {*configs_for(*form), chosen} <= {c.config for c in cases if c.form == form}
     for case in cases:
         assert {(rows, cols) for rows in ("one", "odd", "even") for cols in ("odd", "even")} <= grids(sanitize, case)
