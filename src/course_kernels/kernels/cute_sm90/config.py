@@ -218,7 +218,7 @@ CONFIGS_8_BIT = (
 )
 
 # Likewise with scales of blocks: for groups of more than a few rows, and others.
-LARGE_BLOCK_SCALED = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+LARGE_BLOCK_SCALED = CuteConfig(128, 256, 128, 2, 4, COOPERATIVE, overlapped=True)
 CONFIGS_BLOCK_SCALED = (
     LARGE_BLOCK_SCALED,
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
