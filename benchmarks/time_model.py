@@ -18,6 +18,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
+import torch
+
 from course_kernels import runtime
 from course_kernels.bench import candidates, record, time_fit, zoo
 from course_kernels.bench.rows import Row
@@ -72,18 +74,20 @@ def sources(names) -> dict[str, str]:
     return {name: next((model for model in known if name.startswith(model)), name) for name in names}
 
 
+def _told(config) -> dict:
+    """The fields of a configuration that differ from their defaults."""
+    fields = dataclasses.fields(config)
+    return {each.name: value for each in fields if (value := getattr(config, each.name)) != each.default}
+
+
 def fitted(measured: dict) -> dict:
     """Constants, in the form that ``time_model.read`` takes, from a record."""
     about = measured["provenance"]
     gpu = time_model.Gpu(measured["arch"], about["sms"], measured["bandwidth"])
-    configs = {
-        candidates.name_of(config): config
-        for config in (*candidates.CUTE_M, *candidates.CUTE_K, *candidates.TRITON_M, *candidates.TRITON_K)
-    }
     found = time_fit.samples(measured["rows"], sources(measured["rows"]))
-    chosen = time_fit.fit(found, configs, gpu)
-    judged = {"fitted": time_fit.regret(found, chosen, configs, gpu)}
-    judged["left out"] = time_fit.leave_one_out(found, configs, gpu)
+    chosen = time_fit.fit(found, gpu)
+    judged = {"fitted": time_fit.regret(found, chosen, gpu)}
+    judged["left out"] = time_fit.leave_one_out(found, gpu)
     for how, each in judged.items():
         for kind in time_model.KINDS:
             print(f"{about['gpu']}, {how}, {kind}: {time_fit.summary([one for one in each if one.kind == kind])}")
@@ -92,7 +96,7 @@ def fitted(measured: dict) -> dict:
         "provenance": about,
         "candidates": {
             kind: [
-                {**each._asdict(), "config": {**dataclasses.asdict(each.config)}} for each in chosen[kind]
+                {**each._asdict(), "config": _told(each.config)} for each in chosen[kind]
             ]
             for kind in time_model.KINDS
         },
@@ -108,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=time_model.CONSTANTS)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # small matrices
     arguments.out.mkdir(parents=True, exist_ok=True)
     for gpu, name in RECORDS.items():
         text = json.dumps(fitted(record.load(name)), indent=1)

@@ -225,9 +225,9 @@ def cute_cases() -> list[Cute]:
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
     forms = [grouped_cute.KernelVariant(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
     scaled = grouped_cute.KernelVariant("m", "k", 1)
-    found = []
+    found, gpu = [], grouped_cute.gpu_of(ck.runtime.device())
     for form in (*forms, scaled):
-        configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, rows=1, size=(1, 264), depth=136)))
+        configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, 1, (1, 264), 136, 1, gpu)))
         found += [Cute(config, form, narrow if form is scaled else half, half) for config in configs]
     others = ((torch.float16, torch.float16), (half, wide))
     found += [Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others]

@@ -32,6 +32,7 @@ __all__ = ["CUTE_K", "CUTE_M", "TRITON_K", "TRITON_M", "measure", "precompile", 
 PASSES = ("forward", "dA", "dB")
 KIND_OF_PASS = {"forward": "m,k", "dA": "m,n", "dB": "k,n"}  # as the time model names products
 REPEATS = 7
+DEVICE = "cuda"
 
 CUTE_M = tuple(config for config in CONFIGS if not config.window)
 CUTE_K = CONFIGS_ALONG_K
@@ -40,7 +41,7 @@ TRITON_M = tuple(
     GemmConfig(*row)
     for row in (
         (128, 256, 64, 8, 4, 8, 1, 2), (64, 256, 64, 4, 4, 8, 1, 2), (64, 128, 64, 4, 3, 8, 2, 2),
-        (64, 128, 128, 4, 3, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1), (32, 256, 64, 4, 4, 1, 1, 1),
+        (64, 128, 128, 4, 3, 1, 1, 1), (32, 128, 128, 4, 4, 1, 1, 1),
         (16, 128, 128, 4, 4, 1, 1, 1), (16, 64, 128, 4, 5, 1, 2, 1),
     )
 )  # fmt: skip
@@ -48,6 +49,12 @@ TRITON_K = tuple(
     GemmConfig(*row)
     for row in ((128, 256, 64, 8, 4, 8, 1, 2), (128, 128, 64, 4, 3, 4, 2, 2), (128, 128, 32, 4, 4, 4, 2, 2))
 )
+
+
+def by_name(kind: str) -> dict[str, CuteConfig | GemmConfig]:
+    """The configurations that are asked about products of a kind, by the names that records know them by."""
+    asked = (*CUTE_K, *TRITON_K) if kind[0] == "k" else (*CUTE_M, *TRITON_M)
+    return {name_of(config): config for config in asked}
 
 
 def name_of(config: CuteConfig | GemmConfig) -> str:
@@ -150,7 +157,7 @@ def measure(
     for row in rows:
         if time.monotonic() - began > seconds:
             break
-        operands = make_operands(row, "cuda")
+        operands = make_operands(row, DEVICE)
         entry = found[row.name] = {"title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K}
         for pass_name in passes:
             graphs, failed, first = {}, {}, None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels.bench.candidates import KIND_OF_PASS
+from course_kernels.bench.candidates import KIND_OF_PASS, by_name
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.packed.tuning import time_model as model
@@ -27,6 +27,7 @@ __all__ = ["Regret", "Sample", "fit", "leave_one_out", "predicted", "regret", "s
 _USUAL = (math.log(0.3), math.log(0.5), 0.0, math.log(0.85), math.log(2.0), math.log(6.0))
 _PULL = (0.02, 0.04, 0.05, 0.08, 0.05, 0.05)
 _RIDGE = 10.0
+STEPS = 40  # of least squares, at most
 _FEWEST = 12  # rows of a configuration, below which nothing is fitted to it
 
 Config = CuteConfig | GemmConfig
@@ -81,7 +82,8 @@ class _Rows(NamedTuple):
     us: Tensor
 
 
-def _rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
+def rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
+    """The products that were measured with a configuration."""
     mine = [sample for sample in of_kind if name in sample.us]
     parts = [model.work(config, sample.kind, *sample.extents) for sample in mine]
     tables = [torch.tensor([[part[i] for part in each] for each in parts], dtype=torch.float64) for i in range(3)]
@@ -89,7 +91,7 @@ def _rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
     return _Rows(*tables, functions, torch.tensor([each.us[name] for each in mine], dtype=torch.float64))
 
 
-def _positive(free: Tensor) -> tuple[Tensor, ...]:
+def positive(free: Tensor) -> tuple[Tensor, ...]:
     """The constants of ``time_model.seconds`` from the numbers that are fitted."""
     block, tile, waited, reached, power, launch = free
     return block.exp(), tile.exp(), waited.sigmoid(), reached.exp(), 1 + power.exp(), launch.exp()
@@ -97,7 +99,7 @@ def _positive(free: Tensor) -> tuple[Tensor, ...]:
 
 def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tensor:
     """``time_model.seconds`` of many products at once; a test holds the two together."""
-    block, tile, waited, reached, power, launch = _positive(free)
+    block, tile, waited, reached, power, launch = positive(free)
     each = block * rows.blocks + tile
     work, memory = rows.tiles / places * each, rows.bytes / (bandwidth * 1e6 * reached)
     longer = torch.maximum(work, memory) + 1e-9
@@ -108,7 +110,7 @@ def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tenso
     return total + missing * busy / tiles.clamp(min=1e-9) + launch
 
 
-def _fit_one(rows: _Rows, places: int, bandwidth: float, steps: int = 40) -> tuple[tuple[float, ...], Tensor]:
+def _fit_one(rows: _Rows, places: int, bandwidth: float) -> tuple[tuple[float, ...], Tensor]:
     """Constants, and the correction's weights."""
     usual, pull = torch.tensor(_USUAL, dtype=torch.float64), torch.tensor(_PULL, dtype=torch.float64)
     logs = rows.us.log()
@@ -118,7 +120,7 @@ def _fit_one(rows: _Rows, places: int, bandwidth: float, steps: int = 40) -> tup
 
     free, damping, nudge = usual.clone(), 1e-2, 1e-4 * torch.eye(len(_USUAL), dtype=torch.float64)
     now = left(free)
-    for _ in range(steps):
+    for _ in range(STEPS):
         slopes = torch.stack([(left(free + each) - now) / 1e-4 for each in nudge], 1)
         normal, gradient, better = slopes.T @ slopes, slopes.T @ now, False
         for _ in range(8):
@@ -135,25 +137,26 @@ def _fit_one(rows: _Rows, places: int, bandwidth: float, steps: int = 40) -> tup
     rest = logs - predicted(free, rows, places, bandwidth).log()
     ridge = _RIDGE * torch.eye(rows.smooth.shape[1], dtype=torch.float64)
     weights = torch.linalg.solve(rows.smooth.T @ rows.smooth + ridge, rows.smooth.T @ rest)
-    return tuple(value.item() for value in _positive(free)), weights
+    return tuple(value.item() for value in positive(free)), weights
 
 
 def fit(
-    found: Sequence[Sample], configs: Mapping[str, Config], gpu: model.Gpu
+    found: Sequence[Sample], gpu: model.Gpu, kinds: Sequence[str] = model.KINDS
 ) -> dict[str, tuple[model.Candidate, ...]]:
     """Candidates by kind, for ``time_model``: those that at least ``_FEWEST`` products were measured with.
 
     Args:
         found: measured products.
-        configs: by name, as the samples name them; others are left out.
         gpu: where they were measured.
+        kinds: of ``time_model.KINDS``.
     """
     fitted: dict[str, tuple[model.Candidate, ...]] = {}
-    for kind in model.KINDS:
+    for kind in kinds:
+        configs = by_name(kind)
         of_kind, candidates = [sample for sample in found if sample.kind == kind], []
         for name in sorted({name for sample in of_kind for name in sample.us} & configs.keys()):
             config = configs[name]
-            rows = _rows_of(config, name, of_kind)
+            rows = rows_of(config, name, of_kind)
             if len(rows.us) >= _FEWEST:
                 constants, weights = _fit_one(rows, gpu.sms * model.slots(config), gpu.bandwidth)
                 backend = "cute" if isinstance(config, CuteConfig) else "triton"
@@ -164,16 +167,11 @@ def fit(
     return fitted
 
 
-def regret(
-    found: Iterable[Sample],
-    fitted: Mapping[str, Sequence[model.Candidate]],
-    configs: Mapping[str, Config],
-    gpu: model.Gpu,
-) -> list[Regret]:
+def regret(found: Iterable[Sample], fitted: Mapping[str, Sequence[model.Candidate]], gpu: model.Gpu) -> list[Regret]:
     """What the model would choose for products, against the best configuration that was measured for each."""
-    names = {config: name for name, config in configs.items()}
     judged = []
     for sample in found:
+        names = {config: name for name, config in by_name(sample.kind).items()}
         asked = [each for each in fitted[sample.kind] if names[each.config] in sample.us]
         if not asked:
             continue
@@ -192,7 +190,7 @@ def summary(judged: Sequence[Regret]) -> str:
     return f"{len(times)} products, mean {mean:.4f}, 95 % within {most:.3f}, worst {times[-1]:.3f}"
 
 
-def leave_one_out(found: Sequence[Sample], configs: Mapping[str, Config], gpu: model.Gpu) -> list[Regret]:
+def leave_one_out(found: Sequence[Sample], gpu: model.Gpu) -> list[Regret]:
     """``regret`` of each source's products, with constants fitted to all other sources' products. A random row is in
     every fit, and not judged."""
     by_source: dict[str, list[Sample]] = defaultdict(list)
@@ -202,5 +200,5 @@ def leave_one_out(found: Sequence[Sample], configs: Mapping[str, Config], gpu: m
     for source, mine in by_source.items():
         if not source.startswith("random"):
             others = [sample for sample in found if sample.source != source]
-            judged += regret(mine, fit(others, configs, gpu), configs, gpu)
+            judged += regret(mine, fit(others, gpu, sorted({sample.kind for sample in mine})), gpu)
     return judged

@@ -100,8 +100,6 @@ def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float,
     tile_m, tile_n, tile_k = (config.tile_m, config.tile_n, config.tile_k) if cute else config.block
     paired = cute and config.cluster == 2
     columns = -(-N // tile_n)
-    if cute and config.last_tile_n:
-        columns = max(-(-N // 64) * 64 / tile_n, 1.0)
     beside = 2 * math.ceil(columns / 2 - 1e-9)  # tiles of a row of tiles that has no partner
     share, found = G / len(SPREAD), []
     for spread in SPREAD:

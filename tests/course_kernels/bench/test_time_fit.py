@@ -1,0 +1,93 @@
+"""Constants that made times are found again, and what is fitted is what the library computes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from course_kernels.bench import candidates, time_fit
+from course_kernels.packed.tuning import time_model
+
+GPU = time_model.Gpu("sm_90", 132, 4.8)
+NAMES = ["cute 128x128x64_2_6_pingpong_8_halved", "triton 16_128_128_4_4_1_1_1"]
+TRUE = {NAMES[0]: (0.4, 0.3, 0.5, 0.85, 4.0, 8.0), NAMES[1]: (0.6, 0.1, 0.4, 0.9, 3.0, 7.0)}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Times that the model itself gives with known constants, of three models and some random rows."""
+    configs, found = candidates.by_name("m,k"), []
+    for i in range(40):
+        extents = (float(2 ** (i % 11)), 512 * (1 + i % 7), 768 * (1 + i % 5), (8, 32, 128)[i % 3])
+        us = {}
+        for name, constants in TRUE.items():
+            parts = time_model.work(configs[name], "m,k", *extents)
+            us[name] = time_model.seconds(constants, parts, 132, GPU.bandwidth)
+        source = f"random-{i}" if i % 4 == 0 else "abc"[i % 3]
+        found.append(time_fit.Sample(source, f"{i} forward", "m,k", extents, us))
+    return found
+
+
+@pytest.fixture(scope="module")
+def fitted(made):
+    return time_fit.fit(made, GPU, ["m,k"])
+
+
+def test_times_are_found_again(made, fitted):
+    assert len(fitted["m,k"]) == 2
+    for sample in made:
+        for candidate in fitted["m,k"]:
+            us = sample.us[candidates.name_of(candidate.config)]
+            assert time_model.estimate(candidate, "m,k", *sample.extents, GPU) == pytest.approx(us, rel=0.06)
+
+
+def test_what_is_fitted_is_what_the_library_computes(made):
+    config = candidates.by_name("m,k")[NAMES[0]]
+    rows = time_fit.rows_of(config, NAMES[0], made)
+    free = torch.tensor([-1.0, -0.7, 0.3, -0.2, 0.9, 1.8], dtype=torch.float64)
+    constants = tuple(value.item() for value in time_fit.positive(free))
+    at_once = time_fit.predicted(free, rows, 132, 4.8).tolist()
+    one_by_one = [
+        time_model.seconds(constants, time_model.work(config, "m,k", *sample.extents), 132, 4.8) for sample in made
+    ]
+    assert at_once == pytest.approx(one_by_one, rel=1e-9)
+
+
+def test_a_choice_is_judged_by_what_was_measured(made, fitted):
+    judged = time_fit.regret(made, fitted, GPU)
+    assert len(judged) == len(made)
+    for each, sample in zip(judged, made):
+        assert each.times == pytest.approx(sample.us[each.chosen] / min(sample.us.values()), abs=1e-4)
+        assert sample.us[each.best] == min(sample.us.values())
+    assert time_fit.summary(judged).startswith("40 products, mean 1.0")
+
+
+def test_a_model_is_judged_without_its_own_rows(made, monkeypatch):
+    asked, fit = [], time_fit.fit
+
+    def watched(found, gpu, kinds):
+        asked.append({sample.source for sample in found})
+        return fit(found, gpu, kinds)
+
+    monkeypatch.setattr(time_fit, "fit", watched)
+    monkeypatch.setattr(time_fit, "STEPS", 3)
+    judged = time_fit.leave_one_out(made, GPU)
+    assert len(judged) == sum(not sample.source.startswith("random") for sample in made)
+    assert sorted(next(iter(set("abc") - sources)) for sources in asked) == ["a", "b", "c"]
+    assert all(sources > {"random-0"} for sources in asked)
+
+
+def test_few_measurements_are_not_fitted(made):
+    assert time_fit.fit(made[:5], GPU, ["m,k"]) == {"m,k": ()}
+    assert time_fit.regret(made[:2], {"m,k": ()}, GPU) == []
+
+
+def test_passes_become_kinds_and_averages():
+    entry = {"sizes": [3, 5], "N": 16, "K": 32, **{name: {"us": {"x": 1.0}} for name in ("forward", "dA", "dB")}}
+    found = time_fit.samples({"row": entry, "empty": {"sizes": [1], "N": 1, "K": 1}}, {"row": "model"})
+    extents = {sample.kind: sample.extents for sample in found}
+    assert extents == {"m,k": (4.0, 16, 32, 2), "m,n": (4.0, 32, 16, 2), "k,n": (16, 32, 4.0, 2)}
+    assert {sample.source for sample in found} == {"model"}
+    assert math.isclose(found[0].us["x"], 1.0)

@@ -1,0 +1,128 @@
+"""The time model counts tiles and bytes, and its choices hold on models that it was not fitted to."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from course_kernels.config import GemmConfig
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig, configs_for
+from course_kernels.packed.tuning import time_model
+from course_kernels.packed.tuning.time_model import Gpu, Work
+
+H200, H100 = Gpu("sm_90", 132, 4.81), Gpu("sm_90", 132, 3.35)
+SQUARE = GemmConfig(128, 128, 64)
+FILES = sorted(time_model.CONSTANTS.glob("*.json"))
+
+
+def total(config, kind, *extents):
+    parts = time_model.work(config, kind, *extents)
+    return tuple(sum(getattr(part, name) for part in parts) for name in ("tiles", "bytes"))
+
+
+def test_tiles_of_a_gradient_of_weights_are_counted_exactly():
+    tiles, moved = total(SQUARE, "k,n", 1536, 2000, 256.0, 8)
+    assert tiles == pytest.approx(8 * 12 * 16)
+    assert moved == pytest.approx(8 * 2 * (1536 * 2000 + 256 * (1536 + 2000)), rel=1e-3)
+    pairs, _ = total(CuteConfig(128, 128, 64, 2, 6, PINGPONG), "k,n", 3 * 128, 3 * 128, 256.0, 1)
+    assert pairs == pytest.approx(2 * 3 + 4), "two rows of pairs, and a last row of two columns each"
+
+
+def test_tiles_of_ragged_rows_include_the_ends_of_groups():
+    tiles, _ = total(SQUARE, "m,k", 4096.0, 1024, 512, 4)
+    assert 4 * 32 * 8 < tiles < 4 * 34 * 8
+    flat = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
+    plain = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128)
+    assert total(flat, "m,k", 300.0, 1536, 512, 4)[0] < total(plain, "m,k", 300.0, 1536, 512, 4)[0]
+
+
+def test_groups_without_rows_read_no_weights():
+    few, many = (total(SQUARE, "m,k", rows, 1024, 1024, 256)[1] for rows in (0.5, 100.0))
+    assert few < 0.5 * 256 * 2 * 1024 * 1024 < 256 * 2 * 1024 * 1024 < many
+
+
+def test_time_is_of_what_takes_longer_and_of_whole_turns():
+    constants = (1.0, 0.0, 1.0, 1.0, 50.0, 5.0)  # a µs for each block, whole turns, all of the memory's rate
+    busy, idle = [Work(264.0, 10.0, 0.0)], [Work(1.0, 0.0, 48.1e6)]
+    assert time_model.seconds(constants, busy, 132, 4.81) == pytest.approx(20 + 5)
+    assert time_model.seconds(constants, [Work(265.0, 10.0, 0.0)], 132, 4.81) == pytest.approx(30 + 5)
+    assert time_model.seconds(constants, [Work(1.0, 10.0, 0.0)], 132, 4.81) == pytest.approx(10 + 5)
+    assert time_model.seconds(constants, idle, 132, 4.81) == pytest.approx(10 + 5, rel=0.01)
+    assert time_model.seconds(constants, idle, 132, 2.405) == pytest.approx(20 + 5, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", time_model.KINDS)
+@pytest.mark.parametrize("gpu", [H200, H100, Gpu("sm_90", 78, 4.0)])
+def test_every_product_has_a_choice_that_can_be_built(kind, gpu):
+    shipped = {config for along in "mk" for config in configs_for(along, "n")}
+    for rows in (0.01, 1.0, 7.3, 64.0, 1000.0, 2.0**28):
+        for N, K, G in ((8, 8, 1), (1536, 2048, 128), (16384, 8192, 4096)):
+            extents = (N, K, rows, G) if kind == "k,n" else (rows, N, K, G)
+            found = time_model.ranking(kind, *extents, gpu)
+            assert found
+            assert {estimate.backend for estimate in found} == {"cute", "triton"} or rows < 64 or rows > 1500
+            assert all(math.isfinite(estimate.us) and estimate.us > 0 for estimate in found)
+            assert list(found) == sorted(found, key=lambda estimate: estimate.us)
+            for estimate in found:
+                if estimate.backend == "cute":
+                    assert estimate.config.why_not() is None
+                    assert estimate.config in shipped
+
+
+def test_few_rows_take_low_tiles_and_many_rows_tall_ones():
+    def height(rows):
+        return time_model.height(time_model.fastest("m,k", rows, 4096, 4096, 32, H200).config)
+
+    assert height(1.0) <= 32
+    assert height(4096.0) >= 128
+
+
+def test_a_gpu_takes_the_constants_of_the_one_whose_memory_is_like_its_own():
+    measured = {gpu.bandwidth: found for gpu, found in map(time_model.read, FILES)}
+    assert len(measured) == 2
+    fast, slow = max(measured), min(measured)
+    assert time_model.constants_for(H200) == measured[fast]
+    assert time_model.constants_for(H100) == measured[slow]
+    assert time_model.constants_for(Gpu("sm_90", 114, 2.0)) == measured[slow]
+    assert time_model.constants_for(Gpu("sm_100", 148, 8.0)) is None
+    assert time_model.ranking("m,k", 100.0, 1024, 1024, 8, Gpu("sm_100", 148, 8.0)) == ()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_choices_hold_on_models_that_they_were_not_fitted_to(path):
+    """Recorded by the program that fits: each model judged by constants that were fitted to the others."""
+    content = json.loads(path.read_text())
+    assert content["provenance"]["gpu"]
+    assert content["provenance"]["date"]
+    left_out = content["regret"]["left out"]
+    assert len({name.rsplit("-", 3)[0] for name in left_out}) >= 10
+    for kind in time_model.KINDS:
+        times = [row[1] for row in left_out.values() if row[0] == kind]
+        assert len(times) >= 50
+        assert math.exp(sum(map(math.log, times)) / len(times)) < 1.025
+        assert max(times) < 1.25
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "h300.json"
+    for text in (
+        "{",
+        '{"gpu": {"arch": "sm_90"}}',
+        '{"gpu": {"arch": "sm_90", "sms": 1, "bandwidth": 1}, "candidates": {}}',
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"h300\.json holds no constants of the time model"):
+            time_model.read(path)
+
+
+def test_constants_are_read_again_after_forgetting(monkeypatch, tmp_path):
+    monkeypatch.setattr(time_model, "CONSTANTS", tmp_path)
+    time_model.forget()
+    try:
+        assert time_model.fastest("m,k", 100.0, 1024, 1024, 8, H200) is None
+    finally:
+        monkeypatch.undo()
+        time_model.forget()
+    assert time_model.fastest("m,k", 100.0, 1024, 1024, 8, H200, "cute").config.schedule in (COOPERATIVE, PINGPONG)
