@@ -20,6 +20,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,11 @@ TENSOR_CORE_CAPABILITY = (8, 0)
 DESCRIPTOR_CAPABILITY = (9, 0)
 FP8_CAPABILITY = (8, 9)
 
+# Held around every launch on CPU tensors: Triton's interpreter keeps the running program's number, and much else, in
+# globals of the process, so that two threads in it give garbage.
+interpreter_lock = threading.RLock()
+_loading = threading.RLock()  # Triton looks different while it is being imported
+
 
 @functools.cache
 def has_gpu() -> bool:
@@ -56,6 +62,11 @@ def _library_is_interpreted() -> bool:
 
 def _decide() -> tuple[str, str | None]:
     """The mode, and the reason why kernels cannot run in it, or None."""
+    with _loading:
+        return _decide_alone()
+
+
+def _decide_alone() -> tuple[str, str | None]:
     if _library_is_interpreted():
         return "interpreter", None
     flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
@@ -79,6 +90,11 @@ def load_triton() -> None:
 
     The choice is for this process alone: the environment, which child processes inherit, does not change.
     """
+    with _loading:
+        _load_triton_alone()
+
+
+def _load_triton_alone() -> None:
     if "triton.language" in sys.modules:
         return
     if mode() != "interpreter" or os.environ.get("TRITON_INTERPRET", "").strip():

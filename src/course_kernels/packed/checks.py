@@ -12,7 +12,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, MODE_OF_RANKS, OUT_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.memory import overlaps_itself, share_memory
+from course_kernels.memory import check_writable, overlaps_itself, share_memory
 
 BACKENDS = ("auto", "triton", "cute", "torch")
 TAILS = ("zero", "keep")
@@ -239,6 +239,7 @@ def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Mapping
     """
     first = next(iter(operands))
     check_out_form(out, shape, dtype, operands[first].device, first)
+    check_writable("out", out)
     if out.is_neg():  # its memory would hold the result with the other sign
         raise ValueError("out is a lazily negated view, which kernels cannot write: pass another tensor")
     if not out.is_contiguous() and overlaps_itself(out):
@@ -259,5 +260,5 @@ def check_out_form(
         raise TypeError(f"out must have dtype {dtype}, got {out.dtype}")
     if out.device != device:
         raise ValueError(f"out must be on the device of {operand}, {device}, got {out.device}")
-    if out.requires_grad:
+    if out.requires_grad and torch.is_grad_enabled():
         raise ValueError("out requires a gradient, which a write into it would lose: pass out.detach()")

@@ -70,7 +70,8 @@ class InterpretedPlan:
         copies, result = Operands(*map(wide, operands)), wide(out)
         kernel, programs, arguments, options, _ = self._prepare(copies, result)
         before = result.clone() if result is not out and self._problem.options.accumulate else None
-        kernel[(programs(self._total(copies)),)](**arguments, **options)
+        with runtime.interpreter_lock:
+            kernel[(programs(self._total(copies)),)](**arguments, **options)
         if before is not None:  # what was not added to keeps its bits: rounding changes those of a NaN
             changed = result.view(torch.int32) != before.view(torch.int32)
             out[changed] = result[changed].to(out.dtype)
