@@ -1,4 +1,4 @@
-"""Threads that run kernels at the same time: in Triton's interpreter, whose state belongs to the process, one by one."""
+"""Threads that run kernels at the same time: in Triton's interpreter, whose state is the process's, one by one."""
 
 from __future__ import annotations
 

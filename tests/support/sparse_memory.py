@@ -8,13 +8,14 @@ import mmap
 import torch
 
 ELEMENTS = 2**33  # that a tensor may reach over
+_BEFORE = 2**31  # elements in front of it, which 32 bits wrap around to
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 @functools.cache
 def _memory() -> torch.Tensor:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    return torch.frombuffer(mmap.mmap(-1, 4 * ELEMENTS, flags=flags), dtype=torch.uint8)
+    return torch.frombuffer(mmap.mmap(-1, 4 * (_BEFORE + ELEMENTS), flags=flags), dtype=torch.uint8)
 
 
 def spread(tensor: torch.Tensor, dim: int, aligned: bool = True) -> torch.Tensor:
@@ -34,5 +35,5 @@ def spread(tensor: torch.Tensor, dim: int, aligned: bool = True) -> torch.Tensor
             strides[other] = step
             step *= tensor.shape[other]
     strides[dim] = 2**30 + (16 if aligned else 17)
-    memory = _memory()[: 4 * ELEMENTS // 4 * tensor.element_size()].view(tensor.dtype)
-    return memory.as_strided(tensor.shape, strides).copy_(tensor)
+    memory = _memory().view(tensor.dtype)
+    return memory.as_strided(tensor.shape, strides, _BEFORE).copy_(tensor)

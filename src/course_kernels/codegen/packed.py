@@ -131,7 +131,8 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=RO
     elif dtype.itemsize == 1:
         sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
         scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
-    return Operands(a, b, offs, torch.empty(groups, one, dtype=out_dtype if dtype.itemsize == 1 else dtype) if bias else None, *scales), c
+    of_bias = out_dtype if dtype.itemsize == 1 else dtype
+    return Operands(a, b, offs, torch.empty(groups, one, dtype=of_bias) if bias else None, *scales), c
 
 
 def build_group_sums(

@@ -82,12 +82,14 @@ class GroupGemmPlan:
     """A grouped GEMM on fixed memory, prepared once: ``run`` launches and does nothing else.
 
     The plan holds its operands and outputs and their memory. What the operands contain may change between runs; ``run``
-    reads it afresh and overwrites the same outputs, recording no gradients. Their memory may not: ``run`` refuses
-    operands and outputs that have been given another (by ``x.data = ...``, ``set_`` or ``resize_``), except in a replay
-    of a CUDA graph, where no host code runs. Changed shapes and strides of the same memory are not noticed. ``run`` can
-    be captured in a CUDA graph. A plan cannot be copied or pickled, for it consists of addresses. Runs of one plan must not overlap in time (on two streams, say): they share outputs and, for the dynamic
-    schedule, a counter. Tables are sent on the stream that is current when the plan is made: another stream has to wait
-    for that one before it runs the plan, as for any tensor, and the plan has to live until its last run has ended.
+    reads it afresh and overwrites the same outputs, recording no gradients. Their memory may not change: ``run``
+    refuses operands and outputs that have been given another (by ``x.data = ...``, ``set_`` or ``resize_``). It does
+    not notice other shapes or strides of the same memory, and a replay of a CUDA graph notices nothing.
+
+    ``run`` can be captured in a CUDA graph. Runs of one plan must not overlap in time (on two streams, say): they share
+    outputs and, for the dynamic schedule, a counter. Tables are sent on the stream that is current when the plan is
+    made: another stream has to wait for that one before it runs the plan, as for any tensor, and the plan has to live
+    until its last run has ended. A plan cannot be copied or pickled.
 
     Args:
         programs: number of programs of a grouped launch. Default: as many as the GPU's SMs hold.

@@ -120,8 +120,8 @@ def check_memory(operands: Operands) -> None:
     """Check that Y can be written. Nothing is written.
 
     Raises:
-        ValueError: it is a lazily negated view or an inference tensor outside of that mode, shares memory with itself or
-            an operand, or would lose a gradient.
+        ValueError: it is a lazily negated view, or an inference tensor outside of that mode, shares memory with itself
+            or an operand, or would lose a gradient.
     """
     y = operands.Y
     if y.requires_grad and torch.is_grad_enabled():

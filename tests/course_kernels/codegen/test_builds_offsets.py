@@ -65,7 +65,8 @@ BUILDS = {
     **{f"group_sums {i}": each for i, each in enumerate(build_group_sums(total=4096))},
     "quantize lines": quantizing(
         "quantize_lines_kernel",
-        {"strides": "blk", "arguments": {"offs_ptr": "*i32", **dict.fromkeys(("lines", "depth", "columns", "G"), "i32")}},
+        {"strides": "blk",
+         "arguments": {"offs_ptr": "*i32"} | dict.fromkeys(("lines", "depth", "columns", "G"), "i32")},
         {"RESTART": True, "GROUPS": 8, "BLOCK_L": 32},
     ),
     "quantize squares": quantizing(

@@ -239,7 +239,7 @@ def test_plan_holds_memory_that_an_operand_has_left():
 def test_a_plan_cannot_be_copied():
     plan = GroupGemmPlan(*operands(), method="tma", config=SMALL)
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps, lambda plan: copy.deepcopy({"plan": plan})):
-        with pytest.raises(TypeError, match="a GroupGemmPlan cannot be copied or pickled.*make a new plan"):
+        with pytest.raises(TypeError, match=r"a GroupGemmPlan cannot be copied or pickled.*make a new plan"):
             attempt(plan)
 
 
