@@ -1,8 +1,10 @@
-"""No kernel computes an address in 32 bits, whatever the strides: as compiled, and on memory that is as large."""
+"""No kernel computes an address in 32 bits, whatever the strides: as compiled, and on memory that is as large. Nor has
+one the two chained products that Triton compiles wrongly for tcgen05."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ from course_kernels.codegen.jagged import build_jagged
 from course_kernels.codegen.packed import build_group_sums
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.testing import integers
-from narrow_offsets import narrow_offsets
+from read_ttir import chained_products, narrow_offsets
 from sparse_memory import spread
 
 SMALL = GemmConfig(64, 64, 64, num_stages=1)
@@ -88,10 +90,43 @@ def with_any_strides(spec: Build) -> Build:
     return dataclasses.replace(spec, signature=spec.signature | dict.fromkeys(ones, "i32"), constexprs=constexprs)
 
 
+@functools.cache
+def ttir_of(name: str) -> str:
+    """The same for all targets."""
+    return compile_kernel(with_any_strides(BUILDS[name]), "sm_90").asm["ttir"]
+
+
 @pytest.mark.parametrize("name", BUILDS)
 def test_addresses_have_64_bits(name):
-    compiled = compile_kernel(with_any_strides(BUILDS[name]), "sm_90")
-    assert not narrow_offsets(compiled.asm["ttir"])
+    assert not narrow_offsets(ttir_of(name))
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_products_are_not_chained(name):
+    ttir = ttir_of(name)
+    assert ("tt.dot" in ttir) == (not name.startswith(("group_sums", "quantize")))
+    assert not chained_products(ttir)
+
+
+def test_chained_products_are_found(tmp_path):
+    source = tmp_path / "chained.py"
+    source.write_text("""
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(a, b, c, K, TWICE: tl.constexpr):
+    at = tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]
+    acc = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K):
+        acc += tl.dot(tl.load(a + at), tl.load(b + at))
+        if TWICE:
+            acc += tl.dot(tl.load(b + at), tl.load(a + at))
+    tl.store(c + at, acc)
+""")
+    for twice in (False, True):
+        spec = Build(f"{source}:kernel", {"a": "*fp16", "b": "*fp16", "c": "*fp32", "K": "i32"}, {"TWICE": twice})
+        assert len(chained_products(compile_kernel(spec, "sm_90").asm["ttir"])) == twice
 
 
 def test_narrow_offsets_are_found():

@@ -1,4 +1,4 @@
-"""Addresses that a compiled kernel computes in 32 bits, read off its TTIR.
+"""What is wrong with a compiled kernel, read off its TTIR: addresses of 32 bits, products of matrices that are chained.
 
 An extent is below 2**31, so an index along one may have 32 bits. Its product with a stride may not, and neither may the
 product of an index with an extent: these pass 2**31 in matrices that fit into a GPU's memory.
@@ -55,3 +55,24 @@ def narrow_offsets(ttir: str) -> list[str]:
                 wrong.add(name)
             ahead += inputs(name)
     return [f"{name} = {' '.join(definitions[name])}" for name in sorted(wrong)]
+
+
+def chained_products(ttir: str) -> list[str]:
+    """The lines that add a product of matrices to the sum that another one in the same block of code has made.
+
+    Triton 3.6 to 3.8 compile two such products in a loop wrongly for tcgen05 (its issue 10821): one of them is lost.
+    """
+    found, results = [], [set()]
+    for line in ttir.splitlines():
+        match = _DEFINITION.match(line)
+        if match and match["op"].startswith("tt.dot"):
+            if results[-1] & set(_VALUE.findall(match["rest"].partition(" : ")[0])[2:]):
+                found.append(line.strip())
+            results[-1].add("%" + match["name"])
+        depth = line.partition(" loc(")[0]
+        for bracket in depth:
+            if bracket == "{":
+                results.append(set())
+            elif bracket == "}":
+                results.pop()
+    return found
