@@ -15,6 +15,7 @@ the mode is fixed when the first kernel is loaded (``load_triton``); until then,
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -42,9 +43,9 @@ TENSOR_CORE_CAPABILITY = (8, 0)
 DESCRIPTOR_CAPABILITY = (9, 0)
 FP8_CAPABILITY = (8, 9)
 
-# Held around every launch on CPU tensors: Triton's interpreter keeps the running program's number, and much else, in
-# globals of the process, so that two threads in it give garbage.
-interpreter_lock = threading.RLock()
+# Triton's interpreter keeps the running program's number, and much else, in globals of the process, so that two threads
+# in it give garbage.
+_interpreter = threading.RLock()
 _loading = threading.RLock()  # Triton looks different while it is being imported
 
 
@@ -137,6 +138,16 @@ def interpreter_problem() -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def interpreting():
+    """Around every launch on CPU tensors: one thread at a time, and no warnings from numpy, with which the interpreter
+    computes, about NaN and infinities."""
+    import numpy
+
+    with _interpreter, numpy.errstate(all="ignore"):
+        yield
+
+
 def check_can_launch(tensor_device: torch.device) -> None:
     """Check that a kernel can run on tensors of this device.
 
@@ -219,7 +230,8 @@ def supports_descriptors(tensor_device: torch.device | None = None) -> bool:
 
 
 def supports_fp8(tensor_device: torch.device | None = None) -> bool:
-    """Whether float8_e4m3fn operands can be multiplied: capability 8.9 or newer, or the interpreter."""
+    """Whether operands of float8_e4m3fn and float8_e5m2 can be multiplied: capability 8.9 or newer, or the
+    interpreter."""
     return _reaches(tensor_device, FP8_CAPABILITY)
 
 
@@ -261,6 +273,7 @@ class Device(NamedTuple):
 def check_dtype(name: str, dtype: torch.dtype, tensor_device: torch.device, remedy: str) -> None:
     """Raise TypeError, with the remedy, where a device does not multiply a dtype."""
     needs = {torch.float8_e4m3fn: (supports_fp8, "8.9"), torch.bfloat16: (supports_bf16, "8.0")}
+    needs[torch.float8_e5m2] = needs[torch.float8_e4m3fn]
     if dtype in needs and not needs[dtype][0](tensor_device):
         raise TypeError(
             f"{name} has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability "

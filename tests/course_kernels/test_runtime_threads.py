@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -63,6 +64,15 @@ def test_kernels_of_all_kinds_at_once():
         sys.setswitchinterval(interval)
     wrong = [name for name, result in zip(jobs, found) if not torch.equal(result, wanted[name])]
     assert not wrong, f"wrong beside other threads: {wrong}"
+
+
+def test_the_interpreter_does_not_warn_of_nan():
+    x = torch.full((4, 16), torch.inf)
+    x[0] = torch.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        product = grouped_mm(x, torch.zeros(1, 16, 16), offs=torch.tensor([4]), backend="triton")
+    assert product.isnan().all()
 
 
 def test_the_first_kernels_of_a_process_start_at_once():

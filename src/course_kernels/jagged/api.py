@@ -112,7 +112,7 @@ def _launch(A_packed, B, group_offsets, kernel: str, implementation: str) -> Ten
     if A_packed.is_cuda:
         with torch.cuda.device(A_packed.device):
             return kernels.multiply(kernel, *operands)
-    with runtime.interpreter_lock:
+    with runtime.interpreting():
         return kernels.multiply(kernel, *operands)
 
 

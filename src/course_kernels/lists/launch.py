@@ -137,7 +137,7 @@ class Prepared:
             with torch.cuda.device(self.device):
                 self._launch_all()
         else:
-            with runtime.interpreter_lock:
+            with runtime.interpreting():
                 self._launch_all()
         for target, source in self._copies_out:
             target.copy_(source)

@@ -53,7 +53,7 @@ class InterpretedPlan:
 
         copies = Operands(*map(wide, operands))
         programs, arguments, options = prepare(self._problem, copies, Device.of(operands.Y.device))
-        with runtime.interpreter_lock:
+        with runtime.interpreting():
             masked_kernel[(programs,)](**arguments, **options)
         if copies.Y is not operands.Y:
             # Rows that do not count keep their bits: a conversion there and back may change those of a NaN.

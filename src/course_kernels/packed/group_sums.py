@@ -113,7 +113,7 @@ def _execute(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backen
     runtime.check_can_launch(device)
     from course_kernels.kernels import group_sums as kernels  # imports Triton, which takes a second
 
-    with torch.cuda.device(device) if device.type == "cuda" else runtime.interpreter_lock:
+    with torch.cuda.device(device) if device.type == "cuda" else runtime.interpreting():
         for launch in prepare(matrix, offs, out, accumulate):
             getattr(kernels, launch.kernel)[(launch.programs,)](**launch.arguments)
 

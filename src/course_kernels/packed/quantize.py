@@ -178,7 +178,7 @@ def _as_batch(tensor: Tensor, rank: int) -> Tensor:
 
 
 def _device_of(x: Tensor):
-    return torch.cuda.device(x.device) if x.is_cuda else runtime.interpreter_lock
+    return torch.cuda.device(x.device) if x.is_cuda else runtime.interpreting()
 
 
 # ---- without kernels

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
+from course_kernels.dtypes import FP8, SCALED_DTYPES
 from course_kernels.kernels.codes import Layout, Schedule
 from course_kernels.packed.backends.descriptors import Access, batch_access, load_access, ragged_access
 from course_kernels.packed.problem import Operands, Problem
@@ -203,7 +204,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     chosen = get_config(
         op,
         *extents,
-        dtype=mat_a.dtype,
+        dtype=FP8 if mat_a.dtype in SCALED_DTYPES else mat_a.dtype,
         arch=device.arch,
         precision=problem.precision,
         uses_tma=all(access.has_descriptor for access in accesses),
