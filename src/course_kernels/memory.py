@@ -94,6 +94,16 @@ def check_writable(name: str, tensor: Tensor) -> None:
         )
 
 
+def check_has_memory(tensors: Mapping[str, Tensor | None]) -> None:
+    """Raise ValueError, naming it, for a tensor that has elements, and whose storage was resized to 0."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.numel() and not tensor.data_ptr():
+            raise ValueError(
+                f"{name} of shape {tuple(tensor.shape)} has no memory: its storage was resized to 0, as FSDP does with "
+                "parameters that are not in use"
+            )
+
+
 class FixedMemory:
     """Tensors whose addresses are kept beyond a call: holds their memory, and notices where they have another.
 

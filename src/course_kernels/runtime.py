@@ -35,6 +35,10 @@ COMPILE_ONLY = (
     "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
     "to run them in Triton's interpreter."
 )
+LACKS_NUMPY = (
+    "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with its "
+    "extra [interpreter]"
+)
 _TRUE = frozenset({"1", "true", "on", "yes", "y"})
 
 # Oldest compute capability on which Triton uses tensor cores (Turing, 7.5, has them, but Triton multiplies with scalar
@@ -90,6 +94,9 @@ def load_triton() -> None:
     """Import Triton, for its interpreter where no GPU is visible and the user has not decided otherwise.
 
     The choice is for this process alone: the environment, which child processes inherit, does not change.
+
+    Raises:
+        RuntimeError: set up for its interpreter, Triton cannot be imported without numpy, be it to compile only.
     """
     with _loading:
         _load_triton_alone()
@@ -98,6 +105,8 @@ def load_triton() -> None:
 def _load_triton_alone() -> None:
     if "triton.language" in sys.modules:
         return
+    if mode() == "interpreter" and importlib.util.find_spec("numpy") is None:
+        raise RuntimeError(LACKS_NUMPY)
     if mode() != "interpreter" or os.environ.get("TRITON_INTERPRET", "").strip():
         importlib.import_module("triton.language")
         return
@@ -119,10 +128,7 @@ def device() -> torch.device:
 def interpreter_problem() -> str | None:
     """Why Triton's interpreter cannot run every kernel here, or None."""
     if importlib.util.find_spec("numpy") is None:
-        return (
-            "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with "
-            "its extra [interpreter]"
-        )
+        return LACKS_NUMPY
     load_triton()  # before the plain import below, which would choose the compiler
     import numpy
     import triton
@@ -182,6 +188,8 @@ def _index(tensor_device: torch.device | None) -> int | None:
     tensor_device = device() if tensor_device is None else torch.device(tensor_device)
     if tensor_device.type != "cuda":
         return None
+    if tensor_device.index is None and not has_gpu():
+        raise RuntimeError(f"torch sees no GPU, got device {str(tensor_device)!r}")
     return torch.cuda.current_device() if tensor_device.index is None else tensor_device.index
 
 

@@ -119,3 +119,18 @@ def test_out_that_requires_a_gradient_or_has_no_version(backend):
     with pytest.raises(ValueError, match=r"out was made in torch.inference_mode\(\).*pass a clone"):
         grouped_mm(-A, B, offs=OFFS, out=out, backend=backend)
     assert torch.equal(out, wanted), "a refused call wrote"
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_an_operand_whose_memory_was_freed(backend):
+    """As FSDP frees parameters: found although an equal product has a plan."""
+    b = B.clone()
+    wanted = grouped_mm(A, b, offs=OFFS, backend=backend)
+    size = b.untyped_storage().size()
+    b.untyped_storage().resize_(0)
+    for options in (dict(), dict(out=torch.zeros_like(wanted))):
+        with pytest.raises(ValueError, match=r"mat_b of shape \(2, 8, 6\) has no memory: its storage was resized to 0"):
+            grouped_mm(A, b, offs=OFFS, backend=backend, **options)
+    b.untyped_storage().resize_(size)
+    b.copy_(B)
+    assert torch.equal(grouped_mm(A, b, offs=OFFS, backend=backend), wanted)

@@ -130,9 +130,7 @@ def test_errors(what):
 
 
 def test_unscaled_products_do_not_take_it():
-    with pytest.raises(
-        TypeError, match="mat_a must have a dtype of .*float8_e5m2; scaled_grouped_mm multiplies float8"
-    ):
+    with pytest.raises(TypeError, match=r"mat_a must have a dtype of .*; scaled_grouped_mm multiplies float8"):
         grouped_mm(of((48, 32), 1, E5M2), of((3, 32, 24), 2, E5M2), offs=OFFS)
 
 
