@@ -156,6 +156,7 @@ def test_it_is_multiplied_on_tensor_cores(target, instruction):
     options = dict(dtype="float8_e5m2", b_dtype="float8_e4m3fn", b_layout="col", uses_tma=target != "sm_89")
     try:
         assert instruction in compile_kernel(build("contiguous", **options), target).asm["ptx"]
-        assert compile_kernel(build("transposed", **options), target).registers
+        if target == "sm_90":
+            assert compile_kernel(build("transposed", **options), target).instructions["wgmma"]
     finally:
         codegen.close()
