@@ -104,6 +104,10 @@ def check_has_memory(tensors: Mapping[str, Tensor | None]) -> None:
             )
 
 
+# Of torch's CUDA builds, for its own CUDA graphs, and private: used where it does what is expected.
+_same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+
+
 class FixedMemory:
     """Tensors whose addresses are kept beyond a call: holds their memory, and notices where they have another.
 
@@ -118,13 +122,20 @@ class FixedMemory:
         self._tensors = [tensor for group in groups.values() for tensor in group]
         self._storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        self._indices = list(range(len(self._tensors)))
+        try:
+            self._fast = _same_addresses if self._is_same(_same_addresses) else None
+        except (TypeError, RuntimeError):
+            self._fast = None
 
     def check(self) -> None:
-        """Takes 50 ns for each tensor.
+        """Takes 50 ns for each tensor, and less with a CUDA build of torch.
 
         Raises:
             RuntimeError: a tensor has another address; the message names it.
         """
+        if self._fast is not None and self._is_same(self._fast):
+            return
         found = list(map(Tensor.data_ptr, self._tensors))
         if found != self._addresses:
             i = next(i for i, (now, before) in enumerate(zip(found, self._addresses)) if now != before)
@@ -132,3 +143,6 @@ class FixedMemory:
                 f"{self._names[i]} has other memory than when the plan was made, as after {self._names[i]}.data = ..., "
                 "set_() or resize_(): make a new plan"
             )
+
+    def _is_same(self, compare) -> bool:
+        return compare(self._tensors, self._addresses, self._indices)

@@ -122,7 +122,7 @@ class GroupGemmPlan:
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = _check_operands(group_A, group_B, precision)
         self.out = _prepare_out(group_A, group_B, settings, out)
-        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record)
+        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
 
     def run(self) -> list[torch.Tensor]:
         """Compute all products from the operands' present contents. Returns ``out``.
@@ -278,13 +278,13 @@ def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
 
 
 @runtime.outside_graphs
-def _prepare(group_A, group_B, out, settings, programs=None, record=False):
+def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing
         runtime.check_can_launch(group_A[0].device)
     from course_kernels.lists import launch
 
-    return launch.prepare(group_A, group_B, out, settings, programs, record)
+    return launch.prepare(group_A, group_B, out, settings, programs, record, kept)
 
 
 class _GroupGemm(torch.autograd.Function):

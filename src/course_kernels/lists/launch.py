@@ -107,11 +107,11 @@ class Prepared:
 
     Args:
         device: of the tensors.
-        memory: the operands and outputs as the caller has them.
         out: the outputs.
+        memory: the operands and outputs as the caller has them; None where the only run follows at once.
     """
 
-    def __init__(self, device: torch.device, memory: FixedMemory, out: Sequence[torch.Tensor] = ()):
+    def __init__(self, device: torch.device, out: Sequence[torch.Tensor] = (), memory: FixedMemory | None = None):
         self.device = device
         self._memory = memory
         # Nothing that is saved for a backward is an inference tensor, and none has a version outside of its mode.
@@ -129,7 +129,8 @@ class Prepared:
         Raises:
             RuntimeError: a tensor has other memory than when the tables were made.
         """
-        self._memory.check()
+        if self._memory is not None:
+            self._memory.check()
         for target, source in self._copies_in:
             target.copy_(source)
         if self.device.type == "cuda":
@@ -148,16 +149,17 @@ class Prepared:
             kernel[grid](*args, **kwargs)
 
 
-def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> Prepared:
+def prepare(group_A, group_B, out, settings, programs=None, recording=False, kept=False) -> Prepared:
     """Choose kernels and build tables for checked operands and outputs.
 
     Args:
         group_A, group_B, out: G matrices each, checked by ``group_gemm``.
         settings: its method, precision and config.
         programs, recording: as for ``GroupGemmPlan``.
+        kept: to be run later, when a tensor may have other memory.
     """
     device = group_A[0].device if group_A else runtime.device()
-    prepared = Prepared(device, FixedMemory({"group_A": group_A, "group_B": group_B, "out": out}), out)
+    prepared = Prepared(device, out, FixedMemory(dict(group_A=group_A, group_B=group_B, out=out)) if kept else None)
     if not group_A:
         return prepared
     if runtime.mode() == "interpreter":
