@@ -175,6 +175,10 @@ def _options(config: GemmConfig) -> dict[str, int]:
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
+    if max_tiles >= 2**31:  # kernels count them in 32 bits
+        raise ValueError(
+            f"the product may have {max_tiles} tiles of {config.block}, more than one launch can count (2**31)"
+        )
     programs = config.programs
     if programs is None:
         programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
