@@ -175,3 +175,36 @@ def test_errors(what):
     changes, error, message = ERRORS[what]
     with pytest.raises(error, match=message):
         to_fp8_then_scaled_grouped_mm(**(dict(mat_a=A, mat_b=B, offs=OFFS) | changes))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
+def test_a_step_never_waits_and_can_be_captured(recipe):
+    """Each replay reads the groups' ends and the operands as they are then."""
+    a, b, grad = operands(torch.float32)
+    x, w, offs = a.detach(), b.detach(), OFFS.clone()
+
+    def step():
+        left, right = x.requires_grad_(), w.requires_grad_()
+        product = to_fp8_then_scaled_grouped_mm(left, right, offs=offs, recipe=recipe, power_of_two=True)
+        return product, *torch.autograd.grad(product, (left, right), grad)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        offs.copy_(torch.tensor([0, 64, 100, 160]))
+        x.neg_()
+    graph.replay()
+    wanted = step()
+    assert all(map(torch.equal, found, wanted))
