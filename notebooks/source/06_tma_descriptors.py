@@ -280,7 +280,7 @@ except codegen.CompileError as error:
 for name, target in codegen.TARGETS.items():
     if target.backend == "cuda":
         fp8 = target.capability >= runtime.FP8_CAPABILITY
-        print(f"{name:7} {target.gpus:12} float8_e4m3fn: {'yes' if fp8 else 'no'}")
+        print(f"{name:7} {target.gpus:16} float8_e4m3fn: {'yes' if fp8 else 'no'}")
 
 # %% [markdown]
 # `group_gemm` asks `runtime.supports_fp8` and raises a `TypeError` that names the capability before anything runs.

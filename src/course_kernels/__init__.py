@@ -14,6 +14,7 @@ from course_kernels.masked.shuffle import shuffle_weight, unshuffle_weight
 from course_kernels.packed.api import grouped_mm
 from course_kernels.packed.quantize import quantize_1x128, quantize_128x128
 from course_kernels.packed.scaled import scaled_grouped_mm
+from course_kernels.packed.training import to_fp8_then_scaled_grouped_mm
 
 __all__ = [
     "GemmConfig",
@@ -32,6 +33,7 @@ __all__ = [
     "runtime",
     "scaled_grouped_mm",
     "shuffle_weight",
+    "to_fp8_then_scaled_grouped_mm",
     "unshuffle_weight",
 ]
 __version__ = "0.1.0"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import torch
 
 FP8 = torch.float8_e4m3fn
+FP8_E5M2 = torch.float8_e5m2  # of gradients: a wider range and fewer digits
 FP8_FNUZ = torch.float8_e4m3fnuz  # of AMD's gfx942
 OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 IN_DTYPES = (*OUT_DTYPES, FP8)
+SCALED_DTYPES = (FP8, FP8_E5M2)  # of operands with scales
 # How float32 operands are multiplied: in full, or with 10 bits of mantissa on tensor cores.
 PRECISIONS = ("ieee", "tf32")
 # Triton's names. ``tl.dtype(name)`` is the type itself.
 TRITON_TYPES = {
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", FP8: "fp8e4nv", FP8_FNUZ: "fp8e4b8",
+    FP8_E5M2: "fp8e5",
 }  # fmt: skip
 # Kernels count rows, columns and K in 32 bits, up to the end of the block that holds the last one.
 MAX_EXTENT = 2**31 - 2**16 - 1
@@ -37,7 +40,7 @@ TYPE_BYTES = {type_name(dtype, precision): dtype.itemsize for precision in rever
 
 def default_out_dtype(dtype: torch.dtype) -> torch.dtype:
     """The result's dtype where none is given: the operands' own, and bfloat16 for 8-bit operands."""
-    return torch.bfloat16 if dtype == FP8 else dtype
+    return torch.bfloat16 if dtype.itemsize == 1 else dtype
 
 
 def find_dtype(name: str, value: str | torch.dtype, allowed=IN_DTYPES) -> torch.dtype:

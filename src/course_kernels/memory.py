@@ -1,6 +1,9 @@
-"""Whether strided tensors overlap in memory: exact for tensors of the same strides, conservative for others."""
+"""Memory of strided tensors: whether they overlap in it (exact for tensors of the same strides, conservative for
+others), and whether it is still where it was."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -81,3 +84,65 @@ def check_apart(operands: dict[str, tuple[torch.Tensor, ...]], out: list[torch.T
                 )
         if end > start:
             reaching.append(entry)
+
+
+def check_writable(name: str, tensor: Tensor) -> None:
+    """Raise ValueError, naming the argument, for an inference tensor outside of inference mode, as torch does."""
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"{name} was made in torch.inference_mode(), and can be written to there alone: pass a clone of it"
+        )
+
+
+def check_has_memory(tensors: Mapping[str, Tensor | None]) -> None:
+    """Raise ValueError, naming it, for a tensor that has elements, and whose storage was resized to 0."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.numel() and not tensor.data_ptr():
+            raise ValueError(
+                f"{name} of shape {tuple(tensor.shape)} has no memory: its storage was resized to 0, as FSDP does with "
+                "parameters that are not in use"
+            )
+
+
+# Of torch's CUDA builds, for its own CUDA graphs, and private: used where it does what is expected.
+_same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+
+
+class FixedMemory:
+    """Tensors whose addresses are kept beyond a call: holds their memory, and notices where they have another.
+
+    Holding a tensor does not hold its memory: ``x.data = y``, ``x.set_(...)`` and ``resize_`` give it another one.
+
+    Args:
+        groups: the tensors by the names of arguments.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[Tensor]]):
+        self._names = [f"{name}[{i}]" for name, group in groups.items() for i in range(len(group))]
+        self._tensors = [tensor for group in groups.values() for tensor in group]
+        self._storages = [tensor.untyped_storage() for tensor in self._tensors]
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        self._indices = list(range(len(self._tensors)))
+        try:
+            self._fast = _same_addresses if self._is_same(_same_addresses) else None
+        except (TypeError, RuntimeError):
+            self._fast = None
+
+    def check(self) -> None:
+        """Takes 50 ns for each tensor, and less with a CUDA build of torch.
+
+        Raises:
+            RuntimeError: a tensor has another address; the message names it.
+        """
+        if self._fast is not None and self._is_same(self._fast):
+            return
+        found = list(map(Tensor.data_ptr, self._tensors))
+        if found != self._addresses:
+            i = next(i for i, (now, before) in enumerate(zip(found, self._addresses)) if now != before)
+            raise RuntimeError(
+                f"{self._names[i]} has other memory than when the plan was made, as after {self._names[i]}.data = ..., "
+                "set_() or resize_(): make a new plan"
+            )
+
+    def _is_same(self, compare) -> bool:
+        return compare(self._tensors, self._addresses, self._indices)

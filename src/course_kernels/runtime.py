@@ -15,11 +15,13 @@ the mode is fixed when the first kernel is loaded (``load_triton``); until then,
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import os
 import sys
+import threading
 from typing import NamedTuple
 
 import torch
@@ -33,6 +35,10 @@ COMPILE_ONLY = (
     "this process has no GPU and TRITON_INTERPRET=0, so kernels can be compiled but not run. Unset TRITON_INTERPRET "
     "to run them in Triton's interpreter."
 )
+LACKS_NUMPY = (
+    "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with its "
+    "extra [interpreter]"
+)
 _TRUE = frozenset({"1", "true", "on", "yes", "y"})
 
 # Oldest compute capability on which Triton uses tensor cores (Turing, 7.5, has them, but Triton multiplies with scalar
@@ -40,6 +46,11 @@ _TRUE = frozenset({"1", "true", "on", "yes", "y"})
 TENSOR_CORE_CAPABILITY = (8, 0)
 DESCRIPTOR_CAPABILITY = (9, 0)
 FP8_CAPABILITY = (8, 9)
+
+# Triton's interpreter keeps the running program's number, and much else, in globals of the process, so that two threads
+# in it give garbage.
+_interpreter = threading.RLock()
+_loading = threading.RLock()  # Triton looks different while it is being imported
 
 
 @functools.cache
@@ -56,6 +67,11 @@ def _library_is_interpreted() -> bool:
 
 def _decide() -> tuple[str, str | None]:
     """The mode, and the reason why kernels cannot run in it, or None."""
+    with _loading:
+        return _decide_alone()
+
+
+def _decide_alone() -> tuple[str, str | None]:
     if _library_is_interpreted():
         return "interpreter", None
     flag = os.environ.get("TRITON_INTERPRET", "").strip().lower()
@@ -78,9 +94,19 @@ def load_triton() -> None:
     """Import Triton, for its interpreter where no GPU is visible and the user has not decided otherwise.
 
     The choice is for this process alone: the environment, which child processes inherit, does not change.
+
+    Raises:
+        RuntimeError: set up for its interpreter, Triton cannot be imported without numpy, be it to compile only.
     """
+    with _loading:
+        _load_triton_alone()
+
+
+def _load_triton_alone() -> None:
     if "triton.language" in sys.modules:
         return
+    if mode() == "interpreter" and importlib.util.find_spec("numpy") is None:
+        raise RuntimeError(LACKS_NUMPY)
     if mode() != "interpreter" or os.environ.get("TRITON_INTERPRET", "").strip():
         importlib.import_module("triton.language")
         return
@@ -102,10 +128,7 @@ def device() -> torch.device:
 def interpreter_problem() -> str | None:
     """Why Triton's interpreter cannot run every kernel here, or None."""
     if importlib.util.find_spec("numpy") is None:
-        return (
-            "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with "
-            "its extra [interpreter]"
-        )
+        return LACKS_NUMPY
     load_triton()  # before the plain import below, which would choose the compiler
     import numpy
     import triton
@@ -119,6 +142,16 @@ def interpreter_problem() -> str | None:
             "install 'triton>=3.7.1' or 'numpy<2.4'"
         )
     return None
+
+
+@contextlib.contextmanager
+def interpreting():
+    """Around every launch on CPU tensors: one thread at a time, and no warnings from numpy, with which the interpreter
+    computes, about NaN and infinities."""
+    import numpy
+
+    with _interpreter, numpy.errstate(all="ignore"):
+        yield
 
 
 def check_can_launch(tensor_device: torch.device) -> None:
@@ -155,6 +188,8 @@ def _index(tensor_device: torch.device | None) -> int | None:
     tensor_device = device() if tensor_device is None else torch.device(tensor_device)
     if tensor_device.type != "cuda":
         return None
+    if tensor_device.index is None and not has_gpu():
+        raise RuntimeError(f"torch sees no GPU, got device {str(tensor_device)!r}")
     return torch.cuda.current_device() if tensor_device.index is None else tensor_device.index
 
 
@@ -213,7 +248,8 @@ def supports_descriptors(tensor_device: torch.device | None = None) -> bool:
 
 
 def supports_fp8(tensor_device: torch.device | None = None) -> bool:
-    """Whether float8_e4m3fn operands can be multiplied: capability 8.9 or newer, or the interpreter."""
+    """Whether operands of float8_e4m3fn and float8_e5m2 can be multiplied: capability 8.9 or newer, or the
+    interpreter."""
     return _reaches(tensor_device, FP8_CAPABILITY)
 
 
@@ -258,6 +294,7 @@ class Device(NamedTuple):
 def check_dtype(name: str, dtype: torch.dtype, tensor_device: torch.device, remedy: str) -> None:
     """Raise TypeError, with the remedy, where a device does not multiply a dtype."""
     needs = {torch.float8_e4m3fn: (supports_fp8, "8.9"), torch.bfloat16: (supports_bf16, "8.0")}
+    needs[torch.float8_e5m2] = needs[torch.float8_e4m3fn]
     if dtype in needs and not needs[dtype][0](tensor_device):
         raise TypeError(
             f"{name} has dtype {str(dtype).removeprefix('torch.')}, which needs a GPU of compute capability "

@@ -69,6 +69,24 @@ def test_import_and_torch_path_without_numpy():
 
 
 @without_gpu
+def test_compiling_without_numpy_says_what_to_install():
+    done = python("""
+        import sys
+        sys.modules["numpy"] = None
+        from course_kernels import codegen
+        codegen.compile_kernel("tma", "sm_90")
+    """)
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: Triton's interpreter needs numpy"), done.stderr
+
+
+@without_gpu
+def test_a_gpu_that_is_not_there():
+    for ask in (runtime.num_sms, runtime.capability, runtime.shared_memory_limit, runtime.supports_fp8):
+        with pytest.raises(RuntimeError, match="torch sees no GPU, got device 'cuda'"):
+            ask("cuda")
+
+
+@without_gpu
 def test_kernels_without_numpy_say_what_to_install():
     done = python(f"""
         import importlib.util

@@ -1,6 +1,7 @@
 """The process that compiles: a ``service`` with Triton's compiler instead of its interpreter.
 
-A request is a ``Build`` and a target. The answer is ("ok", artefacts) or ("error", message). Both are pickled.
+A request is a ``Build``, a target, and where the asking process finds modules. The answer is ("ok", artefacts) or
+("error", message). Both are pickled.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def serve(connection: Connection) -> None:
 
 def _answer(request: bytes) -> bytes:
     try:
-        answer = ("ok", compile_build(*pickle.loads(request)))
+        spec, target, path = pickle.loads(request)
+        sys.path += [entry for entry in path if entry not in sys.path]
+        answer = ("ok", compile_build(spec, target))
     except BaseException as error:  # a learner's module may even call sys.exit
         answer = ("error", describe(error))
     return pickle.dumps(answer)

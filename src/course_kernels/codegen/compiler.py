@@ -40,7 +40,9 @@ class _Worker(Service):
 
     def compile(self, spec: Build, target: Target, timeout: float) -> dict:
         try:
-            status, result = pickle.loads(self.ask(pickle.dumps((spec, target)), timeout))
+            # Where this process finds modules; the child was started elsewhere. "" is where this one works.
+            path = [os.path.abspath(entry) for entry in sys.path]
+            status, result = pickle.loads(self.ask(pickle.dumps((spec, target, path)), timeout))
         except TimeoutError:
             raise CompileError(f"{spec} for {target}: not compiled within {timeout:g} s") from None
         except ServiceDied as error:

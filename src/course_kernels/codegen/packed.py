@@ -10,7 +10,16 @@ import torch
 from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
-from course_kernels.dtypes import IN_DTYPES, OUT_DTYPES, TRITON_TYPES, TYPE_BYTES, dtype_name, find_dtype, type_name
+from course_kernels.dtypes import (
+    IN_DTYPES,
+    OUT_DTYPES,
+    SCALED_DTYPES,
+    TRITON_TYPES,
+    TYPE_BYTES,
+    dtype_name,
+    find_dtype,
+    type_name,
+)
 from course_kernels.packed import group_sums
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
@@ -50,6 +59,7 @@ def build_packed(
     groups: int = _GROUPS,
     accumulate: bool = False,
     scaling: str = ROW,
+    b_dtype: str | torch.dtype | None = None,
 ) -> Build:
     """The specialisation that ``grouped_mm`` launches for operands of this kind, from ``launch_arguments.prepare``.
 
@@ -66,6 +76,7 @@ def build_packed(
         accumulate: add to the result's memory; mode "k".
         scaling: of float8_e4m3fn, "row" or one of ``scaling.BLOCK_SCALINGS`` of the mode, whose blocks restart at
             every group in mode "k".
+        b_dtype: of B, where it is another one: "float8_e4m3fn" and "float8_e5m2" go together.
         others: as for ``builds.build``, but layouts are those within a group and cannot be "any".
 
     Raises:
@@ -77,18 +88,21 @@ def build_packed(
     for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
         if layout not in ("row", "col"):
             raise ValueError(f"{name} must be 'row' or 'col' for kernel {kernel!r}, got {layout!r}")
-    dtype = find_dtype("dtype", dtype)
+    allowed = dict.fromkeys((*IN_DTYPES, *SCALED_DTYPES))
+    dtype = find_dtype("dtype", dtype, allowed)
+    b_dtype = dtype if b_dtype is None else find_dtype("b_dtype", b_dtype, allowed)
     out_dtype = torch.bfloat16 if out_dtype is None and dtype.itemsize == 1 else out_dtype or dtype
     out_dtype = find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     layouts = a_layout, b_layout, c_layout
-    operands, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling)
+    operands, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling, b_dtype)
     options = Options(out_dtype, keep_tail, config=config, accumulate=accumulate, scaling=scaling)
     problem = Problem.of(operands, options)._replace(precision=precision)
     prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
-    name = dtype_name(dtype) + ("" if precision == "ieee" else f" {precision}")
+    name = dtype_name(dtype) + f" {dtype_name(b_dtype)}" * (b_dtype != dtype)
+    name += "" if precision == "ieee" else f" {precision}"
     stored = [prepared.arguments[f"BLOCK_{dim}"] for dim in "MNK"]
     label = f"{kernel} {mode} {name} {a_layout}/{b_layout} " + "×".join(map(str, stored))
     label += f" {prepared.options['num_warps']}w {prepared.options['num_stages']}s"
@@ -107,7 +121,7 @@ def all_through_tma(arguments: dict) -> bool:
     return all(hasattr(arguments[name], "block_shape") for name in ("a", "b", "c_desc"))
 
 
-def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=ROW):
+def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=ROW, b_dtype=None):
     """Operands and a result. The memory is never touched."""
     one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
     shapes = {
@@ -122,7 +136,7 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=RO
         padded = torch.empty(*batch, rows, cols + (not aligned), dtype=dtype)
         return padded[..., :cols] if layout == "row" else padded[..., :cols].mT
 
-    a, b, c = (matrix(*each) for each in zip(shapes, layouts, (dtype, dtype, out_dtype)))
+    a, b, c = (matrix(*each) for each in zip(shapes, layouts, (dtype, b_dtype or dtype, out_dtype)))
     offs = None if mode == "batch" else torch.empty(groups, dtype=torch.int32)
     scales = (None, None)
     if scaling != ROW:
@@ -131,7 +145,8 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=RO
     elif dtype.itemsize == 1:
         sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
         scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
-    return Operands(a, b, offs, torch.empty(groups, one, dtype=dtype) if bias else None, *scales), c
+    of_bias = out_dtype if dtype.itemsize == 1 else dtype
+    return Operands(a, b, offs, torch.empty(groups, one, dtype=of_bias) if bias else None, *scales), c
 
 
 def build_group_sums(

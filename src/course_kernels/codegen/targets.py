@@ -49,9 +49,13 @@ TARGETS: dict[str, Target] = {
     for target in (
         _cuda(75, 64, "T4, RTX 20"),
         _cuda(80, 163, "A100"),
+        _cuda(86, 99, "A10, A40, RTX 30"),
+        _cuda(89, 99, "L4, L40S, RTX 40"),
         _cuda(90, 227, "H100, H200"),
-        _cuda(100, 227, "B200"),
+        _cuda(100, 227, "B200, GB200"),
+        _cuda(103, 227, "B300, GB300"),
         _cuda(120, 99, "RTX 50"),
+        _cuda(121, 99, "GB10 (DGX Spark)"),
         _hip("gfx942", 64, "MI300X"),
         _hip("gfx950", 160, "MI350X"),
     )

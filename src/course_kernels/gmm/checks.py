@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
-from course_kernels.memory import overlaps_itself, share_memory
+from course_kernels.memory import check_writable, overlaps_itself, share_memory
 from course_kernels.packed.checks import BACKENDS, check_dense
 
 RHS_LAYOUTS = ("auto", "gkn", "gnk")
@@ -117,12 +117,13 @@ def check_written(name: str, value, shape: tuple[int, ...], dtype: torch.dtype, 
         raise TypeError(f"{name} must have dtype {dtype}, got {value.dtype}")
     if value.device != device:
         raise ValueError(f"{name} must be on the device of lhs, {device}, got {value.device}")
-    if value.requires_grad:
+    if value.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
 
 
 def check_apart(name: str, value: Tensor, others: Mapping[str, Tensor | None]) -> None:
     """Raise where writing to a tensor would change another argument, or one element with another."""
+    check_writable(name, value)
     if value.is_neg():
         raise ValueError(f"{name} is a lazily negated view, which kernels cannot write: pass another tensor")
     if not value.is_contiguous() and overlaps_itself(value):

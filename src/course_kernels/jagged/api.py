@@ -112,7 +112,8 @@ def _launch(A_packed, B, group_offsets, kernel: str, implementation: str) -> Ten
     if A_packed.is_cuda:
         with torch.cuda.device(A_packed.device):
             return kernels.multiply(kernel, *operands)
-    return kernels.multiply(kernel, *operands)
+    with runtime.interpreting():
+        return kernels.multiply(kernel, *operands)
 
 
 class _Jagged(torch.autograd.Function):

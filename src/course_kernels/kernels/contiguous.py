@@ -73,12 +73,14 @@ def scaled_and_biased(
     """acc * scale_a[row] * scale_b[g, col] + bias[g, col], all in float32. ``row_a`` is the tile's first entry of
     ``scale_a``, of which ``rows`` exist; arguments that are None are left out."""
     cols = col + tl.arange(0, BLOCK_N)
+    wide = tl.full((), 1, tl.int64)
     if scale_a_ptr is not None:
         at = tl.arange(0, BLOCK_M)
         acc *= tl.load(scale_a_ptr + row_a + at, mask=at < rows, other=0.0)[:, None]
-        acc *= tl.load(scale_b_ptr + g * stride_scale_g + cols, mask=cols < N, other=0.0)[None, :]
+        acc *= tl.load(scale_b_ptr + g * (wide * stride_scale_g) + cols, mask=cols < N, other=0.0)[None, :]
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + g * stride_bias_g + cols * stride_bias_n, mask=cols < N, other=0.0)
+        of_group = bias_ptr + g * (wide * stride_bias_g)
+        bias = tl.load(of_group + cols.to(tl.int64) * stride_bias_n, mask=cols < N, other=0.0)
         acc += bias.to(tl.float32)[None, :]
     return acc
 
@@ -166,7 +168,7 @@ def compute_tile(
                 stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
     if A_LINES == 0:
-        row_a = row if RAGGED else g * M + row
+        row_a = row if RAGGED else g * (tl.full((), 1, tl.int64) * M) + row
         acc = scaled_and_biased(
             acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N,
             stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,

@@ -146,8 +146,9 @@ def transposed_kernel(
             )  # fmt: skip
         if left == 0:
             if A_LINES == 0:
+                row_a = g * (tl.full((), 1, tl.int64) * M) + row
                 acc = scaled_and_biased(
-                    acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, g * M + row, M - row, col, N,
+                    acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, M - row, col, N,
                     stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
             else:

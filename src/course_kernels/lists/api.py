@@ -15,7 +15,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
 from course_kernels.dtypes import FP8, IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
-from course_kernels.memory import check_apart, overlaps_itself
+from course_kernels.memory import check_apart, check_writable, overlaps_itself
 
 METHODS = ("auto", "naive", "round_robin", "tma")
 
@@ -47,7 +47,7 @@ def group_gemm(
         config: block sizes and launch parameters instead of the chosen ones (``GemmConfig`` says which are valid).
 
     Returns:
-        List of G matrices (M_i, N_i); ``out`` itself if it was given. K_i of 0 gives zeros.
+        List of G matrices (M_i, N_i); those of ``out`` if it was given. K_i of 0 gives zeros.
 
     Raises:
         TypeError: an argument is not a sequence of tensors, or of an unsupported or mixed dtype.
@@ -81,11 +81,15 @@ def group_gemm(
 class GroupGemmPlan:
     """A grouped GEMM on fixed memory, prepared once: ``run`` launches and does nothing else.
 
-    The plan holds its operands and outputs, so their memory stays valid. What the operands contain may change between
-    runs; ``run`` reads it afresh and overwrites the same outputs, recording no gradients. ``run`` can be captured in a
-    CUDA graph. Runs of one plan must not overlap in time (on two streams, say): they share outputs and, for the dynamic
-    schedule, a counter. Tables are sent on the stream that is current when the plan is made: another stream has to wait
-    for that one before it runs the plan, as for any tensor, and the plan has to live until its last run has ended.
+    The plan holds its operands and outputs and their memory. What the operands contain may change between runs; ``run``
+    reads it afresh and overwrites the same outputs, recording no gradients. Their memory may not change: ``run``
+    refuses operands and outputs that have been given another (by ``x.data = ...``, ``set_`` or ``resize_``). It does
+    not notice other shapes or strides of the same memory, and a replay of a CUDA graph notices nothing.
+
+    ``run`` can be captured in a CUDA graph. Runs of one plan must not overlap in time (on two streams, say): they share
+    outputs and, for the dynamic schedule, a counter. Tables are sent on the stream that is current when the plan is
+    made: another stream has to wait for that one before it runs the plan, as for any tensor, and the plan has to live
+    until its last run has ended. A plan cannot be copied or pickled.
 
     Args:
         programs: number of programs of a grouped launch. Default: as many as the GPU's SMs hold.
@@ -118,14 +122,26 @@ class GroupGemmPlan:
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = _check_operands(group_A, group_B, precision)
         self.out = _prepare_out(group_A, group_B, settings, out)
-        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record)
+        self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
 
     def run(self) -> list[torch.Tensor]:
-        """Compute all products from the operands' present contents. Returns ``out``."""
+        """Compute all products from the operands' present contents. Returns ``out``.
+
+        Raises:
+            RuntimeError: an operand or output has other memory than when the plan was made.
+        """
         self._prepared.run()
         return self.out
 
     __call__ = run
+
+    def __reduce_ex__(self, protocol):
+        """Refuse ``copy.copy``, ``copy.deepcopy`` and ``pickle``.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a GroupGemmPlan cannot be copied or pickled, for it consists of addresses: make a new plan")
 
     @property
     def launches(self):
@@ -233,8 +249,9 @@ def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tenso
             raise TypeError(f"out[{i}] must have dtype {dtype}, got {tensor.dtype}")
         if tensor.device != device:
             raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
-        if tensor.requires_grad:
+        if tensor.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
+        check_writable(f"out[{i}]", tensor)
         if overlaps_itself(tensor):
             raise ValueError(f"out[{i}] has elements that share memory (strides {tensor.stride()}); pass a clone of it")
     check_apart({"group_A": group_A, "group_B": group_B}, out)
@@ -261,13 +278,13 @@ def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
 
 
 @runtime.outside_graphs
-def _prepare(group_A, group_B, out, settings, programs=None, record=False):
+def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing
         runtime.check_can_launch(group_A[0].device)
     from course_kernels.lists import launch
 
-    return launch.prepare(group_A, group_B, out, settings, programs, record)
+    return launch.prepare(group_A, group_B, out, settings, programs, record, kept)
 
 
 class _GroupGemm(torch.autograd.Function):

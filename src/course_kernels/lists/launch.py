@@ -7,6 +7,7 @@ ordinary list takes one launch and an awkward one a few. All tables of all launc
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from course_kernels.kernels import naive, round_robin, tma
 from course_kernels.kernels.codes import Layout, Record, Schedule
 from course_kernels.kernels.language import tl
 from course_kernels.lists.cost_model import choose
+from course_kernels.memory import FixedMemory
 
 ROW_MAJOR, COL_MAJOR, ANY = int(Layout.ROW_MAJOR), int(Layout.COL_MAJOR), int(Layout.ANY)
 _INTERPRETER_PROGRAMS = 4
@@ -101,10 +103,19 @@ def satisfies_descriptor_rule(matrix: torch.Tensor) -> bool:
 
 
 class Prepared:
-    """Launches ready to run. Holds every tensor whose address is in a table."""
+    """Launches ready to run. Holds every tensor whose address is in a table, and its memory.
 
-    def __init__(self, device: torch.device):
+    Args:
+        device: of the tensors.
+        out: the outputs.
+        memory: the operands and outputs as the caller has them; None where the only run follows at once.
+    """
+
+    def __init__(self, device: torch.device, out: Sequence[torch.Tensor] = (), memory: FixedMemory | None = None):
         self.device = device
+        self._memory = memory
+        # Nothing that is saved for a backward is an inference tensor, and none has a version outside of its mode.
+        self._versioned = [tensor for tensor in out if not tensor.is_inference()]
         self.launches: list[Launch] = []
         self._calls: list[tuple] = []  # (kernel, grid, positional arguments, keyword arguments)
         self._copies_in: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -113,7 +124,13 @@ class Prepared:
 
     @runtime.outside_graphs
     def run(self) -> None:
-        """Enqueue every launch."""
+        """Enqueue every launch.
+
+        Raises:
+            RuntimeError: a tensor has other memory than when the tables were made.
+        """
+        if self._memory is not None:
+            self._memory.check()
         for target, source in self._copies_in:
             target.copy_(source)
         if self.device.type == "cuda":
@@ -121,25 +138,28 @@ class Prepared:
             with torch.cuda.device(self.device):
                 self._launch_all()
         else:
-            self._launch_all()
+            with runtime.interpreting():
+                self._launch_all()
         for target, source in self._copies_out:
             target.copy_(source)
+        torch.autograd.graph.increment_version(self._versioned)  # a kernel's writes are not seen by autograd
 
     def _launch_all(self) -> None:
         for kernel, grid, args, kwargs in self._calls:
             kernel[grid](*args, **kwargs)
 
 
-def prepare(group_A, group_B, out, settings, programs=None, recording=False) -> Prepared:
+def prepare(group_A, group_B, out, settings, programs=None, recording=False, kept=False) -> Prepared:
     """Choose kernels and build tables for checked operands and outputs.
 
     Args:
         group_A, group_B, out: G matrices each, checked by ``group_gemm``.
         settings: its method, precision and config.
         programs, recording: as for ``GroupGemmPlan``.
+        kept: to be run later, when a tensor may have other memory.
     """
     device = group_A[0].device if group_A else runtime.device()
-    prepared = Prepared(device)
+    prepared = Prepared(device, out, FixedMemory(dict(group_A=group_A, group_B=group_B, out=out)) if kept else None)
     if not group_A:
         return prepared
     if runtime.mode() == "interpreter":

@@ -54,7 +54,7 @@ def execute(operands: Operands, options: Options) -> Tensor:
         known = None
     if known is None:
         return _execute_unknown(operands, options)
-    if operands.Y.requires_grad or not known.is_apart(operands):
+    if operands.Y.requires_grad or operands.Y.is_inference() or not known.is_apart(operands):
         check_memory(operands)
     _run(known.plan, readable(operands))
     return operands.Y

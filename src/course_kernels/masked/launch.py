@@ -53,7 +53,8 @@ class InterpretedPlan:
 
         copies = Operands(*map(wide, operands))
         programs, arguments, options = prepare(self._problem, copies, Device.of(operands.Y.device))
-        masked_kernel[(programs,)](**arguments, **options)
+        with runtime.interpreting():
+            masked_kernel[(programs,)](**arguments, **options)
         if copies.Y is not operands.Y:
             # Rows that do not count keep their bits: a conversion there and back may change those of a NaN.
             counts = rows_that_count(operands)

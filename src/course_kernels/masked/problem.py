@@ -12,7 +12,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
-from course_kernels.memory import overlaps_itself, share_memory
+from course_kernels.memory import check_has_memory, check_writable, overlaps_itself, share_memory
 from course_kernels.packed.checks import BACKENDS, check_dense
 from course_kernels.packed.tuning.defaults import Bucket
 
@@ -120,11 +120,14 @@ def check_memory(operands: Operands) -> None:
     """Check that Y can be written. Nothing is written.
 
     Raises:
-        ValueError: it is a lazily negated view, shares memory with itself or an operand, or would lose a gradient.
+        ValueError: a tensor has no memory; or Y is a lazily negated view, or an inference tensor outside of that mode,
+            shares memory with itself or an operand, or would lose a gradient.
     """
     y = operands.Y
-    if y.requires_grad:
+    check_has_memory(operands._asdict())
+    if y.requires_grad and torch.is_grad_enabled():
         raise ValueError("Y requires a gradient, which a write into it would lose: pass Y.detach()")
+    check_writable("Y", y)
     if y.is_neg():  # its memory would hold the result with the other sign
         raise ValueError("Y is a lazily negated view, which kernels cannot write: pass another tensor")
     if not y.is_contiguous() and overlaps_itself(y):
@@ -175,7 +178,8 @@ def signature(operands: Operands, options: Options) -> tuple | None:
                 continue
             if tensor.is_neg():
                 return None
-            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15)
+            at = tensor.data_ptr()
+            key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, at & 15 if at else None)
         if not operands.group_layout.is_contiguous():  # kernels read it from end to end
             return None
     except (AttributeError, RuntimeError, TypeError):  # not tensors: Problem.of says so

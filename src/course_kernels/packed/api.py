@@ -59,7 +59,8 @@ def grouped_mm(
             (on Hopper with the extra ``cutlass``; see ``packed.backends.cute.match_variant``), and "triton" for the
             rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" for groups of more than a few rows where that
             can be had, and "triton" elsewhere.
-        config: block sizes and launch parameters of this product instead of the chosen ones; gradients choose theirs.
+        config: block sizes and launch parameters of this product instead of the chosen ones, for the Triton kernels;
+            gradients choose theirs, and backend "torch" has none.
         accumulate: add the product to what ``out`` holds: in float32, rounded once. In mode "k" alone, and not with
             bias. Of an empty group, ``out`` keeps its bits. To a float32 ``out`` Hopper and later GPUs may add in
             their memory system, which takes subnormal numbers for zero.

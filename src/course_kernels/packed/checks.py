@@ -10,9 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.dtypes import FP8, MODE_OF_RANKS, OUT_DTYPES
+from course_kernels.dtypes import MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.memory import overlaps_itself, share_memory
+from course_kernels.memory import check_writable, overlaps_itself, share_memory
 
 BACKENDS = ("auto", "triton", "cute", "torch")
 TAILS = ("zero", "keep")
@@ -27,6 +27,8 @@ def check_dense(name: str, value) -> None:
     """Raise unless a value is a tensor with strides."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if torch.compiler.is_compiling():  # which has strided tensors alone, and does not read a layout in a backward
+        return
     if value.layout != torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else value.layout
         raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
@@ -38,11 +40,12 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
 
 def check_dtypes(mat_a: Tensor, mat_b: Tensor, out_dtype, scaled: bool) -> None:
     """Raise unless both operands and the result have dtypes that the function multiplies."""
-    allowed = (FP8,) if scaled else OUT_DTYPES
-    if mat_a.dtype not in allowed:
-        hint = "; scaled_grouped_mm multiplies float8_e4m3fn" if not scaled and mat_a.dtype == FP8 else ""
-        raise TypeError(f"mat_a must have a dtype of {allowed}, got {mat_a.dtype}{hint}")
-    if mat_b.dtype != mat_a.dtype:
+    allowed = SCALED_DTYPES if scaled else OUT_DTYPES
+    for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b))[: 2 if scaled else 1]:
+        if matrix.dtype not in allowed:
+            hint = "; scaled_grouped_mm multiplies float8" if not scaled and matrix.dtype in SCALED_DTYPES else ""
+            raise TypeError(f"{name} must have a dtype of {allowed}, got {matrix.dtype}{hint}")
+    if not scaled and mat_b.dtype != mat_a.dtype:
         raise TypeError(f"mat_b must have the dtype of mat_a, {mat_a.dtype}, got {mat_b.dtype}")
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
         raise TypeError(f"{'output_dtype' if scaled else 'out_dtype'} must be one of {OUT_DTYPES}, got {out_dtype!r}")
@@ -239,6 +242,7 @@ def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Mapping
     """
     first = next(iter(operands))
     check_out_form(out, shape, dtype, operands[first].device, first)
+    check_writable("out", out)
     if out.is_neg():  # its memory would hold the result with the other sign
         raise ValueError("out is a lazily negated view, which kernels cannot write: pass another tensor")
     if not out.is_contiguous() and overlaps_itself(out):
@@ -259,5 +263,5 @@ def check_out_form(
         raise TypeError(f"out must have dtype {dtype}, got {out.dtype}")
     if out.device != device:
         raise ValueError(f"out must be on the device of {operand}, {device}, got {out.device}")
-    if out.requires_grad:
+    if out.requires_grad and torch.is_grad_enabled():
         raise ValueError("out requires a gradient, which a write into it would lose: pass out.detach()")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels.memory import check_has_memory
 from course_kernels.packed.backends.choice import choose
 from course_kernels.packed.checks import check_ends, check_options, check_out
 from course_kernels.packed.problem import Operands, Options, Problem, signature
@@ -108,11 +109,13 @@ def execute(operands: Operands, options: Options, out: Tensor | None = None) -> 
 
 def _execute_unknown(operands: Operands, options: Options, out: Tensor | None) -> Tensor:
     problem = Problem.of(operands, options)
+    check_has_memory(operands._asdict())
     if out is None:
         check_options("zero", None, False, options.accumulate)
     given, operands = operands, problem.readable(operands)
     if out is not None:
         check_out(out, problem.out_shape, problem.out_dtype, given._asdict())
+        check_has_memory({"out": out})
     if options.check:
         check_ends(operands.offs, problem.mode, problem.ragged)
         if problem.mode == "k" and problem.block_lines is not None:

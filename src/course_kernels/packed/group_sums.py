@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from course_kernels import runtime
 from course_kernels.contexts import functorch_level, is_compiling, is_plain, refuse_tangents, wants_grad
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
+from course_kernels.memory import check_has_memory
 from course_kernels.packed.checks import BACKENDS, check_dense, check_offs, check_out, check_out_form
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
@@ -112,9 +112,10 @@ def _execute(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backen
         _loop(matrix, offs, out, accumulate)
         return
     runtime.check_can_launch(device)
+    check_has_memory({"matrix": matrix, "offs": offs, "out": out})
     from course_kernels.kernels import group_sums as kernels  # imports Triton, which takes a second
 
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+    with torch.cuda.device(device) if device.type == "cuda" else runtime.interpreting():
         for launch in prepare(matrix, offs, out, accumulate):
             getattr(kernels, launch.kernel)[(launch.programs,)](**launch.arguments)
 

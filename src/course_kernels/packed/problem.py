@@ -167,6 +167,7 @@ class Problem(NamedTuple):
 def signature(operands: Operands, options: Options, out: Tensor | None = None) -> tuple | None:
     """All that a launch is prepared for: everything but values, addresses, and the ragged extent's total.
 
+    Tensors without memory, whose storage was resized to 0, have a signature of their own.
     Of the total, which changes from batch to batch, only a size class counts, so that the same layer on another batch
     has the same signature. In mode "n" the whole total counts: it is a stride of the result. All that ``Problem.of``
     checks is a function of the signature.
@@ -194,19 +195,20 @@ def signature(operands: Operands, options: Options, out: Tensor | None = None) -
         if offs is None:
             size = groups = ends = None
         elif offs.is_contiguous():  # kernels read it from end to end
-            groups, ends = offs.shape, (offs.dtype, offs.device, offs.data_ptr() & 15)
+            groups, ends = offs.shape, (offs.dtype, offs.device, (at & 15 if (at := offs.data_ptr()) else None))
             size = _size_class(total, groups[0])
         else:
             return None
         key = (
-            fixed_a, mat_a.stride(), mat_a.dtype, mat_a.device, mat_a.data_ptr() & 15,
-            fixed_b, mat_b.stride(), mat_b.dtype, mat_b.device, mat_b.data_ptr() & 15,
+            fixed_a, mat_a.stride(), mat_a.dtype, mat_a.device, (at & 15 if (at := mat_a.data_ptr()) else None),
+            fixed_b, mat_b.stride(), mat_b.dtype, mat_b.device, (at & 15 if (at := mat_b.data_ptr()) else None),
             size, groups, ends, options,
         )  # fmt: skip
         if bias is not None:
             if bias.is_neg():
                 return None
-            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.device, bias.data_ptr() & 15)
+            at = bias.data_ptr()
+            key = (*key, bias.shape, bias.stride(), bias.dtype, bias.device, at & 15 if at else None)
         if scale_a is not None:
             form = len(shape_a), len(shape_b), total
             if options.scaling == ROW:
@@ -217,7 +219,7 @@ def signature(operands: Operands, options: Options, out: Tensor | None = None) -
                 return None
             key = (*key, scales)
         if out is not None:
-            key = (*key, out.stride(), out.dtype, out.device, out.data_ptr() & 15, "out")
+            key = (*key, out.stride(), out.dtype, out.device, (at & 15 if (at := out.data_ptr()) else None), "out")
         if mat_a.dtype == torch.float32:
             key = (*key, runtime.allows_tf32())
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
@@ -251,5 +253,6 @@ def _scale_signature(rank_a: int, rank_b: int, total: int | None, scale_a, scale
         shape = scale.shape
         if not scale.is_contiguous() or (shape != (total,) if ragged else len(shape) != 2):
             return None
-        found += [None if ragged else shape, scale.dtype, scale.device, scale.data_ptr() & 15]
+        at = scale.data_ptr()
+        found += [None if ragged else shape, scale.dtype, scale.device, at & 15 if at else None]
     return tuple(found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import Tensor
 
@@ -180,7 +178,7 @@ def _as_batch(tensor: Tensor, rank: int) -> Tensor:
 
 
 def _device_of(x: Tensor):
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+    return torch.cuda.device(x.device) if x.is_cuda else runtime.interpreting()
 
 
 # ---- without kernels

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import refuse_tangents, wants_grad
+from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.packed.api import cut_to_shared_k
 from course_kernels.packed.checks import check_options
 from course_kernels.packed.problem import Operands, Options
@@ -38,7 +39,8 @@ def scaled_grouped_mm(
     """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
 
     Modes, and everything that is not said here, are those of ``grouped_mm``. Scales by mode, ragged extents as they are
-    packed; first those of rows and columns (``RowWise`` for both operands):
+    packed; first those of rows and columns (``RowWise``). In its place either operand may have one factor for all of
+    its elements (``TensorWise``), a scale of one element and any shape:
 
     =========  ================================  ================================
     mode       scale_a                           scale_b
@@ -71,7 +73,8 @@ def scaled_grouped_mm(
     element is its index along K divided by 128, and every group must end at a multiple of 128.
 
     Args:
-        mat_a, mat_b: float8_e4m3fn, shapes as for ``grouped_mm``, any strides.
+        mat_a, mat_b: float8_e4m3fn or float8_e5m2, which may differ (gradients are often of the second), shapes as for
+            ``grouped_mm``, any strides.
         scale_a: float32, what to multiply the products of a row, or of a block, with; any strides; or a list of that
             one tensor.
         scale_recipe_a: of ``torch.nn.functional.ScalingType``, as above, or a list of that.
@@ -93,17 +96,21 @@ def scaled_grouped_mm(
         TypeError, ValueError, RuntimeError: as ``grouped_mm``; TypeError where a gradient would be needed, too.
 
     Notes:
-        Names and order of the arguments: ``torch.nn.functional.scaled_grouped_mm``, which runs on GPUs alone, wants A
-        row-major, B column-major and extents in multiples of 16, and returns bfloat16 alone.
+        Names and order of the arguments: ``torch.nn.functional.scaled_grouped_mm``, which runs on GPUs alone, wants
+        float8_e4m3fn, A row-major, B column-major and extents in multiples of 16, takes neither ``TensorWise`` nor
+        blocks of 128, and returns bfloat16 alone. Its recipes for MX and NV formats are refused here.
+        float8_e5m2 goes to the Triton kernels, as backend "cute" is for two operands of float8_e4m3fn.
         Scales of blocks are DeepSeek-V3's (its technical report, section 3.3.2). ``quantize_1x128`` and
         ``quantize_128x128`` make them; for a layer's three products see there.
-        Float8 operands have no gradient: cast in a ``torch.autograd.Function`` of your own, as training recipes do.
+        Float8 operands have no gradient: ``to_fp8_then_scaled_grouped_mm`` is for training.
     """
     check_options(tail, config, out is not None)
-    scaling = _scaling(scale_recipe_a, scale_recipe_b)
+    scaling, of_tensors = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)
-    if tuple(contraction_dim) not in ((), (-1, -2)):
+    if not isinstance(contraction_dim, (list, tuple)) or tuple(contraction_dim) not in ((), (-1, -2)):
         raise ValueError(f"contraction_dim must be () or (-1, -2), got {contraction_dim!r}")
+    if any(of_tensors):
+        scale_a, scale_b = _of_rows(of_tensors, mat_a, mat_b, offs, scale_a, scale_b)
     operands = Operands(*cut_to_shared_k(mat_a, mat_b), offs, bias, scale_a, scale_b)
     for name, tensor in operands._asdict().items():
         if wants_grad(tensor):
@@ -113,12 +120,13 @@ def scaled_grouped_mm(
     return multiply(operands, options) if out is None else multiply_into(out, operands, options)
 
 
-def _scaling(recipe_a, recipe_b) -> str:
-    """The name of a pair of recipes."""
+def _scaling(recipe_a, recipe_b) -> tuple[str, tuple[bool, bool]]:
+    """The name of a pair of recipes, and for each side whether its factor is one for the whole tensor."""
     # `is`: torch.compile cannot trace how these enumerations, which are not Python's, compare.
-    kinds, found = torch.nn.functional.ScalingType, []
+    kinds, found, of_tensors = torch.nn.functional.ScalingType, [], []
     for side, recipe in (("a", _only(recipe_a)), ("b", _only(recipe_b))):
-        if recipe is kinds.RowWise:
+        of_tensors.append(recipe is kinds.TensorWise)
+        if recipe is kinds.RowWise or recipe is kinds.TensorWise:
             found.append(ROW)
         elif recipe is kinds.BlockWise1x128:
             found.append(LINE)
@@ -126,14 +134,36 @@ def _scaling(recipe_a, recipe_b) -> str:
             found.append(SQUARE)
         else:
             raise ValueError(
-                f"scale_recipe_{side} must be ScalingType.RowWise, BlockWise1x128 or BlockWise128x128, got {recipe!r}"
+                f"scale_recipe_{side} must be ScalingType.TensorWise, RowWise, BlockWise1x128 or BlockWise128x128, "
+                f"got {recipe!r}"
             )
     if ROW in found and found[0] != found[1]:
         raise ValueError(
-            "scale_recipe_a and scale_recipe_b must both be ScalingType.RowWise or both of blocks (BlockWise1x128 or "
-            f"BlockWise128x128), got {_only(recipe_a)!r} and {_only(recipe_b)!r}"
+            "scale_recipe_a and scale_recipe_b must both be ScalingType.RowWise or TensorWise, or both of blocks "
+            f"(BlockWise1x128 or BlockWise128x128), got {_only(recipe_a)!r} and {_only(recipe_b)!r}"
         )
-    return ROW if ROW in found else " ".join(found)
+    return ROW if ROW in found else " ".join(found), tuple(of_tensors)
+
+
+def _of_rows(of_tensors, mat_a, mat_b, offs, scale_a, scale_b) -> list[Tensor]:
+    """Scales with a factor for each row and column in place of those with one for a whole tensor."""
+    scales = [scale_a, scale_b]
+    ranks = [tensor.dim() if isinstance(tensor, Tensor) else None for tensor in (mat_a, mat_b, offs)]
+    mode = MODE_OF_RANKS.get(tuple(ranks[:2]))
+    for i, (side, of_tensor) in enumerate(zip("ab", of_tensors)):
+        if not of_tensor:
+            continue
+        if scales[i].numel() != 1:
+            raise ValueError(
+                f"scale_{side} must have one element with ScalingType.TensorWise, got shape {tuple(scales[i].shape)}"
+            )
+        if mode is None or (mode == "k" and ranks[2] != 1):
+            continue  # the checks that follow say so
+        extent = (mat_a.shape[-2], mat_b.shape[-1])[i]
+        groups = offs.shape[0] if mode == "k" else (mat_a if ranks[0] == 3 else mat_b).shape[0]
+        shape = (extent,) if mode == ("m", "n")[i] else (groups, extent)
+        scales[i] = scales[i].reshape(()).expand(shape).contiguous()
+    return scales
 
 
 def _scale(side: str, scale, swizzle) -> Tensor:

@@ -131,7 +131,8 @@ def block_scale_signature(rank_a: int, rank_b: int, total: int | None, groups: i
             if shape[1] not in forms:
                 return None
             shape = (shape[0], forms[shape[1]])
-        found += [shape, strides, scale.dtype, scale.device, scale.data_ptr() & 15]
+        at = scale.data_ptr()
+        found += [shape, strides, scale.dtype, scale.device, at & 15 if at else None]
     return tuple(found)
 
 

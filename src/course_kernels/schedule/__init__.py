@@ -1,7 +1,8 @@
 """What each program of a grouped GEMM computes, and when: tile orders and a simulator, in plain Python.
 
 `tiles` and `walk` say what the kernels do, tile by tile; `simulate` adds a cost model and gives a timeline;
-`bytes_moved` adds a cache and gives the traffic. Nothing here needs a GPU, torch or Triton.
+`bytes_moved` adds a cache and gives the traffic. Nothing here computes with torch or Triton, or needs a GPU; importing
+the package loads torch all the same.
 """
 
 from course_kernels.schedule.orders import (

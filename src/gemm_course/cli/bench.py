@@ -97,7 +97,7 @@ def run(
         raise Stop(USAGE, f"--repeats must be at least 2, got {repeats}")
     if not torch.cuda.is_available():
         raise Stop(CANNOT, "times are measured on an NVIDIA GPU, and torch sees none here.\ncourse bench --list shows "
-                   "what would be measured; benchmarks/results/ holds what was, on an H200.")  # fmt: skip
+                   "what would be measured; benchmarks/results/ of the course's repository has an H200's.")  # fmt: skip
     reasons = {provider.name: provider.unavailable() for provider in chosen}
     for name in filter(reasons.get, reasons):
         print(f"{name} is left out: {reasons[name]}")

@@ -116,7 +116,7 @@ def _kernels_do_not_run(facts: Machine) -> Iterator[Problem]:
         return
     if _interpreter_lacks_numpy(facts):
         what = "no kernel can run, and none can be compiled: Triton's interpreter needs numpy, which is not installed"
-        yield Problem(True, what, "pip install numpy")
+        yield Problem(facts.in_checkout, what, "pip install numpy", notebooks_only=True)
         return
     if facts.cannot_launch:
         # The sentences of runtime: the reason, then what to do.
@@ -178,6 +178,7 @@ def plan(facts: Machine) -> list[tuple[str, str]]:
     return [
         ("notebooks", notebooks),
         ("kernels", _how_kernels_run(facts)),
+        *_without_kernels(facts),
         *_hardware_features(facts),
         ("compiling", _how_kernels_compile(facts)),
         *facts.answers,
@@ -207,6 +208,14 @@ def _how_kernels_run(facts: Machine) -> str:
     if facts.mode == "gpu":
         how = f"compiled, on the {facts.gpus[0].name}"
     return how + _tried(facts.kernel)
+
+
+def _without_kernels(facts: Machine) -> list[tuple[str, str]]:
+    """What the library does where its kernels do not run, for the lack of NumPy."""
+    if not _interpreter_lacks_numpy(facts):
+        return []
+    row = "all products and gradients run on CPU tensors, by torch; plans, and kernels by name, need numpy"
+    return [("library", row)]
 
 
 def _how_kernels_compile(facts: Machine) -> str:
@@ -281,7 +290,8 @@ def report(facts: Machine, color: bool = False) -> str:
 
 def _verdict(facts: Machine, found: list[Problem]) -> str:
     stopping = [problem for problem in found if problem.stops]
-    library = "The library runs here: from course_kernels import group_gemm."
+    how = ", by torch alone" if _interpreter_lacks_numpy(facts) else ""
+    library = f"The library runs here{how}: from course_kernels import group_gemm."
     library_runs = all(problem.notebooks_only for problem in stopping)
     if not facts.in_checkout:
         if not library_runs:

@@ -62,6 +62,14 @@ def test_a_learners_kernel_is_compiled_from_its_file_and_again_when_it_changes(l
     assert compile_kernel("kernel.py:tuned", "gfx942", **options).registers > 0
 
 
+def test_a_module_is_found_where_the_caller_finds_it(learners_file, monkeypatch):
+    """As one beside a script is, and one in the folder of a prompt."""
+    options = {"signature": SIGNATURE, "constexprs": {"BLOCK": 256}}
+    learners_file.rename(learners_file.with_name("beside_the_script.py"))
+    monkeypatch.syspath_prepend(learners_file.parent)
+    assert compile_kernel("beside_the_script:double", "sm_80", **options).registers > 0
+
+
 def test_errors_carry_the_compilers_message_and_the_worker_goes_on(learners_file):
     options = {"signature": {"x_ptr": "*fp32"}, "constexprs": {"BLOCK": 64}}
     with pytest.raises(CompileError, match=r"no_such_name is not defined") as caught:
@@ -110,7 +118,7 @@ def test_a_process_that_ends_takes_its_compilers_along():
 
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="target must be one of sm_75"):
-        compile_kernel("naive", "sm_86")
+        compile_kernel("naive", "sm_87")
     with pytest.raises(ValueError, match="kernel must be one of"):
         compile_kernel("fast", "sm_90")
     with pytest.raises(TypeError, match="no further options"):

@@ -17,3 +17,13 @@ def test_names_say_the_backend():
 def test_an_unknown_name_lists_those_there_are():
     with pytest.raises(ValueError, match=r"target must be one of sm_75.*gfx942.*, got 'sm_13'"):
         find_target("sm_13")
+
+
+def test_what_compute_capabilities_have():
+    """CUDA C++ Programming Guide: shared memory of a block, in KiB."""
+    kib = {name: target.shared_limit // 1024 for name, target in TARGETS.items() if target.capability}
+    assert kib == {
+        "sm_75": 64, "sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_103": 227,
+        "sm_120": 99, "sm_121": 99,
+    }  # fmt: skip
+    assert [TARGETS[name].capability for name in ("sm_89", "sm_103", "sm_121")] == [(8, 9), (10, 3), (12, 1)]

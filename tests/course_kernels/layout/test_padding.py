@@ -61,3 +61,17 @@ def test_rows_that_do_not_fit_are_dropped_and_not_read_from_elsewhere():
     packed = torch.arange(1.0, 4.0)[:, None]  # two rows fewer than the layout claims
     assert layout.pad(packed, 2).flatten().tolist() == [1, 2, 0, 0]
     assert layout.pack(torch.ones(2, 2, 1), 5).flatten().tolist() == [1, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("sizes", [[2, 0, 1], []], ids=str)
+def test_what_comes_of_no_rows_has_a_gradient_too(sizes):
+    layout = build("sizes", sizes)
+    slots = torch.zeros(len(sizes), 0, 2, requires_grad=True)
+    packed = layout.pack(slots, 3, fill=7)
+    assert torch.equal(packed, torch.full((3, 2), 7.0))
+    rows = torch.zeros(0, 2, requires_grad=True)
+    padded = layout.pad(rows, 4, fill=7)
+    assert torch.equal(padded, torch.full((len(sizes), 4, 2), 7.0))
+    (packed.sum() + padded.sum() + layout.pad(torch.zeros(3, 2, requires_grad=True), 0).sum()).backward()
+    assert slots.grad.shape == slots.shape
+    assert rows.grad.shape == rows.shape

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -193,3 +195,92 @@ def test_without_descriptor_hardware_the_pointer_kernel_takes_over(monkeypatch):
         plan = GroupGemmPlan(group_A, group_B, method=method, config=SMALL)
         assert kernels_of(plan) == [("round_robin", (0,))]
         check(plan.run(), group_A, group_B)
+
+
+# ---- memory that changes under a plan, copies, and what autograd has to know
+
+
+def test_run_refuses_operands_that_have_other_memory():
+    group_A, group_B = operands()
+    group_A[1] = torch.nn.Parameter(group_A[1])
+    out = [torch.zeros(48, 40, dtype=torch.float16, device=runtime.device()) for _ in EQUAL]
+    plan = GroupGemmPlan(group_A, group_B, method="tma", config=SMALL, out=out)
+    check(plan.run(), group_A, group_B)
+    before = [c.clone() for c in out]
+
+    held, group_A[1].data = group_A[1].data, torch.full_like(group_A[1], 2)
+    with pytest.raises(RuntimeError, match=r"group_A\[1\] has other memory than when the plan was made.*new plan"):
+        plan.run()
+    group_A[1].data = held
+    group_B[2].untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"group_B\[2\] has other memory"):
+        plan.run()
+    assert all(torch.equal(c, b) for c, b in zip(out, before)), "a refused run wrote"
+
+    group_A, group_B = operands()
+    plan = GroupGemmPlan(group_A, group_B, method="round_robin", config=SMALL, out=out)
+    out[0].resize_(480, 400)
+    with pytest.raises(RuntimeError, match=r"out\[0\] has other memory"):
+        plan.run()
+
+
+def test_plan_holds_memory_that_an_operand_has_left():
+    """No kernel writes to what the allocator may have handed to somebody else."""
+    group_A, group_B = operands()
+    group_A[0] = torch.nn.Parameter(group_A[0])
+    plan = GroupGemmPlan(group_A, group_B, method="round_robin", config=SMALL)
+    address = group_A[0].data_ptr()
+    group_A[0].data = torch.zeros_like(group_A[0])
+    fresh = [torch.zeros_like(group_A[0]) for _ in range(20)]
+    assert address not in [tensor.data_ptr() for tensor in fresh]
+    del plan
+
+
+def test_a_plan_cannot_be_copied():
+    plan = GroupGemmPlan(*operands(), method="tma", config=SMALL)
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps, lambda plan: copy.deepcopy({"plan": plan})):
+        with pytest.raises(TypeError, match=r"a GroupGemmPlan cannot be copied or pickled.*make a new plan"):
+            attempt(plan)
+
+
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_autograd_notices_that_out_was_written(method):
+    saved = torch.ones(48, 40, dtype=torch.float16, device=runtime.device())
+    weight = torch.ones_like(saved, requires_grad=True)
+    loss = (weight * saved).sum()
+    group_A, group_B = operands(EQUAL[:1])
+    group_gemm(group_A, group_B, out=[saved], method=method, config=SMALL if method != "auto" else None)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_autograd_notices_that_a_plan_ran_again():
+    group_A, group_B = operands(EQUAL[:1])
+    plan = GroupGemmPlan(group_A, group_B, method="tma", config=SMALL)
+    (y,) = plan.run()
+    weight = torch.ones_like(y, requires_grad=True)
+    loss = (weight * y).sum()
+    plan.run()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_out_that_requires_a_gradient_or_has_no_version():
+    """As with torch's own ``out``: the first is written to without gradients alone, the second in its mode alone."""
+    group_A, group_B = operands(EQUAL[:1])
+    out = torch.nn.Parameter(torch.zeros(48, 40, dtype=torch.float16, device=runtime.device()))
+    with pytest.raises(ValueError, match=r"out\[0\] requires a gradient"):
+        group_gemm(group_A, group_B, out=[out], method="tma", config=SMALL)
+    with torch.no_grad():
+        group_gemm(group_A, group_B, out=[out], method="tma", config=SMALL)
+    check([out.detach()], group_A, group_B)
+    with torch.inference_mode():
+        out = torch.zeros_like(out)
+        group_gemm(group_A, group_B, out=[out], method="tma", config=SMALL)
+        check([out], group_A, group_B)
+        plan = GroupGemmPlan(group_A, group_B, method="tma", config=SMALL)
+    before = out.clone()
+    with pytest.raises(ValueError, match=r"out\[0\] was made in torch.inference_mode\(\)"):
+        group_gemm([2 * group_A[0]], group_B, out=[out], method="tma", config=SMALL)
+    assert torch.equal(out, before)
+    check(plan.run(), group_A, group_B)

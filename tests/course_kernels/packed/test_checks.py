@@ -103,3 +103,34 @@ def test_wrong_ends_never_write_outside():
             out, verify = poisoned((12, 6), device=DEVICE)
             grouped_mm(A, B, offs=offs, out=out, backend=backend, config=GemmConfig(16, 16, 16))
             verify(all_written=True)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_out_that_requires_a_gradient_or_has_no_version(backend):
+    """As with torch's own ``out``: the first is written to without gradients alone, the second in its mode alone."""
+    wanted = grouped_mm(A, B, offs=OFFS)
+    out = torch.nn.Parameter(torch.zeros_like(wanted))
+    with torch.no_grad():
+        assert grouped_mm(A, B, offs=OFFS, out=out, backend=backend) is out
+    assert torch.equal(out, wanted)
+    with torch.inference_mode():
+        out = torch.zeros_like(wanted)
+        assert torch.equal(grouped_mm(A, B, offs=OFFS, out=out, backend=backend), wanted)
+    with pytest.raises(ValueError, match=r"out was made in torch.inference_mode\(\).*pass a clone"):
+        grouped_mm(-A, B, offs=OFFS, out=out, backend=backend)
+    assert torch.equal(out, wanted), "a refused call wrote"
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_an_operand_whose_memory_was_freed(backend):
+    """As FSDP frees parameters: found although an equal product has a plan."""
+    b = B.clone()
+    wanted = grouped_mm(A, b, offs=OFFS, backend=backend)
+    size = b.untyped_storage().size()
+    b.untyped_storage().resize_(0)
+    for options in (dict(), dict(out=torch.zeros_like(wanted))):
+        with pytest.raises(ValueError, match=r"mat_b of shape \(2, 8, 6\) has no memory: its storage was resized to 0"):
+            grouped_mm(A, b, offs=OFFS, backend=backend, **options)
+    b.untyped_storage().resize_(size)
+    b.copy_(B)
+    assert torch.equal(grouped_mm(A, b, offs=OFFS, backend=backend), wanted)

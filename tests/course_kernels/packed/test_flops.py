@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -37,3 +40,18 @@ def test_flops_of_scaled(mode):
         scaled_grouped_mm(a, b, scale_a, ROW, scale_b, ROW, offs=offs)
     once = {"m": 20 * 7 * 10, "n": 6 * 7 * 20, "k": 6 * 20 * 10, "batch": 3 * 6 * 7 * 10}[mode] * 2
     assert counter.get_total_flops() == once
+
+
+def test_a_counter_counts_whoever_looked_for_it_first():
+    """``find_spec`` after the import here, and before the counter's own."""
+    code = """
+import importlib.util, torch
+from course_kernels import grouped_mm
+assert importlib.util.find_spec("torch.utils.flop_counter")
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    grouped_mm(torch.ones(4, 4), torch.ones(1, 4, 4), offs=torch.tensor([4]), backend="torch")
+print(counter.get_total_flops())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "128", done.stderr

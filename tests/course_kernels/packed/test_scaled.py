@@ -34,7 +34,11 @@ SCALED_ERRORS = {
     "scale of B": (scaled(scale_b=SB[0]), ValueError, ["scale_b", "(2, 6)", "column of mat_b", "(6,)"]),
     "scale on meta": (scaled(scale_b=SB.to("meta")), ValueError, ["scale_b", "device", "meta"]),
     "two scales": (scaled(scale_a=[SA, SA]), ValueError, ["scale_a", "one tensor", "2"]),
-    "recipe": (scaled(scale_recipe_a=ScalingType.TensorWise), ValueError, ["scale_recipe_a", "RowWise", "TensorWise"]),
+    "recipe": (
+        scaled(scale_recipe_a=ScalingType.TensorWise),
+        ValueError,
+        ["scale_a", "one element", "TensorWise", "(12,)"],
+    ),
     "recipe of B": (scaled(scale_recipe_b=ScalingType.BlockWise1x32), ValueError, ["scale_recipe_b", "BlockWise1x32"]),
     "no recipe": (scaled(scale_recipe_a=None), ValueError, ["scale_recipe_a", "RowWise", "None"]),
     "swizzle": (scaled(swizzle_b=SwizzleType.SWIZZLE_32_4_4), ValueError, ["swizzle_b", "NO_SWIZZLE", "32_4_4"]),

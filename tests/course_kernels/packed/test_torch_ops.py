@@ -454,9 +454,17 @@ def test_out_is_handed_back_and_its_version_counted(backend):
 
 
 def test_out_of_a_parameter_without_gradients():
+    """As torch's own functions do. With gradients it is refused."""
     a, b, offs, _ = operands("m")
-    with torch.no_grad(), pytest.raises(ValueError, match="out requires a gradient"):
-        grouped_mm(a, b, offs=offs, out=torch.nn.Parameter(torch.zeros(20, 10, device=DEVICE)))
+    out = torch.nn.Parameter(torch.zeros(20, 10, device=DEVICE))
+    with pytest.raises(ValueError, match="out requires a gradient"):
+        grouped_mm(a, b, offs=offs, out=out)
+    with torch.no_grad():
+        assert grouped_mm(a, b, offs=offs, out=out) is out
+        assert torch.equal(out, grouped_mm(a, b, offs=offs))
+        with FlopCounterMode(display=False):  # through the dispatcher
+            grouped_mm(2 * a, b, offs=offs, out=out)
+        assert torch.equal(out, grouped_mm(2 * a, b, offs=offs))
 
 
 def test_inference_mode_and_default_device():

@@ -110,6 +110,8 @@ def match_variant(
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
         return None
+    if mat_b.dtype != mat_a.dtype:  # float8_e5m2 beside float8_e4m3fn
+        return None
     if accumulate and (mat_b.dim() != 2 or out.dtype != torch.float32):
         return None
     eight_bits = mat_a.element_size() == 1

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
+from course_kernels.dtypes import FP8, SCALED_DTYPES
 from course_kernels.kernels.codes import Layout, Schedule
 from course_kernels.packed.backends.descriptors import Access, batch_access, load_access, ragged_access
 from course_kernels.packed.problem import Operands, Problem
@@ -175,6 +176,10 @@ def _options(config: GemmConfig) -> dict[str, int]:
 
 
 def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
+    if max_tiles >= 2**31:  # kernels count them in 32 bits
+        raise ValueError(
+            f"the product may have {max_tiles} tiles of {config.block}, more than one launch can count (2**31)"
+        )
     programs = config.programs
     if programs is None:
         programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
@@ -201,7 +206,8 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
                 f"got {config}"
             )
         return config
-    chosen = _choose(problem, op, extents, mat_a.dtype, accesses, device)
+    dtype = FP8 if mat_a.dtype in SCALED_DTYPES else mat_a.dtype
+    chosen = _choose(problem, op, extents, dtype, accesses, device)
     if problem.block_lines is not None:
         chosen = with_block_scales(chosen)
     fitted = chosen.fitted(kernel, *sizes, **limits)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.dtypes import FP8, FP8_E5M2, SCALED_DTYPES
 from course_kernels.kernels import contiguous, transposed
 from course_kernels.layout import GroupLayout
 from course_kernels.packed.backends.launch_arguments import prepare
@@ -61,16 +62,21 @@ class InterpretedPlan:
         self._ragged = {"m": (0, 0), "n": (1, 1), "k": (0, 1), "batch": None}[problem.mode]
 
     def run(self, operands: Operands, out: Tensor) -> None:
-        """Interpret the kernel. The interpreter multiplies bfloat16 bit patterns as if they were integers, so float32
-        copies stand in."""
+        """Interpret the kernel on float32 copies of what the interpreter cannot multiply: it takes the bits of bfloat16
+        for integers, subnormal numbers of float8_e5m2 for others, and NaN of float8_e4m3fn for 480."""
+        widened = {torch.bfloat16}
+        matrices = operands.mat_a, operands.mat_b
+        if any(m.dtype == FP8_E5M2 or (m.dtype == FP8 and m.float().isnan().any()) for m in matrices):
+            widened.update(SCALED_DTYPES)  # both: a product has operands of one type, or of float8
 
         def wide(tensor):
-            return tensor.float() if tensor is not None and tensor.dtype == torch.bfloat16 else tensor
+            return tensor.float() if tensor is not None and tensor.dtype in widened else tensor
 
         copies, result = Operands(*map(wide, operands)), wide(out)
         kernel, programs, arguments, options, _ = self._prepare(copies, result)
         before = result.clone() if result is not out and self._problem.options.accumulate else None
-        kernel[(programs(self._total(copies)),)](**arguments, **options)
+        with runtime.interpreting():
+            kernel[(programs(self._total(copies)),)](**arguments, **options)
         if before is not None:  # what was not added to keeps its bits: rounding changes those of a NaN
             changed = result.view(torch.int32) != before.view(torch.int32)
             out[changed] = result[changed].to(out.dtype)

@@ -133,3 +133,13 @@ def test_configurations_leave_room_for_the_sums_of_a_block():
         ValueError, match="config does not suit block scales, whose blocks are 128 deep: block_k is 256"
     ):
         block_scaled(config=GemmConfig(64, 64, 256, num_stages=2))
+
+
+def test_more_tiles_than_a_launch_can_count():
+    """They need an output of terabytes, or one block's columns of a great many groups."""
+    one = torch.empty(1, 1, dtype=torch.bfloat16)
+    operands = Operands(one.expand(2**27, 16), one.expand(1, 16, 2**20), torch.empty(1, dtype=torch.int32))
+    made = prepared(A100, operands_and_out=(operands, one.expand(2**27, 2**20)), config=GemmConfig(64, 64, 16))
+    assert made.programs(2**16) == 108
+    with pytest.raises(ValueError, match=r"the product may have 34359754752 tiles of \(64, 64, 16\)"):
+        made.programs(2**27)

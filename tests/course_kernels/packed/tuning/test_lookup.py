@@ -62,7 +62,7 @@ def test_what_is_returned_cannot_be_changed():
         choice.config = None
 
 
-ARCHS = [*TARGETS, "gfx", "sm_86", "sm_89", "sm_103", "sm_121"]
+ARCHS = [*TARGETS, "gfx", "sm_87", "sm_110"]
 
 
 @pytest.mark.parametrize("arch", ARCHS)

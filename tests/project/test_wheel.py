@@ -1,0 +1,84 @@
+"""The wheel: two packages and the exercises' stubs, and nothing of the checkout besides."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from places import ROOT
+
+PARTS = ("pyproject.toml", "README.md", "LICENSE", "src", "exercises")
+MOST_BYTES = 2 * 2**20
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built by the backend itself, from a copy: it leaves folders beside the sources. Takes two seconds."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *PARTS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode:
+        pytest.skip("what belongs to the project is known to git alone")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    code = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (built,) = (folder / "dist").glob("*.whl")
+    return folder, built
+
+
+def test_it_holds_every_file_of_the_packages_and_no_other(wheel):
+    folder, built = wheel
+    wanted = {path.relative_to(folder / "src").as_posix() for path in (folder / "src").rglob("*")
+              if path.is_file() and "egg-info" not in str(path)}  # fmt: skip
+    with zipfile.ZipFile(built) as archive:
+        names = archive.namelist()
+    found = {name for name in names if ".dist-info/" not in name and ".data/" not in name}
+    assert found == wanted
+    assert {name.partition("/")[0] for name in found} == {"course_kernels", "gemm_course"}
+    stubs = {name.rpartition("/")[2] for name in names if ".data/data/share/" in name}
+    assert stubs == {path.name for path in (folder / "exercises").glob("*.ipynb")}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert built.name.endswith("-py3-none-any.whl")
+    assert built.stat().st_size < MOST_BYTES
+
+
+def test_it_can_be_used_from_where_it_is_unpacked(wheel, tmp_path):
+    """Without the checkout: its tables, and what it says of itself."""
+    _, built = wheel
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(tmp_path)
+    code = f"""
+import sys
+sys.path = [{str(tmp_path)!r}] + [entry for entry in sys.path if not entry.startswith({str(ROOT)!r})]
+import importlib.metadata, torch, course_kernels
+from course_kernels.packed.tuning.lookup import get_config
+assert course_kernels.__file__.startswith({str(tmp_path)!r}), course_kernels.__file__
+assert get_config("grouped_mm", 4096, 1024, 1024, 8, arch=90, explain=True).entry
+(found,) = importlib.metadata.distributions(path=[{str(tmp_path)!r}])
+assert found.version == course_kernels.__version__
+assert sorted(found.requires[:2]) == ['torch>=2.11', 'triton>=3.6; platform_system == "Linux"'], found.requires
+a, b = torch.ones(4, 4), torch.ones(1, 4, 4)
+print(course_kernels.grouped_mm(a, b, offs=torch.tensor([4])).sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "64.0", done.stderr
+
+
+def test_the_changelog_knows_this_version():
+    import course_kernels
+
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {course_kernels.__version__}" in text
