@@ -55,7 +55,8 @@ def _likely_people(files: Sequence[File], exercises: Collection[Exercise]) -> li
         exercise, _ = match_name(PurePosixPath(file.where).stem, exercises)
         if inside and exercise is not None and not file.name_only:
             folders.setdefault((*inside[:-1], exercise.name), set()).add(top)
-    return sorted(max(folders.values(), key=len, default=set()))
+    found = max(folders.values(), key=len, default=set())
+    return [] if "exercises" in found else sorted(found)  # a copy of the repository, with attempts beside it
 
 
 def _sorted(student: str, files: Sequence[File], exercises: Sequence[Exercise]) -> Submission:

@@ -21,7 +21,7 @@ import msgspec
 from gemm_course.exercises import manifest
 from gemm_course.grading import hand_in
 from gemm_course.grading.submissions import Submission
-from gemm_course.isolation import landlock
+from gemm_course.isolation import bubblewrap, landlock
 from gemm_course.runner import fork_server
 
 CPU_S, WAIT_S, MEMORY_MB, RESULT_MB = 20, 90.0, 1024, 16
@@ -39,11 +39,13 @@ def read_all(students: Mapping[str, Sequence[Path]], jobs: int = 2) -> list[Subm
 
 def _read(student: str, paths: Sequence[Path], alone: bool) -> Submission:
     with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as errors:
-        names = [os.fsencode(path.absolute()).hex() for path in paths]
+        here = [str(path.absolute()) for path in paths]
+        walls = bubblewrap.command(readable=[path for path in here if not os.path.islink(path)])
+        names = [os.fsencode(path).hex() for path in here]
         request.write(json.dumps([student, names, alone]).encode())
         request.seek(0)
         process = subprocess.Popen(
-            [sys.executable, fork_server.__file__, __name__],
+            [*walls, sys.executable, fork_server.__file__, __name__],
             stdin=request, stdout=result, stderr=errors, start_new_session=True,
         )  # fmt: skip
         try:

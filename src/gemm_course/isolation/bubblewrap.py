@@ -20,14 +20,16 @@ from gemm_course.isolation import landlock
 _TRIAL_S = 5.0
 
 
-def command(writable: str, readable: Iterable[str] = ()) -> list[str]:
+def command(writable: str = "", readable: Iterable[str] = ()) -> list[str]:
     """What to put in front of a command so that it runs inside; empty where that is not possible.
 
     Args:
-        writable: the folder in which it may do everything.
+        writable: the folder in which it may do everything, if there is one.
         readable: places that it may read, beside those of the system, of Python and of our packages.
     """
-    return [*_walls(tuple(readable)), "--bind", writable, writable, "--"] if works() else []
+    if not works():
+        return []
+    return [*_walls(tuple(readable)), *(("--bind", writable, writable) if writable else ()), "--"]
 
 
 @functools.cache

@@ -54,6 +54,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 _CAPABILITIES = 0x20080522  # version of how they are laid out
 _OPEN_ANYTHING = 1 << 1 | 1 << 2  # those about opening files
 
+PATIENCE = 3  # times its processor time that an answer may take on a busy machine
+
 FILES, CALLS, LIMITS = "files", "calls", "limits"
 LAYERS = (FILES, CALLS, LIMITS)  # a trial can leave one out, to see which is in a GPU's way
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from course_kernels.service import Service
+from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging.exercise import Exercise
-from gemm_course.runner.fork_server import PATIENCE
 
 SLACK_S = 90.0  # beyond the answer's own time: a compilation's, a GPU's
 

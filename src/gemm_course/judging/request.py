@@ -9,9 +9,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging.untrusted import Layout, Reply, bytes_in, parse_reply
 from gemm_course.runner import wire
-from gemm_course.runner.fork_server import PATIENCE, Template
+from gemm_course.runner.fork_server import Template
 
 GRACE_S = 2.8  # beyond an exercise's limit, before its process is killed: a busy machine is slow to take a signal
 MAX_FILES_MB = 256  # that a compilation leaves in its folder

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MODES = ("run", "compile", "gpu")
-PATIENCE = 3  # times its processor time that an answer may take on a busy machine
 REPLY_S = 60.0  # a fork takes milliseconds, but the first one waits for the imports
 # Beginnings of the environment variables that are passed on. A learner's code can print them, so tokens are left out.
 _KEPT = (

@@ -28,7 +28,6 @@ import torch
 
 from gemm_course.isolation import landlock, static_check
 from gemm_course.runner import gpu, masks, wire
-from gemm_course.runner.fork_server import PATIENCE
 from gemm_course.runner.stuck_loops import LoopTracer
 
 MODULE = "answer"  # the name under which the learner's cell is imported
@@ -119,7 +118,7 @@ def program() -> list[int] | None:
 class Alarm:
     """When time is up: reports the line of the learner's code, and which loop there makes no progress.
 
-    Processor time counts, so that a busy machine costs nobody points; what only waits ends after `PATIENCE` times that.
+    Processor time counts: a busy machine costs nobody points. What only waits has `landlock.PATIENCE` times that.
     """
 
     def __init__(self, path: str, seconds: float, results: int):
@@ -132,7 +131,7 @@ class Alarm:
     def __call__(self, number, frame) -> None:
         """The signal's handler."""
         used, passed = os.times(), time.monotonic() - self.started
-        left = min(self.seconds - sum(used[:4]), PATIENCE * self.seconds - passed)
+        left = min(self.seconds - sum(used[:4]), landlock.PATIENCE * self.seconds - passed)
         if self.tracer is None and left > 0.1 * self.seconds:
             signal.setitimer(signal.ITIMER_REAL, left)
             return

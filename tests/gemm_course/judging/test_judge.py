@@ -74,7 +74,7 @@ def test_one_clear_message_in_time(judge, source, says):
         ("import ctypes\n" + HEAD + "ctypes.string_at(0)", "segmentation fault"),
         (
             "import signal\n" + HEAD + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass",
-            "s of processor time",
+            "an endless loop?",
         ),
         ("import os\n" + HEAD + "[os.fork() for _ in range(4)]\n    while True: pass", "no process to start"),
         ("import os\n" + HEAD + "os.closerange(3, 100)\n    while True: pass", "before a result came back"),

@@ -116,11 +116,11 @@ def test_what_is_returned_is_judged_as_bytes(judge, body, says):
 def test_what_holds_for_anything_earns_nothing(judge, exercise):
     """A property that no answer can break, such as that it writes nothing outside, is worth nothing by itself."""
     numbers = "torch.zeros(4, dtype=torch.int64)"
-    for value in ("None", "0", "'x'", "[]", "[[]] * 4", "(0, 0)", numbers, f"{numbers}, {numbers}"):
+    values = ("None", f"{numbers}, {numbers}", "0", "'x'", "[]", "[[]] * 4", "(0, 0)", numbers)
+    for seed, value in enumerate(values[: 2 if exercise.compiles else None]):  # a device function's result is dropped
         source = f"def {exercise.function}(*arguments, **options):\n    return {value}"
-        for seed in range(1 if exercise.compiles else 3):
-            result = judge.check(exercise, source, seed, compiling=False)
-            assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
+        result = judge.check(exercise, source, seed, compiling=False)
+        assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
         return outcome
 
     monkeypatch.setattr(judge, "ask", forge)
-    for _ in range(60):
+    for _ in range(30):
         result = judge.check(exercise, solution, 1, compiling=False)
         assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
 
@@ -425,6 +425,48 @@ def test_a_product_computed_without_the_kernel_earns_nothing(judge):
     assert "no kernel's tl.store did it" in result.message
 
 
+def test_what_is_compiled_has_to_be_what_ran(open_judge):
+    """A version for the interpreter, and an empty one where the decorator makes something that has a cache's key."""
+    solution = cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
+    empty = "@triton.jit" + TILE + "pass\n"
+    source = f"{solution}\nran = product_tile\n{empty}\nif not hasattr(ran, 'cache_key'): product_tile = ran\n"
+    result = open_judge.check(MASKS, source, 1)
+    (failed,) = (each for each in result.properties if each.status != "pass")
+    assert failed.name == "compiles"
+    assert failed.message == "where it is compiled, the cell makes something else of product_tile"
+
+
+def test_outputs_of_another_size_than_was_laid_out_are_not_looked_at(open_judge):
+    """A log of two million programs would keep a judge busy for minutes."""
+    (walk,) = manifest.find("04a")
+    forged = (
+        WRITES + "many = torch.zeros(6 << 20, dtype=torch.int32)\n"
+        "output = {'buffer': many, 'counts': many[:9], 'writers': many[:9], 'shape': [2 << 20, 3], 'strides': [3, 1]}\n"
+        "layout = {'outputs': [{**output, 'name': 'log', 'dtype': 'int32', 'elements': 6 << 20, 'offset': 0}]}\n"
+        "everywhere(wire.pack({'case': 0, 'value': None, 'layouts': [], 'watched': {'outputs': [output]}}))\n"
+        "os._exit(0)\ndef walk_tiles(): pass"
+    )
+    started = time.monotonic()
+    result = open_judge.check(walk, forged, 1, compiling=False)
+    assert time.monotonic() - started < SECONDS
+    assert result.points == 0
+    assert "makes no sense" in result.message, result.text()
+
+
+def test_addresses_are_those_from_before_the_answer(open_judge):
+    (tables,) = manifest.find("04b")
+    source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    forge = (
+        "    for each in gc.get_objects():\n        if type(each).__name__ == 'Watch':\n"
+        "            for region in each._regions: region.base = region.low = 64\n    problems ="
+    )
+    source = "import gc\n" + source.replace("    problems =", forge, 1)
+    assert "gc.get_objects" in source
+    result = open_judge.check(tables, source, 1)
+    pointers = next(each for each in result.properties if each.name == "pointers")
+    assert pointers.status == "pass", "what it claims of its memory afterwards is not asked"
+
+
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
     store = "tl.store(c_ptr + row * ldc + col + tl.arange(0, BLOCK)[:, None] * ldc + tl.arange(0, BLOCK)[None, :], "
     for body in ("pass", store + "tl.zeros((BLOCK, BLOCK), tl.float32))", store + "float('nan'))", "return 1"):
@@ -458,7 +500,8 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
         ("import tempfile", "tempfile.NamedTemporaryFile().write(b'x' * (1 << 30))", "no file to open|No usable"),
     ],
 )  # fmt: skip
-def test_runaways_are_stopped_in_time(open_judge, before, body, says):
+def test_runaways_are_stopped_in_time(open_judge, monkeypatch, before, body, says):
+    monkeypatch.setattr(judging.request, "GRACE_S", 1.0)
     result = attack(open_judge, f"{before}\n{HEAD}{body}", HASTY)
     assert re.search(says, result.message), result.text()
 
@@ -466,21 +509,21 @@ def test_runaways_are_stopped_in_time(open_judge, before, body, says):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("while True: pass", "not compiled within 3 s"),
+        ("while True: pass", "not compiled within 1 s"),
         (
             "[open(__import__('os').environ['TMPDIR'] + f'/{i}', 'wb').write(bytes(60 << 20)) for i in range(999)]",
             "more than 256 MB of files were written",
         ),
         (
             "while True: __import__('subprocess').Popen(['/bin/sleep', '1000'], start_new_session=True)",
-            "not compiled within 3 s|compiler",
+            "not compiled within 1 s|compiler",
         ),
     ],
     ids=["endless", "disk", "programs"],
 )
 def test_the_process_that_compiles_is_limited_too(open_judge, line, says, monkeypatch):
     """Only there does the attack begin; the kernel is right."""
-    monkeypatch.setattr(judging, "COMPILE_S", 3.0)
+    monkeypatch.setattr(judging, "COMPILE_S", 1.0)
     source = f"if triton.knobs.runtime.interpret is False or not hasattr(tl.cdiv, 'rewriter'):\n    {line}\n"
     source += cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
     started = time.monotonic()
