@@ -71,12 +71,12 @@ def test_our_code_is_closed_where_it_is_installed_among_others(tmp_path, monkeyp
         (site / name).mkdir(parents=True)
     (site / "six.py").touch()
     (site / "link").symlink_to(site / "gemm_course")
-    monkeypatch.setattr(landlock, "_HIDDEN", (str(site / "gemm_course"),))
-    rules = dict(landlock._around_hidden(str(tmp_path)))
-    folders, open_ones = landlock._READ_FOLDER, landlock._READ
+    monkeypatch.setattr(sandbox, "_HIDDEN", (str(site / "gemm_course"),))
+    rules = dict(sandbox._around_hidden(str(tmp_path)))
+    folders, open_ones = sandbox._READ_FOLDER, sandbox._READ
     assert rules == {
         str(tmp_path): folders, str(tmp_path / "lib"): folders, str(site): folders,
         str(site / "torch"): open_ones, str(site / "six.py"): open_ones,
     }  # fmt: skip
-    assert dict(landlock._around_hidden(str(site / "gemm_course" / "exercises"))) == {}
-    assert dict(landlock._around_hidden(str(site / "torch"))) == {str(site / "torch"): open_ones}
+    assert dict(sandbox._around_hidden(str(site / "gemm_course" / "exercises"))) == {}
+    assert dict(sandbox._around_hidden(str(site / "torch"))) == {str(site / "torch"): open_ones}
