@@ -88,7 +88,6 @@ LATE_IMPORTS = {
     "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """
         gemm_course.runner.fork_server gemm_course.isolation.landlock
         gemm_course.runner.fork_server gemm_course.runner.worker
-        gemm_course.runner.worker gemm_course.runner.probes
     """,
     "`from gemm_course import check` starts a process; any other import must not": """
         gemm_course gemm_course.notebook_check

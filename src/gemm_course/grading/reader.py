@@ -40,7 +40,8 @@ def read_all(students: Mapping[str, Sequence[Path]], jobs: int = 2) -> list[Subm
 def _read(student: str, paths: Sequence[Path], alone: bool) -> Submission:
     with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as errors:
         here = [str(path.absolute()) for path in paths]
-        walls = bubblewrap.command(readable=[path for path in here if not os.path.islink(path)])
+        ours = os.path.dirname(fork_server.__file__)
+        walls = bubblewrap.command(readable=[ours, *here])
         names = [os.fsencode(path).hex() for path in here]
         request.write(json.dumps([student, names, alone]).encode())
         request.seek(0)
@@ -65,6 +66,8 @@ def _read(student: str, paths: Sequence[Path], alone: bool) -> Submission:
 
 
 def _why(status: int, timed_out: bool, errors: bytes) -> str:
+    if status > 128:  # Bubblewrap's way to say by which signal
+        status = 128 - status
     if timed_out or status in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"reading it took more than {CPU_S} s, so it was stopped"
     last = errors.decode(errors="replace").strip().rpartition("\n")[2]

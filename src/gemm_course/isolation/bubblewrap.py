@@ -25,7 +25,8 @@ def command(writable: str = "", readable: Iterable[str] = ()) -> list[str]:
 
     Args:
         writable: the folder in which it may do everything, if there is one.
-        readable: places that it may read, beside those of the system, of Python and of our packages.
+        readable: places that it may read, beside those of the system, of Python and of our packages. Of a link it sees
+            that it is one.
     """
     if not works():
         return []
@@ -47,6 +48,8 @@ def works() -> bool:
 def _walls(readable: tuple[str, ...]) -> list[str]:
     found = ["bwrap", "--unshare-all", "--die-with-parent", "--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]
     for place in dict.fromkeys((*landlock.places(), *readable)):
-        if os.path.exists(place) and not place.startswith(("/proc", "/dev")):
+        if place in readable and os.path.islink(place):
+            found += ["--symlink", "nowhere", place]
+        elif os.path.exists(place) and not place.startswith(("/proc", "/dev")):
             found += ["--ro-bind", place, place]
     return [*found, "--chdir", "/"]

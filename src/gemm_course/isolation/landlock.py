@@ -75,14 +75,15 @@ def die_with_parent() -> None:
 
 
 def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
-    """Limit this process and its children: writable memory beyond what it has now (a GPU's driver takes much, once,
-    when it starts), seconds of CPU time, and the size of a file that it writes.
+    """Limit this process and its children: writable memory and seconds of CPU time beyond what it has now (a GPU's
+    driver takes much, once, when it starts), and the size of a file that it writes.
     """
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
     for kind, value, more in (
         (resource.RLIMIT_DATA, now + (memory_mb << 20), 0),
-        (resource.RLIMIT_CPU, int(seconds) + 2, 1),  # a signal that says so; then one that cannot be ignored
+        # First a signal that says so, then one that cannot be ignored.
+        (resource.RLIMIT_CPU, int(sum(os.times()[:2]) + seconds) + 2, 1),
         (resource.RLIMIT_FSIZE, file_mb << 20, 0),
         (resource.RLIMIT_CORE, 0, 0),
     ):

@@ -27,7 +27,7 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
         return f"{where}this wants more memory than an answer gets ({exercise.memory_mb} MB)"
     if name in ("SystemExit", "KeyboardInterrupt"):
         return f"{where}this ends the program ({name}); a function returns instead"
-    if name == "PermissionError":
+    if name in ("PermissionError", "FileNotFoundError"):  # as the one wall, or the other, says it
         return f"{where}an answer has no file to open, no process to start and no network: it computes ({text[:200]})"
     if name == "NameError":
         text += ": a check sees the cell with your function and nothing else"

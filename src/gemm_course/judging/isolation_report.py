@@ -16,7 +16,7 @@ from gemm_course.isolation import bubblewrap, landlock, seccomp
 from gemm_course.judging.request import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
-_TRIAL_S = 60.0
+_TRIAL_S = 30.0
 _NAMES = {
     landlock.FILES: "Landlock's rules about files",
     landlock.CALLS: "the filter of system calls",

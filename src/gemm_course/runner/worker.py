@@ -27,14 +27,14 @@ from types import FunctionType, MappingProxyType, ModuleType
 import torch
 
 from gemm_course.isolation import landlock, static_check
-from gemm_course.runner import gpu, masks, wire
+from gemm_course.runner import gpu, masks, probes, wire
 from gemm_course.runner.stuck_loops import LoopTracer
 
 MODULE = "answer"  # the name under which the learner's cell is imported
 _MAX_TEXT = 4000
 _TRACE_S = 0.3  # for so long its loops are traced, when time is up
 
-_EVERYWHERE = ("gemm_course.runner.probes", "triton.language", *static_check.STANDARD)
+_EVERYWHERE = ("triton.language", *static_check.STANDARD)
 _COMPILING = ("triton.compiler", "triton.backends")
 _PRELOADED = {"run": (), "compile": _COMPILING, "gpu": _COMPILING}
 
@@ -123,15 +123,15 @@ class Alarm:
 
     def __init__(self, path: str, seconds: float, results: int):
         self.path, self.results, self.seconds = path, results, seconds
-        self.started = time.monotonic()
+        self.started, self.used = time.monotonic(), sum(os.times()[:4])
         self.tracer: LoopTracer | None = None
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def __call__(self, number, frame) -> None:
         """The signal's handler."""
-        used, passed = os.times(), time.monotonic() - self.started
-        left = min(self.seconds - sum(used[:4]), landlock.PATIENCE * self.seconds - passed)
+        used, passed = sum(os.times()[:4]) - self.used, time.monotonic() - self.started
+        left = min(self.seconds - used, landlock.PATIENCE * self.seconds - passed)
         if self.tracer is None and left > 0.1 * self.seconds:
             signal.setitimer(signal.ITIMER_REAL, left)
             return
@@ -208,8 +208,6 @@ def _answer(mode: str, requests: int, results: int) -> None:
 
 def _prepare(runs: ModuleType, request: dict) -> list[tuple]:
     """A watch, and the call of the answer, for each input."""
-    from gemm_course.runner import probes  # not where kernels are compiled
-
     watches = [probes.Watch(request["path"]) for _ in request["cases"]]
     return [(watch, runs.prepare(case, watch)) for watch, case in zip(watches, request["cases"])]
 

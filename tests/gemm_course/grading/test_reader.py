@@ -48,7 +48,7 @@ def test_nothing_that_is_handed_in_costs_anybody_else(tmp_path):
         ("bytearray(2 << 30)", "reading it takes more than 1,024 MB of memory"),
         ("os._exit(3)", "reading it failed: its process ended with status 3"),
         ("raise KeyError('odd')", "reading it failed: KeyError: 'odd'"),
-        ("open('/etc/passwd')", "Permission denied"), ("os.fork()", "Operation not permitted"),
+        ("open('/etc/passwd')", "/etc/passwd"), ("os.fork()", "Operation not permitted"),
     ],
 )  # fmt: skip
 def test_what_ends_the_process_that_reads_is_told(tmp_path, monkeypatch, does, says):

@@ -15,6 +15,7 @@ from places import MUTANTS, ROOT
 
 ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
 every_exercise = pytest.mark.parametrize("exercise", ON_GPU, ids=[e.name for e in ON_GPU])
+pytestmark = pytest.mark.usefixtures("no_second_wall")  # two judges share their processes
 (MASKS,) = manifest.find("03")
 
 

@@ -20,6 +20,7 @@ from gemm_course.notebook_files import cells
 from gemm_course.runner import fork_server
 from places import ROOT
 
+pytestmark = pytest.mark.usefixtures("no_second_wall")  # in it, processes have numbers of their own
 (OFFSETS,) = manifest.find("01")
 (MASKS,) = manifest.find("03")
 RIGHT = """
@@ -29,14 +30,6 @@ def describe_groups(sizes, total_m):
     group = torch.searchsorted(ends, rows, right=True)
     return ends, torch.where(group < len(sizes), group, -1)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_second_wall():
-    """In Bubblewrap processes have numbers of their own; these tests look for them from outside."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging.bubblewrap, "command", lambda *_: [])
-        yield
 
 
 @pytest.fixture(scope="module")
