@@ -22,6 +22,8 @@ from course_kernels import provenance
 from gemm_course.exercises import progress
 from gemm_course.judging.results import Result
 
+_MAX_LINE = 1 << 20
+
 # The files that decide about a result. A test follows the imports of the judge and its workers, and finds each here.
 DEPENDS_ON = (
     "gemm_course/__init__.py",
@@ -84,16 +86,20 @@ class ResultCache(contextlib.AbstractContextManager):
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.seek(0)
-            data = self._file.read()
+            self._read()
         except BaseException:
             self._file.close()
             raise
-        for text in data.splitlines():
-            with contextlib.suppress(ValueError):
-                code, _, payload = text.partition(b" ")
-                if hmac.compare_digest(code, self._code(payload)):
+
+    def _read(self) -> None:
+        text = b"\n"
+        while more := self._file.readline(_MAX_LINE):  # in parts: what is not ours may be of any length
+            text = more
+            code, _, payload = text.rstrip(b"\n").partition(b" ")
+            if len(code) == 64 and hmac.compare_digest(code, self._code(payload)):
+                with contextlib.suppress(ValueError):
                     self._load(msgspec.convert(json.loads(payload), _Line))
-        if data and not data.endswith(b"\n"):
+        if not text.endswith(b"\n"):
             self._file.write(b"\n")  # the last line was cut short
 
     def _load(self, line: _Line) -> None:
