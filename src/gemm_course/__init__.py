@@ -9,10 +9,21 @@ In a notebook: `from gemm_course import check`. That starts the process that che
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 
-from course_kernels import runtime
+
+def _end_at_once(*_) -> None:
+    os.write(2, b"\ncourse: interrupted\n")
+    os._exit(130)
+
+
+# The command imports torch for a second or two before it can catch anything; "-m" is `python -m gemm_course.cli.app`.
+if os.path.basename(sys.argv[0]) in ("course", "-m") and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end_at_once)  # `app.main` takes it back
+
+from course_kernels import runtime  # noqa: E402
 
 __all__ = ["check"]
 

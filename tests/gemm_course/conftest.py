@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from gemm_course.grading import reader
+from gemm_course.isolation import bubblewrap
 from gemm_course.judging import pool
-from hand_ins import outcome
+from hand_ins import outcome, read_here
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")  # not among what a test hands in
+
+
+@pytest.fixture(scope="module")
+def no_second_wall():
+    """Answers without Bubblewrap, for tests that look at their processes from outside, or share them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bubblewrap, "command", lambda *_: [])
+        yield
 
 
 @pytest.fixture
@@ -24,4 +39,5 @@ def pretend(monkeypatch):
             yield task, found
 
     monkeypatch.setattr(pool, "check_all", check_all)
+    monkeypatch.setattr(reader, "read_all", read_here)
     return asked

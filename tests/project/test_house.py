@@ -14,6 +14,9 @@ PRIVATE = re.compile(r"_(?!_)")
 MAX_LINES = 400
 MAX_UNTESTED_LINES = 20
 
+# What runs answers in their own processes, one module for each exercise.
+RUNS = sorted(path.stem for path in (SOURCES / "gemm_course" / "runner" / "runs").glob("e*.py"))
+
 # Modules that cannot have a test file of their name, and the file that tests them.
 TESTED_ELSEWHERE = {
     # Device code: it runs inside a launch only.
@@ -33,6 +36,7 @@ TESTED_ELSEWHERE = {
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
     "gemm_course.runner.worker": "gemm_course/judging/test_judge.py",
+    **{f"gemm_course.runner.runs.{name}": f"gemm_course/exercises/test_{name}.py" for name in RUNS},
 }
 
 # Imports of our own modules inside a function: why, who, and what.
@@ -55,8 +59,6 @@ LATE_IMPORTS = {
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
         course_kernels.codegen.packed course_kernels.kernels.group_sums
         course_kernels.packed.quantize course_kernels.kernels.quantize
-        gemm_course.exercises.e04b_tables course_kernels.kernels.round_robin
-        gemm_course.exercises.e04b_tables course_kernels.lists.launch
     """,
     "it imports Helion, which is optional and slow": """
         course_kernels.jagged.api course_kernels.jagged.helion_kernels
@@ -86,7 +88,6 @@ LATE_IMPORTS = {
     "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """
         gemm_course.runner.fork_server gemm_course.isolation.landlock
         gemm_course.runner.fork_server gemm_course.runner.worker
-        gemm_course.runner.worker gemm_course.runner.probes
     """,
     "`from gemm_course import check` starts a process; any other import must not": """
         gemm_course gemm_course.notebook_check

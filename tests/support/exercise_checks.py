@@ -104,11 +104,11 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
         return found
     genuine = judging._examine
 
-    def examine(module, case, message, result, probed=True):
+    def examine(module, case, message, layouts, result, probed=True):
         alone = dataclasses.replace(
             result, message="", panels=[], properties=[dataclasses.replace(p, status="skip") for p in result.properties]
         )
-        done = genuine(module, case, message, alone, probed)
+        done = genuine(module, case, message, layouts, alone, probed)
         found.append((seeds[id(case)], message_of(alone, check)))
         return done
 

@@ -9,7 +9,8 @@ import os
 import zipfile
 
 from gemm_course.exercises import manifest
-from gemm_course.grading import grades
+from gemm_course.grading import grades, submissions
+from gemm_course.grading import hand_in as reading
 from gemm_course.grading.result_cache import ResultCache
 from gemm_course.grading.submissions import Answer, Submission
 
@@ -57,6 +58,18 @@ def hand_in(folder, files):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         os.utime(path, (1e9, 1e9))
+
+
+def read_here(students, jobs=1):
+    """As `reader.read_all`, in this process."""
+    everything = manifest.exercises()
+    return [reading.read(who, paths, everything, len(students) == 1) for who, paths in students.items()]
+
+
+def discovered(folder, exercises=BOTH, ignore=()):
+    """Everybody's submission, read in this process, and the names of what is nobody's."""
+    there = submissions.discover(folder, exercises, ignore)
+    return [reading.read(who, paths, exercises) for who, paths in there.students.items()], there.unrecognized
 
 
 def outcome(points=10, message="", status=None, failure=""):

@@ -12,6 +12,7 @@ import difflib
 import functools
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -68,8 +69,10 @@ exit codes: 0 done; 1 the answer is no (the subcommand's help says what that mea
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand of these arguments (default: the process's own). Returns an exit code, see `course --help`."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    terminal.prepare()
     try:
+        if callable(signal.getsignal(signal.SIGINT)):  # the handler of the imports, perhaps
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        terminal.prepare()
         code = _dispatch(argv)
         sys.stdout.flush()
         return code

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find
 from gemm_course.cli.exit_codes import CANNOT, USAGE, Stop
-from gemm_course.cli.options import Json
+from gemm_course.cli.options import Json, integer
 from gemm_course.cli.watch import watch as watch_notebooks
 from gemm_course.exercises import manifest, progress
 from gemm_course.exercises.manifest import Exercise
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   course check 03            the answer in exercises/03_tail_masks.ipynb, as it was last saved
+  course check mine.ipynb    the answers in a notebook of any name
   course check 04            every exercise of lesson 04
   course check 03 --watch    at once, and again each time that the notebook is saved
   course check --watch       whichever notebook is saved
@@ -43,7 +44,9 @@ def run(
     exercise: Annotated[str | None, Argument(metavar="NN", help="number, name or notebook of an exercise")] = None,
     every: Annotated[bool, Option("--all", help="every exercise, a line for each")] = False,
     watch: Annotated[bool, Option("--watch", help="check again each time that a notebook is saved")] = False,
-    seed: Annotated[int | None, Option(help="draw the same inputs again", metavar="N")] = None,
+    seed: Annotated[
+        int | None, Option(metavar="N", parser=integer(0, 2**32 - 1), help="draw the same inputs again")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Check the answers in the exercises' notebooks, as they were last saved."""

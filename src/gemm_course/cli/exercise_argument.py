@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gemm_course.cli.exit_codes import USAGE, Stop
 from gemm_course.exercises import manifest, progress
@@ -11,11 +12,24 @@ from gemm_course.notebook_files import cells, locations, stubs
 
 
 def find(name: str) -> tuple[Exercise, ...]:
-    """The exercises that a name means, see `manifest.find`; ends the subcommand where there is none."""
+    """The exercises that a name means, see `manifest.find`; ends the subcommand where there is none.
+
+    The path of a notebook with another name means the exercises whose functions its cells define.
+    """
     try:
         return manifest.find(name)
     except ValueError as error:
+        path = Path(name)
+        if path.suffix != ".ipynb" or not path.is_file():
+            raise Stop(USAGE, error) from None
+    try:
+        code = cells.code_cells(path.read_bytes(), path.name)
+    except (OSError, ValueError) as error:
         raise Stop(USAGE, error) from None
+    found = [e for e in manifest.exercises() if any(cells.defines(cell.source, e.function) for cell in code)]
+    if not found:
+        raise Stop(USAGE, f"{path.name} holds no answer: no cell of it defines the function of an exercise")
+    return tuple(found)
 
 
 def find_one(name: str | None, command: str) -> tuple[Exercise, str]:

@@ -18,7 +18,7 @@ from gemm_course.cli.exit_codes import CANNOT, INTERRUPTED, USAGE, Stop
 from gemm_course.cli.options import File, Names, integer
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.grading import grades, gradescope, submissions
+from gemm_course.grading import grades, gradescope, reader, submissions
 from gemm_course.grading.grades import Grade
 from gemm_course.grading.result_cache import ResultCache
 from gemm_course.judging.results import UNCHECKED
@@ -72,15 +72,18 @@ def run(
         ours = [path for path in (out, journal_path, gradescope_in) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
         # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        found, unrecognized = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        there = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
         raise _stop(USAGE, str(error)) from None
-    if unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
-        names = sorted([*unrecognized, *(path.name for path in earlier)])
+    if there.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
+        names = sorted([*there.unrecognized, *(path.name for path in earlier)])
         print(f"course grade: not submissions, passed over: {_few(names)}", file=sys.stderr)
-    if not found:
+    if there.alike:
+        text = "one student, though letters in names of folders are composed in several ways"
+        print(f"course grade: {text}: {_few(there.alike)}", file=sys.stderr)
+    if not there.students:
         raise _stop(USAGE, f"{folder} holds no submission: no folder, no notebook, no zip file")
     if out.exists() and not out.is_file():
         raise _stop(CANNOT, f"{out} cannot be written: it is there, and no file")
@@ -89,6 +92,7 @@ def run(
         if gradescope_in is not None:
             gradescope_in.mkdir(parents=True, exist_ok=True)
         with ResultCache(journal_path) as journal:
+            found = reader.read_all(there.students, jobs)
             if seed is None:
                 seed = int.from_bytes(os.urandom(4), "little") if journal.seed is None else journal.seed
             journal.use_seed(seed)

@@ -29,14 +29,15 @@ def run(as_json: Json = False) -> int:
         entry = progress.entry_of(kept, each.id)
         rows.append({"id": each.id, "title": each.title, "lesson": each.lesson, "function": each.function,
                      "notebook": f"exercises/{each.name}.ipynb", "points": entry["points"], "of": each.points,
-                     "passed": entry["passed"]})  # fmt: skip
+                     "passed": entry["passed"], "there": locations.notebook(each).exists()})  # fmt: skip
     if as_json:
         print(json.dumps(rows, indent=1))
         return OK
     signs = [terminal.mark(terminal.SOLVED if row["passed"] else terminal.OPEN) for row in rows]
+    places = [row["notebook"] if row["there"] else f"missing: course reset {row['id']}" for row in rows]
     table = [
-        (f"{sign} {row['id']}", row["title"], terminal.paint(row["notebook"], "dim"), f"{row['of']:>2} points")
-        for sign, row in zip(signs, rows)
+        (f"{sign} {row['id']}", row["title"], terminal.paint(place, "dim"), f"{row['of']:>2} points")
+        for sign, row, place in zip(signs, rows, places)
     ]
     print(f"{terminal.columns(table)}\n\n{what_next(kept)}")
     return OK

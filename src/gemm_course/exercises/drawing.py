@@ -1,4 +1,4 @@
-"""What several exercises share: whole numbers to multiply, bounds of packed groups, tables of groups, panels."""
+"""What several exercises share: whole numbers to multiply, bounds of packed groups, panels."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ def whole_numbers(rng: random.Random, *shape: int, low: int = 1, high: int = 3) 
 def bounds_of(ends: Sequence[int]) -> list[tuple[int, int]]:
     """(first row, end) of each packed group."""
     return list(pairwise([0, *ends]))
-
-
-def group_tables(watch, ends: Sequence[int], groups: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The watched tables of a launch over some groups: the ends of all groups, and the groups to compute."""
-    offs = watch.table("offs", torch.tensor(ends, dtype=torch.int32))
-    return offs, watch.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
 
 
 def table_panel(title: str, states: list[list[int]], labels: list[list[str]] | None = None, height: int = 1) -> dict:

@@ -32,13 +32,6 @@ def draw(rng: random.Random) -> list[Case]:
     ]
 
 
-def run(answer, inputs: dict, watch) -> object:
-    """Call the answer, and record host syncs."""
-    sizes = inputs["sizes"].to(watch.device)
-    with watch.host_syncs():
-        return answer(sizes, inputs["total_m"])
-
-
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """Compare with ends and groups counted in plain Python."""
     value, sizes = ran.value, case.inputs["sizes"].tolist()

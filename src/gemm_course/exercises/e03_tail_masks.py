@@ -6,24 +6,13 @@ import random
 from collections.abc import Iterator
 
 import torch
-import triton
-import triton.language as tl
 
 from gemm_course.exercises.drawing import whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.runner.runs.e03_tail_masks import BLOCK
 
-BLOCK = 16
 REASON_BELOW = "wrong for the reason below"
-
-
-@triton.jit
-def tail_masks_kernel(a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, ldc, PRODUCT_TILE: tl.constexpr, BLOCK: tl.constexpr):
-    """C = Aᵀ B, A (K, M), B (K, N), C (M, N), all row-major; one program a tile, grid (tiles,)."""
-    tile = tl.program_id(0)
-    tiles_n = tl.cdiv(N, BLOCK)
-    row, col = (tile // tiles_n) * BLOCK, (tile % tiles_n) * BLOCK
-    PRODUCT_TILE(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK)
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -46,22 +35,6 @@ def draw(rng: random.Random) -> list[Case]:
         a, b = (whole_numbers(rng, k, extent, low=9, high=31) for extent in (m, n))
         cases.append(Case({"a": a, "b": b}, checks, label=f"M = {m}, N = {n}, K = {k}, tiles of {BLOCK} × {BLOCK}"))
     return cases
-
-
-def run(answer, inputs: dict, watch) -> None:
-    """One launch with the answer as its device function."""
-    (k, m), n = inputs["a"].shape, inputs["b"].shape[1]
-    a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"])
-    c = watch.output("C", (m, n), torch.float32)
-    grid = (triton.cdiv(m, BLOCK) * triton.cdiv(n, BLOCK),)
-    tail_masks_kernel[grid](a, b, c, m, n, k, a.stride(0), b.stride(0), c.stride(0), answer, BLOCK)
-
-
-def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
-    extents = dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), "i32")
-    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp32", **extents}
-    yield tail_masks_kernel, types, {"PRODUCT_TILE": answer.product_tile, "BLOCK": BLOCK}
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 from collections.abc import Iterator
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from course_kernels import runtime
-from course_kernels.config import GemmConfig
-from course_kernels.kernels.codes import Layout, Record
 from course_kernels.testing import reference
 from gemm_course.exercises.drawing import table_panel, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.runner import probes
+from gemm_course.runner.runs.e04b_tables import (
+    CONFIG,
+    MATRICES,
+    TABLES,
+    matrices,
+    matrix_name,
+    rows_of,
+    size_of,
+    table_problem,
+)
 
-CONFIG = GemmConfig(32, 32, 32, num_warps=4, num_stages=2)
-PROGRAMS = 4
-TABLES = {"pointers": (3, torch.int64), "sizes": (3, torch.int32), "strides": (6, torch.int64)}
 CHECKS = ("form", "device", *TABLES, "products")
-MATRICES = ("X", "W", "Y")
 EXTENTS = ("M", "N", "K")
 STRIDES = (
     "X goes from row to row", "X goes from column to column",
@@ -43,147 +44,9 @@ def draw(rng: random.Random) -> list[Case]:
             m, n, k = rng.sample(range(17, 61), 3)
             x, w = (whole_numbers(rng, extent, k) for extent in (m, n))
             problems.append({"x": x, "w": w, "layouts": [each[g] for each in layouts], "skips": g == 1})
-        sizes = "; ".join(", ".join(map(str, size)) for size in map(_size, problems))
+        sizes = "; ".join(", ".join(map(str, size)) for size in map(size_of, problems))
         cases.append(Case({"problems": problems}, CHECKS, label=f"M, N, K of the problems: {sizes}"))
     return cases
-
-
-def _size(problem: dict) -> tuple[int, int, int]:
-    return problem["x"].shape[0], problem["w"].shape[0], problem["x"].shape[1]
-
-
-def matrices(problems: list, watch: probes.Watch) -> list[tuple[torch.Tensor, ...]]:
-    """X, W and Y of every problem, watched."""
-    found = []
-    for g, problem in enumerate(problems):
-        layout, x = problem["layouts"], problem["x"]
-        if problem["skips"]:  # every other column of something wider
-            wide = torch.full((x.shape[0], 2 * x.shape[1]), float("nan"), dtype=x.dtype)
-            wide[:, ::2] = x
-            x = watch.matrix(_name(g, 0), wide, layout[0])[:, ::2]
-        else:
-            x = watch.matrix(_name(g, 0), x, layout[0])
-        w = watch.matrix(_name(g, 1), problem["w"], layout[1])
-        found.append((x, w, watch.output(_name(g, 2), _size(problem)[:2], torch.float32, layout[2])))
-    return found
-
-
-def tables_of(problems: list[tuple[torch.Tensor, ...]]) -> dict[str, list]:
-    """The right tables."""
-    return {
-        "pointers": [[t.data_ptr() for t in problem] for problem in problems],
-        "sizes": [[x.shape[0], w.shape[0], x.shape[1]] for x, w, _ in problems],
-        "strides": [[*x.stride(), *w.t().stride(), *y.stride()] for x, w, y in problems],
-    }
-
-
-def run(answer, inputs: dict, watch) -> dict:
-    """Call the answer; launch the library's kernel on its tables where that is harmless."""
-    problems = matrices(inputs["problems"], watch)
-    right, device = tables_of(problems), problems[0][0].device
-    spans = [[[t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()] for t in problem] for problem in problems]
-    fake = _FakeGPU() if device.type == "cpu" else None
-    with fake or contextlib.nullcontext():
-        tables = answer(*map(list, zip(*problems)))
-    if not isinstance(tables, (tuple, list)) or len(tables) != 3:
-        return {"returned": type(tables).__name__}
-    described = {name: _describe(table, fake, device) for name, table in zip(TABLES, tables)}
-    ran = all(_form(name, table, len(problems)) is None for name, table in described.items())
-    for name, table in described.items() if ran else ():
-        # In the interpreter a probe stops wrong addresses. A wrong size may mean a million tiles.
-        if name == "sizes" or runtime.mode() != "interpreter":
-            ran = ran and table["values"].tolist() == right[name]
-    if ran:
-        _launch(described, watch)
-    return {"tables": described, "pointers": right["pointers"], "spans": spans, "ran": ran}
-
-
-def _name(g: int, which: int) -> str:
-    return f"{MATRICES[which]} of problem {g}"
-
-
-def _describe(table, fake: _FakeGPU | None, device: torch.device) -> dict:
-    """The form of a table, and its values on the CPU."""
-    if not isinstance(table, torch.Tensor):
-        return {"kind": type(table).__name__}
-    return {
-        "kind": "Tensor",
-        "dtype": str(table.dtype).removeprefix("torch."),
-        "shape": list(table.shape),
-        "contiguous": table.is_contiguous(),
-        "there": fake.has(table) if fake else table.device == device,
-        "values": table.detach().cpu().contiguous().to(torch.float64 if table.is_floating_point() else torch.int64),
-    }
-
-
-def _launch(described: dict, watch) -> None:
-    """Launch the library's kernel on watched copies of the tables."""
-    from course_kernels.kernels import round_robin
-    from course_kernels.lists import launch
-
-    pointers, sizes, strides = (described[name]["values"] for name in TABLES)
-    sizes = sizes.to(torch.int32)
-    columns = [watch.table(f"pointers[:, {which}]", pointers[:, which]) for which in range(3)]
-    tables = watch.packed("sizes", sizes), watch.packed("strides", strides)
-    options = launch.compile_time_arguments(
-        "round_robin", CONFIG, dtype=torch.float16, out_dtype=torch.float32, aligned=False,
-        layouts=(Layout.ANY,) * 3, record_level=Record.OFF,
-    )  # fmt: skip
-    tiles = sum(CONFIG.tiles(m, n) for m, n, _ in sizes.tolist())
-    round_robin.round_robin_kernel[(PROGRAMS,)](*columns, *tables, len(sizes), tiles, None, None, **options)
-
-
-class _FakeGPU(TorchFunctionMode):
-    """Presents the CPU's matrices as a GPU's, so that the device of a table can be checked.
-
-    Their `device` is "cuda:0". Tensors made there are made on the CPU; tensors made without a device belong to the
-    host, as on a machine with a GPU.
-    """
-
-    GPU = torch.device("cuda", 0)
-
-    def __init__(self):
-        super().__init__()
-        self._host: dict[int, torch.Tensor] = {}  # by id, which is valid as long as the tensor is kept
-
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
-        return id(tensor) not in self._host
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        name = getattr(function, "__name__", "")
-        if function == torch.Tensor.device.__get__:
-            return self.GPU if self.has(args[0]) else torch.device("cpu")
-        if name == "pin_memory":
-            return args[0]
-        kwargs.pop("pin_memory", None)
-        if name == "cuda":
-            name, function, args, kwargs = "to", torch.Tensor.to, (args[0], self.GPU), {}
-        asked = kwargs.get("device")
-        if asked is None and name == "to":
-            asked = next((each for each in args[1:] if isinstance(each, (str, int, torch.device))), None)
-        if asked is not None:
-            here = torch.device("cpu")
-            args = tuple(here if each is asked else each for each in args)
-            kwargs = {key: here if each is asked else each for key, each in kwargs.items()}
-        result = function(*args, **kwargs)
-        if not isinstance(result, torch.Tensor):
-            return result
-        flat = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        sources = [each for each in flat if isinstance(each, torch.Tensor)]
-        if asked is not None:
-            there = isinstance(asked, int) or torch.device(asked).type == "cuda"
-        elif name == "to" and len(sources) > 1:
-            there = self.has(sources[1])
-        else:
-            there = bool(sources) and name != "tensor" and self.has(sources[0])
-        if any(result is each for each in sources) and there != self.has(result):
-            result = result.clone()  # on another device it would be a copy
-        self._host.pop(id(result), None)
-        if not there:
-            self._host[id(result)] = result
-        return result
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
@@ -196,12 +59,15 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             "*", f"the function must return three tensors, `pointers, sizes, strides`, and it returned {text}"
         )
         return
-    # Strides and sizes are recomputed here; addresses come from the process of the answer.
+    # Addresses are those of the answer's process, told before the answer was loaded.
     watch = probes.Watch()
     watch.device = torch.device("cpu")
-    true = {**tables_of(matrices(problems, watch)), "pointers": value["pointers"]}
+    here = matrices(problems, watch)
+    true = {name: rows_of(name, here) for name in ("sizes", "strides")}
+    places = [[ran.addresses[matrix_name(g, c)] for c in range(len(MATRICES))] for g in range(len(problems))]
+    true["pointers"] = [[address for address, _, _ in row] for row in places]
     for name, table in value["tables"].items():
-        if wrong := _form(name, table, len(problems)):
+        if wrong := table_problem(name, table, len(problems)):
             yield Finding("form", wrong)
         if not table.get("there"):
             text = f"`{name}` lies on the CPU, and the matrices on a GPU, which cannot read it"
@@ -213,33 +79,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield from (Finding(check, f"not judged, since `{name}` has another form") for check in (name, "device"))
         elif got != true[name]:
             if name == "pointers":
-                text = _about_pointers(got, true[name], value["spans"])
+                text = _about_pointers(got, true[name], [[each[1:] for each in row] for row in places])
             else:
                 text = _about_sizes(got, true[name]) if name == "sizes" else _about_strides(got, true)
             yield Finding(name, text, _picture(name, got, true[name]))
     yield from _about_products(problems, ran)
-
-
-def _form(name: str, table: dict, count: int) -> str | None:
-    """What is wrong with the form of a table."""
-    columns, dtype = TABLES[name]
-    wanted = str(dtype).removeprefix("torch.")
-    if table["kind"] != "Tensor":
-        return f"`{name}` must be a tensor, and it is a {table['kind']}: a kernel cannot read Python's memory"
-    if table["shape"] != [count, columns]:
-        return (
-            f"`{name}` must have a row for each of {count} problems, ({count}, {columns}); its shape is {_shape(table)}"
-        )
-    if table["dtype"] != wanted:
-        size = getattr(torch, wanted).itemsize
-        return f"`{name}` must be {wanted}, and it is {table['dtype']}: the kernel reads {size} bytes for each number"
-    if not table["contiguous"]:
-        return f"`{name}` is a view in another order: the kernel reads its memory, and knows nothing of its strides"
-    return None
-
-
-def _shape(table: dict) -> str:
-    return f"({', '.join(map(str, table['shape']))})"
 
 
 def _first(got: list, want: list) -> tuple[int, int]:
@@ -251,7 +95,7 @@ def _about_pointers(got: list, want: list, spans: list) -> str:
         if got == [[row[c] for c in order] for row in want]:
             return f"the columns of `pointers` are {', '.join(MATRICES[c] for c in order)}; the kernel reads X, W, Y"
     g, c = _first(got, want)
-    address, text = got[g][c], f"`pointers[{g}, {c}]` is not the address of {_name(g, c)}"
+    address, text = got[g][c], f"`pointers[{g}, {c}]` is not the address of {matrix_name(g, c)}"
     copied = (
         "Is it that of a copy, as `.contiguous()` makes? Nobody holds the copy when problem_tables has returned,\n"
         "and its memory goes to whoever asks next: a dangling pointer"
@@ -260,13 +104,13 @@ def _about_pointers(got: list, want: list, spans: list) -> str:
         return f"{text}, only its lower 32 bits: an address has 64"
     for other, row in enumerate(want):
         if address in row:
-            return f"{text}, but that of {_name(other, row.index(address))}"
+            return f"{text}, but that of {matrix_name(other, row.index(address))}"
     for other, row in enumerate(spans):
         for which, (start, length) in enumerate(row):
             if address == start:
-                return f"{text}, but of the buffer in which {_name(other, which)} begins further on"
+                return f"{text}, but of the buffer in which {matrix_name(other, which)} begins further on"
             if start < address < start + length:
-                return f"{text}, but lies somewhere in the buffer of {_name(other, which)}"
+                return f"{text}, but lies somewhere in the buffer of {matrix_name(other, which)}"
     return f"{text}, and lies in none of the matrices.\n{copied}"
 
 
@@ -328,7 +172,7 @@ def _about_products(problems: list, ran: Ran) -> Iterator[Finding]:
     lines, panels = [feedback.sentence(event) for event in ran.events[:1]], []
     for g, problem in enumerate(problems):
         want = reference.gemm(problem["x"], problem["w"].T, torch.float32)
-        written = ran.outputs[_name(g, 2)]
+        written = ran.outputs[matrix_name(g, 2)]
         panels.append(feedback.panel(written, want, CONFIG.block[:2]))
         if text := feedback.tiles(written, want, CONFIG.block[:2]):
             lines.append(text)

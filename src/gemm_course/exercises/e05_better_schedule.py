@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import heapq
 import random
 from collections.abc import Iterator
@@ -36,14 +35,6 @@ def draw(rng: random.Random) -> list[Case]:
         case([rng.randint(5, 20) for _ in range(rng.randint(2, 4))], rng.randint(5, 7), "idle"),
         case([], rng.randint(2, 4), "idle"),
     ]
-
-
-def run(answer, inputs: dict, watch) -> object:
-    """Ask twice for the same schedule."""
-    costs = list(inputs["costs"])
-    first = copy.deepcopy(answer(costs, inputs["programs"]))
-    after = list(costs)
-    return {"first": first, "after": after, "second": answer(list(inputs["costs"]), inputs["programs"])}
 
 
 def end_of(costs: list[int], order, programs: int) -> int:

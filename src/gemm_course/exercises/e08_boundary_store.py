@@ -7,40 +7,14 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
-import triton
-import triton.language as tl
 
-from gemm_course.exercises.drawing import bounds_of, group_tables, table_panel, whole_numbers
+from gemm_course.exercises.drawing import bounds_of, table_panel, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
+from gemm_course.runner.runs.e08_boundary_store import BLOCK_M, BLOCK_N, DEPTH
 
-BLOCK_M, BLOCK_N, DEPTH = 16, 32, 16
 STRIP = 6  # height of a tile's row in the picture, in tokens
-
-
-@triton.jit
-def boundary_store_kernel(
-    a_ptr, b_ptr, c_ptr, offs_ptr, groups_ptr, tiles_m, total_m, N, lda, ldb, ldc,
-    STORE_GROUP_TILE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    """C[:, start:end] = B_g Aᵀ[:, start:end] for each group g in a table.
-
-    A (total_m, DEPTH), B (G * N, DEPTH), C (N, total_m). One program a tile, and ``tiles_m`` tiles along every group:
-    the host does not know which are full.
-    """
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    strip, j = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
-    i = strip % tiles_m
-    g = tl.load(groups_ptr + strip // tiles_m)
-    start = tl.load(offs_ptr + g - 1, mask=g > 0, other=0)
-    end = tl.load(offs_ptr + g)
-    depth = tl.arange(0, DEPTH)
-    rows = start + i * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = j * BLOCK_N + tl.arange(0, BLOCK_N)
-    a = tl.load(a_ptr + rows[:, None] * lda + depth[None, :], mask=rows[:, None] < total_m, other=0.0)
-    b = tl.load(b_ptr + (g * N + cols)[:, None] * ldb + depth[None, :], mask=cols[:, None] < N, other=0.0)
-    STORE_GROUP_TILE(c_ptr, tl.dot(b, a.T), start, end, total_m, i, j, N, ldc, BLOCK_M, BLOCK_N)
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -69,26 +43,6 @@ def draw(rng: random.Random) -> list[Case]:
         case([long(), 0, short(), BLOCK_M * 2, short()], [4, 3, 2, 1, 0], features, rng.randint(2 * BLOCK_M, 40)),
         case([long(), 0, long(), 0], [3, 1], features, 2 * BLOCK_M),
     ]
-
-
-def run(answer, inputs: dict, watch) -> None:
-    """One launch over the case's groups, in their order, with the answer as its device function."""
-    n, groups = len(inputs["b"]) // len(inputs["ends"]), inputs["groups"]
-    a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"])
-    c = watch.output("C", (n, len(a)), torch.float16)
-    offs, table = group_tables(watch, inputs["ends"], groups)
-    tiles_m = triton.cdiv(inputs["capacity"], BLOCK_M)
-    boundary_store_kernel[(len(groups) * tiles_m * triton.cdiv(n, BLOCK_N),)](
-        a, b, c, offs, table, tiles_m, len(a), n, a.stride(0), b.stride(0), c.stride(0), answer, BLOCK_M, BLOCK_N, DEPTH
-    )
-
-
-def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
-    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
-    types |= dict.fromkeys(("tiles_m", "total_m", "N", "lda", "ldb", "ldc"), "i32")
-    blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "DEPTH": DEPTH}
-    yield boundary_store_kernel, types, {"STORE_GROUP_TILE": answer.store_group_tile, **blocks}
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:

@@ -10,12 +10,9 @@ from collections.abc import Iterator
 import torch
 
 from gemm_course.exercises.operators_09 import (
-    ALONG_K,
-    ALONG_N,
     BLACKWELL,
     HOPPER,
     MISTAKES,
-    Operator,
     best,
     block,
     computed,
@@ -25,8 +22,8 @@ from gemm_course.exercises.operators_09 import (
 )
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import row_panel
+from gemm_course.runner.runs.e09_pick_operator import ALIGNMENT_BYTES, ALONG_K, ALONG_N, Operator, from_plain
 
-ALIGNMENT_BYTES = 16
 # The mistakes that each case is drawn to tell apart; those of the last, of operators that compute the same.
 IN_ORDER = (("first", "total", "fetched", "clusters"), ("tile", "pair"), ("exchanged", "columns"), ("empty",))
 EQUAL = ("first", "small", "area", "alone")
@@ -120,45 +117,6 @@ def _case(rng, fitting, sizes, columns, K, turned, offsets, likely, target=None,
 
 def _plain(each: Operator) -> list:
     return [str(part).removeprefix("torch.") if isinstance(part, torch.dtype) else part for part in each]
-
-
-def from_plain(catalogue: list) -> list[Operator]:
-    """The operators of a case's catalogue."""
-    return [
-        Operator(tuple(targets), getattr(torch, dtype), tuple(tile), tuple(cluster), ctas, stages, tuple(b_stride),
-                 divisibility, getattr(torch, offsets))
-        for targets, dtype, tile, cluster, ctas, stages, b_stride, divisibility, offsets in catalogue
-    ]  # fmt: skip
-
-
-def run(answer, inputs: dict, watch) -> object:
-    """The returned operator's place in the catalogue, and the layout of the returned operands."""
-    catalogue, sizes = from_plain(inputs["catalogue"]), inputs["sizes"]
-    mat_b = inputs["mat_b"].clone()
-    mat_b = mat_b.mT.contiguous().mT if inputs["along_k"] else mat_b
-    offs = torch.tensor(list(itertools.accumulate(sizes)), dtype=getattr(torch, inputs["offsets"]))
-    given = inputs["mat_a"].clone(), mat_b, offs
-    value = answer(list(catalogue), inputs["target"], list(sizes), *given)
-    if value is None:
-        return None
-    if type(value) not in (tuple, list) or len(value) != 4:
-        length = f" of {len(value)}" if type(value) in (tuple, list) else ""
-        return {"form": f"a {type(value).__name__}{length}"}
-    at = [i for i, each in enumerate(catalogue) if each is value[0]]
-    operands = [_described(each, was) for each, was in zip(value[1:], given)]
-    return {"at": at[0] if at else None, "kind": type(value[0]).__name__, "operands": operands}
-
-
-def _described(tensor, given: torch.Tensor) -> dict:
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.device.type != "cpu":
-        return {"kind": f"{type(tensor).__name__} on {getattr(tensor, 'device', 'the host')}"}
-    shape, stride = list(tensor.shape), list(tensor.stride())
-    span = 1 + sum((extent - 1) * step for extent, step in zip(shape, stride)) if tensor.numel() else 0
-    return {
-        "kind": "Tensor", "shape": shape, "stride": stride, "past": tensor.data_ptr() % ALIGNMENT_BYTES,
-        "flat": torch.as_strided(tensor.detach(), (span,), (1,)).clone(),
-        "kept": tensor.data_ptr() == given.data_ptr() and tensor.stride() == given.stride(),
-    }  # fmt: skip
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:

@@ -7,34 +7,14 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
-import triton
-import triton.language as tl
 
 from gemm_course.exercises import group_sums
 from gemm_course.exercises.drawing import bounds_of, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.runner.runs.e11a_weight_gradient import BLOCK
 
-BLOCK = 16  # rows, columns and depth: a transposed tile has the right shape, so only its numbers show the mistake
 CHECKS = ("tokens", "tail", "empty", "rounding", "once")
-
-
-@triton.jit
-def weight_gradient_kernel(
-    a_ptr, b_ptr, c_ptr, ends_ptr, K, N, lda, ldb, ldc,
-    GRADIENT_TILE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
-    """C[g] = A[:, start:end] B[start:end] for every group; A (K, total_m), B (total_m, N), C (G, K, N).
-
-    One program a tile, grid (G * tiles,).
-    """
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tiles = tl.cdiv(K, BLOCK_K) * tiles_n
-    g, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    GRADIENT_TILE(
-        a_ptr, b_ptr, c_ptr + g.to(tl.int64) * K * ldc, ends_ptr, g, tile // tiles_n, tile % tiles_n,
-        K, N, lda, ldb, ldc, BLOCK_K, BLOCK_N, BLOCK_M,
-    )  # fmt: skip
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -59,25 +39,6 @@ def draw(rng: random.Random) -> list[Case]:
         case(group_sums.group_sizes(rng, BLOCK), BLOCK + part(), part()),
         case([0] * rng.randint(2, 3), part(), BLOCK + part()),
     ]
-
-
-def run(answer, inputs: dict, watch) -> None:
-    """One launch over all groups, with the answer as its device function."""
-    k, n, groups = len(inputs["a"]), inputs["b"].shape[1], len(inputs["ends"])
-    a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"], room=8)
-    c = watch.output("C", (groups * k, n), torch.float16)
-    ends = watch.table("ends", torch.tensor(inputs["ends"], dtype=torch.int32))
-    grid = (groups * triton.cdiv(k, BLOCK) * triton.cdiv(n, BLOCK),)
-    strides = a.stride(0), b.stride(0), c.stride(0)
-    weight_gradient_kernel[grid](a, b, c, ends, k, n, *strides, answer, BLOCK, BLOCK, BLOCK)
-
-
-def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
-    types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "ends_ptr": "*i32"}
-    types |= dict.fromkeys(("K", "N", "lda", "ldb", "ldc"), "i32")
-    blocks = dict.fromkeys(("BLOCK_K", "BLOCK_N", "BLOCK_M"), BLOCK)
-    yield weight_gradient_kernel, types, {"GRADIENT_TILE": answer.gradient_tile, **blocks}
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from gemm_course.exercises import group_sums
 from gemm_course.exercises.drawing import bounds_of, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.runner.runs.e11b_bias_gradient import BLOCK
 
-BLOCK = 16  # rows and columns of the stub's blocks: a sum along the wrong axis fits, and has other numbers
 CHECKS = ("sums", "tail", "empty", "writer", "float32", "bounds")
 REASON_BELOW = "wrong for the reason below"
 
@@ -38,24 +38,6 @@ def draw(rng: random.Random) -> list[Case]:
         case(group_sums.group_sizes(rng, BLOCK), BLOCK + part()),
         case([0] * rng.randint(2, 3), part()),
     ]
-
-
-def run(answer, inputs: dict, watch) -> None:
-    """Call the answer, which launches a kernel of its own."""
-    grad = watch.matrix("grad", inputs["grad"])
-    out = watch.output("out", (len(inputs["ends"]), grad.shape[1]), torch.float32)
-    answer(grad, watch.table("ends", torch.tensor(inputs["ends"], dtype=torch.int32)), out)
-
-
-def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
-    types = {"grad_ptr": "*fp16", "ends_ptr": "*i32", "out_ptr": "*fp32"}
-    types |= dict.fromkeys(("N", "stride_grad", "stride_out"), "i32")
-    blocks = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK}
-    kernel = getattr(answer, "column_sums", None)
-    if getattr(kernel, "arg_names", None) != [*types, *blocks]:
-        raise TypeError(f"the kernel must be column_sums({', '.join([*types, *blocks])}), as it was given to you")
-    yield kernel, types, blocks
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:

@@ -45,13 +45,6 @@ def draw(rng: random.Random) -> list[Case]:
     ]
 
 
-def run(answer, inputs: dict, watch) -> list:
-    """What the answer returns, and whether its argument is still what it was."""
-    weight = inputs["weight"].to(watch.device, copy=True)
-    result = answer(weight)
-    return [result, torch.equal(weight.cpu().view(torch.uint8), inputs["weight"].view(torch.uint8))]
-
-
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """Compare with the weight before the shuffle, and with the results of likely mistakes."""
     if not isinstance(ran.value, list) or len(ran.value) != 2:

@@ -7,14 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-import torch
-
 from gemm_course.exercises.drawing import table_panel
-from gemm_course.exercises.helion_13 import BLOCK_M, BLOCK_N, COMPUTE_TILE, COUNT_STRIPS, LANGUAGE
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
+from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N
 
-GIVEN = {"hl": LANGUAGE}  # what an answer's process has in place of `import helion.language as hl`
 HARD_CODED = 4  # never drawn as a number of workers where other numbers are to be told from it
 
 Tile = tuple[int, int, int]  # first row, end of its group, first column
@@ -61,17 +58,6 @@ def draw(rng: random.Random) -> list[Case]:
         case(tiny, columns(2), most + rng.randint(1, 6), "workers", "own"),
         case([0] * rng.randint(2, 4), columns(2), few, "empty"),
     ]
-
-
-def run(answer, inputs: dict, watch) -> object:
-    """The walk of all workers, one after the other."""
-    offsets = torch.tensor([0, *inputs["sizes"]]).cumsum(0).to(torch.int32)
-    total_m, N = int(offsets[-1]), inputs["N"]
-    width = max(2, 1 << (len(inputs["sizes"]) - 1).bit_length())
-    operands = torch.zeros(total_m, 1), torch.zeros(1, N), offsets, torch.zeros(total_m, N)
-    LANGUAGE.start()
-    answer(*operands, inputs["workers"], width, BLOCK_M, BLOCK_N, COUNT_STRIPS, COMPUTE_TILE)
-    return {"tiles": LANGUAGE.tiles, "skipped": [list(each) for each in LANGUAGE.skipped.items()]}
 
 
 # ---- which walk gives a log: a numbering of the tiles of each group, and a way to deal them

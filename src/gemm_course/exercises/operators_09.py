@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 
-ALONG_K, ALONG_N = (0, 1, 0), (0, 0, 1)
-
-
-class Operator(NamedTuple):
-    """An operator's design, and the operands that it takes."""
-
-    targets: tuple[str, ...]  # GPUs that it can be compiled for
-    dtype: torch.dtype  # of A, B and C
-    tile: tuple[int, int, int]  # rows, columns and depth for one CTA at a time, or for two together
-    cluster: tuple[int, int]  # CTAs along M and along N that are launched together
-    ctas: int  # that share a tile's rows, 1 or 2
-    stages: int | None  # blocks in flight; None: decided by the compiler
-    b_stride: tuple[int, int, int] = ALONG_K  # where B (G, K, N) has stride 1: (0, 1, 0) along K, (0, 0, 1) along N
-    divisibility: int = 8  # every other stride of A, B and C is a multiple of so many elements
-    offsets: torch.dtype = torch.int32  # of the groups' ends
-
+from gemm_course.runner.runs.e09_pick_operator import Operator
 
 # For Blackwell all of NVIDIA's designs, as lesson 09 finds them. For Hopper the tiles of the course's own kernel, in
 # clusters of one direction each: the kernel's own have both, so that they do not compute a single block.

@@ -22,6 +22,7 @@ MAX_UNPACKED_MB = 64  # all notebooks of one archive together
 MAX_TOTAL_MB = 256  # all notebooks of one folder together
 MAX_FILES = 20_000
 MAX_DEPTH = 12
+MAX_NAME = 1000
 LINK = "is a link, which is not followed"
 NOTEBOOK, ZIP, ARCHIVE, OTHER = "notebook", "zip", "archive", "other"
 _SUFFIXES = {
@@ -144,6 +145,8 @@ def _members(archive: zipfile.ZipFile, where: str) -> Iterator[File]:
         raise Refused(f"holds {len(infos):,} files; {MAX_FILES:,} are looked at at most")
     names = [info.orig_filename.replace("\\", "/") for info in infos]  # some tools of Windows write backslashes
     for name in names:
+        if len(name) > MAX_NAME:
+            raise Refused(f"a file in it has a name of {len(name):,} characters: {name[:80]}…")
         if _OUTSIDE.match(name) or ".." in PurePosixPath(name).parts:
             raise Refused(f"a file in it would land outside of its folder: {name[:80]}")
     left = MAX_UNPACKED_MB * _MB

@@ -17,18 +17,12 @@ from gemm_course.grading import result_cache
 from gemm_course.grading.result_cache import ResultCache
 from gemm_course.grading.submissions import Answer, Submission
 from gemm_course.judging import pool
-from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Result
+from gemm_course.judging.results import FAILED, NOT_ON_GPU, PASSED, TODO, UNCHECKED, Result
 
 MISSING, REFUSED, TOTAL = "missing", "refused", "total"
 COLUMNS = ("student", "exercise", "points", "of", "status", "message", "seed")
 MAX_MESSAGE = 300
 _STATUS_ORDER = (REFUSED, TODO, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
-# Time limits that a right answer can miss on a busy machine. A busy machine slows a loop down, but does not stop its
-# progress, so a loop without progress is the answer's own mistake.
-_TIME_LIMIT = re.compile(
-    rf"^({ONLY_ON_GPU})?still running after (?![^:]*: the loop in line \d+ makes no progress)"
-    r"|s of processor time|\nnot compiled within|GPU.*: it did not end$"
-)
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
 
@@ -75,47 +69,28 @@ def grade(
                 tasks.setdefault(key, pool.Task(key, exercise, answer.source, seed))
     results = {key: cache.get(key) for key in tasks}
     unknown = [task for key, task in tasks.items() if results[key] is None]
-    for key, result in _check_all(unknown, jobs, len(tasks), owners, report):
-        results[key] = result
-        if result is not None and result.status != UNCHECKED and not _off_gpu(result):
-            cache.put(key, result)
-    return [_best_grade(submission, exercise, seed, results) for submission, exercise in pairs]
+    finished, died = [""] * (len(tasks) - len(unknown)), {}
 
+    def tell():
+        report(len(finished), len(tasks), (finished or [""])[-1])
 
-def _check_all(
-    tasks: list[pool.Task], jobs: int, total: int, owners: dict[str, str], report: Callable[[int, int, str], None]
-) -> Iterator[tuple[str, Result | None]]:
-    """Each task's key and result. An answer that missed a time limit beside other checks is checked again alone."""
-    done, last = total - len(tasks), ""
-
-    def waiting():
-        report(done, total, last)
-
-    several = min(jobs, len(tasks)) > 1
-    while tasks:
-        retry = []
-        for task, outcome in pool.check_all(tasks, jobs, waiting):
-            result = None if outcome is None else msgspec.convert(outcome, Result)
-            last = owners[task.key]
-            if several and result is not None and missed_time_limit(result):
-                retry.append(task)
-                continue
-            done += 1
-            report(done, total, last)
-            yield task.key, result
-        tasks, jobs, several = retry, 1, False
+    for task, outcome in pool.check_all(unknown, jobs, tell):
+        finished.append(owners[task.key])
+        tell()
+        if isinstance(outcome, str):
+            died[task.key] = outcome
+            continue
+        result = results[task.key] = msgspec.convert(outcome, Result)
+        if result.status != UNCHECKED and not _off_gpu(result):
+            cache.put(task.key, result)
+    return [_best_grade(submission, exercise, seed, results | died) for submission, exercise in pairs]
 
 
 def _off_gpu(result: Result) -> bool:
     return result.message.startswith(NOT_ON_GPU)
 
 
-def missed_time_limit(result: Result) -> bool:
-    """Whether a time limit ended a check that could go better on an idle machine."""
-    return any(_TIME_LIMIT.search(each.message) for each in (result, *result.properties))
-
-
-def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: dict[str, Result | None]) -> Grade:
+def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: dict[str, Result | str]) -> Grade:
     student, versions = submission.student, submission.answers.get(exercise.name, [])
     if not versions and submission.notes:
         return Grade(student, exercise, 0, REFUSED, printable("; ".join(submission.notes)))
@@ -137,14 +112,13 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
 
 
 def _grade_version(
-    student: str, exercise: Exercise, answer: Answer, seed: int, results: dict[str, Result | None]
+    student: str, exercise: Exercise, answer: Answer, seed: int, results: dict[str, Result | str]
 ) -> Grade:
     if answer.refused:
         return Grade(student, exercise, 0, REFUSED, printable(f"{answer.where}: {answer.refused}"))
     result = results[result_cache.key(exercise.name, answer.source, seed)]
-    if result is None:
-        message = "the process that checks answers died of it, twice: look at it by hand"
-        return Grade(student, exercise, 0, REFUSED, message)
+    if isinstance(result, str):
+        return Grade(student, exercise, 0, REFUSED, printable(f"{result}: look at it by hand"))
     failed = (f"{each.title}: {each.message}" for each in result.properties if each.status == "fail")
     lines = (result.message or next(failed, "")).splitlines()
     message = " ".join(filter(None, map(str.strip, lines)))

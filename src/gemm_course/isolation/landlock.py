@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import glob
 import os
 import resource
@@ -53,6 +54,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 _CAPABILITIES = 0x20080522  # version of how they are laid out
 _OPEN_ANYTHING = 1 << 1 | 1 << 2  # those about opening files
 
+PATIENCE = 3  # times its processor time that an answer may take on a busy machine
+
 FILES, CALLS, LIMITS = "files", "calls", "limits"
 LAYERS = (FILES, CALLS, LIMITS)  # a trial can leave one out, to see which is in a GPU's way
 
@@ -72,29 +75,33 @@ def die_with_parent() -> None:
 
 
 def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
-    """Limit this process and its children: writable memory beyond what it has now (a GPU's driver takes much, once,
-    when it starts), seconds of CPU time, and the size of a file that it writes.
+    """Limit this process and its children: writable memory and seconds of CPU time beyond what it has now (a GPU's
+    driver takes much, once, when it starts), and the size of a file that it writes.
     """
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
-    for kind, value in (
-        (resource.RLIMIT_DATA, now + (memory_mb << 20)),
-        (resource.RLIMIT_CPU, int(seconds) + 3),
-        (resource.RLIMIT_FSIZE, file_mb << 20),
-        (resource.RLIMIT_CORE, 0),
+    for kind, value, more in (
+        (resource.RLIMIT_DATA, now + (memory_mb << 20), 0),
+        # First a signal that says so, then one that cannot be ignored.
+        (resource.RLIMIT_CPU, int(sum(os.times()[:2]) + seconds) + 2, 1),
+        (resource.RLIMIT_FSIZE, file_mb << 20, 0),
+        (resource.RLIMIT_CORE, 0, 0),
     ):
         with contextlib.suppress(ValueError, OSError):  # an administrator's limit may be lower
-            resource.setrlimit(kind, (value, value))
+            resource.setrlimit(kind, (value, value + more))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails instead
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+# Our own code knows the results of exercises, and computes them. What an answer's process needs of it is imported.
+_HIDDEN = tuple(os.path.realpath(_PACKAGE.with_name(name)) for name in ("course_kernels", "gemm_course"))
+
+
 def _installed() -> Iterator[str]:
-    """Where Python and its packages are, and this one."""
-    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, str(_PACKAGE))
-    yield str(_PACKAGE.with_name("course_kernels"))
+    """Where Python and its packages are."""
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield from (entry for entry in sys.path if Path(entry).name in _PACKAGES)
     for name in ("torch", "triton", "numpy"):  # they may be elsewhere, and import parts of themselves when asked
         if getattr(sys.modules.get(name), "__file__", None):
@@ -104,6 +111,31 @@ def _installed() -> Iterator[str]:
             else:  # a folder of any name, which may hold other things: a home, at worst
                 yield from (str(package), f"{package}.libs", str(package.parent / "nvidia"))
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+
+
+def places() -> list[str]:
+    """What Python, torch, Triton and our own packages are and read: for walls that hide everything else."""
+    return [*_SYSTEM, *_installed(), *_HIDDEN]
+
+
+@functools.cache
+def _readable() -> tuple[tuple[str, int], ...]:
+    """(place, right) of all that an answer's process may read on any machine. What it names stays as long as we run."""
+    return tuple(rule for place in dict.fromkeys((*_SYSTEM, *_installed())) for rule in _around_hidden(place))
+
+
+def _around_hidden(place: str) -> Iterator[tuple[str, int]]:
+    """Rules to read a place but for our code; if that is in it, all else in it, part by part."""
+    real = os.path.realpath(place)
+    inside = [each for each in _HIDDEN if each.startswith(f"{real}/")]
+    if not inside:
+        if not any(f"{real}/".startswith(f"{each}/") for each in _HIDDEN):
+            yield place, _READ
+        return
+    yield place, _READ_FOLDER
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(real):
+            yield from _around_hidden(entry.path)
 
 
 def confine(
@@ -162,7 +194,7 @@ def _landlock(readable: Iterable[str], writable: str | None, gpu: bool) -> bool:
     ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return False
-    rules = [(place, _READ) for place in (*_SYSTEM, *_installed(), *readable)]
+    rules = [*_readable(), *((place, _READ) for place in readable)]
     rules.append(("/dev/null", _READ_FILE | _WRITE_FILE | _TRUNCATE))
     if gpu:
         devices = [name for pattern in _GPU_DEVICES for name in glob.glob(pattern)]

@@ -5,6 +5,9 @@ Only with a GPU does it get memory that its limit does not count.
 A seccomp filter, made for one process after it is forked. Where the kernel or the processor has none, `forbid` returns
 False and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed. A few
 calls do nothing and return 0, because libraries expect them to succeed.
+
+It names what is refused, not what is allowed: what a GPU's driver, a compiler and another release of a C library call
+cannot be listed without trying each of them. Landlock, limits and Bubblewrap stand beside it.
 """
 
 from __future__ import annotations

@@ -2,18 +2,24 @@
 
 An answer computes. It has no need of files, processes, private attributes or the library's finished kernels, so being
 strict costs honest answers nothing. Modules are followed from name to name: an answer reaches those in `MODULES`, and
-through them no other. Code that gets past this check still runs in a process that can do little (see `landlock`), and
-is judged by what it computed.
+through them no other. What a call returns is not followed: names of modules are refused there as everywhere.
+
+This is a friendly message, and no wall. Code that gets past it runs in a process that can do little (see `landlock`)
+and knows no result, and is judged by what it computed. The check runs there, too: it parses what anyone wrote.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import importlib
 import sys
 from collections.abc import Iterable
 from types import ModuleType
+
+import torch
+import triton.language as tl
 
 IMPORTS = ("torch", "triton", "math")
 MODULES = {
@@ -51,18 +57,21 @@ STANDARD = {
 MAX_CHARACTERS = 100_000
 _PREDEFINED = {"torch": "torch", "triton": "triton", "tl": "triton.language"}  # what the notebook's first cell imports
 _NAMES = {
-    "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "help", "locals", "open", "quit",
-    "setattr", "vars",
+    "breakpoint", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals", "hasattr", "help", "locals",
+    "open", "quit", "setattr", "vars",
 }  # fmt: skip
 # Of torch and Triton: files, other programs, kernels from elsewhere.
-_FUNCTIONS = {"load", "save", "compile", "from_file", "JITFunction"}
+_FUNCTIONS = {"load", "save", "compile", "from_file", "get_device_module", "JITFunction"}
 # Of anything: ways to frames and globals, to files, and to what the interpreter makes of a kernel.
 _ATTRIBUTES = {
     "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "gi_code",
     "gi_frame", "gi_yieldfrom", "tb_frame", "tb_next", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks",
     "rewriter", "rewritten_fn", "handle", "builder", "semantic", "from_file", "tofile", "os", "sys", "builtins",
-    "importlib", "ctypes", "subprocess", "modules",
+    "importlib", "ctypes", "subprocess", "modules", "bltns",
 }  # fmt: skip
+# What an answer's values are, whose own attributes may be called like a module: `a.copy()`, `x.select(0, 1)`.
+_VALUES = (torch.Tensor, list, dict, set, str, int, float, tl.core, collections.Counter, collections.deque)
+_MODULE_NAMES = sys.stdlib_module_names.difference(*map(dir, _VALUES))
 _METHODS = {
     "__init__", "__call__", "__len__", "__iter__", "__next__", "__getitem__", "__contains__", "__repr__", "__str__",
     "__eq__", "__lt__", "__hash__", "__enter__", "__exit__", "__torch_function__",
@@ -82,9 +91,12 @@ def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> s
         return _undefined(tree, function) or _Reader(imports).find_violation(tree)
     except SyntaxError as error:
         line = (error.text or "").strip()
-        return f"line {error.lineno}: this is not Python yet: {error.msg}" + (f": {line}" if line else "")
+        where = f"line {error.lineno}: " if error.lineno else ""
+        return f"{where}this is not Python yet: {error.msg}" + (f": {line}" if line else "")
     except (ValueError, RecursionError, MemoryError):
         return "this cannot be read as Python"
+    except Exception as error:  # a module that does odd things when it is asked for an attribute
+        return f"this cannot be read: {type(error).__name__}: {str(error)[:200]}"
 
 
 def _undefined(tree: ast.Module, function: str) -> str | None:
@@ -110,6 +122,7 @@ class _Reader:
         self._modules = {name: importlib.import_module(module) for name, module in _PREDEFINED.items()}
         self._used: set[ast.Name] = set()  # names of modules whose attributes are used
         self._bound: set[str] = set()  # names to which the answer may give another meaning
+        self._own: set[str] = set()  # attributes that it makes itself
 
     def find_violation(self, tree: ast.Module) -> str | None:
         nodes = list(ast.walk(tree))
@@ -119,6 +132,8 @@ class _Reader:
         self._used = {node.value for node in nodes if isinstance(node, ast.Attribute)}
         self._bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
         self._bound |= {getattr(node, field, None) for node in nodes for field in ("name", "arg", "asname", "rest")}
+        stored = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+        self._own = self._bound | {node.attr for node in stored}
         for node in nodes:
             if found := self._violation(node):
                 return f"line {node.lineno}: {found}"
@@ -166,10 +181,12 @@ class _Reader:
         return None
 
     def _module(self, node: ast.expr) -> ModuleType | None:
-        """The module that an expression is, such as `torch.nn`."""
+        """The module that an expression is, such as `torch.nn`; the first that it may not use, which is not entered."""
         if isinstance(node, ast.Name):
             return self._modules.get(node.id)
         if isinstance(node, ast.Attribute) and (parent := self._module(node.value)) is not None:
+            if not self._is_allowed(parent):
+                return parent
             found = getattr(parent, node.attr, None)
             return found if isinstance(found, ModuleType) else None
         return None
@@ -198,6 +215,8 @@ class _Reader:
         if node.attr.startswith("_") or node.attr in _ATTRIBUTES:
             return f"an answer has no need of .{node.attr}"
         parent = self._module(node.value)
+        if parent is None and node.attr in _MODULE_NAMES - self._own:
+            return f"an answer has no need of .{node.attr}, which is a module's name"
         if parent is not None:
             if unknown := _not_in(parent.__name__, node.attr):
                 return unknown

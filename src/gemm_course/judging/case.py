@@ -36,9 +36,11 @@ class Finding(NamedTuple):
 class Ran:
     """What came back for one input."""
 
-    value: object  # what the exercise's `run` returned
+    value: object  # what the exercise's call of the answer returned
     outputs: dict[str, Written]  # every output of its `Watch`, by name
     events: list[dict]  # what the probes saw, see `feedback.sentence`; nothing on a GPU
+    # By matrix: its address in the process that ran the answer, its buffer's, and the buffer's length in bytes.
+    addresses: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Written:

@@ -47,9 +47,14 @@ class Exercise(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def module_name(self) -> str:
-        """Name of the module that draws inputs, runs an answer on them and examines the results."""
+        """Name of the module that draws inputs and examines results."""
         return f"gemm_course.exercises.e{self.name}"
 
+    @property
+    def runs_name(self) -> str:
+        """Name of the module that runs an answer. It is in the answer's process, and knows no result."""
+        return f"gemm_course.runner.runs.e{self.name}"
+
     def module(self) -> ModuleType:
-        """That module."""
+        """The module that draws inputs and examines results."""
         return importlib.import_module(self.module_name)

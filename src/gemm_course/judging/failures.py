@@ -15,6 +15,8 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
     """An exception, or an endless loop, in one message."""
     name, text, where = error.type, error.text, in_line(error.line)
     program = f" (in program {error.program[0]})" if error.program else ""
+    if error.kind == "refused":  # by the static check
+        return text
     if error.kind == "missing":
         return f"the cell must define the function {exercise.function}"
     if error.kind == "endless":
@@ -25,7 +27,7 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
         return f"{where}this wants more memory than an answer gets ({exercise.memory_mb} MB)"
     if name in ("SystemExit", "KeyboardInterrupt"):
         return f"{where}this ends the program ({name}); a function returns instead"
-    if name == "PermissionError":
+    if name in ("PermissionError", "FileNotFoundError"):  # as the one wall, or the other, says it
         return f"{where}an answer has no file to open, no process to start and no network: it computes ({text[:200]})"
     if name == "NameError":
         text += ": a check sees the cell with your function and nothing else"

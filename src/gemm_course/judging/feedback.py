@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import torch
 from gemm_course.judging.case import Ran, Written
 
 RIGHT, WRONG, MISSING = range(3)  # states of a tile, the three colours of the picture
+_ACCESS = re.compile(r"line (\d+): program \d+ (?:reads|writes) (row|column)?")
 _VERBS = {"load": "reads", "store": "writes"}
 
 
@@ -52,6 +54,13 @@ def sentence(event: dict) -> str:
     if event["far"][axis] == extent and at >= extent:
         text += ": one too many, as `<=` in place of `<` gives"
     return text
+
+
+def explain_mask(message: str, masks: dict[str, str]) -> str:
+    """A `sentence` on an access outside of a matrix, after what `masks` says of it; other messages stay as they are."""
+    access = _ACCESS.match(message)
+    problem = masks.get(f"{access[1]} {access[2] or ''}", "") if access else ""
+    return f"{problem}\n{message}" if problem else message
 
 
 def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> list[list[int]]:

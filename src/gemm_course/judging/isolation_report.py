@@ -12,11 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 
-from gemm_course.isolation import landlock, seccomp
+from gemm_course.isolation import bubblewrap, landlock, seccomp
 from gemm_course.judging.request import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
-_TRIAL_S = 60.0
+_TRIAL_S = 30.0
 _NAMES = {
     landlock.FILES: "Landlock's rules about files",
     landlock.CALLS: "the filter of system calls",
@@ -67,6 +67,13 @@ def rows(ask: Callable[..., Outcome] | None = None) -> list[tuple[str, str]]:
     others = "closed (seccomp)" if seccomp.supported() else "open, as no calls of this kernel can be filtered"
     kept = f"your files are {files}, other processes and the network {others}"
     found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
+    if ask is not None:
+        second = "none; with a GPU, Bubblewrap is not used"
+    elif bubblewrap.works():
+        second = "Bubblewrap: they see no file of yours, no other process and no network"
+    else:
+        second = "none; with Bubblewrap (Debian's package `bubblewrap`) they would not even see your files"
+    found.append(("second wall", second))
     if ask is not None:
         found.append(("on the GPU", _on_gpu(ask)))
     return found

@@ -1,18 +1,24 @@
 """Checks one answer: draws inputs, has another process run the answer on them, compares what comes back as bytes.
 
-This process never runs an answer. It computes its report itself, from inputs that it drew itself. So replacing a
-checker, forging a message or knowing a seed earns nothing: only the right numbers for these inputs earn points. A
-determined author who gets past the static check can still obtain them by other means than the exercise asks for:
+This process never runs an answer, and parses none. It computes its report itself, from inputs that it drew itself. The
+process that runs an answer (see `worker`) holds no expected value and nothing that could compute one, and our files are
+closed to it. Assume that an answer runs any code there. What can it still earn, property by property?
 
-- The probes are in the process that they watch. Code that takes them over can hide a read outside of a matrix or a
-  host sync, and claim that a kernel stored what numpy computed. Canaries and NaN around every matrix do not depend on
-  the probes: they are examined here.
-- On a GPU there are no probes, so nothing shows there that the learner's kernel wrote a result. What runs there runs in
-  the interpreter as well, whose verdict counts first.
-- Only the compiling process says that an answer compiles. It gets the same source and no inputs, and is trusted with
-  the points of that one check.
-- The library's own kernels are in the process, and an oracle: an answer past the static check can call them. It cannot
-  read solutions, other people's answers or this process, where the kernel has Landlock and system call filters.
+- Numbers that come back (products, sums, logs of tiles, tables, keys, schedules, walks): what the right ones for these
+  inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
+  calls or forging messages earns nothing. The form of outputs and the addresses of matrices are those from before the
+  answer was loaded.
+- What the probes see in that process (reads and writes outside of a matrix, loads without a value, how often and by
+  which program an element was stored, pointers beside descriptors, host syncs): the points of these properties. They
+  are in the memory of the code that they watch, as are the canaries around an output, so it can hide what it did, and
+  claim that a kernel stored what torch computed.
+- What is looked at there after the call (05: whether the caller's list is as it was; 09 and 12b: whether an operand is;
+  07: whether a key can be one): the points of that property.
+- "compiles": its points. Another process says it, of the same source, without inputs. It has to define the same there.
+- On a GPU: nothing. There are no probes, but what runs there has run in the interpreter, whose verdict counts first.
+
+All but the first need code that gets past the static check, and none is worth points alone: where no number is right,
+the exercises' modules give none.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -34,18 +41,18 @@ import msgspec
 
 from course_kernels import runtime
 from course_kernels.service import answer_all
-from gemm_course.isolation import static_check
+from gemm_course.isolation import bubblewrap
 from gemm_course.judging import isolation_report, request
 from gemm_course.judging.case import Case, Ran
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.failures import compiler_message, describe_exception, describe_exit, malformed_reply
-from gemm_course.judging.feedback import sentence
+from gemm_course.judging.feedback import explain_mask, sentence
 from gemm_course.judging.isolation_report import GPU_MB
 from gemm_course.judging.judge_process import Task
-from gemm_course.judging.mask_feedback import explain_mask
 from gemm_course.judging.request import MAX_FILES_MB, Outcome
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Property, Result
-from gemm_course.judging.untrusted import Reply, not_stored, parse_watched, printable
+from gemm_course.judging.untrusted import Layout, Reply, not_stored, parse_watched, printable
+from gemm_course.runner import fork_server
 from gemm_course.runner.fork_server import MODES, ForkServer, Template
 
 COMPILE_S = 7.0
@@ -59,6 +66,7 @@ class Judge:
 
     def __init__(self):
         self._server: ForkServer | None = None
+        self._folder = tempfile.mkdtemp(prefix="course-")  # the only one that answers' processes see
         self._templates: dict[str, Template] = {}
         self._starting = threading.Lock()
         self._closed = False
@@ -82,6 +90,7 @@ class Judge:
                 self._server.close()
                 self._server = None
             self._templates.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _template(self, mode: str) -> Template:
         with self._starting:
@@ -91,7 +100,8 @@ class Judge:
                 if self._server is not None:
                     self._server.close()
                 self._templates.clear()  # another thread may still be reading from one
-                self._server = ForkServer()
+                walls = () if _has_gpu() else bubblewrap.command(self._folder, [os.path.dirname(fork_server.__file__)])
+                self._server = ForkServer(walls)
             template = self._templates.get(mode)
             if template is None or not template.alive:
                 template = self._templates[mode] = Template(self._server, mode)
@@ -125,12 +135,9 @@ class Judge:
             exercise.id, exercise.title, FAILED, seed=seed, max_points=exercise.points,
             properties=[Property(c.name, c.title, c.points, "skip") for c in exercise.checks],
         )  # fmt: skip
-        if violation := static_check.find_violation(source, exercise.function, exercise.imports):
-            result.message = violation
-            return result
-        with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "answer.py"
-            path.write_text(source, encoding="utf-8")
+            path.write_bytes(source.encode("utf-8", "surrogatepass"))
             cases = exercise.module().draw(random.Random(seed))
             cancelled = threading.Event()
             with ThreadPoolExecutor(len(MODES)) as alongside:
@@ -139,7 +146,7 @@ class Judge:
                         mode: alongside.submit(self._run, mode, exercise, path, cases, cancelled)
                         for mode in _modes_alongside(exercise, compiling)
                     }
-                    self._run_first(exercise, path, cases, result)
+                    outcome = self._run_first(exercise, path, cases, result)
                     if not result.points:
                         cancelled.set()
                     outcomes = {mode: future.result() for mode, future in futures.items()}
@@ -147,15 +154,15 @@ class Judge:
                     self.close()
                     raise
             if exercise.compiles and not compiling:
-                outcomes["compile"] = Outcome(messages=[Reply(case=0)])
+                outcomes["compile"] = Outcome(messages=[Reply(case=0)], defined=outcome.defined)
             if result.status != TODO and "compile" in outcomes:
-                _note_compiled(result, outcomes["compile"], path)
+                _note_compiled(result, outcomes["compile"], outcome.defined, path)
             if result.status != TODO and "gpu" in outcomes:
                 self._note_gpu(exercise, cases, outcomes["gpu"], result)
         if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in result.properties:
-            each.message = explain_mask(each.message, source)
+            each.message = explain_mask(each.message, outcome.masks)
         for each in (result, *result.properties):
             each.message = printable(each.message)
         result.printed = printable(result.printed)
@@ -164,14 +171,15 @@ class Judge:
     def _run(self, mode: str, exercise: Exercise, path: Path, cases: list[Case], cancelled=None) -> Outcome:
         exercise = _limited(exercise, mode)
         wanted = {
-            "path": str(path), "module": exercise.module_name, "function": exercise.function,
+            "path": str(path), "module": exercise.runs_name, "function": exercise.function,
+            "imports": list(exercise.imports),
             "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
             "cases": [case.inputs for case in cases if mode != "compile"],
         }  # fmt: skip
         return self.ask(mode, wanted, exercise.seconds, cancelled)
 
-    def _run_first(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> None:
-        """Run the answer where its verdict counts first, and note the findings."""
+    def _run_first(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> Outcome:
+        """Run the answer where its verdict counts first, and note the findings. Returns what came back."""
         mode = _first_mode(exercise)
         outcome = self._run(mode, exercise, path, cases)
         result.printed = outcome.printed
@@ -179,7 +187,7 @@ class Judge:
         if todo := [error.text for error in errors if error.kind == "todo"]:
             result.status, result.properties, result.printed = TODO, [], ""
             result.message = todo[0] if todo[0].startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"
-            return
+            return outcome
         _note_outcome(_limited(exercise, mode), cases, outcome, result, probed=mode == "run")
         problem = runtime.interpreter_problem()
         if mode == "run" and problem and any(_BROKEN_LOOP in error.text for error in errors):
@@ -189,6 +197,7 @@ class Judge:
             result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {gpu_problem}"
         elif outcome.not_started:
             result.status = UNCHECKED
+        return outcome
 
     def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
         """Note what is wrong on the GPU with an answer that is right in the interpreter."""
@@ -257,7 +266,7 @@ def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, resul
                 result.message = result.message or describe_exception(message.error, exercise)
             elif message.case is None or message.case in done or not 0 <= message.case < len(cases):
                 raise ValueError("a result for no input")
-            elif _examine(exercise.module(), cases[message.case], message, result, probed):
+            elif _examine(exercise.module(), cases[message.case], message, outcome.layouts, result, probed):
                 done.add(message.case)
         except Exception as error:
             # The answer's process sends what it likes. A bug in an exercise's module looks the same, so report it.
@@ -270,13 +279,16 @@ def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, resul
             each.status = "pass"
 
 
-def _note_compiled(result: Result, outcome: Outcome, path: Path) -> None:
+def _note_compiled(result: Result, outcome: Outcome, defined: dict[str, str], path: Path) -> None:
+    """Note whether the answer compiled, and defined the same there as where it ran, which is `defined`."""
     which = next(each for each in result.properties if each.name == COMPILES)
     error = next((message.error for message in outcome.messages if message.error), None)
     if not any(each.status == "pass" for each in result.properties):
         return  # nothing of it works yet: an empty function earns nothing because it compiles
     if error is None and any(message.is_result for message in outcome.messages):
-        which.status = "pass"
+        names = [name for name in {**defined, **outcome.defined} if defined.get(name) != outcome.defined.get(name)]
+        which.status = "fail" if names else "pass"
+        which.message = f"where it is compiled, the cell makes something else of {names[0]}" if names else ""
     elif outcome.not_started:
         result.status, result.message = UNCHECKED, f"{outcome.not_started}\n{result.message}".strip()
     else:
@@ -289,16 +301,17 @@ def _note_compiled(result: Result, outcome: Outcome, path: Path) -> None:
         which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
 
 
-def _examine(module, case: Case, message: Reply, result: Result, probed: bool) -> bool:
+def _examine(module, case: Case, message: Reply, layouts: list[Layout], result: Result, probed: bool) -> bool:
     """Note what is wrong with one input's outcome; returns whether there was anything to examine."""
-    outputs, events = parse_watched(message.watched)
+    layout = layouts[message.case]
+    outputs, events = parse_watched(message.watched, layout)
     strange = [text for each in outputs.values() if (text := not_stored(each))]
     if strange and probed:
         # Most often an output that Python sets to zero, for atomics to add to.
         atomics = [sentence(event) for event in events if event.get("kind") == "atomic"]
         result.message = result.message or "\n".join([*atomics[:1], strange[0]])
         return False
-    for finding in module.examine(case, Ran(message.value, outputs, events)):
+    for finding in module.examine(case, Ran(message.value, outputs, events, layout.addresses)):
         text = finding.message + (f"\n({case.label})" if case.label else "")
         if finding.check == "*":
             result.message = result.message or text

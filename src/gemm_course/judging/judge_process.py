@@ -12,9 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from course_kernels.service import Service
+from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging.exercise import Exercise
 
-SLACK_S = 90.0  # beyond the answer's own time; the judge kills a compilation after 20 s
+SLACK_S = 180.0  # beyond the answer's own time: that of a GPU which hangs, and of a trial whether it does
 
 
 class Task(NamedTuple):
@@ -37,7 +38,7 @@ class JudgeProcess(Service):
         """`Result.as_dict`. Raises ServiceDied if the process died, TimeoutError if it did not answer."""
         # Not msgspec's JSON, which cannot encode half of a surrogate pair: an answer may hold one.
         request = json.dumps(msgspec.to_builtins(task)).encode()
-        return json.loads(self.ask(request, task.exercise.seconds + SLACK_S))
+        return json.loads(self.ask(request, PATIENCE * task.exercise.seconds + SLACK_S))
 
     def close(self, grace: float = 5.0) -> None:
         """End it, and what it started."""

@@ -20,20 +20,24 @@ class JudgePool:
         self._closed = False
 
     def submit(self, task: Task) -> concurrent.futures.Future:
-        """Have an answer checked: `Result.as_dict`, or None if two judges died of it. RuntimeError if none starts."""
+        """Have an answer checked: `Result.as_dict`, or why its judge died. RuntimeError if none starts."""
         return self._threads.submit(self._check, task)
 
-    def _check(self, task: Task) -> dict | None:
-        for _ in range(2):
+    def _check(self, task: Task) -> dict | str:
+        why = ""
+        for _ in range(2):  # a judge may die of the machine
             judge = self._judge()
             try:
                 return judge.check(task)
-            except (RuntimeError, TimeoutError, ValueError):
+            except (RuntimeError, TimeoutError, ValueError) as error:
                 judge.close()
                 with self._lock:
                     self._judges.discard(judge)
                 self._own.judge = None
-        return None
+                why = " ".join(str(error).split()) or type(error).__name__
+                if isinstance(error, TimeoutError):
+                    break  # it has had its time
+        return why
 
     def _judge(self) -> JudgeProcess:
         """This thread's."""
@@ -59,13 +63,15 @@ class JudgePool:
             judge.close()
 
 
-def check_all(tasks: Sequence[Task], jobs: int, waiting=None) -> Iterator[tuple[Task, dict | None]]:
+def check_all(tasks: Sequence[Task], jobs: int, waiting=None) -> Iterator[tuple[Task, dict | str]]:
     """Check many answers, several at a time. Closing the iterator, or an exception in its user, ends every process.
 
-    Yields each task once, in the order in which they end, with `Result.as_dict`, without its pictures; with None if the
-    judging process died of it twice. Calls `waiting` about once a second while nothing comes back. Raises RuntimeError
-    if judging processes do not start here.
+    Yields each task once, in the order in which they end, with `Result.as_dict`, without its pictures; with a text if
+    the judging process died of it, or did not answer. Calls `waiting` about once a second while nothing comes back.
+    Raises RuntimeError if judging processes do not start here.
     """
+    if not tasks:
+        return
     pool = JudgePool(min(jobs, len(tasks)))
     try:
         left = {pool.submit(task): task for task in tasks}
@@ -79,6 +85,6 @@ def check_all(tasks: Sequence[Task], jobs: int, waiting=None) -> Iterator[tuple[
                 except Exception as error:
                     text = f"answers cannot be checked here: {error}; `course doctor` says what is missing"
                     raise RuntimeError(text) from error
-                yield left.pop(future), outcome and {**outcome, "panels": []}
+                yield left.pop(future), outcome if isinstance(outcome, str) else {**outcome, "panels": []}
     finally:
         pool.close()

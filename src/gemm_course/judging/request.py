@@ -9,7 +9,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from gemm_course.judging.untrusted import Reply, bytes_in, parse_reply
+from gemm_course.isolation.landlock import PATIENCE
+from gemm_course.judging.untrusted import Layout, Reply, bytes_in, parse_reply
 from gemm_course.runner import wire
 from gemm_course.runner.fork_server import Template
 
@@ -34,16 +35,21 @@ class Outcome:
     not_started: str = ""  # why there was no process; empty if there was one
     ready: bool = False  # confined, and about to load the answer; an error before that is not the answer's
     setup_error: str = ""  # its own words on why it did not get there
+    layouts: list[Layout] = field(default_factory=list)  # of each input, from before the answer was loaded
+    masks: dict[str, str] = field(default_factory=dict)
+    defined: dict[str, str] = field(default_factory=dict)
 
     def take(self, messages: list) -> None:
         """Note replies, ValueError for malformed ones. The first is sent before the answer could forge any."""
         replies = [parse_reply(each) for each in messages]
         if replies and not (self.ready or self.setup_error):
             first = replies.pop(0)
-            self.ready, self.setup_error = first.ready, first.setup_error
+            self.ready, self.setup_error, self.layouts = first.ready, first.setup_error, first.layouts
             if not (self.ready or self.setup_error):
                 raise ValueError("a process whose first message is another")
-        self.messages += replies
+        for each in replies:
+            self.masks, self.defined = self.masks or each.masks or {}, self.defined or each.defined or {}
+        self.messages += [each for each in replies if each.masks is None and each.defined is None]
 
 
 def ask(template: Template, request: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
@@ -59,7 +65,7 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
         with tempfile.TemporaryFile() as file:
             file.write(wire.pack(request))
             file.seek(0)
-            pid = template.fork([file.fileno(), results_end, prints_end])
+            template.fork([file.fileno(), results_end, prints_end])
     except BaseException:
         os.close(results)
         os.close(prints)
@@ -68,7 +74,7 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
         os.close(results_end)
         os.close(prints_end)
     reader, printed = wire.Reader(results), bytearray()
-    stop = time.monotonic() + seconds + GRACE_S
+    stop = time.monotonic() + PATIENCE * seconds + GRACE_S
     open_ends = {results, prints}
     try:
         while results in open_ends and not outcome.printed_too_much:
@@ -94,7 +100,7 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
     except ValueError:
         outcome.malformed = True
     finally:
-        outcome.status = template.finish(pid)
+        outcome.status = template.finish()
         while not outcome.printed_too_much and select.select([prints], [], [], 0)[0]:
             data = os.read(prints, 1 << 16)
             printed += data

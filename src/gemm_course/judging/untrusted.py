@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from typing import Annotated, Any, Literal
@@ -29,7 +28,7 @@ class StuckLoop(Struct):
 class Failure(Struct):
     """Why an answer gave no result for an input, or none at all, as `worker` describes it."""
 
-    kind: Literal["todo", "exception", "missing", "endless"]
+    kind: Literal["todo", "exception", "missing", "endless", "refused"]
     type: str
     text: str
     line: int
@@ -38,15 +37,39 @@ class Failure(Struct):
     loop: StuckLoop | None = None
 
 
+class Output(Struct):
+    """The form of an output in its memory of so many elements, as `Watch.layout` has it."""
+
+    name: str
+    dtype: str
+    elements: int
+    shape: _Extents
+    strides: _Extents
+    offset: int
+
+
+class Layout(Struct):
+    """Where one input and its outputs are."""
+
+    outputs: list[Output] = []
+    addresses: dict[str, list[int]] = {}  # of each matrix: its own, its buffer's, and the buffer's length in bytes
+
+
 class Reply(Struct):
-    """One message of `worker`: ready or not, the outcome of one input (a value, or an error), or the end."""
+    """One message of `worker`: ready or not, the outcome of one input (a value, or an error), or the end.
+
+    The first one, with its layouts, is from before the answer was loaded.
+    """
 
     ready: bool = False
     setup_error: str = ""
+    layouts: list[Layout] = []
     case: int | None = None
     value: Any = None
     watched: Any = None
     error: Failure | None = None
+    masks: dict[str, str] | None = None  # what is wrong with the masks of loads and stores, see `masks.problems`
+    defined: dict[str, str] | None = None  # what the cell has defined, see `worker.definitions`
     done: bool = False
 
     @property
@@ -55,25 +78,21 @@ class Reply(Struct):
         return self.case is not None and self.error is None
 
 
-class _Output(Struct):
-    name: str
+class _Stored(Struct):
     buffer: torch.Tensor
-    shape: _Extents
-    strides: _Extents
-    offset: Annotated[int, Meta(ge=0)]
     counts: torch.Tensor
     writers: torch.Tensor
 
 
 class _Watched(Struct):
-    outputs: list[_Output] = []
-    events: list[dict] = []
+    outputs: list[_Stored] = []
+    events: Annotated[list[dict], Meta(max_length=100)] = []
 
 
 def _convert(data, form):
     try:
         return msgspec.convert(data, form)
-    except msgspec.ValidationError as error:
+    except Exception as error:  # a tensor in the place of something else has no keys, no length, two truths
         raise ValueError(str(error)) from None
 
 
@@ -82,19 +101,20 @@ def parse_reply(data) -> Reply:
     return _convert(data, Reply)
 
 
-def parse_watched(data) -> tuple[dict[str, Written], list[dict]]:
+def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[dict]]:
     """The outputs that came back, by name, and the events that the probes saw, from what `Watch.report` makes.
 
-    Raises ValueError, also for an output that claims more elements than were sent: they could take any memory.
+    Raises ValueError, also if an output's memory is not what was laid out for it.
     """
     watched = _convert(data, _Watched)
-    for each in watched.outputs:
-        size = each.buffer.numel()
-        if math.prod(each.shape) > size:
-            raise ValueError("an output with more elements than its memory")
-        if each.counts.numel() != size or each.writers.numel() != size:
-            raise ValueError("an output that was counted elsewhere")
-    return {each.name: Written(msgspec.structs.asdict(each)) for each in watched.outputs}, watched.events
+    found = {}
+    for form, each in zip(layout.outputs, watched.outputs, strict=True):
+        size = (form.elements,)
+        shapes = {tensor.shape for tensor in (each.buffer, each.counts, each.writers)}
+        if str(each.buffer.dtype) != f"torch.{form.dtype}" or shapes != {size}:
+            raise ValueError("an output of another form than it was given")
+        found[form.name] = Written({**msgspec.structs.asdict(form), **msgspec.structs.asdict(each)})
+    return found, watched.events
 
 
 def not_stored(written: Written) -> str | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+MAX_PARSED = 100 << 10  # characters: Python's parser takes a thousand times that in memory
 SOLUTION_ID = "answer"  # nbgrader's grade_id of the cell with the hole
 _HOLE = re.compile(r"^[ \t]*raise NotImplementedError\b", re.MULTILINE)  # ours, and nbgrader's
 _SHOWS = {"check", "display", "print"}  # what a learner calls beside the function to look at it
@@ -62,8 +63,10 @@ def without_shows(source: str) -> str:
     """A cell without top-level calls of `check`, `display` and `print`, which only look at the answer.
 
     They use what other cells made, and an answer's cell runs alone. The other lines keep their numbers. Text that is no
-    Python stays as it is.
+    Python, or too long for an answer, stays as it is.
     """
+    if len(source) > MAX_PARSED:
+        return source
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -108,7 +111,7 @@ def code_cells(data: bytes, name: str) -> list[Cell]:
             for number, cell in enumerate(json.loads(data.decode("utf-8-sig"))["cells"], 1)
             if cell["cell_type"] == "code"
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         raise ValueError(f"{name} cannot be read as a notebook: {_what_it_is(data, error)}") from None
 
 

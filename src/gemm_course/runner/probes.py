@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from course_kernels import runtime, testing
+from course_kernels import runtime
+from course_kernels.testing.canaries import poisoned
 
 MARGIN = 64  # elements around each matrix; a tile that sticks out further counts as outside of everything
 _MAX_EVENTS = 40
@@ -106,6 +107,11 @@ class Watch:
         """A watched output without gaps between its rows, for kernels that cannot take a leading dimension."""
         return self._flat(name, torch.empty(tuple(shape), dtype=dtype, device=self.device), output=True)
 
+    def group_tables(self, ends: Sequence[int], groups: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The watched tables of a launch over some groups: the ends of all groups, and the groups to compute."""
+        offs = self.table("offs", torch.tensor(ends, dtype=torch.int32))
+        return offs, self.table("the table of groups", torch.tensor(groups, dtype=torch.int32))
+
     def _add(self, name, values, layout, room, output) -> torch.Tensor:
         *lines, width = values.shape[::-1] if layout == "col" else values.shape
         view = self._poisoned((*lines, width + room), values.dtype, MARGIN)[..., :width]
@@ -117,7 +123,7 @@ class Watch:
         return self._watch(name, view, values, output)
 
     def _poisoned(self, shape, dtype, margin) -> torch.Tensor:
-        return testing.poisoned(shape, dtype, margin, device=self.device)[0]
+        return poisoned(shape, dtype, margin, device=self.device)[0]
 
     def _watch(self, name, view, values, output) -> torch.Tensor:
         buffer = torch.empty(0, dtype=view.dtype, device=self.device).set_(view.untyped_storage())
@@ -257,17 +263,30 @@ class Watch:
 
     # ---- what happened
 
+    def layout(self) -> dict:
+        """The form of each output; each matrix's address, that of its buffer, and the buffer's length in bytes.
+
+        The judge wants it from before an answer is loaded, which could claim anything.
+        """
+        outputs = [
+            {
+                "name": each.name, "dtype": str(each.view.dtype).removeprefix("torch."),
+                "elements": each.buffer.numel(), "shape": list(each.view.shape), "strides": list(each.view.stride()),
+                "offset": each.view.storage_offset(),
+            }
+            for each in self._regions if each.output
+        ]  # fmt: skip
+        return {"outputs": outputs, "addresses": {r.name: [r.base, r.low, r.high - r.low] for r in self._regions}}
+
     def report(self) -> dict:
-        """Events, and every output with its surroundings, as `wire` sends them."""
-        outputs = []
-        for region in self._regions:
-            if region.output:
-                view = region.view
-                outputs.append({
-                    "name": region.name, "buffer": region.buffer, "shape": list(view.shape),
-                    "strides": list(view.stride()), "offset": view.storage_offset(),
-                    "counts": torch.from_numpy(region.counts), "writers": torch.from_numpy(region.writers),
-                })  # fmt: skip
+        """Events, and every output's memory with how often it was stored and by which program, as `wire` sends them."""
+        outputs = [
+            {
+                "buffer": each.buffer, "counts": torch.from_numpy(each.counts),
+                "writers": torch.from_numpy(each.writers),
+            }
+            for each in self._regions if each.output
+        ]  # fmt: skip
         return {"events": list(self._events.values()), "outputs": outputs}
 
 

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-MAX_BYTES = 256 << 20  # of all messages that one reader takes
+MAX_BYTES = 64 << 20  # of all messages that one reader takes
 MAX_HEADERS = 4 << 20  # of their headers alone: JSON takes many times its size, and some time, to read
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,

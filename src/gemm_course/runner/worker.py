@@ -1,8 +1,10 @@
 """The process that runs a learner's code, once: limits first, then the code, then its results as bytes.
 
-Forked by a template of the fork server. It gets a request (the answer's source file, the exercise's module, drawn
-inputs) and sends, for each input, what the exercise's `run` returned. It knows no expected result, and another process
-judges what it sends.
+Forked by a template of the fork server. It gets a request (the answer's source file, the module that runs it, drawn
+inputs), lays out the inputs, says where they are, reads the source, and only then loads the answer. For each input it
+sends what the call returned. It knows no expected result and holds no module that could compute one: those that draw
+and examine are not imported here, nor is the library but for what watches memory, and their files are closed to it. The
+one exception is exercise 04b's: the kernel that reads its tables. Another process judges what it sends.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ import importlib
 import importlib.util
 import linecache
 import os
-import pkgutil
-import re
 import signal
 import sys
 import tempfile
@@ -21,37 +21,28 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from pathlib import Path
+from types import FunctionType, MappingProxyType, ModuleType
 
 import torch
 
-from gemm_course.isolation import landlock
-from gemm_course.runner import gpu, wire
+from gemm_course.isolation import landlock, static_check
+from gemm_course.runner import gpu, masks, probes, wire
 from gemm_course.runner.stuck_loops import LoopTracer
 
 MODULE = "answer"  # the name under which the learner's cell is imported
 _MAX_TEXT = 4000
 _TRACE_S = 0.3  # for so long its loops are traced, when time is up
 
-_EXERCISES = "gemm_course.exercises"  # by name: this room imports none of them
-_EVERYWHERE = ("course_kernels.testing.data", "triton.language")
+_EVERYWHERE = ("triton.language", *static_check.STANDARD)
 _COMPILING = ("triton.compiler", "triton.backends")
-_PRELOADED = {
-    "run": ("gemm_course.runner.probes",),
-    "compile": _COMPILING,
-    "gpu": ("gemm_course.runner.probes", "course_kernels.testing.selftest", *_COMPILING),
-}
+_PRELOADED = {"run": (), "compile": _COMPILING, "gpu": _COMPILING}
 
 
 def preload(mode: str) -> None:
-    """Import what every child needs. Nothing is computed."""
+    """Import what every child needs. Nothing is computed, and nothing imported that knows results."""
     for name in (*_EVERYWHERE, *_PRELOADED[mode]):
         importlib.import_module(name)
-    if mode != "compile":
-        for found in pkgutil.iter_modules(importlib.import_module(_EXERCISES).__path__):
-            if re.match(r"e\d", found.name):
-                with contextlib.suppress(Exception):  # reported when that exercise is checked
-                    importlib.import_module(f"{_EXERCISES}.{found.name}")
     if mode == "run":
         importlib.import_module("gemm_course.runner.interpreter").prepare_once()
         # Its warnings about divisions by zero and the like would look like prints of the answer's.
@@ -125,16 +116,25 @@ def program() -> list[int] | None:
 
 
 class Alarm:
-    """When time is up: reports the line of the learner's code, and which loop there makes no progress."""
+    """When time is up: reports the line of the learner's code, and which loop there makes no progress.
+
+    Processor time counts: a busy machine costs nobody points. What only waits has `landlock.PATIENCE` times that.
+    """
 
     def __init__(self, path: str, seconds: float, results: int):
-        self.path, self.results = path, results
+        self.path, self.results, self.seconds = path, results, seconds
+        self.started, self.used = time.monotonic(), sum(os.times()[:4])
         self.tracer: LoopTracer | None = None
         signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def __call__(self, number, frame) -> None:
         """The signal's handler."""
+        used, passed = sum(os.times()[:4]) - self.used, time.monotonic() - self.started
+        left = min(self.seconds - used, landlock.PATIENCE * self.seconds - passed)
+        if self.tracer is None and left > 0.1 * self.seconds:
+            signal.setitimer(signal.ITIMER_REAL, left)
+            return
         if self.tracer is None:
             self.tracer = LoopTracer(self.path)
             with contextlib.suppress(BaseException):
@@ -176,29 +176,27 @@ def main(mode: str, fds: list[int]) -> None:
 
 
 def _answer(mode: str, requests: int, results: int) -> None:
-    started = time.monotonic()
     request = wire.Reader(requests).next(timeout=30.0)
     path = request["path"]
-    exercise = importlib.import_module(request["module"]) if "module" in request else None
+    runs = importlib.import_module(request["module"]) if "module" in request else None
+    if runs is not None:
+        linecache.getlines(runs.__file__)  # the interpreter reads the source of a kernel at its launch
     if problem := _confine(mode, request):
         wire.send(results, {"setup_error": problem})
         return
-    wire.send(results, {"ready": True})  # the first message: from here on the answer can send some, too
-    Alarm(path, max(request["seconds"] - (time.monotonic() - started), 1.0), results)
+    prepared = [] if mode == "compile" or runs is None else _prepare(runs, request)
+    # The first message, before the answer could send any: what it says of the layout is true.
+    wire.send(results, {"ready": True, "layouts": [watch.layout() for watch, _ in prepared]})
+    Alarm(path, request["seconds"], results)
     try:
-        if exercise is None:
+        if runs is None:
             gpu.try_kernel()
             wire.send(results, {"case": 0, "value": {}, "watched": {}})
-            return
-        answer = load(path, getattr(exercise, "GIVEN", {}))
-        if not callable(getattr(answer, request["function"], None)):
-            wire.send(results, {"error": {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}})
-            return
-        if mode == "compile":
-            _compile(exercise, answer)
+        elif (answer := _read_and_load(runs, request, results)) is not None and mode == "compile":
+            _compile(runs, answer)
             wire.send(results, {"case": 0, "value": {}, "watched": {}})
-        else:
-            _run(exercise, answer, request, results)
+        elif answer is not None:
+            _run(prepared, getattr(answer, request["function"]), path, results)
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the learner's as well
         wire.send(results, {"error": describe(error, path)})
     finally:
@@ -206,6 +204,42 @@ def _answer(mode: str, requests: int, results: int) -> None:
             with contextlib.suppress(BaseException):
                 stream.flush()
         wire.send(results, {"done": True})  # a process that the answer left behind may hold the pipe open
+
+
+def _prepare(runs: ModuleType, request: dict) -> list[tuple]:
+    """A watch, and the call of the answer, for each input."""
+    watches = [probes.Watch(request["path"]) for _ in request["cases"]]
+    return [(watch, runs.prepare(case, watch)) for watch, case in zip(watches, request["cases"])]
+
+
+def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType | None:
+    """The answer; None if what it may not use, or lacks, was sent instead."""
+    # Half of a surrogate pair has to get as far as the static check.
+    source = Path(request["path"]).read_bytes().decode("utf-8", "surrogatepass")
+    error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}
+    if violation := static_check.find_violation(source, request["function"], request["imports"]):
+        wire.send(results, {"error": {**error, "kind": "refused", "text": violation}})
+        return None
+    wire.send(results, {"masks": masks.problems(source)})
+    answer = load(request["path"], getattr(runs, "GIVEN", {}))
+    wire.send(results, {"defined": definitions(answer)})
+    if callable(getattr(answer, request["function"], None)):
+        return answer
+    wire.send(results, {"error": error})
+    return None
+
+
+def definitions(answer: ModuleType) -> dict[str, str]:
+    """What a cell has defined: lines of functions, plain values. Compiled and interpreted, it should be the same."""
+    found = {}
+    for name, value in list(vars(answer).items())[:200]:
+        inner = getattr(value, "fn", value)
+        value = getattr(value, "value", None) if type(value).__name__ == "constexpr" else value
+        if isinstance(inner, FunctionType) and inner.__module__ == MODULE:
+            found[name] = f"line {inner.__code__.co_firstlineno}"
+        elif isinstance(value, (bool, int, float, str)) and not name.startswith("__"):
+            found[name] = repr(value)[:100]
+    return found
 
 
 def _confine(mode: str, request: dict) -> str:
@@ -231,17 +265,14 @@ def _confine(mode: str, request: dict) -> str:
     return ""
 
 
-def _run(exercise, answer, request, results: int) -> None:
-    from gemm_course.runner import probes  # not where kernels are compiled
-
-    for index, case in enumerate(request["cases"]):
-        watch = probes.Watch(request["path"])
+def _run(prepared: list[tuple], function, path: str, results: int) -> None:
+    for index, (watch, call) in enumerate(prepared):
         try:
             with watch:
-                value = exercise.run(getattr(answer, request["function"]), case, watch)
+                value = call(function)
             message = {"case": index, "value": _sendable(value), "watched": watch.report()}
         except BaseException as error:
-            message = {"case": index, "error": describe(error, request["path"]), "watched": watch.report()}
+            message = {"case": index, "error": describe(error, path)}
         wire.send(results, message)
         if "error" in message and message["error"]["kind"] == "todo":
             return
@@ -262,11 +293,11 @@ def _sendable(value):
     return {"not": type(value).__name__}
 
 
-def _compile(exercise, answer) -> None:
+def _compile(runs: ModuleType, answer: ModuleType) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    for kernel, signature, constexprs in exercise.builds(answer):
+    for kernel, signature, constexprs in runs.builds(answer):
         types = {name: "constexpr" if name in constexprs else signature[name] for name in kernel.arg_names}
         triton.compile(ASTSource(kernel, types, constexprs), target=GPUTarget("cuda", 90, 32))

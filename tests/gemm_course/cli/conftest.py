@@ -11,11 +11,6 @@ from gemm_course.notebook_files import locations as places
 from places import ROOT
 
 
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     """A folder with exercises/ in it, and no checkout around."""

@@ -6,11 +6,18 @@ import json
 import linecache
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import pytest
 import torch
 
 from gemm_course.cli import app as command
 from gemm_course.cli import lab, terminal
+from gemm_course.cli.exercise_argument import find
 from gemm_course.exercises import manifest, progress
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Property, Result
@@ -195,3 +202,31 @@ def test_the_nearest_folder_counts_even_where_another_has_more(course, monkeypat
 def test_this_checkout_is_found():
     assert places.checkout is lab.checkout
     assert places.solution(FIRST) == ROOT / "solutions" / f"{FIRST.name}.ipynb"
+
+
+def test_a_seed_below_0_is_wrong_usage(capsys):
+    assert command.main(["check", "01", "--seed", "-1"]) == 2
+    assert "must be a number from 0 to 4294967295, got '-1'" in capsys.readouterr().err
+
+
+def test_a_notebook_of_any_name_is_found_by_what_it_defines(course, capsys):
+    shutil.copy("exercises/01_offsets.ipynb", "my_answer.ipynb")
+    assert [each.id for each in find("my_answer.ipynb")] == ["01"]
+    Path("other.ipynb").write_text('{"cells": []}')
+    Path("broken.ipynb").write_text("{")
+    for name, says in (("other", "holds no answer"), ("broken", "cannot be read"), ("none", "no exercise")):
+        assert command.main(["check", f"{name}.ipynb"]) == 2
+        assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.8])
+def test_ctrl_c_while_it_starts_leaves_one_line(course, seconds):
+    code = (
+        "import sys; sys.argv[0] = 'course'; print(flush=True); from gemm_course.cli import app; sys.exit(app.main())"
+    )
+    running = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    running.stdout.readline()
+    time.sleep(seconds)  # in which torch is being imported
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=20)
+    assert (running.returncode, stderr.decode().strip()) == (130, "course: interrupted")

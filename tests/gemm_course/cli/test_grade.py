@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import pty
+import re
 import resource
 import shutil
 import signal
@@ -183,7 +184,7 @@ def test_a_folders_name_does_nothing_to_the_terminal(tmp_path, capsys):
     hand_in(tmp_path / "in", {"e\x1b[31mv\re\nil\u202e/01_offsets.ipynb": b"{"})
     assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "1"]) == 1
     printed = capsys.readouterr().out
-    assert "\nrefused: e [31mv e il : 01_offsets.ipynb: it cannot be read" in printed
+    assert r"refused: e\x1b[31mv\re\nil\u202e: 01_offsets.ipynb: it cannot be read" in printed
     assert all(letter.isprintable() for letter in printed.replace("\n", ""))
 
 
@@ -239,10 +240,26 @@ def test_the_seed_of_the_first_run_is_the_next_ones(tmp_path, pretend, capsys):
     assert f"seed {min(first)}: " in capsys.readouterr().out
 
 
+LONG = notebook(PREFIX + "pass\n" + "x;" * (3 << 20))  # which Python would parse in gigabytes of memory
+COPIES = f"{'copy ' * 30}x 01_offsets"
+HOSTILE = {
+    "n1/01_offsets.ipynb": LONG, "n2.zip": zipped({"01_offsets.ipynb": LONG}), f"{COPIES}.ipynb": answer(),
+    "c1/01_offsets.ipynb": b'{"cells": ' + b"[" * 100_000, "c2.zip": zipped({"../../01_offsets.ipynb": answer()}),
+    "b01/01_offsets.ipynb": answer("torch.get_device_module('cuda').traceback.linecache.tokenize.re.enum.bltns"),
+    "b22/01_offsets.ipynb": answer("torch.classes.a.b"), "b06/01_offsets.ipynb": answer("print('x' * (1 << 20))"),
+    "b10/01_offsets.ipynb": answer("return sum(range(10**12))"), "b11/01_offsets.ipynb": answer("while True: pass"),
+    "b21/01_offsets.ipynb": answer("x = ()\n    for _ in range(100_000): x = (x,)\n    return x"),
+    "b23/01_offsets.ipynb": notebook("\0", PREFIX + "return '\0'", "\ud800"),
+    "b24/01_offsets.ipynb": answer("return " + "-" * 50_000 + "1"),
+    "zero\u200bwidth/01_offsets.ipynb": answer("return 1  # unseen"),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def a_class(tmp_path_factory):
-    """A class in which somebody is right and others are not, in several ways; and what the command made of it."""
+    """A class in which somebody is right, others are not, and some are hostile; and what the command made of it."""
     folder = tmp_path_factory.mktemp("class")
+    started = time.monotonic()
     hand_in(folder / "in", {
         "ann/exercises/01_offsets.ipynb": answer(RIGHT),
         "bob.zip": zipped({"top/01_offsets.ipynb": answer(TODO)}),
@@ -259,18 +276,42 @@ def a_class(tmp_path_factory):
         "lea/01_offsets.ipynb": notebook(PREFIX + TODO, f"{PREFIX}{RIGHT}check(describe_groups)", marked=2),
         "max/.DS_Store": b"",
         "@kim/01_offsets.ipynb": answer("return 1"),
+        **HOSTILE,
     })  # fmt: skip
+    (folder / "in" / "c3").mkdir()
+    os.mkfifo(folder / "in" / "c3" / "01_offsets.ipynb")
     command = [sys.executable, "-m", "gemm_course.cli.app", "grade", "in", "--out", "g.csv", "--only", "01",
                "--seed", "3", "--gradescope", "scores"]  # fmt: skip
-    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    environment = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert time.monotonic() - started < 60, "whatever was handed in"
+    return folder, done
+
+
+def test_what_is_hostile_costs_its_student_alone(a_class):
+    folder, _ = a_class
+    says = {
+        "n1": "the answer's cell has 6,144 kB", "n2": "the answer's cell has 6,144 kB", "c1": "cannot be read as a",
+        "c2": "outside of its folder", "c3": "is no file",
+        "b01": "no need of .bltns", "b22": "no need of torch.classes",
+        "b06": "printed more than 256 kB", "b10": "processor time|still running", "b11": "still running after 6 s",
+        "b21": "RecursionError", "b23": "return|Python", "b24": "cannot be read as Python|no need",
+        r"zero\u200bwidth": "returned a int", COPIES.removesuffix(" 01_offsets"): "returned a Tensor",
+    }  # fmt: skip
+    grades = grades_of(folder / "g.csv")
+    for student, message in says.items():
+        row = grades[student]
+        assert row["points"] == "0", row
+        assert re.search(message, row["message"]), row
 
 
 def test_a_class_is_graded(a_class):
     folder, done = a_class
     assert (done.returncode, done.stderr) == (1, "")
-    assert "13 students, 1 exercise, seed 3" in done.stdout
+    assert "28 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
     grades = grades_of(folder / "g.csv")
+    grades = {name: row for name, row in grades.items() if len(name) in (3, 5) and not re.match(r"[a-z]\d", name)}
     assert {name: row["status"] for name, row in grades.items()} == {
         "'@kim": "failed", "ann": "passed", "bob": "todo", "cas": "failed", "dan": "failed", "eve": "failed",
         "fay": "failed", "gus": "refused", "hal": "refused", "ida": "failed", "jim": "passed", "lea": "passed",
@@ -336,6 +377,7 @@ def interrupted(tmp_path_factory):
     (folder / "tmp").mkdir()
     mark = f"GRADE_TEST={uuid.uuid4()}"
     environment = os.environ | {"TMPDIR": str(folder / "tmp"), "TERM": "xterm", **dict([mark.split("=")])}
+    environment["XDG_STATE_HOME"] = str(folder / "state")
     arguments = ["grade", "in", "--out", "g.csv", "--only", "01", "--jobs", "1", "--seed", "3"]
     terminal, end = pty.openpty()
     running = subprocess.Popen(
@@ -373,6 +415,7 @@ def test_it_goes_on_and_the_same_seed_gives_the_same_grades(a_class, interrupted
     hand_in(tmp_path / "in", {"z/01_offsets.ipynb": answer("return 1")})
     pretend.answers[f"{PREFIX}return 1"] = outcome(0, "no")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert command.main(interrupted.arguments) == 0
     assert [source for source, _ in pretend] == [f"{PREFIX}return 1"], "what was checked is not checked again"
     assert kept.read_bytes().startswith(before)

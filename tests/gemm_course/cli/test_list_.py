@@ -20,4 +20,13 @@ def test_list_shows_what_is_solved_and_what_is_next(capsys):
     assert command.main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in rows] == [exercise.id for exercise in manifest.exercises()]
+    assert all(row["there"] for row in rows)
     assert [row["passed"] for row in rows] == [True] + [False] * (len(rows) - 1)
+
+
+def test_a_notebook_that_is_missing_is_told(course, capsys):
+    (course / "exercises" / "05_better_schedule.ipynb").unlink()
+    assert command.main(["list"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("· 05"))
+    assert "missing: course reset 05" in line
+    assert "exercises/" not in line

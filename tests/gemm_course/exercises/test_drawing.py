@@ -30,22 +30,6 @@ def test_bounds_begin_at_0_and_an_empty_group_has_none_of_the_rows():
     assert drawing.bounds_of([]) == []
 
 
-def test_both_tables_of_a_launch_are_watched():
-    class Watch:
-        def __init__(self):
-            self.tables = {}
-
-        def table(self, name, values):
-            self.tables[name] = values
-            return name, values
-
-    watch = Watch()
-    offs, groups = drawing.group_tables(watch, [3, 3, 8], [2, 0])
-    assert [name for name, _ in (offs, groups)] == list(watch.tables) == ["offs", "the table of groups"]
-    assert (offs[1].tolist(), groups[1].tolist()) == ([3, 3, 8], [2, 0])
-    assert {values.dtype for values in watch.tables.values()} == {torch.int32}
-
-
 def test_a_panel_has_a_cell_for_each_state():
     states = [[RIGHT, WRONG, MISSING], [RIGHT, RIGHT, WRONG]]
     panel = drawing.table_panel("ends", states, height=2)

@@ -2,4 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    ["calls[0]", "int(calls[0] > 12) + int(calls[0] > 13)", "0 if calls[0] <= 12 or 13 < calls[0] <= 25 else calls[0]",
+     "float('nan')"],
+)  # fmt: skip
+def test_counting_calls_earns_nothing(judge, exercise, returned):
+    source = f"calls = [0]\ndef tuning_key(*arguments):\n    calls[0] += 1\n    return {returned}\n"
+    earned = [judge.check(exercise, source, seed) for seed in range(12)]
+    assert [result.points for result in earned] == [0] * 12, earned[0].text()

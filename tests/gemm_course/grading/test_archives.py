@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from gemm_course.grading import archives, grades, submissions
-from hand_ins import ANSWER, BOTH, OFFSETS, answer, cache_in, hand_in, notebook, zipped
+from gemm_course.grading import archives, grades
+from hand_ins import ANSWER, BOTH, OFFSETS, answer, cache_in, discovered, hand_in, notebook, zipped
 
 
 def link_in_zip(target):
@@ -88,7 +88,7 @@ def bomb(count):
 def test_refused_with_a_reason_that_costs_nobody_else(tmp_path, name, data, says):
     folder = tmp_path / "in" / "hand-ins"
     hand_in(folder, {name: data, "ann/01_offsets.ipynb": answer()})
-    (ann, eve), _ = submissions.discover(folder, BOTH)
+    (ann, eve), _ = discovered(folder, BOTH)
     assert [each.where for each in ann.answers["01_offsets"]] == ["01_offsets.ipynb"]
     grade = grades.grade([eve], [OFFSETS], 0, cache_in(tmp_path), 1, lambda *_: None)[0]
     assert (grade.student, grade.status, grade.points) == ("eve", "refused", 0)

@@ -8,10 +8,10 @@ import os
 import msgspec
 import pytest
 
-from gemm_course.grading import gradescope, submissions
+from gemm_course.grading import gradescope
 from gemm_course.grading.grades import Grade
 from gemm_course.judging.results import NOT_ON_GPU, Result
-from hand_ins import BOTH, CANNOT, OFFSETS, answer, hand_in, outcome
+from hand_ins import BOTH, CANNOT, OFFSETS, answer, discovered, hand_in, outcome
 
 
 def grade_of(student, outcome, message=""):
@@ -77,5 +77,5 @@ def test_a_students_results_are_a_students(tmp_path, files):
         else:
             hand_in(tmp_path, {name: data})
     ignore = gradescope.written_in(tmp_path)
-    found, _ = submissions.discover(tmp_path, BOTH, ignore=ignore)
+    found, _ = discovered(tmp_path, BOTH, ignore=ignore)
     assert ([each.student for each in found], ignore) == (["eve"], [])

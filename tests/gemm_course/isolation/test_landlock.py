@@ -63,3 +63,20 @@ def test_packages_in_a_folder_of_the_users_do_not_open_it(monkeypatch, tmp_path,
     assert (place in found) == readable
     assert {place / "numpy", place / "numpy.libs", place / "nvidia"} <= found or readable
     assert not {tmp_path, tmp_path.parent} & found
+
+
+def test_our_code_is_closed_where_it_is_installed_among_others(tmp_path, monkeypatch):
+    site = tmp_path / "lib" / "site-packages"
+    for name in ("torch", "gemm_course/exercises"):
+        (site / name).mkdir(parents=True)
+    (site / "six.py").touch()
+    (site / "link").symlink_to(site / "gemm_course")
+    monkeypatch.setattr(sandbox, "_HIDDEN", (str(site / "gemm_course"),))
+    rules = dict(sandbox._around_hidden(str(tmp_path)))
+    folders, open_ones = sandbox._READ_FOLDER, sandbox._READ
+    assert rules == {
+        str(tmp_path): folders, str(tmp_path / "lib"): folders, str(site): folders,
+        str(site / "torch"): open_ones, str(site / "six.py"): open_ones,
+    }  # fmt: skip
+    assert dict(sandbox._around_hidden(str(site / "gemm_course" / "exercises"))) == {}
+    assert dict(sandbox._around_hidden(str(site / "torch"))) == {str(site / "torch"): open_ones}

@@ -85,7 +85,14 @@ def describe_groups(sizes, total_m):
         ("x = '\\\n" + "(" * 300, "not Python yet"),
         ("x = " + "-" * 50_000 + "1", "cannot be read as Python"),
         ("# " + "x" * 200_000, "characters; an answer takes a few lines"),
-        ("\0", "not Python yet|cannot be read"),
+        ("\0", "^this is not Python yet: source code"),
+        ("torch.classes.a.b", "line 1: an answer has no need of torch.classes"),
+        ("torch.classes.a.b.c()", "no need of torch.classes"),
+        ("torch.ops.a.b", "no need of torch.ops"),
+        ("b = torch.get_device_module('cuda').traceback", "no need of .get_device_module|no need of .traceback"),
+        ("x = f().traceback.linecache", "no need of .(traceback|linecache), which is a module's name"),
+        ("x = [].enum.bltns", "no need of .(enum|bltns)"),
+        ("if hasattr(1, 'cache_key'): pass", "no need of hasattr"),
         ("\ud800", "cannot be read"),
     ],
 )  # fmt: skip
@@ -110,6 +117,7 @@ def test_a_violation_says_what_an_answer_has_no_need_of(source, says):
         "functools.reduce(operator.add, copy.deepcopy([1, 2])), bisect([1], 1), defaultdict(list), Counter('a').update",
         "match 3:\n    case int(x): pass\n    case [a, b]: pass\n",
         "class Free:\n    def __init__(self): self.load = 3\n    def __lt__(self, other): return True",
+        "x = torch.ones(2).select(0, 1)\ny = [1].copy()\nclass A:\n    queue = []\nA.queue, A().queue",
         "tl.math.exp2, torch.linalg.norm, torch.cuda.synchronize, tl.extra.libdevice",
     ],
 )
@@ -123,3 +131,13 @@ def test_no_name_that_an_answer_may_use_is_a_module_but_one(module):
     modules = {name for name in static_check.STANDARD[module] if isinstance(getattr(found, name, None), ModuleType)}
     assert modules == ({"abc"} if module == "collections" else set())
     assert found.__name__ == module, "by which it is looked up"
+
+
+def test_a_module_that_raises_when_asked_is_a_message(monkeypatch):
+    class Odd(ModuleType):
+        def __getattr__(self, name):
+            raise RuntimeError("tried to make a class")
+
+    monkeypatch.setattr(static_check.torch.nn, "odd", Odd("torch.nn"), raising=False)
+    found = static_check.find_violation("torch.nn.odd.x\n" + RIGHT, "describe_groups")
+    assert found == "this cannot be read: RuntimeError: tried to make a class"

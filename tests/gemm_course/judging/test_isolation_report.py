@@ -15,22 +15,29 @@ from gemm_course.judging.untrusted import parse_reply
 
 
 def test_the_doctor_says_what_confines_answers_here(monkeypatch):
-    ((name, sentence),) = sandbox_report.rows()
-    assert name == "answers"
+    sentence = dict(sandbox_report.rows())["answers"]
     assert ("files are closed to them (Landlock" in sentence) == bool(sandbox.landlock_version())
     assert ("network closed (seccomp)" in sentence) == seccomp.supported()
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     monkeypatch.setattr(seccomp, "supported", lambda: False)
-    ((_, sentence),) = sandbox_report.rows()
+    sentence = dict(sandbox_report.rows())["answers"]
     assert "files are open to them, as this kernel has no Landlock" in sentence
     assert "network open, as" in sentence
+
+
+@pytest.mark.parametrize(("works", "says"), [(True, "Bubblewrap: they see no file"), (False, "none; with Bubblewrap")])
+def test_the_doctor_says_whether_a_second_wall_stands(monkeypatch, works, says):
+    monkeypatch.setattr(sandbox_report.bubblewrap, "works", lambda: works)
+    assert dict(sandbox_report.rows())["second wall"].startswith(says)
+    monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: "")
+    assert dict(sandbox_report.rows(print))["second wall"] == "none; with a GPU, Bubblewrap is not used"
 
 
 @pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])
 def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says):
     monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: problem)
     monkeypatch.setattr(sandbox_report, "find_layer", lambda ask, problem: "without Landlock")
-    assert [name for name, _ in sandbox_report.rows()] == ["answers"]
+    assert [name for name, _ in sandbox_report.rows()] == ["answers", "second wall"]
     row = dict(sandbox_report.rows(print))["on the GPU"]
     assert says in row
     assert ("the interpreter's word counts alone" in row) == bool(problem)

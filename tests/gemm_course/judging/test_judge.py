@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 
+import msgspec
 import pytest
 
+from altered_server import UNREAD, judge_of
 from gemm_course.exercises import manifest
-from gemm_course.isolation import static_check
 from gemm_course.judging.judge import Judge
 from gemm_course.runner import probes
 
 (OFFSETS,) = manifest.find("01")
+HASTY = msgspec.structs.replace(OFFSETS, seconds=1.0)
 HEAD = "def describe_groups(sizes, total_m):\n    "
 RIGHT = """
 def describe_groups(sizes, total_m):
@@ -30,16 +32,17 @@ def judge():
         yield found
 
 
-@pytest.fixture
-def not_read_before(monkeypatch):
+@pytest.fixture(scope="module")
+def open_judge(tmp_path_factory):
     """What an answer could do if reading it beforehand had found nothing."""
-    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
+    with judge_of(tmp_path_factory.mktemp("unread"), UNREAD) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (HEAD + "while True:\n        pass", "still running after 6 s, so it was stopped: the loop in line 2 makes"),
+        (HEAD + "while True:\n        pass", "still running after 1 s, so it was stopped: the loop in line 2 makes"),
         (HEAD + "return [torch.empty(1 << 20) for _ in range(10000)]", "wants more memory than an answer gets"),
         (HEAD + "while True: print('x' * 1000)", "printed more than 256 kB"),
         (HEAD + "input()", "waits for typed input"),
@@ -56,36 +59,37 @@ def not_read_before(monkeypatch):
 def test_one_clear_message_in_time(judge, source, says):
     source += "pass" if source.endswith("    ") else ""
     started = time.monotonic()
-    result = judge.check(OFFSETS, source)
+    result = judge.check(HASTY, source)
     assert says in result.message, result.text()
     assert (result.status, result.points) == ("failed", 0)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert judge.check(OFFSETS, RIGHT).passed, "the next try is none the worse"
 
 
-@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("source", "says"),
     [
         ("import os\n" + HEAD + "os._exit(0)", "ended its own process (exit code 0)"),
         ("import os\n" + HEAD + "os.abort()", "abort"),
         ("import ctypes\n" + HEAD + "ctypes.string_at(0)", "segmentation fault"),
-        ("import signal\n" + HEAD + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass", "deaf"),
+        (
+            "import signal\n" + HEAD + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    while True: pass",
+            "an endless loop?",
+        ),
         ("import os\n" + HEAD + "[os.fork() for _ in range(4)]\n    while True: pass", "no process to start"),
         ("import os\n" + HEAD + "os.closerange(3, 100)\n    while True: pass", "before a result came back"),
     ],
 )
-def test_a_process_that_ends_itself_says_so(judge, source, says):
+def test_a_process_that_ends_itself_says_so(open_judge, source, says):
     started = time.monotonic()
-    result = judge.check(OFFSETS, source)
+    result = open_judge.check(HASTY, source)
     assert says in result.message, result.text()
     assert result.points == 0
-    assert time.monotonic() - started < 10
-    assert judge.check(OFFSETS, RIGHT).passed
+    assert time.monotonic() - started < 30
+    assert open_judge.check(OFFSETS, RIGHT).passed
 
 
-@pytest.mark.usefixtures("not_read_before")
-def test_an_answer_cannot_write_files_or_signal_the_judge(judge, tmp_path):
+def test_an_answer_cannot_write_files_or_signal_the_judge(open_judge, tmp_path):
     if not _landlock():
         pytest.skip("this kernel has no Landlock")
     target = tmp_path / "checker.py"
@@ -96,7 +100,7 @@ def test_an_answer_cannot_write_files_or_signal_the_judge(judge, tmp_path):
         f"__import__('os').truncate({str(target)!r}, 0)",
         f"open({str(tmp_path / 'new')!r}, 'w')",
     ):
-        result = judge.check(OFFSETS, HEAD + step)
+        result = open_judge.check(OFFSETS, HEAD + step)
         assert "no file to open" in result.message, result.text()
     assert target.read_text() == "kept"
     assert os.listdir(tmp_path) == ["checker.py"]

@@ -6,6 +6,7 @@ nothing, for then the process that it runs in has to hold.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import json
@@ -19,6 +20,7 @@ import msgspec
 import pytest
 import torch
 
+from altered_server import UNREAD, judge_of
 from gemm_course.exercises import manifest
 from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
@@ -40,7 +42,7 @@ def describe_groups(sizes, total_m):
 TILE = """
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     """
-SECONDS = 10
+SECONDS = 30  # on a busy machine: what waits has three times its processor time
 HASTY = msgspec.structs.replace(OFFSETS, seconds=1.0)
 
 
@@ -51,10 +53,11 @@ def judge():
         yield found
 
 
-@pytest.fixture
-def not_read_before(monkeypatch):
+@pytest.fixture(scope="module")
+def open_judge(tmp_path_factory):
     """What an answer could do if reading it beforehand had found nothing."""
-    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
+    with judge_of(tmp_path_factory.mktemp("unread"), UNREAD) as found:
+        yield found
 
 
 def landlock():
@@ -113,11 +116,11 @@ def test_what_is_returned_is_judged_as_bytes(judge, body, says):
 def test_what_holds_for_anything_earns_nothing(judge, exercise):
     """A property that no answer can break, such as that it writes nothing outside, is worth nothing by itself."""
     numbers = "torch.zeros(4, dtype=torch.int64)"
-    for value in ("None", "0", "'x'", "[]", "[[]] * 4", "(0, 0)", numbers, f"{numbers}, {numbers}"):
+    values = ("None", f"{numbers}, {numbers}", "0", "'x'", "[]", "[[]] * 4", "(0, 0)", numbers)
+    for seed, value in enumerate(values[: 2 if exercise.compiles else None]):  # a device function's result is dropped
         source = f"def {exercise.function}(*arguments, **options):\n    return {value}"
-        for seed in range(1 if exercise.compiles else 3):
-            result = judge.check(exercise, source, seed, compiling=False)
-            assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
+        result = judge.check(exercise, source, seed, compiling=False)
+        assert (result.status, result.points) == ("failed", 0), f"returns {value}: {result.text()}"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,6 @@ WRITES = (  # to every descriptor that could be the one for results
 )
 
 
-@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("before", "body", "says"),
     [
@@ -181,9 +183,9 @@ WRITES = (  # to every descriptor that could be the one for results
         ("import torch\ntorch.equal = torch.allclose = lambda *a, **k: True", "return sizes", "returned a Tensor"),
         ("from gemm_course.judging import feedback, judge, results\nfrom gemm_course.exercises import "
          "e01_offsets\ne01_offsets.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
-         "results.PASSED = 'failed'", "return sizes", "returned a Tensor"),
+         "results.PASSED = 'failed'", "return sizes", "no file to open"),
         ("import gemm_course.exercises.e01_offsets as e\ne._mistake = lambda *a: None\n"
-         "e.run = lambda *a: [1, 2]", "return sizes", "must return two tensors"),
+         "e.run = lambda *a: [1, 2]", "return sizes", "no file to open"),
         ("import builtins\nbuiltins.len = lambda x: 0\nbuiltins.isinstance = lambda *a: True", "pass", "."),
         (WRITES, "everywhere(wire.pack({'done': True})); os._exit(0)", "says that it is done, and sent no result"),
         (WRITES, "everywhere(wire.pack({'status': 'passed', 'points': 10, 'properties': []})); os._exit(0)",
@@ -211,13 +213,12 @@ WRITES = (  # to every descriptor that could be the one for results
          "    return [v for v in f.f_locals.values() if 'expected' in str(v)][0]", "IndexError"),
     ],
 )  # fmt: skip
-def test_what_an_answer_sends_or_replaces_earns_nothing(judge, before, body, says):
-    result = attack(judge, f"{before}\n{HEAD}{body}")
+def test_what_an_answer_sends_or_replaces_earns_nothing(open_judge, before, body, says):
+    result = attack(open_judge, f"{before}\n{HEAD}{body}")
     assert re.search(says, result.message), result.text()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.text()), "nothing that moves a terminal's cursor"
 
 
-@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
 @pytest.mark.parametrize(
     ("before", "body"),
@@ -233,12 +234,11 @@ def test_what_an_answer_sends_or_replaces_earns_nothing(judge, before, body, say
         ("import os", "os.memfd_create('room')"),
     ],
 )
-def test_no_other_process_and_no_network(judge, before, body):
-    result = attack(judge, f"{before}\n{HEAD}{body}")
+def test_no_other_process_and_no_network(open_judge, before, body):
+    result = attack(open_judge, f"{before}\n{HEAD}{body}")
     assert "no process to start and no network" in result.message
 
 
-@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     "read",
     [
@@ -251,35 +251,32 @@ def test_no_other_process_and_no_network(judge, before, body):
         "__import__('mmap').mmap(__import__('os').open({!r}, 0), 0)",
     ],
 )
-def test_the_solutions_cannot_be_read(judge, read):
+def test_the_solutions_cannot_be_read(open_judge, read):
     if not landlock():
         pytest.skip("this kernel has no Landlock")
     path = ROOT / "solutions" / "01_offsets.ipynb"
     assert path.is_file()
-    result = attack(judge, HEAD + "return " + read.format(str(path)))
-    assert re.search("no file to open|Permission denied", result.message), result.text()
+    result = attack(open_judge, HEAD + "return " + read.format(str(path)))
+    assert re.search("no file to open|Permission denied|No such file", result.message), result.text()
 
 
-@pytest.mark.usefixtures("not_read_before")
-def test_nothing_of_the_user_or_the_judge_can_be_read(judge, tmp_path, monkeypatch):
+def test_nothing_of_the_user_or_the_judge_can_be_read(open_judge, tmp_path, monkeypatch):
     if not landlock():
         pytest.skip("this kernel has no Landlock")
     (tmp_path / "other.ipynb").write_text("another student's")
     for path in (tmp_path / "other.ipynb", "/etc/passwd", f"/proc/{os.getpid()}/mem", f"/proc/{os.getpid()}/environ"):
-        assert "no file to open" in attack(judge, HEAD + f"open({str(path)!r}, 'rb').read(1)").message
+        assert "no file to open" in attack(open_judge, HEAD + f"open({str(path)!r}, 'rb').read(1)").message
     for path in (tmp_path, ROOT, Path.home()):
-        assert "no file to open" in attack(judge, f"import os\n{HEAD}os.listdir({str(path)!r})").message
+        assert "no file to open" in attack(open_judge, f"import os\n{HEAD}os.listdir({str(path)!r})").message
 
 
-def test_an_answer_does_not_see_the_environment(monkeypatch):
-    monkeypatch.setattr(static_check, "find_violation", lambda *_: None)
+def test_an_answer_does_not_see_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("GRADING_TOKEN", "a secret")
     look = "print('PATH' in os.environ, 'GRADING_TOKEN' in os.environ, 'secret' in open('/proc/self/environ').read())"
-    with Judge() as judge:
+    with judge_of(tmp_path, UNREAD) as judge:
         assert attack(judge, f"import os\n{HEAD}{look}").printed.startswith("True False False")
 
 
-@pytest.mark.usefixtures("not_read_before")
 def test_a_forged_pass_needs_the_right_numbers(judge):
     """Whoever finds the pipe can send messages; what they say is compared like any other result."""
     forged = (
@@ -338,23 +335,70 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
 
     def forge(*_):
         messages = [forger.altered(msgspec.structs.asdict(each)) for each in forger.rng.choice(sent).messages]
-        outcome = judging.Outcome(ready=True)
+        outcome = judging.Outcome(ready=True, layouts=sent[0].layouts)
         for message in messages:
             with contextlib.suppress(ValueError):  # which ends a real process
                 outcome.take([message])
         return outcome
 
     monkeypatch.setattr(judge, "ask", forge)
-    for _ in range(60):
+    for _ in range(30):
         result = judge.check(exercise, solution, 1, compiling=False)
         assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
+
+
+# ---- what the process knows that runs it
+
+LOOK = """
+import gc, importlib, os, sys
+def {function}(*arguments, **options):
+    ours = sorted(name for name in sys.modules if name.startswith(("course_kernels", "gemm_course")))
+    paths = [file for name in ours if (file := getattr(sys.modules[name], "__file__", None))]
+    top = [place for name in ("course_kernels", "gemm_course") for place in sys.modules[name].__path__]
+    for name in {names}:
+        try: importlib.import_module(name); ours.append("IMPORTED " + name)
+        except (OSError, ImportError): pass
+    for path in [*paths, *(os.path.join(each, "__init__.py") for each in top)]:
+        try: open(path).read(1); ours.append("READ " + path)
+        except OSError: pass
+    made = [each for each in gc.get_objects() if type(each).__name__ in ("function", "type")]
+    known = [each for each in made if each.__name__ in ("examine", "draw", "Case")]
+    print(ours, len([each for each in known if str(each.__module__).startswith(("course_kernels", "gemm_course"))]))
+"""
+KNOWING = (
+    "gemm_course.judging.judge", "gemm_course.exercises.manifest", "course_kernels.testing.reference",
+    "course_kernels.packed.api", "course_kernels.masked.shuffle", "gemm_course.runner.runs.e01_offsets",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(not landlock(), reason="this kernel has no Landlock")
+@pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
+def test_the_process_of_an_answer_knows_no_result_and_nobody_who_does(open_judge, exercise):
+    names = [*KNOWING, exercise.module_name]
+    names.remove(exercise.runs_name) if exercise.runs_name in names else None
+    source = LOOK.format(function=exercise.function, names=names)
+    if exercise.compiles and exercise.id != "11b":  # a device function is only called in a launch
+        source = source.replace("(*arguments, **options):", "():", 1) + f"\n{exercise.function}()\n"
+    printed = open_judge.check(exercise, source, 1, compiling=False).printed
+    assert printed, "it looked"
+    named, _, count = printed.splitlines()[0].rpartition(" ")
+    there = set(ast.literal_eval(named))
+    assert count == "0"
+    allowed = {
+        "course_kernels", "course_kernels.runtime", "course_kernels.testing", "course_kernels.testing.canaries",
+        "gemm_course", "gemm_course.isolation", "gemm_course.isolation.landlock", "gemm_course.isolation.seccomp",
+        "gemm_course.isolation.static_check", "gemm_course.runner", exercise.runs_name,
+    }  # fmt: skip
+    allowed |= {name for name in there if re.fullmatch(r"gemm_course\.runner\.(\w+|runs\.helion_13)", name)}
+    if exercise.id == "04b":  # the kernel that reads the tables
+        allowed |= {name for name in there if name.startswith("course_kernels.") and "testing" not in name}
+    assert there <= allowed
 
 
 # ---- kernels
 
 
-@pytest.mark.usefixtures("not_read_before")
-def test_a_result_that_no_kernel_stored_is_told_apart(judge):
+def test_a_result_that_no_kernel_stored_is_told_apart(open_judge):
     """The right numbers, computed by numpy and moved to C's address: each exercise asks for a kernel that stores."""
     source = "import ctypes, numpy as np\n" + TILE + (
         "def read(p, rows, cols, ld):\n"
@@ -366,7 +410,7 @@ def test_a_result_that_no_kernel_stored_is_told_apart(judge):
         "    base = int(c_ptr.handle.data.flat[0])\n"
         "    for i in range(M): ctypes.memmove(base + 4 * ldc * i, c[i].ctypes.data, 4 * N)\n"
     )  # fmt: skip
-    result = attack(judge, source, MASKS, compiling=False)
+    result = attack(open_judge, source, MASKS, compiling=False)
     assert "C changed, and no kernel's tl.store did it" in result.message, result.text()
 
 
@@ -381,6 +425,48 @@ def test_a_product_computed_without_the_kernel_earns_nothing(judge):
     assert "no kernel's tl.store did it" in result.message
 
 
+def test_what_is_compiled_has_to_be_what_ran(open_judge):
+    """A version for the interpreter, and an empty one where the decorator makes something that has a cache's key."""
+    solution = cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
+    empty = "@triton.jit" + TILE + "pass\n"
+    source = f"{solution}\nran = product_tile\n{empty}\nif not hasattr(ran, 'cache_key'): product_tile = ran\n"
+    result = open_judge.check(MASKS, source, 1)
+    (failed,) = (each for each in result.properties if each.status != "pass")
+    assert failed.name == "compiles"
+    assert failed.message == "where it is compiled, the cell makes something else of product_tile"
+
+
+def test_outputs_of_another_size_than_was_laid_out_are_not_looked_at(open_judge):
+    """A log of two million programs would keep a judge busy for minutes."""
+    (walk,) = manifest.find("04a")
+    forged = (
+        WRITES + "many = torch.zeros(6 << 20, dtype=torch.int32)\n"
+        "output = {'buffer': many, 'counts': many[:9], 'writers': many[:9], 'shape': [2 << 20, 3], 'strides': [3, 1]}\n"
+        "layout = {'outputs': [{**output, 'name': 'log', 'dtype': 'int32', 'elements': 6 << 20, 'offset': 0}]}\n"
+        "everywhere(wire.pack({'case': 0, 'value': None, 'layouts': [], 'watched': {'outputs': [output]}}))\n"
+        "os._exit(0)\ndef walk_tiles(): pass"
+    )
+    started = time.monotonic()
+    result = open_judge.check(walk, forged, 1, compiling=False)
+    assert time.monotonic() - started < SECONDS
+    assert result.points == 0
+    assert "makes no sense" in result.message, result.text()
+
+
+def test_addresses_are_those_from_before_the_answer(open_judge):
+    (tables,) = manifest.find("04b")
+    source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    forge = (
+        "    for each in gc.get_objects():\n        if type(each).__name__ == 'Watch':\n"
+        "            for region in each._regions: region.base = region.low = 64\n    problems ="
+    )
+    source = "import gc\n" + source.replace("    problems =", forge, 1)
+    assert "gc.get_objects" in source
+    result = open_judge.check(tables, source, 1)
+    pointers = next(each for each in result.properties if each.name == "pointers")
+    assert pointers.status == "pass", "what it claims of its memory afterwards is not asked"
+
+
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
     store = "tl.store(c_ptr + row * ldc + col + tl.arange(0, BLOCK)[:, None] * ldc + tl.arange(0, BLOCK)[None, :], "
     for body in ("pass", store + "tl.zeros((BLOCK, BLOCK), tl.float32))", store + "float('nan'))", "return 1"):
@@ -391,13 +477,12 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
 # ---- time, memory and disk
 
 
-@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("before", "body", "says"),
     [
         ("while True: pass", "return 1", r"still running after 1 s.* in line 1\b"),
         ("import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, "
-         "ValueError): pass", "while True: print('.', end='')", "deaf to a signal|printed more than 256 kB"),
+         "ValueError): pass", "while True: print('.', end='')", "processor time|printed more than 256 kB"),
         ("import signal, time, sys\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)",
          "while True: print('.', flush=True); time.sleep(0.002)", "deaf to a signal"),
         (WRITES + "import time, signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)",
@@ -415,39 +500,39 @@ def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
         ("import tempfile", "tempfile.NamedTemporaryFile().write(b'x' * (1 << 30))", "no file to open|No usable"),
     ],
 )  # fmt: skip
-def test_runaways_are_stopped_in_time(judge, before, body, says):
-    result = attack(judge, f"{before}\n{HEAD}{body}", HASTY)
+def test_runaways_are_stopped_in_time(open_judge, monkeypatch, before, body, says):
+    monkeypatch.setattr(judging.request, "GRACE_S", 1.0)
+    result = attack(open_judge, f"{before}\n{HEAD}{body}", HASTY)
     assert re.search(says, result.message), result.text()
 
 
-@pytest.mark.usefixtures("not_read_before")
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("while True: pass", "not compiled within 3 s"),
+        ("while True: pass", "not compiled within 1 s"),
         (
             "[open(__import__('os').environ['TMPDIR'] + f'/{i}', 'wb').write(bytes(60 << 20)) for i in range(999)]",
             "more than 256 MB of files were written",
         ),
         (
             "while True: __import__('subprocess').Popen(['/bin/sleep', '1000'], start_new_session=True)",
-            "not compiled within 3 s|compiler",
+            "not compiled within 1 s|compiler",
         ),
     ],
     ids=["endless", "disk", "programs"],
 )
-def test_the_process_that_compiles_is_limited_too(judge, line, says, monkeypatch):
+def test_the_process_that_compiles_is_limited_too(open_judge, line, says, monkeypatch):
     """Only there does the attack begin; the kernel is right."""
-    monkeypatch.setattr(judging, "COMPILE_S", 3.0)
+    monkeypatch.setattr(judging, "COMPILE_S", 1.0)
     source = f"if triton.knobs.runtime.interpret is False or not hasattr(tl.cdiv, 'rewriter'):\n    {line}\n"
     source += cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
     started = time.monotonic()
-    result = judge.check(MASKS, source)
+    result = open_judge.check(MASKS, source)
     assert time.monotonic() - started < SECONDS
     (failed,) = (each for each in result.properties if each.status == "fail")
     assert failed.name == "compiles"
     assert re.search(says, failed.message), result.text()
-    assert judge.check(OFFSETS, RIGHT).passed
+    assert open_judge.check(OFFSETS, RIGHT).passed
 
 
 def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):

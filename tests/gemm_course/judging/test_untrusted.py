@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gemm_course.judging.untrusted import bytes_in, not_stored, parse_reply, parse_watched, printable
+from gemm_course.judging.untrusted import Layout, Output, bytes_in, not_stored, parse_reply, parse_watched, printable
 from outputs import written
 
 ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()", "program": [0]}
@@ -21,14 +21,17 @@ def test_a_loop_of_another_form_is_no_message(loop):
 
 
 @pytest.mark.parametrize(
-    "change", [{"shape": [10**5, 10**5], "strides": [0, 0]}, {"counts": torch.zeros(1)}, {"shape": [-1]}]
-)
-def test_an_output_is_no_larger_than_its_memory(change):
-    data = {"name": "C", "shape": [2, 3], "strides": [3, 1], "offset": 0, "buffer": torch.zeros(6)}
-    data.update(counts=torch.zeros(6, dtype=torch.int32), writers=torch.zeros(6, dtype=torch.int32))
-    assert parse_watched({"outputs": [data]})[0]["C"].values.shape == (2, 3)
-    with pytest.raises(ValueError, match=r"than its memory|counted elsewhere|>= 0 - at `\$\.outputs\[0\]\.shape"):
-        parse_watched({"outputs": [{**data, **change}]})
+    "change",
+    [{"buffer": torch.zeros(7)}, {"counts": torch.zeros(1)}, {"writers": torch.zeros(2, 3)},
+     {"buffer": torch.zeros(6, dtype=torch.int32)}],
+)  # fmt: skip
+def test_an_output_is_what_was_laid_out_for_it(change):
+    layout = Layout([Output("C", "float32", 6, [2, 3], [3, 1], 0)])
+    data = {"buffer": torch.zeros(6), "counts": torch.zeros(6), "writers": torch.zeros(6)}
+    assert parse_watched({"outputs": [data]}, layout)[0]["C"].values.shape == (2, 3)
+    for outputs in ([{**data, **change}], [], [data, data]):
+        with pytest.raises(ValueError, match=r"of another form|zip\(\)"):
+            parse_watched({"outputs": outputs}, layout)
 
 
 @pytest.mark.parametrize(

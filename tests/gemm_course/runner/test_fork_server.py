@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from altered_server import SERVED, altered, judge_of
 from course_kernels import runtime
 from gemm_course.exercises import manifest
 from gemm_course.isolation import landlock, seccomp
@@ -19,6 +20,7 @@ from gemm_course.notebook_files import cells
 from gemm_course.runner import fork_server
 from places import ROOT
 
+pytestmark = pytest.mark.usefixtures("no_second_wall")  # in it, processes have numbers of their own
 (OFFSETS,) = manifest.find("01")
 (MASKS,) = manifest.find("03")
 RIGHT = """
@@ -88,18 +90,6 @@ def test_a_template_that_dies_during_a_check_is_replaced(judge, monkeypatch):
     monkeypatch.setattr(fork_server.Template, "fork", fork)
     assert judge.check(OFFSETS, RIGHT).passed
     assert len(forked) == 2
-
-
-def altered(folder, *changes):
-    """Path of a copy of the module that templates run, with (before, after) replaced."""
-    text = Path(fork_server.__file__).read_text(encoding="utf-8")
-    place = "Path(__file__).resolve().parents[2]"
-    for before, after in (*changes, (place, repr(str(Path(fork_server.__file__).parents[2])))):
-        assert before in text
-        text = text.replace(before, after)
-    copy = folder / "fork_server.py"
-    copy.write_text(text, encoding="utf-8")
-    return str(copy)
 
 
 @pytest.mark.parametrize("mode", ["run", "compile"])
@@ -175,8 +165,8 @@ NO_CUDA = """    torch = importlib.import_module("torch")
     for each in ("is_available", "device_count", "init", "_lazy_init", "current_device"):
         setattr(torch.cuda, each, lambda *_, name=each: os.write(2, f"{name} starts CUDA".encode()) and os._exit(1))
     # and"""
-SERVED = "    worker.preload(mode)\n"
 ON_CPU = f"""{SERVED}
+    worker.static_check.find_violation = lambda *_: None
     if mode == "gpu":
         import torch
         from course_kernels import runtime
@@ -192,18 +182,13 @@ def altered_judge(tmp_path_factory):
     """A judge whose answers on a GPU find tensors on the CPU; the process that forks them must not start CUDA."""
     if runtime.mode() == "gpu":
         pytest.skip("there is a GPU: tests on it use that")
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("altered")
-        patch.setattr(fork_server, "__file__", altered(folder, (TORCH, NO_CUDA), (SERVED, ON_CPU)))
-        found = Judge()
-    with found:
+    with judge_of(tmp_path_factory.mktemp("altered"), (TORCH, NO_CUDA), (SERVED, ON_CPU)) as found:
         yield found
 
 
 @pytest.fixture
 def gpu_judge(altered_judge, monkeypatch):
     monkeypatch.setattr(judging, "_has_gpu", lambda: True)
-    monkeypatch.setattr(judging.static_check, "find_violation", lambda *_: None)
     monkeypatch.setattr(altered_judge, "_gpu_works", True)
     return altered_judge
 

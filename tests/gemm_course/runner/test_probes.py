@@ -58,8 +58,8 @@ def launch(kernel, extents, *, matrix=(12, 16), programs=1, rooms=(0, 0), throug
     with watch:
         kernel[(programs,)](source, target, *extents, source.stride(0), target.stride(0), BLOCK)
     report = watch.report()
-    (output,) = report["outputs"]
-    return source, Written(output), report["events"]
+    (output,), (form,) = report["outputs"], watch.layout()["outputs"]
+    return source, Written(form | output), report["events"]
 
 
 def test_a_descriptors_stores_are_counted_with_their_program():
@@ -121,7 +121,7 @@ def test_an_atomic_update_is_a_store_and_an_event_of_its_own(rows):
     with watch:
         update[(2,)](target, rows, target.stride(0), BLOCK)
     report = watch.report()
-    written = Written(report["outputs"][0])
+    written = Written(watch.layout()["outputs"][0] | report["outputs"][0])
     assert target.tolist() == [[2, 7, 0, 0], *[[2, 0, 0, 0]] * 4]
     assert written.counts.tolist() == [[2, 1, 0, 0], *[[2, 0, 0, 0]] * 4]
     assert written.outside == 0, "what is outside is not carried out"

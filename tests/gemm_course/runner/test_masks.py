@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_course.judging.mask_feedback import explain_mask
+from gemm_course.judging.feedback import explain_mask
+from gemm_course.runner import masks
 
 HEAD = """
 def tile(c_ptr, acc, row, M, N, ldc, BLOCK):
@@ -21,7 +22,7 @@ FLAT = f"line {LINE}: this mask has one dimension, and the block has two"
 def explained(code, line=LINE, saw=SAW):
     """What stands in front of a message about a line; empty where nothing does."""
     message = f"line {line}: {saw}"
-    said = explain_mask(message, HEAD + "".join(f"    {each}\n" for each in code.splitlines()))
+    said = explain_mask(message, masks.problems(HEAD + "".join(f"    {each}\n" for each in code.splitlines())))
     assert said.endswith(message)
     return said.removesuffix(message).removesuffix("\n")
 
@@ -91,4 +92,4 @@ def test_other_messages_stay():
 @pytest.mark.parametrize("terms", [2_000, 50_000])
 def test_a_source_too_deep_to_follow_changes_nothing(terms):
     deep = "x = " + "+".join(["1"] * terms) + "\ntl.store(p, 1, mask=x)"
-    assert explain_mask(f"line 2: {SAW}", deep) == f"line 2: {SAW}"
+    assert explain_mask(f"line 2: {SAW}", masks.problems(deep)) == f"line 2: {SAW}"

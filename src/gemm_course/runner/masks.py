@@ -1,11 +1,10 @@
-"""What is wrong with the mask of a load or store that went outside, as far as the source shows it."""
+"""What is wrong with the masks of an answer's loads and stores, as far as its source shows it."""
 
 from __future__ import annotations
 
 import ast
-import re
 
-_ACCESS = re.compile(r"line (\d+): program \d+ (?:reads|writes) (row|column)?")
+_MOST = 50  # accesses, and lines of one, that are looked at
 _PLACES = {"load": 1, "store": 2}  # of the mask among the arguments
 _INSTEAD = {ast.And: ("and", "&"), ast.Or: ("or", "|")}
 # Functions whose result has the shape of their arguments, broadcast.
@@ -13,23 +12,21 @@ _ELEMENTWISE = {"abs", "max_contiguous", "maximum", "minimum", "multiple_of", "w
 _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 
 
-def explain_mask(message: str, source: str) -> str:
-    """A message that an access is outside of a matrix, after a line on what is wrong with the access's mask.
+def problems(source: str) -> dict[str, str]:
+    """What is wrong with masks, by an access's line and by what it left its matrix at: "12 row", "12 column", "12 ".
 
-    That line is there if the mask combines others by `and` or `or`, or has too few dimensions. The message's first line
-    is `feedback.sentence`'s, which counts lines of `source`; any other message stays as it is.
+    A mask is wrong if it combines others by `and` or `or`, or has too few dimensions.
     """
-    access = _ACCESS.match(message)
-    if access is None:
-        return message
-    line, noun = int(access[1]), access[2]
     try:
-        reader = _Reader(ast.parse(source))
-        calls = [call for call in reader.calls if call.lineno <= line <= (call.end_lineno or call.lineno)]
-        problem = next((found for call in calls if (found := reader.mask_problem(call, noun))), "")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it ran, so this can only be too deep a nesting
-        return message
-    return f"{problem}\n{message}" if problem else message
+        reader, found = _Reader(ast.parse(source)), {}
+        for call in reader.calls[:_MOST]:
+            for noun in ("row", "column", ""):
+                if problem := reader.mask_problem(call, noun):
+                    for line in range(call.lineno, min(call.end_lineno or call.lineno, call.lineno + _MOST) + 1):
+                        found.setdefault(f"{line} {noun}", problem)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return found
 
 
 class _Reader:
@@ -56,7 +53,7 @@ class _Reader:
         else:
             self._ranks.update((each.id, None) for each in ast.walk(target) if isinstance(each, ast.Name))
 
-    def mask_problem(self, call: ast.Call, noun: str | None) -> str:
+    def mask_problem(self, call: ast.Call, noun: str) -> str:
         """What is wrong with the mask of an access that left its matrix at a row or column; empty if none shows."""
         mask = next((each.value for each in call.keywords if each.arg == "mask"), None)
         if mask is None and len(call.args) > _PLACES[_called(call)]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gemm_course.exercises import helion_13
-from gemm_course.exercises.helion_13 import COUNT_STRIPS, Language
+from gemm_course.runner.runs import helion_13
+from gemm_course.runner.runs.helion_13 import COUNT_STRIPS, Language
 
 
 def test_a_turn_without_a_tile_is_noted_for_its_worker():

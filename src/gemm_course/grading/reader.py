@@ -1,0 +1,89 @@
+"""Reads what each student handed in, in a process for each that can do little else.
+
+Every parser that meets what a student wrote is in there: of zip files, of JSON, of Python. If one takes too long, too
+much memory or the whole process, that student is told so, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gemm_course.exercises import manifest
+from gemm_course.grading import hand_in
+from gemm_course.grading.submissions import Submission
+from gemm_course.isolation import bubblewrap, landlock
+from gemm_course.runner import fork_server
+
+CPU_S, WAIT_S, MEMORY_MB, RESULT_MB = 20, 90.0, 1024, 16
+
+
+def read_all(students: Mapping[str, Sequence[Path]], jobs: int = 2) -> list[Submission]:
+    """Everybody's submission, in order. A student whose files cannot be read has a note on why, and no answers."""
+    alone = len(students) == 1
+    threads = concurrent.futures.ThreadPoolExecutor(jobs)
+    try:
+        return list(threads.map(lambda pair: _read(*pair, alone), students.items()))
+    finally:
+        threads.shutdown(cancel_futures=True)  # after Ctrl-C nobody else is read
+
+
+def _read(student: str, paths: Sequence[Path], alone: bool) -> Submission:
+    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as errors:
+        here = [str(path.absolute()) for path in paths]
+        ours = os.path.dirname(fork_server.__file__)
+        walls = bubblewrap.command(readable=[ours, *here])
+        names = [os.fsencode(path).hex() for path in here]
+        request.write(json.dumps([student, names, alone]).encode())
+        request.seek(0)
+        process = subprocess.Popen(
+            [*walls, sys.executable, fork_server.__file__, __name__],
+            stdin=request, stdout=result, stderr=errors, start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            timed_out = process.poll() is None
+            process.kill()
+            process.wait()
+        result.seek(0)
+        try:
+            return msgspec.convert(json.loads(result.read(RESULT_MB << 20)), Submission)
+        except (ValueError, RecursionError):
+            errors.seek(0)
+            return Submission(student, notes=[_why(process.returncode, timed_out, errors.read(1 << 16))])
+
+
+def _why(status: int, timed_out: bool, errors: bytes) -> str:
+    if status > 128:  # Bubblewrap's way to say by which signal
+        status = 128 - status
+    if timed_out or status in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"reading it took more than {CPU_S} s, so it was stopped"
+    last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"reading it failed: {last or f'its process ended with status {status}'}"
+
+
+def main() -> None:
+    """The life of the process that reads: one student, named on stdin; the submission goes to stdout."""
+    student, names, alone = json.load(sys.stdin)
+    paths = [Path(os.fsdecode(bytes.fromhex(name))) for name in names]
+    exercises = manifest.exercises()
+    landlock.die_with_parent()
+    landlock.confine([str(path) for path in paths if not path.is_symlink()])
+    landlock.limit(MEMORY_MB, CPU_S, file_mb=RESULT_MB)
+    try:
+        found = hand_in.read(student, paths, exercises, alone)
+    except MemoryError:
+        found = Submission(student, notes=[f"reading it takes more than {MEMORY_MB:,} MB of memory"])
+    json.dump(msgspec.to_builtins(found), sys.stdout)

@@ -1,0 +1,33 @@
+"""Exercise 07: the key of every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def prepare(inputs: dict, watch) -> Callable:
+    """Lay out the inputs; returns the call, which asks for every batch's key, in plain types."""
+
+    def call(answer) -> list:
+        found = []
+        for total_m, groups, N, K, name in inputs["calls"]:
+            key = answer(total_m, groups, N, K, getattr(torch, name))
+            found.append({"key": _plain(key), "kind": type(key).__name__, "hashes": _hashes(key)})
+        return found
+
+    return call
+
+
+def _plain(key) -> object:
+    """A key with types by their names."""
+    if isinstance(key, (tuple, list)):
+        return [_plain(part) for part in key]
+    return str(key) if isinstance(key, torch.dtype) else key
+
+
+def _hashes(key) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_hashes, key))
+    return isinstance(key, (int, float, str, bool, torch.dtype))
