@@ -385,7 +385,7 @@ def test_a_new_total_prepares_no_new_launch():
     execute.plans.clear()
     device = runtime.device()
     weights = integers((4, 24, 40), torch.float32, 1, device=device).requires_grad_()
-    for total in (260, 257, 340, 300):
+    for total in (260, 257, 262, 268):  # of one quarter of an octave
         a = integers((total, 24), torch.float32, total, device=device).requires_grad_()
         ends = torch.tensor([100, 100, 150, 200], dtype=torch.int32, device=device)
         out = grouped_mm(a, weights, offs=ends, backend="triton")
