@@ -46,6 +46,8 @@ class CuteConfig:
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
+        dynamic: whether a cluster takes its next tile when it has room for one (``tickets``), not every so-many-th: for
+            groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
     """
 
     tile_m: int = 128
@@ -60,6 +62,7 @@ class CuteConfig:
     tail_tile_n: int = 0
     split_last_wave: bool = False
     overlapped: bool = False
+    dynamic: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
@@ -85,6 +88,7 @@ class CuteConfig:
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
             + "_overlapped" * self.overlapped
+            + "_dynamic" * self.dynamic
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -140,6 +144,9 @@ class CuteConfig:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
         if self.overlapped and not block_scaled:
             return f"overlapped is False where blocks have no scales, got {self.overlapped}"
+        if self.dynamic and (block_scaled or self.split_last_wave):
+            what = "blocks have scales" if block_scaled else "the last wave is split"
+            return f"dynamic is False where {what}, got {self.dynamic}"
         if self.schedule not in (COOPERATIVE, PINGPONG):
             return f"schedule is {COOPERATIVE!r} or {PINGPONG!r}, got {self.schedule!r}"
         if self.tile_m % (MMA_ROWS * self.sharing_groups):
@@ -166,6 +173,14 @@ class CuteConfig:
         needed = self.shared_bytes(operand_bytes, block_scaled)
         if needed > SHARED_BYTES:
             return f"{self.stages} stages need {needed} bytes of shared memory, and there are {SHARED_BYTES}"
+        return None
+
+    def why_not_along_k(self) -> str | None:
+        """Why this configuration is not for groups along K, or None where it is."""
+        if self.tail_tile_n:
+            return f"tail_tile_n is 0 where offsets_along is 'k', got {self.tail_tile_n}"
+        if self.split_last_wave:
+            return f"split_last_wave is False where offsets_along is 'k', got {self.split_last_wave}"
         return None
 
 
@@ -207,6 +222,13 @@ CONFIGS_ALONG_K = (
     CuteConfig(128, 128, 64, 2, 6, PINGPONG),
     CuteConfig(128, 128, 64, 1, 6, PINGPONG),
     CuteConfig(128, 128, 64, 2, 4, PINGPONG),
+    # Groups of unequal depth: clusters that are done earlier take more tiles.
+    CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
+    CuteConfig(128, 192, 64, 2, 4, PINGPONG, dynamic=True),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
+    # Of little depth: the largest tile reads least for what it writes.
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE),
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, dynamic=True),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.
