@@ -151,10 +151,11 @@ def send(config: cutlass.Constexpr, tickets: Tickets, number: Int32, slots: Int3
     """Write a number to the next slot of all CTAs, after ``slots`` others. Returns how many were written then. Called
     by a whole warp."""
     wait_free(tickets, slots)
-    slot, cta = slots % SLOTS, cute.arch.lane_idx()
-    if cta < config.cluster:
-        cute.arch.mbarrier_arrive_and_expect_tx(tickets.full + slot, NUMBER_BYTES, cta)
-        cute.arch.store_async_dsmem(tickets.numbers + slot, number, tickets.full + slot, cta)
+    slot = slots % SLOTS
+    if cute.arch.lane_idx() == 0:
+        for cta in cutlass.range_constexpr(config.cluster):
+            cute.arch.mbarrier_arrive_and_expect_tx(tickets.full + slot, NUMBER_BYTES, cta)
+            cute.arch.store_async_dsmem(tickets.numbers + slot, number, tickets.full + slot, cta)
     return slots + 1
 
 
