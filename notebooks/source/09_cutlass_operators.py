@@ -567,7 +567,7 @@ show(scheduler.find_tile, "row, shape, first_col", "row, first_col = first_row")
 # goes through one of the copies.
 
 # %%
-show(kernel.HopperGroupedGemm.kernel, "for i in cutlass.range_constexpr(len(shapes))", "number +=")
+show(kernel.HopperGroupedGemm.kernel, "for i in cutlass.range_constexpr(len(shapes))", "next_to_load")
 show(kernel.HopperGroupedGemm.__call__, "pitch =", "for each in config.shapes")
 
 # %% [markdown]
