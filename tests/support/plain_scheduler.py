@@ -17,7 +17,7 @@ def load(arch: SimpleNamespace, name: str = "scheduler", **others: ModuleType) -
     ``cute.arch``. It imports ``others`` for the kernel's modules of these names. What others import, and may have
     compiled, stays as it is."""
     stand_in = ModuleType("cutlass")
-    vars(stand_in).update(Boolean=bool, Int32=int, Constexpr=type, const_expr=bool, min=min, max=max)
+    vars(stand_in).update(Boolean=bool, Int32=int, Float64=float, Constexpr=type, const_expr=bool, min=min, max=max)
     stand_in.range = lambda *bounds, unroll: range(*bounds)
     stand_in.range_constexpr = range
     stand_in.cute = SimpleNamespace(

@@ -111,7 +111,7 @@ class HopperGroupedGemm:
                 rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
                 ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, with any
                 strides.
-            counter: (1,) int32, 0, of this launch alone, where the order is dynamic; its value afterwards is any.
+            counter: (1,) float64, 0, of this launch alone, where the order is dynamic; its value afterwards is any.
         """
         config = self.config
         kind = BlockScales if cutlass.const_expr(self.block_scaled) else Scales
@@ -388,7 +388,7 @@ def compile_for(
             strides = tuple(cute.sym_int64() for _ in shape)
             scales += (cute.runtime.make_fake_tensor(Float32, shape, stride=strides, assumed_align=4),)
     if config.dynamic:
-        counter = cute.runtime.make_fake_tensor(Int32, (1,), stride=(1,), assumed_align=4)
+        counter = cute.runtime.make_fake_tensor(cutlass.Float64, (1,), stride=(1,), assumed_align=8)
         scales = *(scales or (None, None)), counter
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,

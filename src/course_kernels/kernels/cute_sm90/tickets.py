@@ -14,7 +14,7 @@ tiles likewise.
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Float64, Int32, cute
 
 from course_kernels.kernels.cute_sm90.config import WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window, find_tile
@@ -49,7 +49,8 @@ def make_tickets(
 
     Args:
         config: of the kernel; nothing is set up where it is not dynamic.
-        counter: (1,) int32.
+        counter: (1,) float64, exact up to 2**53. Of integers the compiler would add up all lanes' requests, and then
+            wait for the answer at once.
         numbers: room for ``SLOTS`` int32 in shared memory.
         barriers: room for twice as many int64.
     """
@@ -105,14 +106,14 @@ def following_first(
 
 
 @cute.jit
-def claim(config: cutlass.Constexpr, tickets: Tickets) -> Int32:
+def claim(config: cutlass.Constexpr, tickets: Tickets) -> Float64:
     """Ask for the cluster's next number, before a tile is loaded. In the first lane of the first CTA's loading warp it
     is the counter's value, which arrives when it is used; else any."""
-    claimed = Int32(0)
+    claimed = Float64(0.0)
     if cutlass.const_expr(not config.dynamic):
         return claimed
     if cute.arch.block_idx_in_cluster() == 0 and cute.arch.lane_idx() == 0:
-        claimed = cute.arch.atomic_add(tickets.counter, Int32(1), sem="relaxed", scope="gpu")
+        claimed = cute.arch.atomic_add(tickets.counter, Float64(1.0), sem="relaxed", scope="gpu")
     return claimed
 
 
@@ -124,7 +125,7 @@ def next_to_load(
     tickets: Tickets,
     window: Window,
     place: Place,
-    claimed: Int32,
+    claimed: Float64,
 ) -> tuple[Window, Tile, Place]:
     """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps. That
     of the first CTA has its number from ``claim`` and sends it to all others."""
@@ -134,7 +135,7 @@ def next_to_load(
     else:
         first = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0
         if first:
-            place = Place(cute.arch.grid_dim()[2] + cute.arch.shuffle_sync(claimed, 0), place.slots)
+            place = Place(cute.arch.grid_dim()[2] + Int32(cute.arch.shuffle_sync(claimed, 0)), place.slots)
         else:
             place = take(tickets, place.slots)
         window, tile = find_tile(config, along, problem, window, place.number)

@@ -194,7 +194,7 @@ class Plan:
         # A counter for each launch: any two may run at a time, on two streams or in graphs, and a graph sets it to zero
         # in every replay. That is a launch of its own, of less than 2 µs. A counter that the kernel resets would have
         # to be one for each stream and each captured call, and outlive them all.
-        counter = torch.zeros(1, dtype=torch.int32, device=out.device) if self._dynamic else None
+        counter = torch.zeros(1, dtype=torch.float64, device=out.device) if self._dynamic else None
         self._function(mat_a, mat_b, out, offs, scale_a, scale_b, counter)
 
 

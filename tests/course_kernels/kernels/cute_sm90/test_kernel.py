@@ -187,7 +187,9 @@ def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
     ptx = ptx_of(config, "bfloat16", out_dtype, **options)
     along_k = "offsets_along" in options
     check_products(ptx, config, along_k, along_k or "b_major" in options)
-    assert len(re.findall(r"atom\S*\.global\S*\.add", ptx)) == 1
+    assert re.findall(r"atom\S*\.global\S*", ptx) == ["atom.global.add.f64"], (
+        "of integers it would be waited for at once"
+    )
     assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32") == config.cluster
     assert ptx.index("atom.global") < ptx.index("cp.async.bulk.tensor") < ptx.index("st.async")
     # Of loaded tiles: one counts, one reads, and one lets zeros go on when there are no more tiles.

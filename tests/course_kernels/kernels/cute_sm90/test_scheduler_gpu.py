@@ -101,7 +101,7 @@ def by(form, config, compiled=None):
         if compiled is None:
             grouped_cute.multiply(Operands(mat_a, mat_b, offs, **scales), out, form, config)
         else:
-            counter = [torch.zeros(1, dtype=torch.int32, device=offs.device)] if config.dynamic else []
+            counter = [torch.zeros(1, dtype=torch.float64, device=offs.device)] if config.dynamic else []
             compiled(mat_a, mat_b, out, offs, *(scales.values() or [None, None][: 2 * len(counter)]), *counter)
         return out
 

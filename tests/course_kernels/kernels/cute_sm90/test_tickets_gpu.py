@@ -168,7 +168,7 @@ def test_few_clusters_beside_one_another(device, config, cluster):
             with torch.cuda.stream(stream):
                 a, b, offs, *_ = product.operands
                 found.append(product.out())
-                function(a, b, found[-1], offs, None, None, torch.zeros(1, dtype=torch.int32, device=device))
+                function(a, b, found[-1], offs, None, None, torch.zeros(1, dtype=torch.float64, device=device))
     torch.cuda.synchronize()
     for found, right in zip(outs, expected):
         assert all(torch.equal(out, right) for out in found)
