@@ -32,6 +32,19 @@ def check_dense(name: str, value) -> None:
         raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
 
 
+def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:
+    """Whether two extents that must be equal are not. Where a traced program will know only when it runs, it checks
+    then, and says which rule is broken."""
+    if not isinstance(one, torch.SymInt) and not isinstance(other, torch.SymInt):
+        return bool(one != other)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
+
+    if guard_or_false(one != other):
+        return True
+    torch._check_value(one == other, lambda: f"{rule}, got {one} and {other}")
+    return False
+
+
 def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
@@ -55,7 +68,7 @@ def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
         if offs is not None:
             got = f"shape {_shape(offs)}" if isinstance(offs, Tensor) else type(offs).__name__
             raise ValueError(f"offs must be None where mat_a and mat_b are both 3-D, got {got} {shapes}")
-        if mat_a.shape[0] != mat_b.shape[0]:
+        if differ(mat_a.shape[0], mat_b.shape[0], "mat_a and mat_b must hold as many matrices"):
             raise ValueError(
                 f"mat_a holds {mat_a.shape[0]} matrices and mat_b holds {mat_b.shape[0]}; they must be equal {shapes}"
             )
@@ -67,7 +80,7 @@ def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
     if mode == "k":
         return offs.shape[0]
     holder, groups = ("mat_b", mat_b.shape[0]) if mode == "m" else ("mat_a", mat_a.shape[0])
-    if offs.shape[0] != groups:
+    if differ(offs.shape[0], groups, f"offs must have one end for each group of {holder}"):
         hint = ": it wants the exclusive ends alone, without a leading 0" if offs.shape[0] == groups + 1 else ""
         raise ValueError(
             f"offs must have one end for each of the {groups} groups of {holder}, got {offs.shape[0]}{hint}"
@@ -94,7 +107,7 @@ def check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype]
             f"bias must be None where mat_b is 2-D and mat_a 3-D, got shape {_shape(bias)}: each group has columns of "
             "its own there, and no bias (G, N) describes them"
         )
-    if tuple(bias.shape) != shape:
+    if bias.dim() != 2 or any(differ(*each, "bias must have shape (G, N)") for each in zip(bias.shape, shape)):
         raise ValueError(f"bias must have shape (G, N) = {shape}, got {_shape(bias)}")
     if bias.dtype not in dtypes:
         wanted = " or ".join(sorted(map(str, dtypes)))
@@ -239,6 +252,8 @@ def check_out(out, shape: tuple[int, ...], dtype: torch.dtype, operands: Mapping
     """
     first = next(iter(operands))
     check_out_form(out, shape, dtype, operands[first].device, first)
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError("out is an inference tensor, which inference_mode alone may write to: pass a clone of it")
     if out.is_neg():  # its memory would hold the result with the other sign
         raise ValueError("out is a lazily negated view, which kernels cannot write: pass another tensor")
     if not out.is_contiguous() and overlaps_itself(out):
@@ -259,5 +274,5 @@ def check_out_form(
         raise TypeError(f"out must have dtype {dtype}, got {out.dtype}")
     if out.device != device:
         raise ValueError(f"out must be on the device of {operand}, {device}, got {out.device}")
-    if out.requires_grad:
+    if out.requires_grad and torch.is_grad_enabled():
         raise ValueError("out requires a gradient, which a write into it would lose: pass out.detach()")
