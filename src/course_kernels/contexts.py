@@ -15,7 +15,7 @@ functorch_level = torch._C._functorch.peek_interpreter_stack
 is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor  # for is_grads_batched
 is_profiling = torch.autograd._profiler_enabled
 has_overrides = torch.overrides.has_torch_function_variadic  # of __torch_function__, by a tensor or a mode
-_TRANSFORMS = torch._C._functorch.TransformType
+_FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
 _forward_ad = torch.autograd.forward_ad
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
@@ -28,7 +28,7 @@ def is_plain(*tensors) -> bool:
     """
     if is_compiling() or _dispatch_modes() or functorch_level() is not None or _tracing_state() is not None:
         return False
-    if is_forward_mode():
+    if getattr(_forward_ad, "_current_level", -1) >= 0 and is_forward_mode():
         return False
     for tensor in tensors:
         if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
@@ -53,19 +53,12 @@ def is_forward_mode() -> bool:
     return getattr(_forward_ad, "_current_level", -1) >= 0 and torch._C._is_fwd_grad_enabled()
 
 
-def wants_function(function: str) -> bool:
-    """Whether a derivative has to be an ``autograd.Function``: ``torch.func`` and forward mode see no others, and
-    ``functionalize`` sees operators alone.
-
-    Raises:
-        RuntimeError: naming the function, where ``functionalize`` runs inside of ``vmap``.
-    """
+def wants_function() -> bool:
+    """Whether a derivative has to be an ``autograd.Function``: ``torch.func`` and forward mode take these, and
+    ``functionalize`` takes operators alone."""
     if functorch_level() is None:
         return is_forward_mode()
-    kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack()]  # the innermost is the last
-    if kinds[-1] == _TRANSFORMS.Functionalize and _TRANSFORMS.Vmap in kinds:
-        raise RuntimeError(f"{function} cannot run in functionalize inside of vmap: call functionalize around vmap")
-    return _TRANSFORMS.Functionalize not in kinds
+    return all(level.key() != _FUNCTIONALIZE for level in torch._C._functorch.get_interpreter_stack())
 
 
 def unwrapped(tensor):

@@ -86,7 +86,7 @@ def group_gemm(
         if functorch_level() is not None:
             raise RuntimeError("out must be None under torch.func, which does not see it written to")
     elif not is_compiling() and group_A:
-        if wants_function("group_gemm"):
+        if wants_function():
             return list(_GroupGemm.apply(settings, *group_A, *group_B))
         if functorch_level() is not None or is_traced() or any(map(is_intercepted, (*group_A, *group_B))):
             return _by_torch(group_A, group_B, settings)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import refuse_tangents, wants_grad
+from course_kernels.contexts import has_overrides, is_compiling, refuse_tangents, wants_grad
 from course_kernels.packed.api import cut_to_shared_k
 from course_kernels.packed.checks import check_options
 from course_kernels.packed.problem import Operands, Options
@@ -99,10 +100,17 @@ def scaled_grouped_mm(
         ``quantize_128x128`` make them; for a layer's three products see there.
         Float8 operands have no gradient: cast in a ``torch.autograd.Function`` of your own, as training recipes do.
     """
+    tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out)
+    if has_overrides(*tensors) and not is_compiling():
+        return handle_torch_function(
+            scaled_grouped_mm, tensors, mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a,
+            swizzle_b, bias, offs, output_dtype, contraction_dim, use_fast_accum, out=out, tail=tail, check=check,
+            backend=backend, config=config,
+        )  # fmt: skip
     check_options(tail, config, out is not None)
     scaling = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)
-    if tuple(contraction_dim) not in ((), (-1, -2)):
+    if not isinstance(contraction_dim, (list, tuple)) or tuple(contraction_dim) not in ((), (-1, -2)):
         raise ValueError(f"contraction_dim must be () or (-1, -2), got {contraction_dim!r}")
     operands = Operands(*cut_to_shared_k(mat_a, mat_b), offs, bias, scale_a, scale_b)
     for name, tensor in operands._asdict().items():

@@ -185,11 +185,9 @@ def test_same_result_under_vmap_and_second_derivatives():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * theirs.abs().max().item())
 
 
-def test_both_refuse_forward_mode_and_positional_offsets():
+def test_both_refuse_positional_offsets():
     a, b, offs = operands("m", torch.float32)
-    for function, error in ((F.grouped_mm, NotImplementedError), (grouped_mm, RuntimeError)):
-        with pytest.raises(error):
-            torch.func.jvp(lambda a: function(a, b, offs=offs), (a,), (a,))  # noqa: B023
+    for function in (F.grouped_mm, grouped_mm):
         with pytest.raises(TypeError, match="positional"):
             function(a, b, offs)
 
@@ -341,6 +339,26 @@ def flop_counter():
     assert counter.get_total_flops() == 2 * 32 * 40 * 24
 
 
+def forward_mode():
+    a, b, offs = operands("m", torch.float32)
+    with pytest.raises(NotImplementedError):
+        torch.func.jvp(lambda a: F.grouped_mm(a, b, offs=offs), (a,), (a,))
+    _, tangent = torch.func.jvp(lambda a: grouped_mm(a, b, offs=offs), (a,), (a,))
+    assert torch.equal(tangent, F.grouped_mm(a, b, offs=offs))
+    with pytest.raises(NotImplementedError):
+        torch.func.hessian(lambda x: F.grouped_mm(a * x, b, offs=offs).sum())(a[0])
+
+
+def out_that_is_not_seen():
+    """Of DTensors: ``test_sharding``."""
+    a, b, offs = operands("m", torch.float32)
+    out = torch.empty(32, 24, device=DEVICE)
+    with pytest.raises(TypeError, match="out"):
+        F.grouped_mm(a, b, offs=offs, out=out)
+    with pytest.raises(RuntimeError, match=r"out must be None under torch\.func"):
+        torch.func.vmap(lambda a: grouped_mm(a, b, offs=offs, out=out))(a[None])
+
+
 def autocast():
     a, b, offs = operands("m", torch.float32)
     with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
@@ -421,6 +439,8 @@ ROWS = {
     "``out``, ``tail``": out_and_tail,
     "meta and fake tensors": meta_and_fake_tensors,
     "``FlopCounterMode``": flop_counter,
+    "forward mode, ``torch.func.hessian``": forward_mode,
+    "``out`` of DTensors, or in": out_that_is_not_seen,
     "``torch.autocast``": autocast,
     "other bad arguments": other_bad_arguments,
     "rows of the result, on a GPU": rows_on_a_gpu,
@@ -438,7 +458,7 @@ def test_every_row_of_the_table_is_tested():
     *_, table, _ = re.split(r"^ *=+ +=+ +=+$", inspect.getdoc(grouped_mm), flags=re.MULTILINE)
     lines = inspect.cleandoc(table).splitlines()
     named = [re.split(r"  +", line)[0].split(" (modes")[0] for line in lines if line[:1].strip()]
-    assert named == list(ROWS)
+    assert [name for name in named if name != "``torch.func``"] == list(ROWS)
 
 
 def test_scaled_needs_a_gpu_there_and_none_here():
