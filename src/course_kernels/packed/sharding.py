@@ -14,7 +14,7 @@ _TENSOR = "torch.distributed.tensor"
 # By ranks of mat_a and mat_b, for one dimension of the mesh: what is sharded of the result, mat_a, mat_b and a bias, as
 # dimensions; "+" is a sum of partial results. The extent that groups share out stays whole, and so do their ends. A
 # bias is a part of the sum where K is sharded.
-_SHARDED = {
+SHARDED = {
     (2, 3): [(1, None, 2, 1), ("+", 1, 1, "+")],
     (3, 2): [(0, 1, None, None), ("+", 2, 0, None)],
     (2, 2): [(2, None, 1, 1), (1, 0, None, None)],
@@ -58,7 +58,7 @@ def _products(mat_a, mat_b, offs, bias, *options):
     rests = [None] * len(options)
     return [
         ([_placed(out)], [_placed(a), _placed(b), _placements(offs, None), _placements(bias, of_bias), *rests])
-        for out, a, b, of_bias in _LINEAR + _SHARDED[mat_a.ndim, mat_b.ndim]
+        for out, a, b, of_bias in _LINEAR + SHARDED[mat_a.ndim, mat_b.ndim]
     ]
 
 
