@@ -25,28 +25,25 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
     """
     operator = getattr(getattr(torch.ops, library.ns), name).default
 
-    class Derivatives(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, *inputs):
-            *arguments, keyset = inputs
-            with torch._C._AutoDispatchBelowAutograd():
-                result = operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
-            setup(ctx, arguments, result)
-            return result
+    def forward(ctx, *inputs):
+        *arguments, keyset = inputs
+        with torch._C._AutoDispatchBelowAutograd():
+            result = operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        setup(ctx, arguments, result)
+        return result
 
-        @staticmethod
-        def backward(ctx, grad: Tensor):
-            return *backward(ctx, grad), None
+    functions = {
+        "forward": forward,
+        "backward": lambda ctx, grad: (*backward(ctx, grad), None),
+        "jvp": lambda ctx, *tangents: jvp(ctx, *tangents[:-1]),
+    }
+    function = torch.autograd.Function
+    # Made of its name, which a graph's nodes and a profile show.
+    made = type(function)(name, (function,), {name: staticmethod(each) for name, each in functions.items()})
 
-        @staticmethod
-        def jvp(ctx, *tangents):
-            return jvp(ctx, *tangents[:-1])
+    def differentiable(keyset, *arguments):
+        # Function.apply would ask torch.func, which has chosen the level by now.
+        with enable_single_level_autograd_function():
+            return super(function, made).apply(*arguments, keyset)
 
-        @classmethod
-        def differentiable(cls, keyset, *arguments):
-            # Function.apply would ask torch.func, which has chosen the level by now.
-            with enable_single_level_autograd_function():
-                return super(torch.autograd.Function, cls).apply(*arguments, keyset)
-
-    Derivatives.__name__ = Derivatives.__qualname__ = name  # a graph's nodes show as "grouped_mmBackward"
-    library.impl(name, Derivatives.differentiable, "Autograd", with_keyset=True)
+    library.impl(name, differentiable, "Autograd", with_keyset=True)

@@ -71,8 +71,8 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out
     if not is_compiling():
-        if wants_function():
-            raise RuntimeError("out must be None under torch.func and in forward mode, which do not see it written to")
+        if functorch_level() is not None and wants_function():
+            raise RuntimeError("out must be None under torch.func, which does not see it written to")
         sharding.refuse("out", out, *operands)
         problem = Problem.of(operands, options)
         check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)

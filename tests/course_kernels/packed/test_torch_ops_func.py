@@ -222,21 +222,6 @@ def test_functionalize(backend):
     same(torch.func.vmap(transform(lambda a: ours(a, b)))(a[None]), ours(a, b)[None])
 
 
-def test_the_operator_itself_has_every_derivative():
-    a, b, offs, _ = operands("m")
-    _, theirs = both("m", "torch", offs)
-
-    def ours(a, b):
-        return OPS.grouped_mm(a, b, offs, None, None, False, "torch", "")
-
-    for transform in (
-        lambda f: torch.func.grad(lambda *t: f(*t).square().sum(), (0, 1))(a, b),
-        lambda f: torch.func.jvp(f, (a, b), (a, b)),
-        lambda f: torch.func.vmap(f, (0, None))(a[None], b),
-    ):
-        same(transform(ours), transform(theirs))
-
-
 @pytest.mark.parametrize("tracing", ["real", "symbolic"])
 def test_traced_by_make_fx(tracing):
     """The product and its gradient, as operators."""
