@@ -20,10 +20,13 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
+Mode: TypeAlias = Literal["gpu", "interpreter", "compile-only"]
+_Parameters, _Result = ParamSpec("_Parameters"), TypeVar("_Result")
 TOO_LATE = (
     "triton was imported for its compiler, and this process has no GPU (or TRITON_INTERPRET=1 came later), so kernels "
     "cannot run in Triton's interpreter. Restart the process with TRITON_INTERPRET=1, or import gemm_course or run a "
@@ -54,7 +57,7 @@ def _library_is_interpreted() -> bool:
     return standard is not None and type(standard.zeros).__name__ == "InterpretedFunction"
 
 
-def _decide() -> tuple[str, str | None]:
+def _decide() -> tuple[Mode, str | None]:
     """The mode, and the reason why kernels cannot run in it, or None."""
     if _library_is_interpreted():
         return "interpreter", None
@@ -69,7 +72,7 @@ def _decide() -> tuple[str, str | None]:
     return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
 
 
-def mode() -> str:
+def mode() -> Mode:
     """How kernels run in this process: "gpu", "interpreter" or "compile-only"; see the module's table."""
     return _decide()[0]
 
@@ -261,7 +264,7 @@ def allows_tf32() -> bool:
         return matmul.fp32_precision == "tf32"
 
 
-def outside_graphs(function):
+def outside_graphs(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Decorator: ``torch.compile`` calls the function between two graphs and does not trace it.
 
     Like ``torch.compiler.disable``, but imports the compiler (almost a second) only where something is compiled.

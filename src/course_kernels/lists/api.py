@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
@@ -25,20 +26,25 @@ from course_kernels.contexts import (
     refuse_tangents,
     wants_function,
 )
-from course_kernels.dtypes import FP8, IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
+from course_kernels.dtypes import FP8, IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, Precision, default_out_dtype
 from course_kernels.memory import check_apart, overlaps_itself
 
-METHODS = ("auto", "naive", "round_robin", "tma")
+if TYPE_CHECKING:
+    from course_kernels.lists.launch import Launch  # imports Triton
+
+Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
+METHODS: tuple[Method, ...] = get_args(Method)
+Matrices: TypeAlias = Sequence[torch.Tensor] | torch.nn.ParameterList
 
 
 def group_gemm(
-    group_A: Sequence[torch.Tensor],
-    group_B: Sequence[torch.Tensor],
+    group_A: Matrices,
+    group_B: Matrices,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
-    out: Sequence[torch.Tensor] | None = None,
+    precision: Precision = "ieee",
+    out: Matrices | None = None,
     config: GemmConfig | None = None,
 ) -> list[torch.Tensor]:
     """Multiply many pairs of matrices of different sizes, in one launch where they are alike in layout.
@@ -132,22 +138,22 @@ class GroupGemmPlan:
 
     def __init__(
         self,
-        group_A: Sequence[torch.Tensor],
-        group_B: Sequence[torch.Tensor],
+        group_A: Matrices,
+        group_B: Matrices,
         *,
-        method: str = "auto",
+        method: Method = "auto",
         out_dtype: torch.dtype | None = None,
-        precision: str = "ieee",
-        out: Sequence[torch.Tensor] | None = None,
+        precision: Precision = "ieee",
+        out: Matrices | None = None,
         config: GemmConfig | None = None,
         programs: int | None = None,
         record: bool = False,
-    ):
+    ) -> None:
         settings = _Settings.checked(method, out_dtype, precision, config)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
         group_A, group_B = _check_operands(group_A, group_B, precision)
-        self.out = _prepare_out(group_A, group_B, settings, out)
+        self.out: list[torch.Tensor] = _prepare_out(group_A, group_B, settings, out)
         self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record)
 
     def run(self) -> list[torch.Tensor]:
@@ -158,7 +164,7 @@ class GroupGemmPlan:
     __call__ = run
 
     @property
-    def launches(self):
+    def launches(self) -> list[Launch]:
         """One ``launch.Launch`` per kernel launch of ``run``, in order."""
         return self._prepared.launches
 

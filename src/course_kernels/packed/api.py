@@ -8,7 +8,7 @@ from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, has_overrides, is_compiling, refuse_tangents
-from course_kernels.packed.checks import check_options
+from course_kernels.packed.checks import Backend, Tail, check_options
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 
@@ -21,9 +21,9 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
-    tail: str = "zero",
+    tail: Tail = "zero",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     config: GemmConfig | None = None,
     accumulate: bool = False,
     main_grad: Tensor | None = None,

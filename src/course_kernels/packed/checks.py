@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -14,8 +15,10 @@ from course_kernels.dtypes import FP8, MODE_OF_RANKS, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import overlaps_itself, share_memory
 
-BACKENDS = ("auto", "triton", "cute", "torch")
-TAILS = ("zero", "keep")
+Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
+Tail: TypeAlias = Literal["zero", "keep"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+TAILS: tuple[Tail, ...] = get_args(Tail)
 # Which dimension of which operand the groups share out, and what its extent is called.
 _RAGGED = {"m": ("mat_a", 0, "rows"), "n": ("mat_b", 1, "columns"), "k": ("mat_a", 1, "columns")}
 

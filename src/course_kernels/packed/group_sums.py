@@ -23,14 +23,14 @@ from course_kernels.contexts import (
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.packed import derivatives, sharding
-from course_kernels.packed.checks import BACKENDS, check_dense, check_offs, check_out, check_out_form
+from course_kernels.packed.checks import BACKENDS, Backend, check_dense, check_offs, check_out, check_out_form
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds
 
 
 def group_sums(
-    matrix: Tensor, offs: Tensor, *, out: Tensor | None = None, accumulate: bool = False, backend: str = "auto"
+    matrix: Tensor, offs: Tensor, *, out: Tensor | None = None, accumulate: bool = False, backend: Backend = "auto"
 ) -> Tensor:
     """Sum the rows of each group in float32.
 

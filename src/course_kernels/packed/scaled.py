@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import ScalingType, SwizzleType
 from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import has_overrides, is_compiling, refuse_tangents, wants_grad
 from course_kernels.packed.api import cut_to_shared_k
-from course_kernels.packed.checks import check_options
+from course_kernels.packed.checks import Backend, Tail, check_options
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.scaling import LINE, ROW, SQUARE
 from course_kernels.packed.torch_ops import multiply, multiply_into
@@ -19,11 +20,11 @@ def scaled_grouped_mm(
     mat_a: Tensor,
     mat_b: Tensor,
     scale_a: Tensor | list[Tensor],
-    scale_recipe_a,
+    scale_recipe_a: ScalingType | list[ScalingType],
     scale_b: Tensor | list[Tensor],
-    scale_recipe_b,
-    swizzle_a=None,
-    swizzle_b=None,
+    scale_recipe_b: ScalingType | list[ScalingType],
+    swizzle_a: SwizzleType | list[SwizzleType] | None = None,
+    swizzle_b: SwizzleType | list[SwizzleType] | None = None,
     bias: Tensor | None = None,
     offs: Tensor | None = None,
     output_dtype: torch.dtype | None = torch.bfloat16,
@@ -31,9 +32,9 @@ def scaled_grouped_mm(
     use_fast_accum: bool = False,
     *,
     out: Tensor | None = None,
-    tail: str = "zero",
+    tail: Tail = "zero",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     config: GemmConfig | None = None,
 ) -> Tensor:
     """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
