@@ -151,6 +151,7 @@ def check_can_launch(tensor_device: torch.device) -> None:
 
 @functools.cache
 def _properties(index: int):
+    _check_gpu(torch.device("cuda", index))
     return torch.cuda.get_device_properties(index)
 
 
@@ -158,7 +159,15 @@ def _index(tensor_device: torch.device | None) -> int | None:
     tensor_device = device() if tensor_device is None else torch.device(tensor_device)
     if tensor_device.type != "cuda":
         return None
-    return torch.cuda.current_device() if tensor_device.index is None else tensor_device.index
+    if tensor_device.index is not None:
+        return tensor_device.index
+    _check_gpu(tensor_device)
+    return torch.cuda.current_device()
+
+
+def _check_gpu(tensor_device: torch.device) -> None:
+    if not has_gpu():
+        raise ValueError(f"{tensor_device} names a GPU, and torch sees none in this process")
 
 
 def num_sms(tensor_device: torch.device | None = None) -> int | None:

@@ -24,8 +24,12 @@ def pack_indices(row_groups: Tensor, offsets: Tensor, max_m: int) -> Tensor:
 
 def gather(rows: Tensor, index: Tensor, fill: float) -> Tensor:
     """rows[index] with `fill` where index is -1."""
-    if rows.shape[0] == 0 or index.shape[0] == 0:
-        return rows.new_full((index.shape[0], *rows.shape[1:]), fill)
+    if rows.shape[0] == 0:
+        if not rows.requires_grad:
+            return rows.new_full((index.shape[0], *rows.shape[1:]), fill)
+        rows = torch.cat(
+            [rows, rows.new_zeros(1, *rows.shape[1:])]
+        )  # a row to index, so that the result has a gradient
     if rows.dtype.is_floating_point and rows.dtype.itemsize == 1:
         # torch has few operations on fp8 values, but all of them on their bytes.
         pattern = torch.full((), fill, dtype=torch.float32, device=rows.device).to(rows.dtype)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
 

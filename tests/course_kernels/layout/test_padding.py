@@ -61,3 +61,22 @@ def test_rows_that_do_not_fit_are_dropped_and_not_read_from_elsewhere():
     packed = torch.arange(1.0, 4.0)[:, None]  # two rows fewer than the layout claims
     assert layout.pad(packed, 2).flatten().tolist() == [1, 2, 0, 0]
     assert layout.pack(torch.ones(2, 2, 1), 5).flatten().tolist() == [1, 1, 0, 1, 1]
+
+
+def test_the_result_has_a_gradient_without_rows_and_without_slots():
+    """Sums over nothing, but a loss that adds them must still reach the rows."""
+    for layout, shape, total, slots in (
+        (build("sizes", [0, 0]), (0, 3), 0, 4),
+        (build("sizes", [2, 1]), (3, 3), 3, 0),
+        (build("sizes", [2, 1]), (0, 3), 3, 2),
+    ):
+        packed = torch.ones(shape, requires_grad=True)
+        padded = layout.pad(packed, slots, fill=2.0)
+        again = layout.pack(padded, total, fill=2.0)
+        assert padded.shape == (2, slots, 3)
+        assert again.shape == (total, 3)
+        (padded.sum() + again.sum()).backward()
+        assert packed.grad.shape == shape
+        if not shape[0]:
+            assert (padded == 2).all()
+            assert not packed.grad.any()
