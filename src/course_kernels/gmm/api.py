@@ -12,6 +12,7 @@ from course_kernels.contexts import autocast_dtype, cast, is_compiling, is_plain
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
+from course_kernels.packed.checks import Backend
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_into
@@ -28,9 +29,9 @@ def gmm(
     config: Mapping[str, int] | GemmConfig | None = None,
     grid_dim: int | None = None,
     *,
-    rhs_layout: str = "auto",
+    rhs_layout: checks.RhsLayout = "auto",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """Multiply the rows of each group with the group's matrix: ``out[rows of g] = lhs[rows of g] @ rhs[g] + bias[g]``.
 
@@ -97,9 +98,9 @@ def ptgmm(
     config: Mapping[str, int] | GemmConfig | None = None,
     grid_dim: int | None = None,
     *,
-    lhs_layout: str = "auto",
+    lhs_layout: checks.LhsLayout = "auto",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """Multiply the columns of each group with the rows of the group: ``out[g] = lhs[:, g] @ rhs[g, :]``, the gradient
     of a layer's weights.
@@ -164,9 +165,9 @@ def nptgmm(
     accumulate: bool = False,
     config: Mapping[str, int] | GemmConfig | None = None,
     *,
-    lhs_layout: str = "auto",
+    lhs_layout: checks.LhsLayout = "auto",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """As ``ptgmm``, with a program for each tile of the result instead of programs that stay.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ def quantize_1x128(
     dtype: torch.dtype = FP8,
     power_of_two: bool = False,
     offs: Tensor | None = None,
-    backend: str = "auto",
+    backend: Literal["auto", "triton", "torch"] = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 elements along its last dimension.
 
@@ -94,7 +96,11 @@ def quantize_1x128(
 
 
 def quantize_128x128(
-    w: Tensor, *, dtype: torch.dtype = FP8, power_of_two: bool = False, backend: str = "auto"
+    w: Tensor,
+    *,
+    dtype: torch.dtype = FP8,
+    power_of_two: bool = False,
+    backend: Literal["auto", "triton", "torch"] = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 x 128 elements of its last two dimensions.
 
