@@ -398,7 +398,7 @@ def test_out_as_torchs_own_products_take_it(backend):
         out = torch.zeros(20, 10, device=DEVICE)
         grouped_mm(a, b, offs=offs, out=out, backend=backend)
     assert torch.equal(out, wanted)
-    with pytest.raises(ValueError, match="out was made in torch.inference_mode"):
+    with pytest.raises(ValueError, match="out was made in torch"):
         grouped_mm(2 * a, b, offs=offs, out=out, backend=backend)
     assert torch.equal(out, wanted)
 
