@@ -48,7 +48,8 @@ def gmm(
         work_stealing: programs take the next tile from a counter in memory, instead of every n-th tile.
         config: a dict with AITER's keys (BLOCK_SIZE_M, BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE; GRID_DIM, num_warps,
             num_stages may be left out; see ``get_config``), or a GemmConfig.
-        grid_dim: programs of the launch, at most one for each tile: fewer than SMs leave some to other kernels.
+        grid_dim: programs of the launch, at most one for each tile: fewer than SMs leave some to other kernels. It
+            takes the place of GRID_DIM in ``config``.
         rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N).
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``work_stealing``, ``config`` and ``grid_dim`` are for the Triton kernels,
@@ -80,7 +81,7 @@ def gmm(
         checks.check_bias(bias, (rhs.shape[0], N), lhs)
     if existing_out is not None:
         _check_existing_out(existing_out, (M, N), preferred_element_type, lhs, rhs, bias)
-    launch = launch_of("gmm", config, grid_dim, bool(work_stealing))
+    launch = launch_of("gmm", config, grid_dim, work_stealing)
     refuse_tangents("gmm", lhs, rhs, bias)
     ends = group_ends(group_sizes, M, "the rows of lhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
@@ -118,7 +119,7 @@ def ptgmm(
             operands; not with gradients.
         accumulate: add to what ``existing_out`` (and ``bias_grad``) holds: in float32, rounded once.
         config: as for ``gmm``; BLOCK_SIZE_K and BLOCK_SIZE_N are the tile of the result, BLOCK_SIZE_M its depth.
-        grid_dim: programs of the launch, at most one for each tile.
+        grid_dim: programs of the launch, at most one for each tile, in place of GRID_DIM in ``config``.
         lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out; where K equals M it takes (K, M).
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``config`` and ``grid_dim`` are for the Triton kernels, which "auto" then

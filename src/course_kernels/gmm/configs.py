@@ -90,9 +90,11 @@ def launch_of(
     default.
 
     Raises:
-        TypeError, ValueError: ``config`` or ``grid_dim`` is wrong.
+        TypeError, ValueError: ``config``, ``grid_dim`` or ``work_stealing`` is wrong.
     """
     check_programs("grid_dim", grid_dim)
+    if type(work_stealing) is not bool:
+        raise TypeError(f"work_stealing must be True or False, got {work_stealing!r}")
     programs = ONE_PROGRAM_PER_TILE if function == "nptgmm" else grid_dim
     given = None if config is None else as_config(function, config)
     if programs is None and not work_stealing:
