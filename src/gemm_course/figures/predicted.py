@@ -57,10 +57,15 @@ def losses_by_model(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[floa
 
     Args:
         panels: title → model → way to choose → times over the best one's. Two ways, the same everywhere.
+
+    Raises:
+        ValueError: the ways are not two.
     """
     models = list(dict.fromkeys(model for rows in panels.values() for model in rows))
     ways = list(dict.fromkeys(way for rows in panels.values() for by_way in rows.values() for way in by_way))
-    colors = dict(zip(ways, (RED, BLUE), strict=True))
+    if len(ways) != 2:
+        raise ValueError(f"panels must compare two ways, got {ways}")
+    colors = dict(zip(ways, (RED, BLUE)))
     figure, axes = canvas_grid(0.29 * len(models) + 1.3, 1, len(panels), sharey=True)
     for ax, (title, rows) in zip(axes, panels.items()):
         heads = [title]

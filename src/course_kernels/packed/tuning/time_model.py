@@ -189,10 +189,10 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
     Args:
         kind, M, N, K, G: as for ``ranking``.
         gpu: where it runs; ``read`` has those that were measured.
-        others: how many runners-up are told, each with what it would lose.
+        others: how many runners-up are listed, each with what it would lose.
 
     Returns:
-        Lines of text. Where the model has no answer, the last one says what chooses instead.
+        Lines of text. Where the model has no answer, the last one says why.
 
     Raises:
         ValueError: an unknown kind.

@@ -132,10 +132,13 @@ def test_constants_are_read_again_after_forgetting(monkeypatch, tmp_path):
 def test_an_explanation_names_the_choice_what_it_does_and_who_comes_next(kind, extents):
     found = time_model.ranking(kind, *extents, H200)
     head, choice, turns, moved, *others = time_model.explain(kind, *extents, H200, others=3).splitlines()
-    assert head == {
-        "m,k": "forward, 64 × (M 256, N 2,048, K 2,048) on average; sm_90, 132 SMs, 4.81 TB/s",
-        "k,n": "gradient of the weights, 64 × (M 2,048, N 2,048, K 256) on average; sm_90, 132 SMs, 4.81 TB/s",
-    }[kind]
+    assert (
+        head
+        == {
+            "m,k": "forward, 64 × (M 256, N 2,048, K 2,048) on average; sm_90, 132 SMs, 4.81 TB/s",
+            "k,n": "gradient of the weights, 64 × (M 2,048, N 2,048, K 256) on average; sm_90, 132 SMs, 4.81 TB/s",
+        }[kind]
+    )
     tile = "×".join(map(str, (found[0].config.tile_m, found[0].config.tile_n, found[0].config.tile_k)))
     assert choice.startswith(f"  {found[0].us:,.0f} µs expected: cute {tile}, {found[0].config.schedule}, ")
     tiles, bytes_ = total(found[0].config, kind, *extents)
@@ -156,7 +159,7 @@ def test_an_explanation_says_what_chooses_where_the_model_has_no_answer():
     assert time_model.explain("m,k", 0.0, 64, 64, 8, H200).endswith("an empty product: nothing is multiplied")
     elsewhere = time_model.explain("m,k", 64.0, 64, 64, 8, Gpu("sm_100", 148, 8.0))
     assert elsewhere.endswith("no GPU of sm_100 was measured: tables choose, see lookup.get_config")
-    with pytest.raises(ValueError, match="kind must be one of .*, got 'forward'"):
+    with pytest.raises(ValueError, match=r"kind must be one of .*, got 'forward'"):
         time_model.explain("forward", 64.0, 64, 64, 8, H200)
 
 
