@@ -662,7 +662,7 @@ one = next(each for each in measured_candidates["m,k"] if each.config == CuteCon
 for rows in (32, 256, 2048):
     parts = time_model.work(one.config, "m,k", rows, **layer)
     tiles, moved = sum(part.tiles for part in parts), sum(part.bytes for part in parts)
-    print(f"{rows:4} rows a group: {tiles:6,.0f} tiles, {tiles / h200.sms:5.1f} turns, {parts[0].blocks:.0f} blocks each; "
+    print(f"{rows:4} rows: {tiles:6,.0f} tiles, {tiles / h200.sms:5.1f} turns, {parts[0].blocks:.0f} blocks each; "
           f"{moved / 1e6:5,.0f} MB, {moved / h200.bandwidth / 1e6:3.0f} µs of memory")  # fmt: skip
 
 # %% [markdown]

@@ -58,7 +58,7 @@ def test_a_dot_is_the_mean_of_a_model_and_its_line_ends_at_the_worst():
     assert [round(line.get_ydata()[0]) for line in dots.values()] == [0, 1, 0, 1]
     worst = [line.get_xdata()[1] for line in left.lines if line.get_gid() == "worst"]
     assert worst == pytest.approx([21.0, 10.0, 0.0, 2.0])
-    assert left.get_title(loc="left") == "forward\nold: +10.3%, worst +21%\nnew: +1.0%, worst +2%"
+    assert left.get_title(loc="left") == "forward\nold: +10.0%, worst +21%\nnew: +1.0%, worst +2%"
     assert [label.get_text() for label in left.get_yticklabels()] == ["one", "two"]
     assert [line.get_gid() for line in right.lines if line.get_marker() == "o"] == ["old two", "new two"]
     assert [text.get_text() for text in figure.legends[0].texts] == ["old", "new"]
