@@ -33,6 +33,7 @@ import torch
 import triton
 import triton.language as tl
 
+# %%
 from course_kernels import GemmConfig, codegen, runtime
 from course_kernels.bench import candidates as swept, record, time_fit, tune, zoo
 from course_kernels.bench.rows import by_name
@@ -608,6 +609,7 @@ def products(name):
     return time_fit.samples(rows, {row: model_of(row) for row in rows})
 
 
+# %%
 def loss_of_thresholds(product):
     """The rule's time over the best one's; None where its configuration was not measured."""
     us = product.us.get(swept.name_of(thresholds(product.kind, *product.extents)))
@@ -753,7 +755,7 @@ for title, by_model in both("h100", "configurations_h100").items():
         print(f"{title:23} {way:10} {loss_in_words([ratio for ways in by_model.values() for ratio in ways[way]])}")
 
 # %% [markdown]
-# Means and tails shrink, nearly everywhere: find the exceptions in the figure. The model's worst forward choice on the
+# The means shrink, and nearly all tails with them: find the exceptions in the figure. The model's worst forward choice on the
 # H200 is for 128 rows a group on average. Count its tiles as the model does, and as its groups really need them:
 
 # %%
