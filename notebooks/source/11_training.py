@@ -566,8 +566,8 @@ print("the same through autograd:", torch.equal(collected, main), " weight.grad:
 # %% [markdown]
 # ### Configurations
 #
-# `get_config` says which configuration a shape gets, and `config=` takes one. A weight gradient with many tokens for
-# each expert, and one with few:
+# `get_config` looks up the table's configuration for a shape, and `config=` takes one. (Lesson 07: 16-bit products on
+# Hopper ask a model of time instead.) A weight gradient with many tokens for each expert, and one with few:
 
 # %%
 for M, G in ((65536, 8), (2048, 128)):

@@ -1,7 +1,8 @@
 """The expert layers of published models, as rows of the benchmark: model × tokens × routing × projection.
 
-The thirteen rows of `bench.rows` are the ones that choices were made from. These are shapes that users have. Python's
-generator draws the routings from fixed seeds, so they are the same on every machine.
+The thirteen rows of `bench.rows` are those that choices were once made from. These are shapes that users have, and the
+time model is fitted to them. Python's generator draws the routings from fixed seeds, so they are the same on every
+machine.
 """
 
 from __future__ import annotations

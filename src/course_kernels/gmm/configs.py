@@ -114,7 +114,7 @@ def get_config(
     arch: tuple[int, int] | int | str | None = None,
     accumulate: bool = False,
 ) -> dict[str, int]:
-    """The configuration that the Triton kernels choose for a shape, as AITER's dict.
+    """The table's configuration of the Triton kernels for a shape, as AITER's dict.
 
     Args:
         gmm_type: "gmm", "ptgmm" or "nptgmm".
@@ -136,8 +136,8 @@ def get_config(
 
     Notes:
         The one lookup of the library, ``packed.tuning.lookup``. AITER ignores the shape; here it decides. On a
-        Hopper GPU, ``backend="auto"`` computes many products with a kernel in CuTe DSL that has configurations of its
-        own.
+        Hopper GPU a model of time is asked instead for 16-bit operands that descriptors describe, and may choose
+        another configuration, or a kernel in CuTe DSL: ``packed.tuning.time_model.explain`` says which and why.
     """
     if gmm_type not in FUNCTIONS:
         raise ValueError(f"gmm_type must be one of {FUNCTIONS}, got {gmm_type!r}")

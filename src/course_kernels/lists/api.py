@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import (
-    autocast_dtype,
-    cast,
     functorch_level,
     is_batched_by_autograd,
     is_compiling,
@@ -26,14 +24,12 @@ from course_kernels.contexts import (
     refuse_tangents,
     wants_function,
 )
-from course_kernels.dtypes import FP8, IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, Precision, default_out_dtype
-from course_kernels.memory import check_apart, check_writable, overlaps_itself
+from course_kernels.dtypes import FP8, Precision
+from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
 
 if TYPE_CHECKING:
     from course_kernels.lists.launch import Launch  # imports Triton
 
-Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
-METHODS: tuple[Method, ...] = get_args(Method)
 Matrices: TypeAlias = Sequence[torch.Tensor] | torch.nn.ParameterList
 
 
@@ -85,8 +81,8 @@ def group_gemm(
         Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
     """
-    settings = _Settings.checked(method, out_dtype, precision, config)
-    group_A, group_B = _check_operands(group_A, group_B, precision, autocasts=out is None)
+    settings = Settings.checked(method, out_dtype, precision, config)
+    group_A, group_B = check_operands(group_A, group_B, precision, autocasts=out is None)
     if out is not None:
         refuse_tangents("group_gemm with out", *group_A, *group_B)
         if functorch_level() is not None:
@@ -102,7 +98,7 @@ def group_gemm(
     return _differentiable(group_A, group_B, settings, out)
 
 
-def _differentiable(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
+def _differentiable(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]:
     """The products of checked operands, with what their gradients need."""
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
     if not needs_grad:
@@ -153,11 +149,11 @@ class GroupGemmPlan:
         programs: int | None = None,
         record: bool = False,
     ) -> None:
-        settings = _Settings.checked(method, out_dtype, precision, config)
+        settings = Settings.checked(method, out_dtype, precision, config)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
-        group_A, group_B = _check_operands(group_A, group_B, precision)
-        self.out: list[torch.Tensor] = _prepare_out(group_A, group_B, settings, out)
+        group_A, group_B = check_operands(group_A, group_B, precision)
+        self.out: list[torch.Tensor] = prepare_out(group_A, group_B, settings, out)
         self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
 
     def run(self) -> list[torch.Tensor]:
@@ -190,112 +186,8 @@ class GroupGemmPlan:
         return f"GroupGemmPlan of {problems}, {len(self.launches)} launch{'es' * (len(self.launches) != 1)}:{lines}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    method: str
-    out_dtype: torch.dtype | None
-    precision: str
-    config: GemmConfig | None
-
-    @classmethod
-    def checked(cls, method, out_dtype, precision, config) -> _Settings:
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {METHODS}, got {method!r}")
-        if out_dtype is not None and out_dtype not in OUT_DTYPES:
-            raise TypeError(f"out_dtype must be one of {OUT_DTYPES}, got {out_dtype!r}")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
-        if config is not None and not isinstance(config, GemmConfig):
-            raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
-        return cls(method, out_dtype, precision, config)
-
-    def result_dtype(self, operand_dtype: torch.dtype) -> torch.dtype:
-        return self.out_dtype or default_out_dtype(operand_dtype)
-
-
-def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
-    if isinstance(group, torch.Tensor) or not isinstance(group, (Sequence, torch.nn.ParameterList)):
-        raise TypeError(f"{name} must be a list or tuple of 2-D tensors, got {type(group).__name__}")
-    for i, tensor in enumerate(group):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}[{i}] must be a torch.Tensor, got {type(tensor).__name__}")
-        if tensor.dim() != 2:
-            raise ValueError(f"{name}[{i}] must be 2-D, got shape {tuple(tensor.shape)}")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name}[{i}] must be a dense (strided) tensor, got layout {tensor.layout}")
-        if tensor.is_neg():  # a view of a conjugate's imaginary part: the memory holds the values with the other sign
-            raise ValueError(f"{name}[{i}] is a lazily negated view, which kernels cannot read: use its resolve_neg()")
-        if max(tensor.shape) > MAX_EXTENT:
-            raise ValueError(f"{name}[{i}] must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
-    return tuple(group)
-
-
-def _check_operands(
-    group_A, group_B, precision, autocasts: bool = False
-) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
-    if autocasts and group_A and (dtype := autocast_dtype(group_A[0].device.type)):
-        group_A, group_B = (tuple(cast(tensor, dtype) for tensor in group) for group in (group_A, group_B))
-    if len(group_A) != len(group_B):
-        raise ValueError(
-            f"group_A and group_B must have the same length, got {len(group_A)} and {len(group_B)} matrices"
-        )
-    if not group_A:
-        return group_A, group_B
-    dtype, device = group_A[0].dtype, group_A[0].device
-    if dtype not in IN_DTYPES:
-        raise TypeError(f"group_A[0] must have a dtype of {IN_DTYPES}, got {dtype}")
-    for name, group in (("group_A", group_A), ("group_B", group_B)):
-        for i, tensor in enumerate(group):
-            if tensor.dtype != dtype:
-                raise TypeError(f"{name}[{i}] must have the dtype of group_A[0], {dtype}, got {tensor.dtype}")
-            if tensor.device != device:
-                raise ValueError(f"{name}[{i}] must be on the device of group_A[0], {device}, got {tensor.device}")
-    for i, (a, b) in enumerate(zip(group_A, group_B)):
-        if a.shape[1] != b.shape[0]:
-            raise ValueError(
-                f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
-                f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
-            )
-    runtime.check_dtype("group_A", dtype, device, "Convert the operands to float16.")
-    if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):
-        raise ValueError(
-            f"precision must be 'ieee' on this GPU, got 'tf32': TF32 needs an NVIDIA GPU of compute capability 8.0 or "
-            f"newer; {device} has {runtime.capability(device)}"
-        )
-    return group_A, group_B
-
-
-def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
-    """Allocate the outputs, or check those given. Nothing is written."""
-    if out is not None:
-        out = list(_check_sequence("out", out))
-        if len(out) != len(group_A):
-            raise ValueError(f"out must have the length of group_A, {len(group_A)}, got {len(out)} matrices")
-    if not group_A:
-        return []
-    dtype, device = settings.result_dtype(group_A[0].dtype), group_A[0].device
-    shapes = [(a.shape[0], b.shape[1]) for a, b in zip(group_A, group_B)]
-    if out is None:
-        return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-    for i, (tensor, shape) in enumerate(zip(out, shapes)):
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"out[{i}] must have shape {shape}, got {tuple(tensor.shape)}")
-        if tensor.dtype != dtype:
-            raise TypeError(f"out[{i}] must have dtype {dtype}, got {tensor.dtype}")
-        if tensor.device != device:
-            raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
-        check_writable(f"out[{i}]", tensor)
-        if overlaps_itself(tensor):
-            raise ValueError(f"out[{i}] has elements that share memory (strides {tensor.stride()}); pass a clone of it")
-    check_apart({"group_A": group_A, "group_B": group_B}, out)
-    return out
-
-
-def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
-    out = _prepare_out(group_A, group_B, settings, out)
+def _compute(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]:
+    out = prepare_out(group_A, group_B, settings, out)
     if not group_A:
         return out
     device = group_A[0].device
@@ -313,7 +205,7 @@ def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
     return out
 
 
-def _by_torch(group_A, group_B, settings: _Settings) -> list[torch.Tensor]:
+def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
     """The products by torch's own operations, for tensors that have no memory for kernels to read."""
     if settings.method != "auto":
         raise TypeError(

@@ -58,8 +58,8 @@ def grouped_mm(
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
             group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
             (on Hopper with the extra ``cutlass``; see ``packed.backends.cute.match_variant``), and "triton" for the
-            rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" for groups of more than a few rows where that
-            can be had, and "triton" elsewhere.
+            rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" where that can be had and is expected to be
+            faster (``packed.tuning.time_model``), and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones, for the Triton kernels;
             gradients choose theirs, and backend "torch" has none.
         accumulate: add the product to what ``out`` holds: in float32, rounded once. In mode "k" alone, and not with

@@ -13,6 +13,7 @@ from course_kernels.masked.problem import Operands, Options, Problem, readable, 
 from course_kernels.packed.backends import cute
 from course_kernels.packed.backends.cute import KernelVariant
 from course_kernels.packed.execute import PlanCache
+from course_kernels.packed.tuning import time_model
 from masked_operands import FP8, case, result_for
 
 on_hopper = pytest.mark.gpu
@@ -109,6 +110,7 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     compiled = lambda config, *types, **options: chosen.append((config, options))  # noqa: E731
     monkeypatch.setattr(hopper.cute_cache, "compiled", compiled)
     monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
+    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
     monkeypatch.setattr(hopper, "compiled", hopper.compiled.__wrapped__)
     for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):

@@ -28,7 +28,7 @@ CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
-FEW_ROWS = 64  # of 8-bit operands: up to here reading the weights takes the time, and tiles are low
+FEW_ROWS = 64  # up to here reading the weights takes the time, and tiles are low
 # From here on 8-bit weights are copied where their depth is not contiguous. In the record "block_scaled" the copy takes
 # as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
@@ -266,7 +266,11 @@ def choose(
         large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return few if rows <= FEW_ROWS else large
     estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
-    return estimate.config if estimate else CuteConfig(128, 128, 64, 2, 6, PINGPONG)
+    if estimate:
+        return estimate.config
+    # Fewer rows than were measured, or a GPU like no other.
+    low = variant.offsets_along == "m" and rows <= FEW_ROWS
+    return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
 def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
-from course_kernels.packed.backends import cute as grouped_cute
 from cute_tiles import LANES, check_walk, groups_of
 
 import plain_scheduler  # isort: skip
@@ -243,15 +242,6 @@ def test_cluster_tiles_are_counted_as_they_are_handed_out(scheduler, warp, confi
     assert [sum(pair[0].group == g for pair in tiles) for g in range(5)] == [
         scheduler.cluster_tiles(config, size, N) for size in sizes
     ]
-
-
-def test_the_host_counts_a_groups_tiles_as_the_scheduler_does(scheduler):
-    config, even = replace(SMALL, tile_n=16), 0
-    for size in itertools.product(range(1, 40), range(1, 70)):
-        expected = scheduler.cluster_tiles(config, *size) % 6 == 0
-        assert grouped_cute._shared_out_evenly(config, size, 6) == expected
-        even += expected
-    assert 300 < even < 1000
 
 
 @pytest.mark.parametrize("along", ["m", "k"])
