@@ -387,8 +387,8 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
 # measured: hundreds of attempts, about ten minutes, its authors say. Called without a configuration, a kernel searches
 # *at the first call*, and again for each new kind of shape (lesson 07 shows what such a stall does). So the
 # library ships a table, and a program searches ahead of time to fill it (`benchmarks/helion_tune.py`). It begins at
-# eight configurations that are known to be good: from tiles of 16×16×16, Helion's default, a minute does not get far. The
-# table says what was found, and where:
+# eight configurations that are known to be good: from tiles of 16×16×16, Helion's default, a minute does not get far.
+# The table says what was found, and where:
 
 # %%
 table = record.read(tuned.TABLES / "sm_90.json")
