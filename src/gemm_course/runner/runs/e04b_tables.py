@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
@@ -14,6 +13,7 @@ from course_kernels.kernels import round_robin
 from course_kernels.kernels.codes import Layout, Record
 from course_kernels.lists import launch
 from gemm_course.runner import probes
+from gemm_course.runner.fake_gpu import FakeGPU
 
 CONFIG = GemmConfig(32, 32, 32, num_warps=4, num_stages=2)
 PROGRAMS = 4
@@ -48,7 +48,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
     def call(answer) -> dict:
         device = problems[0][0].device
-        fake = _FakeGPU() if device.type == "cpu" else None
+        fake = FakeGPU() if device.type == "cpu" else None
         with fake or contextlib.nullcontext():
             tables = answer(*map(list, zip(*problems)))
         if not isinstance(tables, (tuple, list)) or len(tables) != 3:
@@ -79,7 +79,7 @@ def matrix_name(g: int, which: int) -> str:
     return f"{MATRICES[which]} of problem {g}"
 
 
-def _describe(table, fake: _FakeGPU | None, device: torch.device) -> dict:
+def _describe(table, fake: FakeGPU | None, device: torch.device) -> dict:
     """The form of a table, and its values on the CPU."""
     if not isinstance(table, torch.Tensor):
         return {"kind": type(table).__name__}
@@ -105,59 +105,6 @@ def _launch(described: dict, watch) -> None:
     )  # fmt: skip
     tiles = sum(CONFIG.tiles(m, n) for m, n, _ in sizes.tolist())
     round_robin.round_robin_kernel[(PROGRAMS,)](*columns, *tables, len(sizes), tiles, None, None, **options)
-
-
-class _FakeGPU(TorchFunctionMode):
-    """Presents the CPU's matrices as a GPU's, so that the device of a table can be checked.
-
-    Their `device` is "cuda:0". Tensors made there are made on the CPU; tensors made without a device belong to the
-    host, as on a machine with a GPU.
-    """
-
-    GPU = torch.device("cuda", 0)
-
-    def __init__(self):
-        super().__init__()
-        self._host: dict[int, torch.Tensor] = {}  # by id, which is valid as long as the tensor is kept
-
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
-        return id(tensor) not in self._host
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        name = getattr(function, "__name__", "")
-        if function == torch.Tensor.device.__get__:
-            return self.GPU if self.has(args[0]) else torch.device("cpu")
-        if name == "pin_memory":
-            return args[0]
-        kwargs.pop("pin_memory", None)
-        if name == "cuda":
-            name, function, args, kwargs = "to", torch.Tensor.to, (args[0], self.GPU), {}
-        asked = kwargs.get("device")
-        if asked is None and name == "to":
-            asked = next((each for each in args[1:] if isinstance(each, (str, int, torch.device))), None)
-        if asked is not None:
-            here = torch.device("cpu")
-            args = tuple(here if each is asked else each for each in args)
-            kwargs = {key: here if each is asked else each for key, each in kwargs.items()}
-        result = function(*args, **kwargs)
-        if not isinstance(result, torch.Tensor):
-            return result
-        flat = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        sources = [each for each in flat if isinstance(each, torch.Tensor)]
-        if asked is not None:
-            there = isinstance(asked, int) or torch.device(asked).type == "cuda"
-        elif name == "to" and len(sources) > 1:
-            there = self.has(sources[1])
-        else:
-            there = bool(sources) and name != "tensor" and self.has(sources[0])
-        if any(result is each for each in sources) and there != self.has(result):
-            result = result.clone()  # on another device it would be a copy
-        self._host.pop(id(result), None)
-        if not there:
-            self._host[id(result)] = result
-        return result
 
 
 def table_problem(name: str, table: dict, count: int) -> str | None:
