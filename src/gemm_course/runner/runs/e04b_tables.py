@@ -43,26 +43,52 @@ def matrices(problems: list, watch: probes.Watch) -> list[tuple[torch.Tensor, ..
 
 
 def prepare(inputs: dict, watch) -> Callable:
-    """Lay out the inputs; returns the call, and a launch of the library's kernel on its tables if harmless."""
+    """Lay out the inputs; returns the call, and a launch of the library's kernel on its tables if harmless.
+
+    Tables are asked for twice, the second time for other matrices of the same shapes and strides.
+    """
     problems = matrices(inputs["problems"], watch)
+    others = [tuple(_like(each) for each in problem) for problem in problems]
+    device = problems[0][0].device
+    true = {name: rows_of(name, problems) for name in TABLES}
+    looks = [[_look(each) for each in problem] for problem in problems]
 
     def call(answer) -> dict:
-        device = problems[0][0].device
         fake = FakeGPU() if device.type == "cpu" else None
         with fake or contextlib.nullcontext():
             tables = answer(*map(list, zip(*problems)))
+            again = answer(*map(list, zip(*others)))
         if not isinstance(tables, (tuple, list)) or len(tables) != 3:
             return {"returned": type(tables).__name__}
         described = {name: _describe(table, fake, device) for name, table in zip(TABLES, tables)}
         ran = all(table_problem(name, table, len(problems)) is None for name, table in described.items())
         # In the interpreter a probe stops wrong addresses. A wrong size may mean a million tiles.
         asked = ("sizes",) if runtime.mode() == "interpreter" else TABLES
-        ran = ran and all(described[name]["values"].tolist() == rows_of(name, problems) for name in asked)
+        ran = ran and all(described[name]["values"].tolist() == true[name] for name in asked)
         if ran:
             _launch(described, watch)
-        return {"tables": described, "ran": ran}
+        pairs = [(look, _look(each)) for line, problem in zip(looks, problems) for look, each in zip(line, problem)]
+        turned = next(([at, *pair] for at, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+        return {"tables": described, "ran": ran, "turned": turned, "stale": _stale(again, others)}
 
     return call
+
+
+def _like(matrix: torch.Tensor) -> torch.Tensor:
+    """Another matrix of the same shape and strides."""
+    return torch.empty_strided(matrix.shape, matrix.stride(), dtype=matrix.dtype, device=matrix.device)
+
+
+def _look(matrix: torch.Tensor) -> list[list[int]]:
+    return [list(matrix.shape), list(matrix.stride())]
+
+
+def _stale(tables, problems: list) -> bool:
+    """Whether a second call gave tables with other addresses than these matrices have."""
+    try:
+        return tables[0].tolist() != rows_of("pointers", problems)
+    except Exception:
+        return True
 
 
 def rows_of(name: str, problems: list[tuple[torch.Tensor, ...]]) -> list[list[int]]:
