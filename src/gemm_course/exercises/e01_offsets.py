@@ -26,7 +26,7 @@ def draw(rng: random.Random) -> list[Case]:
     full = [rng.randint(1, 6) for _ in range(rng.randint(3, 6))]
     holes = [0, rng.randint(1, 5), 0, 0, rng.randint(2, 5), 0]
     # Odd ends over 2,048, which float16 rounds, and one over 32,767; some rows are left in between for int8 to show.
-    large = [2 * rng.randint(40, 63), 2 * rng.randint(1, 20) + 1, 0]
+    large = [2 * rng.randint(40, 63), 2 * rng.randint(25, 40) + 1, 0]
     large += [2 * rng.randint(1100, 1500), 2 * rng.randint(15200, 15600)]
     short = [rng.randint(1, 4) for _ in range(rng.randint(2, 4))]
     return [
