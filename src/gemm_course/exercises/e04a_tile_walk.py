@@ -17,14 +17,16 @@ from gemm_course.runner.runs.e04a_tile_walk import BARE, BLOCK_M, BLOCK_N, LOG, 
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4
+MAX_STEP = 40  # larger wrong ones have no name
+CHUNKS = "these are neighbouring tiles; round-robin deals them out one by one: program p computes p, p + P, p + 2P"
 
 Tile = tuple[int, int, int]  # problem, row, column
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only.
+    """Batches on few, more and one program, on more programs than tiles; with all kinds of empty problems; of these.
 
-    No later problem begins with program 0: else a walk that restarts in each problem would compute the same.
+    With several programs no later problem begins with program 0: else a walk that restarts in each problem works.
     """
 
     def sizes(grid):
@@ -40,8 +42,9 @@ def draw(rng: random.Random) -> list[Case]:
                 return [sizes(grid) for grid in grids]
 
     def empty():
-        m, n = rng.choice([(0, rng.randint(1, 40)), (rng.randint(1, 40), 0), (0, 0)])
-        return [m, n, rng.randint(1, 64)]
+        """A problem of each kind that has no tiles, in any order; K is never 0."""
+        kinds = [(0, rng.randint(1, 40)), (rng.randint(1, 40), 0), (0, 0)]
+        return [[m, n, rng.randint(1, 64)] for m, n in rng.sample(kinds, 3)]
 
     def case(problems, programs, *checks):
         shown = ", ".join(f"{m} × {n}" for m, n, _ in problems)
@@ -50,15 +53,18 @@ def draw(rng: random.Random) -> list[Case]:
 
     few, more = rng.choice([3, 4, 5]), rng.choice([6, 7, 8])
     tiny = [sizes(grid) for grid in rng.sample(GRIDS[:2], 2)]
-    holes = [empty(), *batch(few), empty()]
-    holes[2:2] = [empty() for _ in range(rng.randint(2, 3))]
-    holes[-2:-2] = [empty()]
+    first, between, last = empty(), empty(), empty()
+    one, two, three = batch(few)
+    holes = [first[0], one, *between, two, last[0], three, last[1]]
+    # More tiles than int8 counts, before the last problem.
+    many = [sizes((2, 3)), sizes((2, rng.randint(62, 64))), sizes((3, 2))]
     return [
         case(batch(few), few, "once", "place", "turn"),
         case(batch(more), more, "programs"),
         case(tiny, sum(rows * cols for rows, cols in map(grid_of, tiny)) + rng.randint(2, 5), "programs"),
         case(holes, few, "empty"),
-        case([empty() for _ in range(rng.randint(2, 4))], few, "empty"),
+        case(empty(), few, "empty"),
+        case(many, 1, "programs"),
     ]
 
 
@@ -71,6 +77,13 @@ def _quotient(a: int, b: int) -> int:
 
 def _rest(a: int, b: int) -> int:
     return int(math.fmod(a, b))
+
+
+def _strip(own: int, rows: int, cols: int, height: int) -> tuple[int, int]:
+    """Row and column if tiles are counted in strips of ``height`` rows, column by column in each."""
+    strip, rest = divmod(own, height * cols)
+    high = min(height, rows - strip * height) or 1
+    return strip * height + rest % high, rest // high
 
 
 # Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
@@ -89,6 +102,12 @@ _PLACES: dict[str, Callable] = {
     "the tiles of the problems before are not subtracted, and this counts row by row": (
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
+    **{
+        f"this goes through {height} rows of tiles at a time, which suits a cache; here a whole column comes first": (
+            lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height)
+        )
+        for height in (2, 3, 4, 8)
+    },
     "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
         lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
     ),
@@ -107,6 +126,7 @@ class _Walk(NamedTuple):
     returns: bool = False  # restarts at the program's first tile in each problem
     leaves: bool = False  # computes at most one tile in each problem
     wastes: bool = False  # steps on in a turn without a tile, too
+    short: bool = False  # counts passed tiles in 8 bits
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
@@ -126,19 +146,37 @@ class _Walk(NamedTuple):
                 tile += self.step
             if self.counts:
                 passed = rows * cols if self.forgets else passed + rows * cols
+            if self.short:
+                passed = (passed + 128) % 256 - 128
         return found
+
+
+def _chunks(grids, programs: int, apart: bool) -> list[list[Tile]]:
+    """Logs if every program gets neighbouring tiles: of all problems together, or of each ``apart``."""
+    tiles = [[(g, *_PLACES[""](own, own, *grid)) for own in range(math.prod(grid))] for g, grid in enumerate(grids)]
+    logs: list[list[Tile]] = [[] for _ in range(programs)]
+    for part in tiles if apart else [list(itertools.chain(*tiles))]:
+        share = -(-len(part) // programs)
+        for program, line in enumerate(logs):
+            line += part[program * share : (program + 1) * share]
+    return logs
 
 
 def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk | None:
     """The known walk that computes the tiles of these logs; None without one."""
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
-    steps = [programs, *(step for step in range(1, total + 1) if step != programs)]
+    steps = [programs, *(step for step in range(1, min(total, MAX_STEP) + 1) if step != programs)]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
     walks = [_Walk(step, place, grids) for place in _PLACES for step in steps]
     right = walks[0]
+    depths = [(rows, -(-size[2] // BLOCK_N)) for (rows, _), size in zip(grids, problems)]
+    high = [(-(-size[2] // BLOCK_M), cols) for (_, cols), size in zip(grids, problems)]
     walks += [
+        right._replace(grids=depths, why="a row of the table is M, N, K; this takes K for N"),
+        right._replace(grids=high, why="a row of the table is M, N, K; this takes K for M"),
+        right._replace(short=True, why="tiles are counted in 8 bits, whose largest number is 127"),
         right._replace(wastes=True, why="`tile` steps on where no tile is computed, too, so that a turn is lost"),
         right._replace(grids=whole, why="a tile that is not whole is one, too: round the number of tiles up"),
         right._replace(grids=turned, why=f"rows come in blocks of BLOCK_M = {BLOCK_M}, columns of {BLOCK_N}"),
@@ -154,7 +192,9 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
         ),
         right._replace(leaves=True, why="this moves on to the next problem after every tile"),
     ]
-    return next((walk for walk in walks if walk.logs(programs) == logs), None)
+    found = next((walk for walk in walks if walk.logs(programs) == logs), None)
+    chunks = found is None and any(_chunks(grids, programs, apart) == logs for apart in (False, True))
+    return right._replace(why=CHUNKS) if chunks else found
 
 
 # ---- findings
@@ -173,7 +213,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check == "once" and (text := feedback.loads_outside(ran)):
         yield Finding(check, text, picture)
     if check == "empty":
-        if text := _about_empty(problems, logs, bare):
+        if logs != want and (text := _about_empty(problems, logs, bare)):
             yield Finding(check, text, picture)
     elif logs != want:
         walk = _explain(problems, logs)

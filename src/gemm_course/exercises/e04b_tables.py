@@ -77,13 +77,31 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         got = table["values"].tolist() if table["kind"] == "Tensor" else []
         if table.get("shape") != [len(problems), TABLES[name][0]] or "int" not in table["dtype"]:
             yield from (Finding(check, f"not judged, since `{name}` has another form") for check in (name, "device"))
-        elif got != true[name]:
+        elif got == true[name]:
+            if name == "pointers" and value["stale"]:
+                text = (
+                    "asked again, for other matrices of the same sizes and strides, `pointers` has not their addresses"
+                )
+                yield Finding(name, f"{text}:\nis anything kept from the first call?")
+        else:
             if name == "pointers":
                 text = _about_pointers(got, true[name], [[each[1:] for each in row] for row in places])
             else:
                 text = _about_sizes(got, true[name]) if name == "sizes" else _about_strides(got, true)
             yield Finding(name, text, _picture(name, got, true[name]))
+    if value["turned"]:
+        yield Finding("strides", _about_turned(*value["turned"]))
     yield from _about_products(problems, ran)
+
+
+def _about_turned(at: int, before: list, after: list) -> str:
+    """A matrix of the caller's that has another shape or other strides after the call."""
+    g, which = divmod(at, len(MATRICES))
+    (was, steps), (shape, now) = ((tuple(each[0]), tuple(each[1])) for each in (before, after))
+    text = f"{matrix_name(g, which)} was {was} with strides {steps} before the call, and is {shape} with {now} after"
+    return (
+        f"{text}:\nthe matrices are the caller's. `.t_()` turns one itself; `.t()` makes a view and leaves it as it is"
+    )
 
 
 def _first(got: list, want: list) -> tuple[int, int]:
@@ -97,8 +115,8 @@ def _about_pointers(got: list, want: list, spans: list) -> str:
     g, c = _first(got, want)
     address, text = got[g][c], f"`pointers[{g}, {c}]` is not the address of {matrix_name(g, c)}"
     copied = (
-        "Is it that of a copy, as `.contiguous()` makes? Nobody holds the copy when problem_tables has returned,\n"
-        "and its memory goes to whoever asks next: a dangling pointer"
+        "Is it that of a copy, as `.contiguous()` makes? No matrix is to be copied. A copy that nobody holds when\n"
+        "problem_tables has returned gives its memory to whoever asks next: a dangling pointer"
     )
     if address & 0xFFFFFFFF == want[g][c] & 0xFFFFFFFF:
         return f"{text}, only its lower 32 bits: an address has 64"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
@@ -14,7 +15,7 @@ SHOWN = 24
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Costs that repeat with the number of programs; a long tile at the end; equal tiles; too few tiles; none."""
+    """Costs that repeat with the number of programs; a long tile at the end; equal ones; too few; none; one program."""
 
     def case(costs, programs, *checks):
         text = ", ".join(map(str, costs[:SHOWN])) + (", ..." if len(costs) > SHOWN else "")
@@ -34,6 +35,7 @@ def draw(rng: random.Random) -> list[Case]:
         case([cost] * (equal * rng.randint(2, 3) + 1), equal, "uniform"),
         case([rng.randint(5, 20) for _ in range(rng.randint(2, 4))], rng.randint(5, 7), "idle"),
         case([], rng.randint(2, 4), "idle"),
+        case([rng.randint(5, 20) for _ in range(rng.randint(3, 5))], 1, "last"),
     ]
 
 
@@ -111,12 +113,17 @@ def _brief(value) -> str:
 
 def _changed(costs: list[int], after) -> str:
     if not isinstance(after, list) or len(after) != len(costs):
-        return "the list of costs has another length after the call: work on a copy"
-    tile = next(t for t, (was, now) in enumerate(zip(costs, after)) if was != now)
-    return (
-        f"the list of costs was changed: tile {tile} took {costs[tile]} µs before the call, and {after[tile]} µs after."
-        "\n.sort() orders the caller's list itself, and tiles lose their numbers; sorted() makes a new one"
-    )
+        left = f"{len(after)} of {len(costs)} costs are left" if isinstance(after, list) else "it is no list any more"
+        return (
+            f"the list of costs was changed, and {left} after the call: .pop(), .remove() and del take them from the "
+            "caller's\nlist itself. Work on a copy, such as list(costs)"
+        )
+    tile = next((t for t, (was, now) in enumerate(zip(costs, after)) if was != now or type(now) is not int), 0)
+    now = f"{after[tile]} µs" if type(after[tile]) is int else str(after[tile])[:20]
+    text = f"the list of costs was changed: tile {tile} took {costs[tile]} µs before the call, and {now} after."
+    if Counter(map(str, after)) == Counter(map(str, costs)):
+        return f"{text}\n.sort() orders the caller's list itself, so tiles lose their numbers; sorted() makes another"
+    return f"{text}\nThe caller keeps this list: note what was dealt in a list of your own, such as list(costs)"
 
 
 def _another(schedule: list, second) -> str:
@@ -163,4 +170,21 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
     text = f"program {last} ends after {end} µs, and longest tile first ends after {longest_first} µs"
     if costs[tile] == max(costs):
         text += f"\nthe longest tile, tile {tile}, takes {costs[tile]} µs and starts after {end - costs[tile]} µs"
+    if why := _dealt(costs, programs, schedule):
+        text += f"\n{why}"
     yield Finding(check, text, panels)
+
+
+def _dealt(costs: list[int], programs: int, schedule: list[list[int]]) -> str:
+    """The fixed order in which the longest tiles were dealt, in words; empty if it is none of the known ones."""
+    has = Counter(tuple(sorted(costs[tile] for tile in line)) for line in schedule)
+    longest = sorted(costs, reverse=True)
+    there, back = range(programs), range(programs)[::-1]
+    for name, second in (("to and fro", back), ("in turn", there)):
+        lines: list[list[int]] = [[] for _ in there]
+        for at, cost in enumerate(longest):
+            turn, place = divmod(at, programs)
+            lines[(second if turn % 2 else there)[place]].append(cost)
+        if has == Counter(tuple(sorted(line)) for line in lines):
+            return f"longest first, but dealt {name}: the next tile belongs to the program that is free first"
+    return ""

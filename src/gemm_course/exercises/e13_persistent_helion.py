@@ -13,6 +13,7 @@ from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
 from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N
 
 HARD_CODED = 4  # never drawn as a number of workers where other numbers are to be told from it
+NOT_COUNTED = "not counted, since not every tile is computed once"
 
 Tile = tuple[int, int, int]  # first row, end of its group, first column
 Numbering = Callable[[Sequence[int], int], list[Tile]]
@@ -308,6 +309,9 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
         yield Finding(check, text, panels)
     if not lost and not more:
         yield Finding("turn", _difference(got, want), panels)
+    else:
+        # Which turn it is, and whether the number of workers matters, shows only where every tile is computed once.
+        yield from (Finding(each, NOT_COUNTED) for each in ("turn", "workers") if each in case.checks)
 
 
 def _difference(got, want) -> str:

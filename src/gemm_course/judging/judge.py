@@ -46,7 +46,7 @@ from gemm_course.judging import isolation_report, request
 from gemm_course.judging.case import Case, Ran
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.failures import compiler_message, describe_exception, describe_exit, malformed_reply
-from gemm_course.judging.feedback import explain_mask, sentence
+from gemm_course.judging.feedback import explain_mask, quote_line, sentence
 from gemm_course.judging.isolation_report import GPU_MB
 from gemm_course.judging.judge_process import Task
 from gemm_course.judging.request import MAX_FILES_MB, Outcome
@@ -162,7 +162,7 @@ class Judge:
         if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in result.properties:
-            each.message = explain_mask(each.message, outcome.masks)
+            each.message = quote_line(explain_mask(each.message, outcome.masks), source)
         for each in (result, *result.properties):
             each.message = printable(each.message)
         result.printed = printable(result.printed)

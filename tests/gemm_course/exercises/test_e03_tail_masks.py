@@ -64,6 +64,13 @@ def test_masks_of_a_product_that_is_no_tile_of_c_earn_nothing(judge, source, say
         assert "pass" not in {each.status for each in result.properties if each.name != "compiles"}
 
 
+def test_a_value_chosen_after_the_load_is_as_good_as_other(judge):
+    mask = "(depth[:, None] < K) & (rows[None, :] < M)"
+    source = changed(f"mask={mask}, other=0.0)", f"mask={mask})\n        a = tl.where({mask}, a, 0.0)")
+    result = judge.check(MASKS, source)
+    assert result.passed, result.text()
+
+
 def test_the_picture_shows_where_the_message_says_that_something_was_written(judge):
     source = changed("mask=(rows[:, None] < M) & (cols[None, :] < N))", "mask=rows[:, None] < M)")
     result = judge.check(MASKS, source, compiling=False)

@@ -141,6 +141,18 @@ def test_what_holds_for_anything_earns_nothing(judge, exercise):
         "f'{sizes[0]:d}'",
         "sizes.to('cpu')",
         "torch.argwhere(sizes)",
+        "complex(sizes[0])",
+        "sizes.to(torch.device('cpu'))",
+        "sizes.to('cpu:0')",
+        "rows[sizes[0] * 0 :: 1] if total_m else sizes.tolist()",
+        "rows[sizes[0] * 0] if total_m else sizes.tolist()",
+        "torch.nn.functional.pad(rows, (0, sizes[0]))",
+        "sizes.as_strided((sizes[0] * 0 + 1,), (1,))",
+        "torch.broadcast_to(rows, (sizes[0] * 0 + 1, total_m))",
+        "sizes.tensor_split(sizes[:1].long())",
+        "torch.empty(len(sizes), dtype=sizes.dtype).copy_(sizes)",
+        "sizes.clamp(max=4).to(torch.zeros(1))",
+        "torch.movedim(rows.view(1, -1), sizes[0] * 0, 1)",
     ],
 )
 def test_no_way_to_the_host_goes_unseen(judge, line):
@@ -158,7 +170,11 @@ def test_no_way_to_the_host_goes_unseen(judge, line):
         "rows[ends.clamp(max=0) * 0] if total_m else None",
         "torch.repeat_interleave(rows, rows * 0 + 1, output_size=total_m)",
         "torch.where(sizes > 0, sizes, 0)",
-        "torch.cat([sizes, torch.zeros(1, dtype=sizes.dtype)]).expand(2, -1)",
+        "torch.cat([sizes, torch.zeros(1, dtype=sizes.dtype, device=sizes.device)]).expand(2, -1)",
+        "(rows * 1)[rows < 3] = 0",
+        "torch.where(sizes > 0, sizes, torch.tensor(3))",
+        "torch.empty_like(sizes, device='cpu')",
+        "sizes.new_zeros(3).to(sizes).is_cuda or 1 / 0",
     ],
 )
 def test_what_stays_on_the_device_is_no_host_sync(judge, line):
