@@ -100,7 +100,6 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
         ("class T(torch.Tensor):\n        @classmethod\n        def __torch_function__(c, f, t, a=(), k=None):"
          " return True\n    return sizes.as_subclass(T), sizes.as_subclass(T)", "must return two tensors"),
         ("class L(list):\n        def __eq__(self, o): return True\n    return L([sizes, sizes])", "returned a L"),
-        ("return torch.empty(4, device='meta'), torch.empty(9, device='meta')", "must return two tensors"),
         ("return [sizes] * 1000", "must return two tensors"),
         ("x = [sizes]\n    for _ in range(5000): x = [x]\n    return x", "RecursionError"),
         ("return sizes.to(torch.complex64), sizes", "two tensors"),
@@ -110,6 +109,13 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
 def test_what_is_returned_is_judged_as_bytes(judge, body, says):
     result = attack(judge, HEAD + body)
     assert re.search(says, result.message), result.text()
+
+
+def test_tensors_without_memory_earn_nothing(judge):
+    body = "return torch.empty(len(sizes), dtype=torch.int32, device='meta'), torch.empty(total_m, device='meta').int()"
+    result = judge.check(OFFSETS, HEAD + body)
+    assert (result.status, result.points) == ("failed", 0), result.text()
+    assert all(each.message for each in result.properties if each.status == "fail"), result.text()
 
 
 @pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
@@ -479,8 +485,9 @@ def test_addresses_are_those_from_before_the_answer(open_judge):
     source = "import gc\n" + source.replace("    problems =", forge, 1)
     assert "gc.get_objects" in source
     result = open_judge.check(tables, source, 1)
+    assert (result.status, result.points) == ("failed", 0), result.text()
     pointers = next(each for each in result.properties if each.name == "pointers")
-    assert pointers.status == "pass", "what it claims of its memory afterwards is not asked"
+    assert pointers.status != "fail", "what it claims of its memory afterwards is not asked"
 
 
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
