@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["EVERY_PASS", "PASSES", "Row", "by_name", "equal", "jittered", "rows", "select", "variants", "zipf"]
+__all__ = ["EVERY_PASS", "PASSES", "Row", "by_name", "equal", "jittered", "named", "rows", "select", "variants", "zipf"]
 
 # What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
@@ -20,6 +21,7 @@ PASSES = ("forward", "called", "dA", "dB")
 EVERY_PASS = (*PASSES, "step")
 _PRODUCTS_OF_A_STEP = ("forward", "dA", "dB")
 _ELEMENT_BYTES = 2  # of bfloat16, the dtype of results and, by default, of operands
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -139,22 +141,27 @@ def by_name() -> dict[str, Row]:
 
 
 def select(names: Sequence[str] | None) -> list[Row]:
-    """Rows by name, in the order of the table, each once.
+    """Rows by name, as ``named``."""
+    return named("rows", by_name(), names)
+
+
+def named(what: str, table: Mapping[str, T], names: Sequence[str] | None) -> list[T]:
+    """Entries of a table by name, in the order of the table, each once.
 
     Args:
+        what: the argument's name, for the error.
         names: names or beginnings of names ("zipf128" selects two rows). None selects all.
 
     Raises:
-        ValueError: a name that no row's name begins with.
+        ValueError: a name with which no entry's name begins.
     """
-    table = by_name()
     if names is None:
         return list(table.values())
     for name in names:
         if not any(known.startswith(name) for known in table):
             near = difflib.get_close_matches(name, table, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(table)}"
-            raise ValueError(f"rows must be names or beginnings of names, got {name!r}; {hint}")
-    # A full name selects one row, even if another name begins with it.
+            raise ValueError(f"{what} must be names or beginnings of names, got {name!r}; {hint}")
+    # A full name selects one entry, even if another name begins with it.
     chosen = {k for name in names for k in ([name] if name in table else [x for x in table if x.startswith(name)])}
-    return [row for name, row in table.items() if name in chosen]
+    return [entry for name, entry in table.items() if name in chosen]

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from course_kernels.bench.rows import Row, zipf
+from course_kernels.bench.rows import Row, named, zipf
 
 __all__ = ["MODELS", "PROJECTIONS", "ROUTINGS", "TOKENS", "Model", "compact", "routed", "rows", "select_models"]
 
@@ -133,25 +133,8 @@ def row_of(model: Model, tokens: int, routing: str, projection: str) -> Row:
 
 
 def select_models(names: Sequence[str] | None) -> list[Model]:
-    """Models by name, in the order of `MODELS`, each once.
-
-    Args:
-        names: names or beginnings of names ("gpt-oss" selects two). None selects all.
-
-    Raises:
-        ValueError: a name that no model's name begins with.
-    """
-    table = {model.name: model for model in MODELS}
-    if names is None:
-        return list(MODELS)
-    for name in names:
-        if not any(known.startswith(name) for known in table):
-            near = difflib.get_close_matches(name, table, n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(table)}"
-            raise ValueError(f"models must be names or beginnings of names, got {name!r}; {hint}")
-    # A full name selects one model, even if another name begins with it.
-    chosen = {k for name in names for k in ([name] if name in table else [x for x in table if x.startswith(name)])}
-    return [model for name, model in table.items() if name in chosen]
+    """Models by name, as ``rows.named``: "gpt-oss" selects two."""
+    return named("models", {model.name: model for model in MODELS}, names)
 
 
 def rows(

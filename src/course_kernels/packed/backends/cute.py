@@ -247,7 +247,7 @@ def _compiled(
 
 
 def choose(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
 ) -> CuteConfig:
     """The configuration for a product: for 16-bit operands the one that ``tuning.time_model`` expects to be the
     fastest.
@@ -258,14 +258,14 @@ def choose(
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         groups: their number.
-        gpu: where it runs.
+        gpu: where it runs; None where that is unknown.
     """
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
         large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return few if rows <= FEW_ROWS else large
-    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
+    estimate = gpu and time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
     if estimate:
         return estimate.config
     # Fewer rows than were measured, or a GPU like no other.
@@ -281,8 +281,6 @@ def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: in
 
 
 @functools.cache
-def gpu_of(device: torch.device) -> time_model.Gpu:
-    """What the time model has to know of a Hopper GPU."""
-    return time_model.Gpu(
-        "sm_90", _processors(device), runtime.memory_bandwidth(device) or time_model.UNKNOWN_BANDWIDTH
-    )
+def gpu_of(device: torch.device) -> time_model.Gpu | None:
+    """What the time model has to know of a GPU; None for a CPU."""
+    return time_model.Gpu.of(runtime.Device.of(device))

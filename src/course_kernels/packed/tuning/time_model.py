@@ -24,9 +24,12 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.packed.tuning.lookup import describe
+from course_kernels.runtime import Device
 
 CONSTANTS = Path(__file__).parent / "constants"
 # Kinds of products: the extent that the groups share out, and the contiguous dimension of B.
@@ -46,6 +49,13 @@ class Gpu(NamedTuple):
     arch: str
     sms: int
     bandwidth: float
+
+    @classmethod
+    def of(cls, device: Device) -> Gpu | None:
+        """Of a device; None where it is no NVIDIA GPU."""
+        if device.capability is None or device.num_sms is None:
+            return None
+        return cls("sm_{}{}".format(*device.capability), device.num_sms, device.bandwidth or UNKNOWN_BANDWIDTH)
 
 
 class Candidate(NamedTuple):
@@ -231,6 +241,27 @@ def _in_words(config: CuteConfig | GemmConfig) -> str:
     words += [f"narrow tiles of {config.last_tile_n} columns"] * bool(config.last_tile_n)
     words += [f"flat tiles of {config.tail_tile_n} columns"] * bool(config.tail_tile_n)
     return ", ".join(words + ["last wave in halves"] * config.split_last_wave)
+
+
+def for_triton(
+    op: str, M: int, K: int, N: int, G: int, dtype: torch.dtype, gpu: Gpu | None, b_major: str = "k"
+) -> GemmConfig | None:
+    """The configuration of the Triton kernels for a product whose operands descriptors describe; None where the table
+    has to answer: for other than 16-bit operands, batches, and GPUs like which none was measured.
+
+    Args:
+        op, M, K, N, G: as for ``lookup.get_config``; the ragged extent is the total.
+        gpu: None for what is no NVIDIA GPU.
+        b_major: the contiguous dimension of B, "k" or "n".
+    """
+    if gpu is None or dtype.itemsize != 2 or op not in ("grouped_mm", "grouped_mm_k"):
+        return None
+    if op == "grouped_mm_k":
+        asked = "k,n", M, N, K / max(1, G), G
+    else:
+        asked = f"m,{b_major}", M / max(1, G), N, K, G
+    estimate = fastest(*asked, gpu, "triton")
+    return estimate.config if estimate else None
 
 
 def constants_for(gpu: Gpu) -> dict[str, tuple[Candidate, ...]] | None:

@@ -6,11 +6,13 @@ import json
 import math
 
 import pytest
+import torch
 
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig, configs_for
 from course_kernels.packed.tuning import time_model
 from course_kernels.packed.tuning.time_model import Gpu, Work
+from course_kernels.runtime import Device
 
 H200, H100 = Gpu("sm_90", 132, 4.81), Gpu("sm_90", 132, 3.35)
 SQUARE = GemmConfig(128, 128, 64)
@@ -169,3 +171,24 @@ def test_words_tell_configurations_apart():
         text = time_model.explain(kind, 300.0, 2048, 300.0, 8, H200, others=99).splitlines()
         ranked = [line.split(": ", 1)[1] for line in (text[1], *text[4:])]
         assert len(set(ranked)) == len(ranked) == len(time_model.ranking(kind, 300.0, 2048, 300.0, 8, H200))
+
+
+def test_triton_kernels_are_asked_about_what_was_measured_alone():
+    wanted = time_model.fastest("m,n", 128.0, 1536, 2048, 64, H200, "triton").config
+    bfloat16 = torch.bfloat16
+    assert time_model.for_triton("grouped_mm", 64 * 128, 2048, 1536, 64, bfloat16, H200, "n") == wanted
+    wanted = time_model.fastest("k,n", 1536, 2048, 128.0, 64, H200, "triton").config
+    assert time_model.for_triton("grouped_mm_k", 1536, 64 * 128, 2048, 64, bfloat16, H200) == wanted
+    for op, dtype, gpu in (
+        ("grouped_mm_batch", bfloat16, H200), ("grouped_mm", torch.float32, H200), ("grouped_mm", bfloat16, None),
+        ("grouped_mm", bfloat16, Gpu("sm_100", 148, 8.0)),
+    ):  # fmt: skip
+        assert time_model.for_triton(op, 8192, 2048, 1536, 64, dtype, gpu) is None
+
+
+def test_a_gpu_is_what_torch_says_of_it():
+    device = Device((9, 0), (9, 0), 132, 232448, True, 4.8)
+    assert Gpu.of(device) == Gpu("sm_90", 132, 4.8)
+    assert Gpu.of(device._replace(bandwidth=None)).bandwidth == time_model.UNKNOWN_BANDWIDTH
+    assert Gpu.of(Device(None, None, None, None, True)) is None
+    assert Gpu.of(Device("gfx942", None, 304, 65536, False)) is None
