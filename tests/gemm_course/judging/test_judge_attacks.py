@@ -1,7 +1,7 @@
-"""Submissions that try to pass without computing: none earns more than it computed, and each is told why.
+"""Submissions that try to pass without computing: none earns more than it computed, and its message says why.
 
-What the static check refuses is tried twice where it matters: as a learner could submit it, and as if it had found
-nothing, for then the process that it runs in has to hold.
+Some attacks are tried twice: as a learner could submit them, and with the static check switched off. Then only the
+confined process protects the judge.
 """
 
 from __future__ import annotations
@@ -475,19 +475,29 @@ def test_outputs_of_another_size_than_was_laid_out_are_not_looked_at(open_judge)
     assert "makes no sense" in result.message, result.text()
 
 
-def test_addresses_are_those_from_before_the_answer(open_judge):
+@pytest.mark.parametrize(
+    ("x", "status"), [("x.data_ptr()", "pass"), ("64 if len(asked) % 2 else x.data_ptr()", "fail")]
+)
+def test_addresses_are_those_from_before_the_answer(open_judge, x, status):
+    """The answer claims that every X is at address 64: in its own process, and in a message of the right form."""
     (tables,) = manifest.find("04b")
     source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    # The probes find a matrix by `low` and `high`, which stay: the kernel still runs.
     forge = (
-        "    for each in gc.get_objects():\n        if type(each).__name__ == 'Watch':\n"
-        "            for region in each._regions: region.base = region.low = 64\n    problems ="
+        "    asked.append(1)\n    watches = [each for each in gc.get_objects() if type(each).__name__ == 'Watch']\n"
+        "    for region in [region for each in watches for region in each._regions]:\n"
+        "        if region.name.startswith('X'): region.base = 64\n"
+        "    everywhere(wire.pack({'masks': {}, 'layouts': [each.layout() for each in watches]}))\n    problems ="
     )
-    source = "import gc\n" + source.replace("    problems =", forge, 1)
+    source = (
+        "import gc\nasked = []\n" + WRITES + source.replace("    problems =", forge, 1).replace("x.data_ptr()", x, 1)
+    )
     assert "gc.get_objects" in source
+    assert f"[[{x}, w" in source
     result = open_judge.check(tables, source, 1)
-    assert (result.status, result.points) == ("failed", 0), result.text()
     pointers = next(each for each in result.properties if each.name == "pointers")
-    assert pointers.status != "fail", "what it claims of its memory afterwards is not asked"
+    assert pointers.status == status, result.text()
+    assert "`pointers[0, 0]` is not the address of X of problem 0" in pointers.message or status == "pass"
 
 
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):
