@@ -257,12 +257,14 @@ class _GroupGemm(torch.autograd.Function):
 
         def grouped(lefts, rights, needed):
             chosen = [i for i in range(half) if needed[i]]
-            # apply, not group_gemm: operands are checked, and torch.func wants to see every Function.
+            if not chosen:
+                return [None] * half
             pairs = [*map(lefts, chosen)], [*map(rights, chosen)]
             if batched:
                 results = _by_torch(*pairs, dataclasses.replace(plain, method="auto"))
             else:
-                results = _GroupGemm.apply(plain, *pairs[0], *pairs[1]) if chosen else ()
+                # apply, not group_gemm: operands are checked, and torch.func wants to see every Function.
+                results = _GroupGemm.apply(plain, *pairs[0], *pairs[1])
             table = dict(zip(chosen, results))
             return [table.get(i) for i in range(half)]
 

@@ -202,7 +202,7 @@ def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.backend, ctx.mode, ctx.dtype = backend, MODE_OF_RANKS[mat_a.dim(), mat_b.dim()], mat_a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.across = _is_column_major(mat_a), _is_column_major(mat_b)
+    ctx.across = is_column_major(mat_a), is_column_major(mat_b)
     ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
 
 
@@ -213,7 +213,7 @@ def _keep_all(ctx, mat_a, mat_b, offs, bias, backend, product) -> None:
     ctx.form = product.shape, product.dtype
 
 
-def _is_column_major(matrix: Tensor) -> bool:
+def is_column_major(matrix: Tensor) -> bool:
     """Whether a matrix's columns are contiguous, and its rows are not. A matrix of one row is stored either way: torch
     gives it the strides (1, 1) as the transpose of a column."""
     down, across = matrix.stride()[-2:]
@@ -237,7 +237,7 @@ def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:
     if needs_b and main_grad is None:
         grad_b = _product(compute, ctx.across[1], mat_a.mT, narrow, offs, options)
     elif needs_b:
-        _product(compute, _is_column_major(main_grad), mat_a.mT, narrow, offs, options, main_grad)
+        _product(compute, is_column_major(main_grad), mat_a.mT, narrow, offs, options, main_grad)
     if needs_bias:
         # Rounded once: the sums are float32.
         if ctx.mode != "m":

@@ -68,14 +68,16 @@ def test_batches_of_products_and_of_gradients(method, operands):
         same(backward(outs), [c @ b.mT for c, b in zip(outs, group_B)])
 
 
+@pytest.mark.parametrize("wanted", ["A and B", "A", "B"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_batch_of_upstream_gradients(method, operands):
+def test_a_batch_of_upstream_gradients(method, wanted, operands):
     results = []
     for function in multiply(method):
-        A, B = ([t.clone().requires_grad_() for t in group] for group in operands)
+        A, B = ([t.clone().requires_grad_(name in wanted) for t in group] for name, group in zip("AB", operands))
         outs = function(A, B)
         upstream = [torch.stack([c, 2 * c]).detach() for c in outs]
-        results.append(torch.autograd.grad(outs, [*A, *B], upstream, is_grads_batched=True))
+        leaves = [t for t in (*A, *B) if t.requires_grad]
+        results.append(torch.autograd.grad(outs, leaves, upstream, is_grads_batched=True))
     same(*results)
 
 
