@@ -6,8 +6,8 @@
     python tools/render.py --check    compare only: do the stored cells equal the sources?
 
 A source is `notebooks/source/NN_name.py` (jupytext's py:percent); its notebook is `notebooks/NN_name.ipynb`. Its first
-and last cell get links to the lessons before and after it. A code cell tagged `hide-output` shows its output after a click,
-one tagged `hide-input` its code.
+and last cell get links to the lessons before and after it. A code cell tagged `hide-output` shows its output after a
+click, one tagged `hide-input` its code.
 """
 
 from __future__ import annotations
