@@ -40,7 +40,7 @@ def draw(rng: random.Random) -> list[Case]:
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
         return Case(inputs, ("tiles", "depth", "descriptors", "extents", "group", *checks), label=label)
 
-    square = UNIT * rng.randint(3, 7)
+    square = UNIT * rng.randint(5, 7)  # two tiles of columns, so that no mistake at b.load is right by chance
     n, k = BLOCK_N + UNIT * rng.randint(1, 3), BLOCK_K + UNIT * rng.randint(1, 7)
     return [
         case([0, 2], n, k, 2),
