@@ -15,9 +15,9 @@
 # **About 20 minutes. Afterwards you can**
 #
 # - write three kernels: a sum of vectors, a reduction of rows, one tile of a matrix product,
-# - say on which part of a GPU each line of them runs,
+# - name the parts of a GPU that a program uses,
 # - say what `num_warps` and `num_stages` change in the compiled code,
-# - read the errors of three mistakes that everybody makes once.
+# - recognise four mistakes that everybody makes once, by their errors or by what they do to memory.
 #
 # The exercise is included in the time.
 
@@ -37,8 +37,8 @@ device = runtime.device()  # the GPU, or the CPU where there is none
 # %% [markdown]
 # ## A first kernel: the sum of two vectors
 #
-# A function that runs on a GPU is called a *kernel*. In Triton, a kernel is a Python function with the decorator
-# `@triton.jit`. This one adds two vectors:
+# A function that runs on a GPU is called a [kernel](glossary.md#kernel). In Triton, a kernel is a Python function with
+# the decorator `@triton.jit`. This one adds two vectors:
 
 
 # %%
@@ -52,8 +52,9 @@ def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 # %% [markdown]
-# The function runs many times, at the same time. Each run is a [program](glossary.md#program). The programs share the
-# work: each takes `BLOCK` elements. Here they are for 10 elements and `BLOCK` = 4. A number is an element's index `i`:
+# A launch runs this function many times, in parallel. Each run is a [program](glossary.md#program). The programs share
+# the work: each takes `BLOCK` elements. Here they are for 10 elements and `BLOCK` = 4. A number is an element's index
+# `i`:
 
 # %%
 gpu_parts.vector_blocks(10, block=4)
@@ -75,8 +76,8 @@ gpu_parts.vector_blocks(10, block=4)
 # - `tl.load` reads a block of elements from memory, `tl.store` writes one. Both skip elements whose mask is false.
 # - `x + y` adds two blocks, element by element. There is no loop over elements.
 #
-# To run a kernel, say how many programs there are, in square brackets: the [grid](glossary.md#grid). `triton.cdiv(n,
-# 4)` divides and rounds up.
+# To run a kernel, say how many programs there are, in square brackets: the [grid](glossary.md#grid).
+# `triton.cdiv(n, 4)` divides and rounds up.
 
 # %%
 n = 10
@@ -115,9 +116,9 @@ gpu_parts.gpu_parts(num_warps=4)
 #
 # - **The GPU.** Tensors are in its memory ([HBM](glossary.md#HBM)). All SMs share this memory, and the
 #   [L2](glossary.md#L2) cache in front of it. (An H200 is the same chip with more and faster memory.)
-# - **One SM.** A block that you compute with is in [registers](glossary.md#register). [Shared
-#   memory](glossary.md#shared-memory) holds blocks on their way from memory to the [tensor
-#   cores](glossary.md#tensor-core), which multiply small matrices.
+# - **One SM.** A block that you compute with is in [registers](glossary.md#register).
+#   [Shared memory](glossary.md#shared-memory) holds blocks on their way from memory to the
+#   [tensor cores](glossary.md#tensor-core), which multiply small matrices.
 # - **One program.** On the hardware it is a group of threads, a [CTA](glossary.md#CTA). 32 threads form a
 #   [warp](glossary.md#warp), and `num_warps` says how many warps a program has. In Triton you never write what one
 #   thread does. The compiler divides each block among the threads: with 4 warps, each of the 128 threads has 2 of 256
@@ -133,8 +134,8 @@ rows, cols = torch.arange(3), torch.arange(4)
 print(rows[:, None] * 10 + cols[None, :])
 
 # %% [markdown]
-# This is how a kernel gets the addresses of a piece of a matrix. Element (i, j) of a row-major matrix is `i * stride +
-# j` elements after the first one. The [stride](glossary.md#stride) is the step from one row to the next.
+# This is how a kernel gets the addresses of a piece of a matrix. Element (i, j) of a row-major matrix is
+# `i * stride + j` elements after the first one. The [stride](glossary.md#stride) is the step from one row to the next.
 #
 # The next kernel divides each row by its sum. Each program takes `BLOCK_M` rows, and all columns at once:
 
@@ -198,8 +199,8 @@ def tiled_product(a_ptr, b_ptr, c_ptr, K, lda, ldb, ldc, BLOCK: tl.constexpr, BL
 
 # %% [markdown]
 # - The grid has two dimensions now. `tl.program_id(0)` counts tiles down, `tl.program_id(1)` counts tiles to the right.
-# - `lda`, `ldb` and `ldc` are the strides of the rows of A, B and C, under their usual names (*[leading
-#   dimension](glossary.md#leading-dimension)*).
+# - `lda`, `ldb` and `ldc` are the strides of the rows of A, B and C, under their usual names
+#   (*[leading dimension](glossary.md#leading-dimension)*).
 # - `acc` is the [accumulator](glossary.md#accumulator): the sums of the tile. `tl.zeros` makes a block of zeros to
 #   start with. It is float32, although A and B are float16. A long sum in float16 would lose small terms.
 # - `k + tl.arange(0, BLOCK_K)` are the positions along K in this step: columns of A, and rows of B.
@@ -243,7 +244,7 @@ def compile_for_hopper(num_warps, num_stages):
         "sm_90",
         signature=signature,
         constexprs={"BLOCK": 128, "BLOCK_K": 64},
-        divisible_by_16=tuple(signature),  # as a launch with large matrices has them
+        divisible_by_16=tuple(signature),  # then a thread may copy 16 bytes at a time
         num_warps=num_warps,
         num_stages=num_stages,
         label=f"num_warps={num_warps}, num_stages={num_stages}",
@@ -251,8 +252,8 @@ def compile_for_hopper(num_warps, num_stages):
 
 
 # %% tags=["nbval-ignore-output"]
-builds = [compile_for_hopper(warps, stages) for warps, stages in [(4, 1), (4, 3), (8, 3), (4, 8)]]
-print(codegen.summary(builds))
+compiled = [compile_for_hopper(warps, stages) for warps, stages in [(4, 1), (4, 3), (8, 3), (4, 8)]]
+print(codegen.summary(compiled))
 
 # %% [markdown]
 # Read the table by columns:
@@ -270,8 +271,8 @@ print(codegen.summary(builds))
 # More stages hide more of the time that memory takes, until shared memory is full:
 
 # %% tags=["nbval-ignore-output"]
-for build in builds:
-    print(f"{build.build}: {build.shared_bytes // 1024} KiB, fits: {build.fits}")
+for each in compiled:
+    print(f"{each.build}: {each.shared_bytes // 1024} KiB, fits: {each.fits}")
 
 # %% [markdown]
 # A launch with 8 stages would raise `OutOfResources`. Which numbers are fastest depends on the problem, so one
@@ -346,12 +347,12 @@ def relu(x_ptr, out_ptr, BLOCK: tl.constexpr):
 print_error(relu, {"x_ptr": "*fp32", "out_ptr": "*fp32"}, BLOCK=16)
 
 # %% [markdown]
-# *Boolean value of Tensor with more than one value is ambiguous*: choose for each element instead, by `tl.where(x < 0,
-# 0.0, x)`. An `if` on one number, such as `if tl.program_id(0) == 0`, is allowed. The interpreter does not raise this
-# error. It gives a wrong result, so the checks compile your kernels, too.
+# *Boolean value of Tensor with more than one value is ambiguous*: choose for each element instead, by
+# `tl.where(x < 0, 0.0, x)`. An `if` on one number, such as `if tl.program_id(0) == 0`, is allowed. The interpreter does
+# not raise this error. It gives a wrong result, so the checks compile your kernels, too.
 #
-# **4. A Python value where a tensor is needed.** To add 3 to each element, one may try `add[grid](x, 3.0, out, n,
-# BLOCK)`. Then `y_ptr` is a number and no pointer (`fp32` without the `*`):
+# **4. A Python value where a tensor is needed.** To add 3 to each element, one may try
+# `add[grid](x, 3.0, out, n, BLOCK)`. Then `y_ptr` is a number and no pointer (`fp32` without the `*`):
 
 # %% tags=["nbval-ignore-output"]
 print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
@@ -370,12 +371,13 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 #
 # | in a kernel | meaning | lesson |
 # | --- | --- | --- |
+# | `tl.cdiv(K, BLOCK)` | divides and rounds up, as `triton.cdiv` does outside of kernels | 03 |
+# | `tl.trans(a)` | a block, transposed | 03 (exercise) |
 # | `tl.num_programs(0)` | the size of the grid | 04 |
 # | `for g in tl.static_range(4)` | a loop that the compiler writes out, turn by turn | 04 |
 # | `address.to(tl.pointer_type(tl.float16))` | an integer of 64 bits, used as a pointer to float16 | 04 |
 # | `tl.atomic_add(ptr, 1)` | adds to memory, one program at a time, and returns the old value | 05 |
 # | `tl.make_tensor_descriptor(…)` | describes a matrix to the hardware, which then copies blocks on its own | 06 |
-# | `tl.where(mask, x, y)` | chooses for each element | 12 |
 #
 # ## Try it
 #
@@ -406,8 +408,9 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 #
 # - [Triton's tutorials](https://triton-lang.org/main/getting-started/tutorials/index.html): vector addition, fused
 #   softmax and matrix multiplication, with more on speed.
-# - P. Tillet, H. T. Kung, D. Cox: [Triton: an intermediate language and compiler for tiled neural network
-#   computations](https://dl.acm.org/doi/10.1145/3315508.3329973), 2019.
+# - P. Tillet, H. T. Kung, D. Cox:
+#   [Triton: an intermediate language and compiler for tiled neural network computations](https://dl.acm.org/doi/10.1145/3315508.3329973),
+#   2019.
 # - NVIDIA, [Hopper tuning guide](https://docs.nvidia.com/cuda/hopper-tuning-guide/index.html): the sizes of an SM's
 #   registers and shared memory.
 # - S. Rush, [Triton puzzles](https://github.com/srush/Triton-Puzzles): more small kernels to write.
