@@ -70,6 +70,11 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f")
             "is compiled, so use a tl.constexpr and a mask (in program 4)",
         ),
         (
+            {"type": "TypeError", "text": "'function' object is not subscriptable", "line": 0, "program": None},
+            "TypeError: 'function' object is not subscriptable: the launch found a plain function. A kernel has "
+            "@triton.jit in the line above `def`\n    tick()",
+        ),
+        (
             {"type": "ValueError", "text": "Cannot make_shape_compatible: 4 and 16", "line": 0, "code": ""},
             "ValueError: Cannot make_shape_compatible: 4 and 16: one number for each row becomes a column by [:, "
             "None], one for each column a row by [None, :] (in program 4)",
