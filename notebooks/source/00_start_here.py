@@ -86,6 +86,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | lesson | question |
 # | --- | --- |
 # | [01 The grouped problem](01_the_grouped_problem.ipynb) | what does padding cost, and how are groups described? |
+# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | how do you write a kernel, and what runs it? |
 # | [03 One launch per problem](03_one_launch_per_problem.ipynb) | how does a tile work, and why is a loop slow? |
 # | [04 Static round-robin](04_static_round_robin.ipynb) | how does one launch find its way through many problems? |
 # | [05 Scheduling](05_scheduling.ipynb) | who should compute which tile, and when? |

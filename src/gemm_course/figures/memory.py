@@ -210,11 +210,18 @@ def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
 
 @styled()
 def written_map(
-    buffer, at: Sequence[int], want, canary: float, block: Sequence[int] | None = None, *, title: str = ""
+    buffer,
+    at: Sequence[int],
+    want,
+    canary: float,
+    block: Sequence[int] | None = None,
+    *,
+    title: str = "",
+    name: str = "C",
 ) -> Figure:
     """Draw the `write_states` in and around an output, which is outlined, with the number of elements in each.
 
-    The tiles have boundaries if ``block`` is given, as (BLOCK_M, BLOCK_N).
+    The tiles have boundaries if ``block`` is given, as (BLOCK_M, BLOCK_N). ``name`` is the output's.
     """
     states = write_states(buffer, at, want, canary)
     (row, col), (rows, cols) = at, want.shape
@@ -229,7 +236,9 @@ def written_map(
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    outside = f"{counts[OUTSIDE]} elements written outside C" if counts[OUTSIDE] else "nothing written outside C"
+    outside = (
+        f"{counts[OUTSIDE]} elements written outside {name}" if counts[OUTSIDE] else f"nothing written outside {name}"
+    )
     axes.set_title(f"{title}: {outside}" if title else outside)
     return figure
 
