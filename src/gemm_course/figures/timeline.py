@@ -211,6 +211,7 @@ def compare(
     columns: int = 1,
     title: str = "",
     height: float | None = None,
+    until: float | None = None,
 ) -> Figure:
     """Draw timelines on one time axis, so that lengths compare across panels.
 
@@ -222,6 +223,7 @@ def compare(
         columns: panels side by side; the rest go below.
         title: over all panels.
         height: inches per panel; by default what the rows need.
+        until: end of the time axis in microseconds; the title of a panel that goes on says so. By default all is shown.
     """
     if not panels:
         raise ValueError("panels is empty; want at least one title with its bars")
@@ -236,9 +238,11 @@ def compare(
         bound = (bounds or {}).get(name)
         usage = draw(ax, bars, rows=counted[name], title=name, row_name=row_name, bound=bound)
         longest = max(longest, usage.makespan, bound or 0.0)
+        if until is not None and usage.makespan > until:
+            ax.set_title(f"{ax.get_title('left')}; the first {until:g} µs are shown")
     for ax in axes[len(drawn) :]:
         ax.set_visible(False)
-    axes[0].set_xlim(0, longest * 1.01 or 1)
+    axes[0].set_xlim(0, min(longest * 1.01, until or longest * 1.01) or 1)
     problems = sorted({bar[3] for bars in drawn.values() for bar in bars})
     many = bool(problems) and problems[-1] >= _NAMED
     for ax in axes[-columns:]:
@@ -248,7 +252,7 @@ def compare(
     if problems and not many:
         handles = [Patch(color=color_of(p), label=f"problem {p}" if p == problems[0] else str(p)) for p in problems]
         handles.append(Patch(color=FAINT, label="idle"))
-        figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), fontsize=8, handlelength=1,
+        figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), fontsize=9, handlelength=1,
                       columnspacing=1)  # fmt: skip
     return figure
 
@@ -273,7 +277,7 @@ def kernels(panels: Mapping[str, Sequence[Sequence]], *, title: str = "") -> Fig
             corners.append(_box(start, end, row - 0.3, row + 0.1))
             colors.append(color_of(number))
             if len(line) <= _NAMED and end - start > longest / 20:
-                centred(ax, (start + end) / 2, row - 0.1, str(number), fontsize=8, color=ink_on(colors[-1]))
+                centred(ax, (start + end) / 2, row - 0.1, str(number), fontsize=9, color=ink_on(colors[-1]))
             if start > reached:
                 idle.append(_box(reached, start, row - 0.12, row - 0.08))
             reached = max(reached, end)

@@ -19,12 +19,19 @@ class ProgramTimes(NamedTuple):
 
 
 @styled()
-def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
-    """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points."""
+def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = None) -> Figure:
+    """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points.
+
+    ``scaled_at`` is the number of programs at which the staircase is scaled to meet the record: what is left to compare
+    is then its form. Without it, it has the model's own times.
+    """
     fig, axes = canvas_grid(3.4, 1, len(panels))
     for ax, (title, times) in zip(axes, panels.items(), strict=True):
         xs = sorted(times.simulated_us)
-        ax.step(xs, [times.simulated_us[x] for x in xs], where="post", color=ORANGE, label="simulated")
+        scale = times.recorded_us[scaled_at] / times.simulated_us[scaled_at] if scaled_at else 1.0
+        simulated = [times.simulated_us[x] * scale for x in xs]
+        label = f"simulated, times {scale:.1f} to meet the record at {scaled_at}" if scaled_at else "simulated"
+        ax.step(xs, simulated, where="post", color=ORANGE, label=label)
         xs = sorted(times.recorded_us)
         ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, ms=7, label="recorded on an H200")
         near = 0.08 * (max(xs, default=0) - min(xs, default=0))
@@ -36,9 +43,9 @@ def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
                 side = "left"
             ax.annotate(str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side,
                         va="bottom", color=BLUE, fontsize=9)  # fmt: skip
-        highest = max([*times.simulated_us.values(), *times.recorded_us.values()])
-        ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.15))
-        ax.legend(loc="upper right", labelcolor="linecolor")
+        highest = max([*simulated, *times.recorded_us.values()])
+        ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.3))
+        ax.legend(loc="upper right", labelcolor="linecolor", fontsize=9)
     return fig
 
 

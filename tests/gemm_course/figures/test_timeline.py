@@ -121,6 +121,16 @@ def test_compare_shares_the_time_axis_and_names_the_problems():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["problem 0", "1", "5", "idle"]
 
 
+def test_compare_ends_where_it_is_told_and_says_what_goes_on():
+    figure = tl.compare({"short": [(0, 0, 2, 0)], "long": [(0, 0, 90, 1)]}, until=10)
+    short, long = drawn_axes(figure)
+    assert short.get_xlim() == long.get_xlim() == (0, 10)
+    assert short.get_title("left") == "short: 2 µs, 100% busy"
+    assert long.get_title("left") == "long: 90 µs, 100% busy; the first 10 µs are shown"
+    (ax,) = drawn_axes(tl.compare({"short": [(0, 0, 2, 0)]}, until=10))
+    assert ax.get_xlim()[1] < 3
+
+
 def test_compare_says_when_colours_repeat():
     figure = tl.compare({"many": [(0, i, i + 1, i) for i in range(9)]})
     assert not figure.legends

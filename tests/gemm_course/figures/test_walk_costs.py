@@ -26,6 +26,13 @@ def test_each_panel_has_its_stairs_and_its_labelled_points():
     assert left.get_ylim()[0] == 0, "times are compared by height"
 
 
+def test_scaled_stairs_meet_the_record_at_one_number_of_programs():
+    times = ProgramTimes({1: 20.0, 2: 10.0}, {1: 45.0, 2: 20.0})
+    (ax,) = program_counts({"t": times}, scaled_at=2).axes
+    assert list(line(ax, "simulated, times 2.0 to meet the record at 2").get_ydata()) == [40.0, 20.0]
+    assert ax.get_ylim()[1] > 45
+
+
 def test_labels_of_close_points_lean_apart():
     (ax,) = program_counts({"t": ProgramTimes({33: 1.0}, {33: 9.0, 128: 2.0, 132: 2.0})}).axes
     assert [text.get_horizontalalignment() for text in ax.texts] == ["center", "right", "left"]
