@@ -65,6 +65,14 @@ def launch_bars(recorded: Mapping) -> list[Bar]:
     return _from_zero((tile[2], tile[3], tile[4], tile[0]) for tile in recorded["tiles"])
 
 
+def launch_panels(recorded: Mapping, names: Sequence[str]) -> dict[str, list[Bar]]:
+    """Bars of several entries of `launches.json`, with the SMs that the first problem of the first one used on top."""
+    used = {sm for problem, _, sm, *_ in recorded[names[0]]["tiles"] if problem == 0}
+    every = {tile[2] for name in names for tile in recorded[name]["tiles"]}
+    place = {sm: row for row, sm in enumerate(sorted(every, key=lambda sm: (sm not in used, sm)))}
+    return {name: [bar._replace(row=place[bar.row]) for bar in launch_bars(recorded[name])] for name in names}
+
+
 def _from_zero(tiles: Iterable[tuple[int, int, int, int]]) -> list[Bar]:
     """Bars from (row, start, end, problem) with times in nanoseconds."""
     listed = list(tiles)

@@ -66,6 +66,13 @@ def test_launch_bars_start_at_zero_in_microseconds():
     assert tl.launch_bars({"tiles": []}) == []
 
 
+def test_launch_panels_sort_the_sms_of_the_first_problem_to_the_top():
+    tiles = {"a": [[0, 0, 5, 0, 1_000], [1, 0, 2, 1_000, 2_000]], "b": [[0, 0, 2, 0, 1_000], [0, 1, 9, 0, 500]]}
+    panels = tl.launch_panels({name: {"tiles": each} for name, each in tiles.items()}, ["a", "b"])
+    assert [bar.row for bar in panels["a"]] == [0, 1], "SM 5 worked on problem 0, SM 2 did not"
+    assert [bar.row for bar in panels["b"]] == [1, 2]
+
+
 def test_problem_spans_are_first_start_to_last_end():
     bars = [(0, 5, 6, 1), (1, 4, 9, 1), (0, 0, 3, 0)]
     assert tl.problem_spans(bars) == [(0, 3, 0), (4, 9, 1)]
