@@ -13,6 +13,7 @@ from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, RED, SKY, WIDTH, WRONG, color_of, ink_on, styled
 
 _SMALLEST_LABEL = 16  # pixels: a tile with a shorter side has no number
+_SMALLEST_STRIP = 18  # pixels: a boundary tile's part that is thinner has its number beside it
 
 
 def _cell(ax, x, y, width, height, text, face="white", edge=GREY, **options):
@@ -175,9 +176,9 @@ def owners(
 def _label_place(tile, block: Sequence[int], pixels: float) -> tuple[float, float, str | None]:
     """Where in its tile a label fits, and its ink: on the tile's elements, or, where these are a thin strip, beside."""
     x, y = tile.cols / 2, tile.rows / 2
-    if tile.rows * pixels < _SMALLEST_LABEL:
+    if tile.rows < block[0] and tile.rows * pixels < _SMALLEST_STRIP:
         return x, (tile.rows + block[0]) / 2, BLACK
-    if tile.cols * pixels < _SMALLEST_LABEL:
+    if tile.cols < block[1] and tile.cols * pixels < _SMALLEST_STRIP:
         return (tile.cols + block[1]) / 2, y, BLACK
     return x, y, None
 

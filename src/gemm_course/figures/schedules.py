@@ -28,7 +28,7 @@ def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figu
     for count in marks:
         share = count / (-(-count // programs) * programs)
         ax.plot([count], [share], "o", color=ORANGE, ms=6)
-        # Above the teeth, where no line is; in the first wave at the axis, later towards the nearer side of a full wave.
+        # Above the teeth: in the first wave at the axis, later towards the nearer side of a full wave.
         left = count > programs and count % programs > programs / 2
         start = 0.02 * programs if count <= programs else count
         ax.plot([count, count], [share, 1.1], color=ORANGE, lw=0.8, zorder=1)
@@ -164,8 +164,8 @@ def tile_times(
     ax.plot(xs, [us for _, us in recorded], ".", ms=7, color=BLUE, alpha=0.5, mew=0, label="recorded")
     longest = max(steps for steps, _ in recorded)
     _, lowest = min(recorded, key=lambda tile: (-tile[0], tile[1]))
-    ax.annotate("recorded tiles", (longest, lowest), xytext=(0, -10), textcoords="offset points", color=BLUE, fontsize=9,
-                ha="center", va="top")  # fmt: skip
+    below = {"xytext": (0, -10), "textcoords": "offset points", "ha": "center", "va": "top"}
+    ax.annotate("recorded tiles", (longest, lowest), color=BLUE, fontsize=9, **below)
     for (name, (fixed, per_step)), color in zip(lines.items(), (GREY, ORANGE, GREEN)):
         end = fixed + longest * per_step
         ax.plot([0, longest], [fixed, end], color=color, lw=1.5, label=name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from course_kernels import schedule
 from gemm_course.figures.shapes import canvas, canvas_grid, name_rows, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, color_of, styled
 
@@ -16,6 +17,21 @@ class ProgramTimes(NamedTuple):
 
     simulated_us: Mapping[int, float]  # programs → µs of the cost model
     recorded_us: Mapping[int, float]  # programs → µs measured
+    tiles: int = 0  # of the whole batch
+
+
+def program_times(recorded: Mapping, kernel: str, problems: Sequence[Sequence[int]]) -> ProgramTimes:
+    """One kernel's times in a row of `programs.json`, and those simulated for every number of programs in between.
+
+    Args:
+        recorded: the row; "<kernel>" has µs by number of programs, "<kernel> block" the tile's extents.
+        problems: (M, N, K) of each problem of the row.
+    """
+    block = recorded[f"{kernel} block"]
+    measured = {int(programs): us for programs, us in recorded[kernel].items()}
+    every = range(min(measured), max(measured) + 1)
+    simulated = {programs: schedule.simulate(problems, "round_robin", programs, block).makespan for programs in every}
+    return ProgramTimes(simulated, measured, sum(schedule.tile_counts(problems, *block[:2])))
 
 
 @styled()
