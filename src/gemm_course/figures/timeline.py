@@ -6,6 +6,7 @@ them from the simulator's timelines and from the two kinds of record.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -55,6 +56,35 @@ def recorded_bars(recorded: Mapping, by: str = "sm") -> list[Bar]:
         raise ValueError(f"by is {by!r}; want 'sm' or 'program'")
     column = 5 if by == "sm" else 4
     return _from_zero((tile[column], tile[6], tile[7], tile[1]) for tile in recorded["tiles"])
+
+
+def tile_gaps(recorded: Mapping, same_problem: bool) -> list[float]:
+    """Microseconds from each tile's end to the start of its program's next one, in an entry of `sm_timelines.json`.
+
+    Only the gaps within a problem are listed, or, without ``same_problem``, those at a change of problem.
+    """
+    gaps, last = [], {}
+    for _, problem, _, _, program, _, start, end in sorted(recorded["tiles"], key=lambda tile: tile[6]):
+        if program in last and (last[program][0] == problem) == same_problem:
+            gaps.append((start - last[program][1]) / 1e3)
+        last[program] = problem, end
+    return gaps
+
+
+def tile_lengths(recorded: Mapping) -> list[tuple[int, float]]:
+    """(steps of the K loop, microseconds) of each tile of an entry of `sm_timelines.json`."""
+    steps = [-(-k // recorded["block"][2]) for _, _, k in recorded["problems"]]
+    return [(steps[tile[1]], (tile[7] - tile[6]) / 1e3) for tile in recorded["tiles"]]
+
+
+def step_times(recorded: Mapping) -> list[float]:
+    """Median microseconds per step of the K loop, of the programs' first tiles, of their second ones, and so on."""
+    places: dict[int, list[float]] = {}
+    seen: dict[int, int] = {}
+    for tile, (steps, us) in sorted(zip(recorded["tiles"], tile_lengths(recorded)), key=lambda pair: pair[0][6]):
+        place = seen[tile[4]] = seen.get(tile[4], -1) + 1
+        places.setdefault(place, []).append(us / steps)
+    return [statistics.median(times) for times in places.values()]
 
 
 def launch_bars(recorded: Mapping) -> list[Bar]:
@@ -247,7 +277,7 @@ def compare(
         usage = draw(ax, bars, rows=counted[name], title=name, row_name=row_name, bound=bound)
         longest = max(longest, usage.makespan, bound or 0.0)
         if until is not None and usage.makespan > until:
-            ax.set_title(f"{ax.get_title('left')}; the first {until:g} µs are shown")
+            ax.set_title(f"{ax.get_title('left')} (cut at {until:g} µs)")
     for ax in axes[len(drawn) :]:
         ax.set_visible(False)
     axes[0].set_xlim(0, min(longest * 1.01, until or longest * 1.01) or 1)

@@ -60,6 +60,24 @@ def test_recorded_bars_start_at_zero_in_microseconds():
         tl.recorded_bars(record, by="cta")
 
 
+RECORDED = {
+    "block": [128, 256, 64],
+    "problems": [[128, 512, 100], [128, 256, 64]],
+    # tile, problem, m, n, program, sm, start_ns, end_ns; out of order, as programs report them
+    "tiles": [[2, 1, 0, 0, 0, 7, 9_500, 10_500], [0, 0, 0, 0, 0, 7, 0, 4_000], [1, 0, 0, 1, 0, 7, 4_500, 6_500]],
+}
+
+
+def test_gaps_are_within_a_problem_or_between_two():
+    assert tl.tile_gaps(RECORDED, same_problem=True) == [0.5]
+    assert tl.tile_gaps(RECORDED, same_problem=False) == [3.0]
+
+
+def test_lengths_of_tiles_are_steps_and_microseconds():
+    assert tl.tile_lengths(RECORDED) == [(1, 1.0), (2, 4.0), (2, 2.0)]
+    assert tl.step_times(RECORDED) == [2.0, 1.0, 1.0], "by position in the program"
+
+
 def test_launch_bars_start_at_zero_in_microseconds():
     assert tl.launch_bars({"tiles": [[3, 0, 12, 1_000, 2_500], [4, 1, 13, 2_000, 3_000]]}) == [
         (12, 0.0, 1.5, 3), (13, 1.0, 2.0, 4)]  # fmt: skip
@@ -133,7 +151,7 @@ def test_compare_ends_where_it_is_told_and_says_what_goes_on():
     short, long = drawn_axes(figure)
     assert short.get_xlim() == long.get_xlim() == (0, 10)
     assert short.get_title("left") == "short: 2 µs, 100% busy"
-    assert long.get_title("left") == "long: 90 µs, 100% busy; the first 10 µs are shown"
+    assert long.get_title("left") == "long: 90 µs, 100% busy (cut at 10 µs)"
     (ax,) = drawn_axes(tl.compare({"short": [(0, 0, 2, 0)]}, until=10))
     assert ax.get_xlim()[1] < 3
 
