@@ -58,7 +58,7 @@ def tile_offsets(
             color = SKY if inside and tiled else "#F9DCC9" if tiled else "white" if inside else "#F4F4F4"
             rectangle(axes, j, i, 1, 1, fc=color, ec=FAINT)
             ink = BLACK if inside else WRONG if tiled else "#AAAAAA"
-            centred(axes, j + 0.5, i + 0.5, str(i * stride_row + j * stride_col), fontsize=8, color=ink)
+            centred(axes, j + 0.5, i + 0.5, str(i * stride_row + j * stride_col), fontsize=9, color=ink)
     rectangle(axes, 0, 0, cols, rows, fill=False, ec=BLACK, lw=1.6, zorder=3)
     _step(axes, (col + 0.5, -0.15), (col + 1.5, -0.15))
     axes.text(col + 0.1, -0.43, f"next column: +{stride_col}", va="bottom", fontsize=9)
