@@ -70,7 +70,7 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
 def as_called(results: Mapping, names: Sequence[str]) -> Figure:
     """Draw the device's time and the host's time of a call, in µs, a panel for each provider.
 
-    A row has a circle at the device's time and a tick at the host's. Where the tick is to the right, the stretch between
+    A row has a circle at the device's time and a tick at the host's. Where the tick is to the right, the line between
     them is red: back-to-back calls wait for the host.
     """
     rows, colors = list(results["rows"]), provider_colors(results)

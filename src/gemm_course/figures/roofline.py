@@ -118,8 +118,8 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
 
     The axes are logarithmic: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part is the
-    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are rings with
-    numbers; by default it is the first of ours. Below, each number's row, and the share of the roof that it reaches.
+    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are rings
+    with numbers; by default it is the first of ours. Below, each number's row, and the share of the roof it reaches.
     """
     rows, colors = _with_times(results, of), provider_colors(results)
     provider = provider or next(
