@@ -590,14 +590,17 @@ results["rows"] = {row.name: results["rows"][row.name] for row in rows() if row.
 roofline.against_peers(results)
 
 # %% [markdown]
-# The speedups as geometric means, over these rows and four harder ones (one expert gets all tokens, every other expert
-# gets none, …):
+# The speed of this lesson's kernel compared with each of the others, as geometric means over these rows and four harder
+# ones (one expert gets all tokens, every other expert gets none, …):
 
 # %%
 ours = next(name for name, about in results["providers"].items() if about["role"] == "ours" and "absent" not in about)
+print(f"{results['providers'][ours]['label']} is")
 for other, speedup in results["speedups"][ours]["forward"].items():
     label = results["providers"].get(other, {"label": other})["label"]
-    print(f"{speedup['times']:.2f} times as fast as {label} ({speedup['rows']} rows; {speedup['worst']:.2f} at worst)")
+    print(
+        f"  {speedup['times']:.2f} times as fast as {label} ({speedup['rows']} rows; {speedup['worst']:.2f} at worst)"
+    )
 
 # %% [markdown]
 # What limits each row? A row under the slope is limited by bytes, one under the flat part by arithmetic. The distance

@@ -157,7 +157,7 @@ def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Fig
     place, right = {}, 0.0  # a column is as wide as the longest of its names
     for sums in columns:
         place[sums] = right
-        right += max(len(" ".join(short_name(use.config))) for use in uses if use.sums == sums) + 8.5
+        right += 1.2 * max(len(" ".join(short_name(use.config))) for use in uses if use.sums == sums) + 8.5
     edge = min([place[sums] for sums in columns if sums > THREAD_REGISTERS], default=right) - 1.5
     axes.axhspan(limit, top, color=RED, alpha=0.10, lw=0)
     axes.fill_between([edge, max(right, edge + 12)], 0, limit, color=RED, alpha=0.10, lw=0)

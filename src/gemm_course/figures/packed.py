@@ -201,7 +201,7 @@ def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
     axes.text(top + block + 2, 4.12, f"last tile: {end - top} rows stored, {top + block - end} cut off", fontsize=9,
               va="center")  # fmt: skip
     axes.text(top, 4.5, f"$2^{{30}} - {end - top}$", fontsize=9, ha="center", va="top")
-    arrow(axes, (0, 1.75), (end - 0.5, 1.75), lw=1.2)
+    arrow(axes, (0, 1.75), (end - 1.0, 1.75), lw=1.2, mutation_scale=14)
     axes.text(end + 3, 1.75, f"base = {end}: from row 0 to the end of group {group}", fontsize=9, va="center")
     axes.text(end + 3, 2.2, "sign = $2^{30}$: takes back the $2^{30}$ rows before the bound", fontsize=9, va="center")
     bare(axes, (min(low, 0) - 1, max(total, end + 90) + 2), (6.0, -0.8))

@@ -18,7 +18,7 @@ from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RE
 _TITLES = {"forward": "forward", "called": "as called", "dA": "gradient of A", "dB": "gradient of B"}
 _PARTS = {
     "the roof": BLUE,
-    "rows of tiles that do not exist": ORANGE,
+    "rows past the end of their group": ORANGE,
     "the last wave": PINK,
     "the rest": FAINT,
 }
@@ -147,7 +147,7 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
             columns = -(-entry["N"] // block[1])
             whole = row_tiles * block[0] * columns * block[1] / (sum(entry["sizes"]) * entry["N"])
             waves = -(-row_tiles * columns // sms) * sms / (row_tiles * columns)
-            used["rows of tiles that do not exist"] = arithmetic * (whole - 1)
+            used["rows past the end of their group"] = arithmetic * (whole - 1)
             used["the last wave"] = arithmetic * whole * (waves - 1)
         room = 1.0
         for part, time in used.items():
