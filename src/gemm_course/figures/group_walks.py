@@ -75,6 +75,13 @@ def slots_of(
     ]
 
 
+def recorded_us(rows: Mapping) -> dict[str, dict[str, float]]:
+    """Row title → provider → microseconds of the forward product, for the rows of the record "jagged"."""
+    return {
+        row["title"]: {name: time["median_us"] for name, time in row["us"]["forward"].items()} for row in rows.values()
+    }
+
+
 @styled()
 def slots(walks: Mapping[str, Sequence[Sequence[int | None]]]) -> Figure:
     """Draw what each worker looks at: a tile that it computes, in its group's colour, or a skipped slot, empty.

@@ -44,7 +44,7 @@ def test_what_a_wrong_walk_leaves_open_is_not_counted(judge, exercise):
     odd = GROUP_BY_GROUP.replace("tile % tiles_m", "(tile - tile // 3 % 2) % tiles_m")
     result = judge.check(exercise, head + odd, seed=0)
     messages = {each.name: each.message for each in result.properties if each.status != "pass"}
-    assert messages["turn"].startswith("not counted, since not every tile is computed once"), result.text()
+    assert messages["turn"].startswith("not counted, because not every tile is computed exactly once"), result.text()
 
 
 def test_every_draw_has_every_kind_of_batch(exercise):

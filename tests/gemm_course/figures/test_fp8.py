@@ -76,7 +76,7 @@ def test_curves_carry_their_numbers():
     (axes,) = fp8.accumulators([256, 1024], {"one": [1e-3, 4e-3], "two": [1e-4, 1e-4]}, [(512, 2e-3)]).axes
     assert line(axes, "one").get_ydata().tolist() == [1e-3, 4e-3]
     assert line(axes, "measured").get_xydata().tolist() == [[512, 2e-3]]
-    assert {"one", "two", "× measured on a GPU"} <= set(texts(axes))
+    assert {"one", "two", "× measured on an H200"} <= set(texts(axes))
 
 
 def test_scale_shapes_cover_the_tensor_once():
