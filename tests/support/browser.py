@@ -143,12 +143,13 @@ def stop(process):
 
 
 @contextlib.contextmanager
-def jupyterlab(folder, own, **environment):
+def jupyterlab(folder, own, stderr=None, **environment):
     """A real JupyterLab over a folder; yields a function from a notebook in it to the address that opens it.
 
     Args:
         folder: its root.
         own: an empty folder for its settings, workspaces and running servers.
+        stderr: a file for what it writes into the learner's terminal.
         environment: variables for it and its kernels.
     """
     for name, values in SETTINGS.items():
@@ -165,7 +166,7 @@ def jupyterlab(folder, own, **environment):
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     port = lab.free_port(18888 + 100 * worker)  # other workers look for one at the same time
     command = [*lab.command(port, folder), "--expose-app-in-browser"]
-    server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
+    server = subprocess.Popen(command, cwd=folder, env={**lab.environment(), **environment}, stderr=stderr)
     try:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {TOKEN}"}

@@ -22,7 +22,7 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook_files import cells, locations, stubs
 
 RECORD = ".made_from.json"
-LINKED = ("benchmarks", "docs", "src", "README.md")  # what lessons and README link to, or read
+LINKED = ("benchmarks", "src", "README.md")  # what lessons and README link to, or read
 
 Cells = list[tuple[str, str]]  # type and source of each
 
@@ -225,6 +225,11 @@ def _remove_former(place: Path, before: dict[str, dict], current: set[str]) -> l
 
 def _link(root: Path, place: Path) -> None:
     """Links to what the lessons link to, in the same relative places. A file system without links does without."""
+    for picture in (root / "docs").glob("*.png"):  # README's: Jupyter Server refuses to show one through a link
+        copy = place / "docs" / picture.name
+        copy.parent.mkdir(exist_ok=True)
+        if not copy.exists() or copy.read_bytes() != picture.read_bytes():
+            write_atomically(copy, picture.read_bytes())
     for name in LINKED:
         if (root / name).exists() and not os.path.lexists(place / name):
             with contextlib.suppress(OSError):
