@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 import lab
+from gemm_course.notebook_files import copies
+from places import ROOT
 
 # A page that nobody looks at has no focus, and then JupyterLab has no current widget: activate the notebook.
 IS_IDLE = """(() => {
@@ -44,7 +46,7 @@ BROWSERS = (
 )
 
 
-# No virtual scrolling, so that every output is in the page; no saving, so that the notebook stays as it is.
+# No virtual scrolling, so that every output is in the page; saved is what a test saves.
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},
     "docmanager-extension/plugin": {"autosave": False},
@@ -140,6 +142,24 @@ def stop(process):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def checkout(place):
+    """A checkout under git with the course's notebooks, and the working copies that `make lab` makes of them."""
+    for folder in ("notebooks", "exercises", "solutions", "docs"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns(".*", "*backup*", "source"))
+    shutil.copy(ROOT / ".gitignore", place)
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=place, check=True)
+    copies.update(place)
+    return place
+
+
+def changed_files(place):
+    """What git calls changed, or new, since `checkout`."""
+    command = ["git", "status", "--porcelain"]
+    status = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout
+    return [line for line in status.splitlines() if not line.startswith("A  ")]
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def test_a_file_system_without_links_is_no_obstacle(tmp_path, root, monkeypatch)
 
     monkeypatch.setattr(copies.os, "symlink", refuse)
     shutil.rmtree(root / locations.COPIES)
-    assert "my_course/" in copies.update(root)[0]
+    assert f"{locations.COPIES}/" in copies.update(root)[0]
     assert (root / locations.COPIES / LESSON).exists()
 
 
