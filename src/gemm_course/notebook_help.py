@@ -70,9 +70,13 @@ def show_next_step(exercise: Exercise) -> None:
     if notebook_name() is None:
         return
     every = manifest.exercises()
-    solved = len(every) - len(progress.unsolved(every, progress.load(tell=print)))
+    left = progress.unsolved(every, progress.load(tell=print))
+    solved, link = len(every) - len(left), stubs.next_step(locations.stub(exercise))
+    if left and not link:
+        after = next((each for each in left if each.id > exercise.id), left[0])
+        link = f"Next: [Exercise {after.id}, {after.title}]({after.name}.ipynb)"
     text = f'{solved} of {len(every)} exercises solved. `solution("{exercise.id}")` shows one way to write this one.'
-    _show_markdown("\n\n".join(filter(None, [text, stubs.next_line(locations.stub(exercise))])))
+    _show_markdown("\n\n".join(filter(None, [text, link])))
 
 
 def notebook_name() -> str | None:

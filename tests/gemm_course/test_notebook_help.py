@@ -137,6 +137,14 @@ def test_after_a_pass_a_reader_is_led_on_and_a_grader_sees_the_same_as_ever(monk
     assert (locations.checkout() / "exercises" / link.partition("](")[2].rstrip(")")).is_file()
 
 
+def test_an_exercise_that_names_nothing_next_leads_to_the_next_unsolved_one(monkeypatch, notebook):
+    monkeypatch.setenv("JPY_SESSION_NAME", "exercises/any.ipynb")
+    monkeypatch.setattr(locations, "stub", lambda exercise: None)
+    progress.note_result("03", 10, True)
+    check(monkeypatch, 10)
+    assert notebook[0].splitlines()[-1] == f"Next: [Exercise 04a, {manifest.find('04a')[0].title}](04a_tile_walk.ipynb)"
+
+
 def test_importing_help_starts_no_process():
     notebook_check.stop()
     assert gemm_course.hint is notebook_help.hint

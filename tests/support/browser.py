@@ -26,7 +26,8 @@ IS_IDLE = """(() => {
     const panel = panels.find(widget => widget.context?.path.endsWith('.ipynb'));
     if (panel) window.jupyterapp.shell.activateById(panel.id);
     return panel === window.jupyterapp?.shell.currentWidget &&
-        panel?.sessionContext?.session?.kernel?.status === 'idle' && panel.content.widgets.length > 0;
+        panel?.sessionContext?.session?.kernel?.status === 'idle' &&
+        panel.content.widgets.length > 0 && panel.content.widgets.length === panel.content.model?.cells.length;
 })()"""
 
 

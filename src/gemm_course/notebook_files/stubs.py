@@ -73,11 +73,11 @@ def write_help_line(notebook: dict, exercise: Exercise) -> None:
             ]
 
 
-def next_line(notebook: dict | None) -> str:
-    """The line at an exercise's end with the link to what comes next; empty if there is none."""
+def next_step(notebook: dict | None) -> str:
+    """The paragraph at an exercise's end with the link to what comes next; empty if there is none."""
     texts = ["".join(cell["source"]) for cell in (notebook or {"cells": []})["cells"]]
-    lines = [line for text in texts for line in text.splitlines() if line.startswith("Next: ")]
-    return lines[-1] if lines else ""
+    paragraphs = [each.strip() for text in texts for each in text.split("\n\n")]
+    return next((each for each in reversed(paragraphs) if each.startswith("Next: ")), "")
 
 
 def stub(solution: dict, exercise: Exercise) -> dict:
