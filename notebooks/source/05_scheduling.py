@@ -225,8 +225,8 @@ for launch in range(2):
 # ## The production kernel
 #
 # The library's kernel is that of lesson 04. Its `next_tile` takes tickets in the same way if the configuration says
-# `schedule="dynamic"`. All programs wait only for their own ticket: the addition is `relaxed`, that is, it orders no
-# other memory access. Click a line to read the source.
+# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory
+# access, so a program waits only for its own ticket. Click a line to read the source.
 
 # %%
 from IPython.display import display
