@@ -121,6 +121,13 @@ def test_a_lesson_begins_with_its_time_and_goals(path):
 
 
 @every_source
+def test_the_map_says_how_long_a_lesson_takes(path):
+    rows = re.findall(r"^# \| \[[^]]+\]\((\w+)\.ipynb\) .*\|(.*)\|$", SOURCES[0].read_text("utf-8"), re.MULTILINE)
+    minutes = re.findall(r"\*\*About (\d+) minutes\.", text_cells(path)[0])
+    assert path == SOURCES[0] or dict(rows)[path.stem] == f" about {minutes[0] if minutes else '?'} min "
+
+
+@every_source
 def test_a_lesson_ends_with_summary_references_and_what_to_read_next(path):
     cells = text_cells(path)
     last = cells[-1]

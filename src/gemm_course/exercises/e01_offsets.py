@@ -8,11 +8,12 @@ from itertools import accumulate
 
 import torch
 
+from gemm_course.exercises.drawing import made_on_cpu
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
 from gemm_course.judging.feedback import in_line, row_panel, sentence
 
 SHOWN = 24
-MADE_THERE = "a tensor is made on the CPU unless it is told where (`device=sizes.device`)"
+MADE_THERE = made_on_cpu("sizes.device")
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -61,13 +62,13 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             continue
         wrong += 1
         if name == "group" and wrong == 2 and got.tolist() == _groups_of(value[0].tolist(), len(rows)):
-            message = "wrong as `ends` is: these are the groups that such ends give"
+            message = "wrong because `ends` is wrong: these are the groups that follow from your ends"
         broken = ("ends" if name == "ends" else "rows") if check in ("ends", "rows") else check
         got = got.tolist()
         panels = [row_panel(got[:SHOWN], want[:SHOWN], f"your {name}")] if got and want else []
         yield Finding(broken, message, panels)
     if wrong == 2 and check == "ends" and all(sizes):
-        yield Finding("device", "not counted, since neither `ends` nor `group` is right where no group is empty")
+        yield Finding("device", "not judged, since neither `ends` nor `group` is right, even without empty groups")
 
 
 def _groups_of(ends: list[int], total: int) -> list[int]:
@@ -85,14 +86,14 @@ def _waits(case: Case, ran: Ran) -> str | None:
         where, name = in_line(events["devices"]["line"]), events["devices"]["what"]
         return f"{where}{name}() gets a tensor on the CPU and one on the GPU, which is an error there:\n{MADE_THERE}"
     if events["host"]:
-        text = f"`{events['host']['what']}` lies on the CPU, and `sizes` on a GPU"
+        text = f"`{events['host']['what']}` is on the CPU, and `sizes` is on a GPU"
         return f"{text}:\n{MADE_THERE}"
     total = case.inputs["total_m"]
     for event in ran.events:
         if event["kind"] == "calls" and event["count"] >= total // 2:
             return (
                 f"{in_line(int(event['what']))}{event['count']} calls of torch's functions for {total} rows: a loop "
-                "over rows launches a kernel for each of them, one after another"
+                "over rows launches at least one kernel for each row"
             )
     return None
 
@@ -117,13 +118,13 @@ def _mistake(name: str, got: torch.Tensor, want: list[int], sizes: list[int]) ->
         }
         return text + next((f"; {why}" for why, wrong in known.items() if got == wrong), _too_short(got, want, sizes))
     if want[at] == -1:
-        return f"row {at} lies behind the last group, and `group` says {got[at]}, not -1"
+        return f"row {at} is after the last group, so its group is -1, and `group` says {got[at]}"
     ends = list(accumulate(sizes))
     text = f"row {at} belongs to group {want[at]}, and `group` says {got[at]}"
     if 0 <= got[at] < len(sizes) and sizes[got[at]] == 0:
         return f"{text}, which is empty"
     if at in ends and got[at] < want[at]:
-        return f"{text}: that group ends at {at}, exclusive, so row {at} is no longer its own"
+        return f"{text}: that group ends at {at}, exclusive, so row {at} is not in it"
     return text
 
 

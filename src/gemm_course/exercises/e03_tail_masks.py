@@ -79,7 +79,7 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
 
     if seen.any() and not gave(want):
         if gave(want.half().double()):
-            return "tiles", "\nthese are the right sums, rounded to float16: C holds what c_ptr.dtype.element_ty says"
+            return "tiles", "\nthese are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
         if why := _rounded_or_doubled(a, b, gave):
             return "tiles", f"\n{why}"
         for summed in range(depth):
@@ -89,7 +89,8 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
             return "tiles", f"\nthis is the sum over rows {last} to {depth - 1} of A and B alone: is each block added?"
         for names, product in _turned(a, b):
             if gave(product[:rows, :cols]):
-                return "tiles", f"\nevery block of {names} was turned: tl.dot gets tl.trans(a) already, and b as it is"
+                why = f"every block of {names} was transposed in the load: load a and b as they are stored"
+                return "tiles", f"\n{why}"
         alive = got != 0
         rows_alive, cols_alive = alive.any(1), alive.any(0)
         if gave(want * rows_alive[:, None] * cols_alive):
@@ -101,7 +102,7 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
         if beyond and (off == off[0]).all():
             return "zeros", (
                 f"\nevery sum is off by {off[0]:g}: the last block has {feedback.counted(beyond, 'row')} beyond K, and "
-                f"each adds {off[0] / beyond:g}. What a mask leaves out counts as `other=`, so that has to be 0"
+                f"each adds {off[0] / beyond:g}. A masked element counts as `other=`, so that must be 0"
             )
     nothing_right = all(stores) and not feedback.right_as_written(c, want, (BLOCK, BLOCK))
     check = "*" if nothing_right else "tiles"
@@ -109,11 +110,11 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
         return check, "\nNaN comes from elements outside of A and B: they must count as zero"
     if c.missing.any() and any(stores):
         return check, (
-            "\nthe store's mask leaves out parts of C and lets through what is outside: are M and N in their places?"
+            "\nthe store's mask leaves out elements of C and accepts elements outside of it: are M and N exchanged?"
         )
     if c.missing.any() and not ran.events and not nothing_right:
         row, col = c.missing.nonzero()[0].tolist()
-        return check, f"\n({row}, {col}) lies inside C ({rows} × {cols}), and the store's mask leaves it out"
+        return check, f"\n({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
     return check, ""
 
 
@@ -122,7 +123,7 @@ def _rounded_or_doubled(a, b, gave) -> str:
     blocks = [(a[k : k + BLOCK], b[k : k + BLOCK]) for k in range(0, len(a), BLOCK)]
     products = [x.T @ y for x, y in blocks]
     if gave(sum(products) + products[-1]):
-        return "the last block of K is added twice: is it once in the loop, and once more?"
+        return "the last block of K is added twice: is it added in the loop and once more after it?"
     for dtype in (torch.float16, torch.bfloat16):
         name = str(dtype).removeprefix("torch.")
         if gave(sum(each.to(dtype).double() for each in products)):
@@ -145,7 +146,7 @@ def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
         return ("*" if depth > BLOCK else "tiles"), "\nC is 0 everywhere: nothing was added to `acc`"
     if summed == depth - 1:
         return "tail", f"{text}: is the mask along K one short?"
-    return "tail", f"{text}: the masks along K leave out the rest. `depth` begins at k * BLOCK, and goes on to K"
+    return "tail", f"{text}: the masks along K leave out the rest. `depth` includes k * BLOCK: compare it with K"
 
 
 def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:

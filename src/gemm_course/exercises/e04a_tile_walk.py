@@ -18,7 +18,7 @@ from gemm_course.runner.runs.e04a_tile_walk import BARE, BLOCK_M, BLOCK_N, LOG, 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4
 MAX_STEP = 40  # larger wrong ones have no name
-CHUNKS = "these are neighbouring tiles; round-robin deals them out one by one: program p computes p, p + P, p + 2P"
+CHUNKS = "this program computes a run of neighbouring tiles; round-robin deals tiles one by one: p, p + P, p + 2P"
 
 Tile = tuple[int, int, int]  # problem, row, column
 
@@ -89,11 +89,11 @@ def _strip(own: int, rows: int, cols: int, height: int) -> tuple[int, int]:
 # Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
 _PLACES: dict[str, Callable] = {
     "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
-    "this counts row by row; column by column, the row changes from tile to tile": (
+    "this counts row by row; column by column means that the row changes from tile to tile": (
         lambda own, tile, rows, cols: (_quotient(own, cols), _rest(own, cols))
     ),
     "row and column are exchanged": lambda own, tile, rows, cols: (_quotient(own, rows), _rest(own, rows)),
-    "a column of tiles is as long as the problem has rows of tiles; this divides by its columns": (
+    "a column has as many tiles as the problem has rows of tiles; this divides by the number of columns": (
         lambda own, tile, rows, cols: (_rest(own, cols), _quotient(own, cols))
     ),
     "the tiles of the problems before are not subtracted": (
@@ -103,7 +103,7 @@ _PLACES: dict[str, Callable] = {
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
     **{
-        f"this goes through {height} rows of tiles at a time, which suits a cache; here a whole column comes first": (
+        f"this goes through strips of {height} rows of tiles; here a whole column comes first": (
             lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height)
         )
         for height in (2, 3, 4, 8)
@@ -177,18 +177,23 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
         right._replace(grids=depths, why="a row of the table is M, N, K; this takes K for N"),
         right._replace(grids=high, why="a row of the table is M, N, K; this takes K for M"),
         right._replace(short=True, why="tiles are counted in 8 bits, whose largest number is 127"),
-        right._replace(wastes=True, why="`tile` steps on where no tile is computed, too, so that a turn is lost"),
-        right._replace(grids=whole, why="a tile that is not whole is one, too: round the number of tiles up"),
-        right._replace(grids=turned, why=f"rows come in blocks of BLOCK_M = {BLOCK_M}, columns of {BLOCK_N}"),
-        right._replace(late=-1, why="a problem's last tile is the one before its end"),
+        right._replace(wastes=True, why="`tile` steps on also when no tile is computed, so a turn is lost"),
+        right._replace(grids=whole, why="a boundary tile counts as a tile: round the number of tiles up"),
+        right._replace(grids=turned, why=f"a tile has BLOCK_M = {BLOCK_M} rows and BLOCK_N = {BLOCK_N} columns"),
+        right._replace(
+            late=-1, why="the end of a problem is one too small: its last tile is the one before `passed` + its tiles"
+        ),
         right._replace(late=1, why="one too many, as `<=` in place of `<` gives"),
         right._replace(forgets=True, why="`passed` counts the tiles of all problems before, not of one"),
         right._replace(counts=False, why="`passed` stays 0: a problem's tiles are added to it when they are passed"),
         right._replace(
-            counts=False, returns=True, why="the count starts anew in each problem; turns go on from problem to problem"
+            counts=False,
+            returns=True,
+            why="this starts again at 0 in each problem; turns continue from problem to problem",
         ),
         right._replace(
-            returns=True, why="this begins every problem with the program's first tile of all; carry `tile` on"
+            returns=True,
+            why="this begins each problem with the program's very first tile; keep `tile` from problem to problem",
         ),
         right._replace(leaves=True, why="this moves on to the next problem after every tile"),
     ]
@@ -242,7 +247,7 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, st
         number = {tile: i for i, tile in enumerate(_Walk(1, grids=grids).logs(1)[0])}
         found = [[number.get(tile, -1) for tile in line] for line in logs]
         if any(line != sorted(set(line)) or line[:1] == [-1] for line in found):
-            yield "place", "not judged, since tiles do not follow one another as they are counted"
+            yield "place", "not judged, since the tiles are not in an order that counting could give"
         yield "turn", _difference(logs, want)
     elif walk.why:
         yield "turn", _difference(logs, want) + because
@@ -279,7 +284,7 @@ def _about_step(walk: _Walk, logs, want) -> str:
     program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
     does, turns = (_numbers(program, step, len(line[program]))
                    for step, line in ((walk.step, logs), (len(logs), want)))  # fmt: skip
-    text = f"program {program} of {len(logs)} computes {does}, and its turns are {turns}"
+    text = f"program {program} of {len(logs)} computes {does}; its turns are {turns}"
     if len(logs[program]) > 1:
         text += f":\na step of {walk.step} leads to another program's tile"
     return text + "; tl.num_programs(0) is the number of programs"
@@ -294,7 +299,7 @@ def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]
         else:
             has = counted(len(logs[program]), "tile")
             share = len(want[program])
-            yield "programs", f"program {program} of {len(logs)} computes {has}, and its share is {share}"
+            yield "programs", f"program {program} of {len(logs)} computes {has}; its share is {share}"
     elif walk.step != len(logs):
         yield "programs", _about_step(walk, logs, want)
     else:
@@ -308,14 +313,14 @@ def _about_empty(problems, logs, bare) -> str | None:
     for program, line in enumerate(logs):
         if empty := next((tile for tile in line if 0 <= tile[0] < len(grids) and tile[0] not in full), None):
             m, n, _ = problems[empty[0]]
-            return f"program {program} computes {_tile(empty)}, which is {m} × {n} and has no tiles"
+            return f"program {program} computes {_tile(empty)}, which is {m} × {n}, so it has no tiles"
     for program, (line, other) in enumerate(itertools.zip_longest(logs, bare, fillvalue=[])):
         should = [(full[g] if 0 <= g < len(full) else g, row, col) for g, row, col in other]
         if line != should:
             at = _first_difference(line, should)
             got, want = (_tile(tiles[at]) if at < len(tiles) else "no further tile" for tiles in (line, should))
-            text = f"program {program} computes {got}; with the empty problems left out, it is {want}"
-            return f"{text}:\nempty are problems {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
+            text = f"program {program} computes {got}; without the empty problems it computes {want}"
+            return f"{text}:\nthe empty problems are {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
     return None
 
 
@@ -329,7 +334,7 @@ def _difference(logs, want) -> str:
         if line != should:
             at = _first_difference(line, should)
             if at >= len(line):
-                return f"program {program} of {len(logs)} never computes {_tile(should[at])}, and it is its turn"
+                return f"program {program} of {len(logs)} never computes {_tile(should[at])}, although it is its turn"
             turn = f"when it is the turn of {_tile(should[at])}" if at < len(should) else "after its last turn"
             return f"program {program} of {len(logs)} computes {_tile(line[at])} {turn}"
     return ""

@@ -14,7 +14,7 @@ from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.runner.runs.e06_descriptor_kernel import BLOCK_K, BLOCK_M, BLOCK_N, UNIT
 
-AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"
+AS_THE_MATRIX = "The descriptor's extents and strides must be those of this matrix"
 REASON_ABOVE = "wrong for the reason above"
 NOT_JUDGED = "not judged, as nothing of C is right"
 ZERO = "C is 0 everywhere"
@@ -40,7 +40,7 @@ def draw(rng: random.Random) -> list[Case]:
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
         return Case(inputs, ("tiles", "depth", "descriptors", "extents", "group", *checks), label=label)
 
-    square = UNIT * rng.randint(3, 7)
+    square = UNIT * rng.randint(5, 7)  # two tiles of columns, so that no mistake at b.load is right by chance
     n, k = BLOCK_N + UNIT * rng.randint(1, 3), BLOCK_K + UNIT * rng.randint(1, 7)
     return [
         case([0, 2], n, k, 2),
@@ -288,9 +288,9 @@ def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[in
     start, end = bounds[early]
     what = "A is read as zero" if read else "C is not written"
     return (
-        f"{what} in group {early} from row {max(start, end - start)} on: its descriptor ends at row {end - start}, the "
-        "number of rows of the group. Coordinates count from the row where the pointer is, and from row 0 its "
-        f"descriptor has to end at row {end}"
+        f"{what} in group {early} from row {max(start, end - start)} on: its descriptor ends at row {end - start}, "
+        f"and the group's tiles start at row {start}. Coordinates count from the pointer, which is at row 0, so the "
+        f"extent must be the group's end, {end}"
     )
 
 

@@ -113,11 +113,11 @@ def _hits(check: str, calls: list, keys: list, count: int) -> Iterator[Finding]:
     if edge is None:
         if keys[-1] == keys[0]:
             text = f"{_rows(calls[order[0]])} and\n{_rows(calls[-1])} share the key {_shown(keys[0])}"
-            yield Finding(check, f"{text}: it hardly depends on the rows, if at all")
+            yield Finding(check, f"{text}: it does not depend on the rows, or too little")
         return
     i, j = edge
     text = (
-        f"{count} batches of about the same size have {len(different)} keys; the first edge lies between"
+        f"{count} batches of about the same size have {len(different)} keys; the first edge is between"
         f"\n{_rows(calls[i])}: {_shown(keys[i])}, and\n{_rows(calls[j])}: {_shown(keys[j])}"
     )
     if len(different) == len({call[0] for call in calls[:count]}):
@@ -140,7 +140,7 @@ def _shares(check: str, one: list, other: list, key) -> str:
     if check == "types" and one[3] != other[3]:
         return (
             f"{one[4]} with K = {one[3]} and {other[4]} with K = {other[3]} share the key {_shown(key)}:\ntheir rows "
-            "have as many bytes, and another number of elements; the key needs both, the size of an element and K"
+            "have equally many bytes, but another number of elements; the key needs both, the size of an element and K"
         )
     if check == "types":
         sizes = [getattr(torch, call[4]).itemsize for call in (one, other)]

@@ -26,7 +26,7 @@ def draw(rng: random.Random) -> list[Case]:
         a, b = (whole_numbers(rng, rows, DEPTH, low=9, high=31) for rows in (ends[-1] + tail, len(sizes) * n))
         inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "capacity": max(sizes), "dtype": dtype}
         some = "" if len(groups) == len(sizes) else f", of which {' and '.join(map(str, groups))} are written"
-        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} behind the last; C is {dtype}"
+        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} in the tail; C is {dtype}"
         return Case(inputs, ("tiles", "partial", "neighbours", "tail", "empty", "features"), label=label)
 
     def short(but=0):
@@ -55,7 +55,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 # Mistake → (first row, first column, end) of what tile (j, i) of a group stores, from j, i, start and end.
 _STORES = {
-    "this is what i and j in each other's place give: i counts tiles along the group, j along N": (
+    "i and j are exchanged: i counts tiles along the group, j along N": (
         lambda j, i, start, end: (i * BLOCK_N, start + j * BLOCK_M, end)
     ),
     "rows are counted by i: i counts tiles along the group, and j those along N": (
@@ -64,11 +64,11 @@ _STORES = {
     "columns are counted by j: j counts tiles along N, and i those along the group": (
         lambda j, i, start, end: (j * BLOCK_N, start + j * BLOCK_M, end)
     ),
-    "a group's end is rounded up to a whole tile here: it ends where `end` says": (
+    "the group's end is rounded up to a whole tile: the last column is `end` - 1": (
         lambda j, i, start, end: (j * BLOCK_N, start + i * BLOCK_M, start - (start - end) // BLOCK_M * BLOCK_M)
     ),
 }
-_ROUNDED_DOWN = "a group's start is rounded down here, to a multiple of something: `start` is a multiple of nothing"
+_ROUNDED_DOWN = "the group's start is rounded down: `start` can be any number"
 
 
 def _known(case: Case, c: Written) -> str:
@@ -240,7 +240,7 @@ def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], column
     if by != g:
         return f"{text}\ncolumn {first + col} belongs to group {g}, and {tile} wrote it last"
     if (times := int(part.counts[row, col])) > 1:
-        return f"{text}\ncolumn {first + col} was written {times} times: what lies past an end is left out, not moved"
+        return f"{text}\ncolumn {first + col} was written {times} times: elements past an end are left out, not moved"
     return text
 
 

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from course_kernels.bench.rows import title_of
 from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, numbers, percent, rectangle, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, ORANGE, PINK, SKY, WRONG, ink_on, styled
 
@@ -237,11 +238,11 @@ def block_rates(results: Mapping) -> Figure:
     figure, panels = canvas_grid(0.16 * height * half + 1.2, 1, 2, sharex=True)
     for at, (row, rates) in enumerate(zip(rows, found)):
         axes, top = panels[at // half], at % half * height
-        axes.text(0, top, row["title"], fontsize=8, va="center")
+        axes.text(0, top, title_of(row), fontsize=9, va="center")
         for y, (label, rate) in enumerate(rates.items(), top + 1):
             color = _RATES[label][0]
             axes.barh(y, rate, height=0.88, color=color, gid=label)
-            axes.text(rate, y, f"{rate:,.0f} ", fontsize=7.5, ha="right", va="center_baseline", color=ink_on(color))
+            axes.text(rate, y, f"{rate:,.0f} ", fontsize=9, ha="right", va="center_baseline", color=ink_on(color))
     for axes in panels:
         axes.set_ylim(height * half - 1, -1)
         axes.set_yticks([])
@@ -250,5 +251,5 @@ def block_rates(results: Mapping) -> Figure:
     figure.legend(
         [Patch(fc=_RATES[label][0]) for label in labels], labels, loc="outside upper left", ncols=3, fontsize=9
     )
-    figure.supxlabel("TFLOP/s; the titles are groups of rows, N, K", fontsize=9)
+    figure.supxlabel("TFLOP/s", fontsize=9)
     return figure

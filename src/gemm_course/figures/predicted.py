@@ -45,7 +45,7 @@ def expected_times(
         handles.append(Line2D([], [], color=GREY, alpha=0.5, marker="o", ms=3, lw=0, label="other configurations"))
     if chosen:
         handles.append(Line2D([], [], mfc="none", mec=BLACK, mew=1.6, marker="o", ms=11, lw=0, label="chosen"))
-    axes.legend(handles=handles, loc="upper left", fontsize=8.5)
+    axes.legend(handles=handles, loc="upper left", fontsize=9)
     return figure
 
 
@@ -82,7 +82,7 @@ def losses_by_model(panels: Mapping[str, Mapping[str, Mapping[str, Sequence[floa
             ax.axhline(y + 0.5, color=FAINT, lw=0.6, zorder=0)
         ax.set_title("\n".join(heads), fontsize=9)
         ax.set(xlim=(-1, None), xlabel="% over the best configuration")
-        name_rows(ax, models, fontsize=8)
+        name_rows(ax, models, fontsize=9)
     handles = [Line2D([], [], color=color, marker="o", lw=1, label=way) for way, color in colors.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8.5)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
     return figure

@@ -32,6 +32,21 @@ def test_01_has_empty_groups_tails_and_ends_past_what_short_types_hold():
         assert (ends > 32767).any()
 
 
+def test_02_has_whole_blocks_tails_of_two_sizes_and_numbers_that_overflow_either_way():
+    for cases in drawn("02"):
+        found = [(case["x"].shape, case["block_m"], 1 << (case["x"].shape[1] - 1).bit_length()) for case in cases]
+        assert any(m % block_m == 0 and n == block_n for (m, n), block_m, block_n in found)
+        short = [
+            (block_m, block_n) for (m, n), block_m, block_n in found if m > block_m and -m % block_m > 1 < block_n - n
+        ]
+        assert len({block_m for block_m, _ in short}) > 1
+        assert len({block_n for _, block_n in short}) > 1
+        top = torch.cat([case["x"].amax(1) for case in cases])
+        assert top.max() > 88.8, "exp is infinite in float32"
+        assert top.min() < -103.98, "exp is 0, the smallest denormal number included"
+        assert all(case["x"].isfinite().all() for case in cases)
+
+
 def test_03_has_whole_tiles_all_tails_and_three_blocks_of_k():
     for cases in drawn("03"):
         shapes = [(*case["a"].shape, case["b"].shape[1]) for case in cases]

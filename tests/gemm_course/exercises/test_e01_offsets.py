@@ -46,4 +46,4 @@ def test_other_right_answers_pass(judge, exercise, rest):
 def test_whoever_makes_tensors_on_the_host_is_told_which_result_is_there(judge, exercise):
     source = ANSWER + GROUP + "    return torch.tensor([0] * len(sizes)), group\n"
     result = judge.check(exercise, source)
-    assert "`ends` lies on the CPU" in result.text()
+    assert "`ends` is on the CPU" in result.text()

@@ -27,6 +27,13 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     assert set(others) <= set(follows), result.text()
 
 
+def test_one_answer_earns_the_same_whatever_is_drawn(judge):
+    """Of a matrix no wider than a tile the exchanged coordinates (0, 0) are right: no draw has one."""
+    (exercise,) = manifest.find("06")
+    source = (MUTANTS / exercise.name / "coordinates_exchanged.py").read_text(encoding="utf-8")
+    assert {judge.check(exercise, source, seed, compiling=False).points for seed in range(5)} == {0}
+
+
 # The constant that is right now and then: what a sum of K products is on average.
 @pytest.mark.parametrize("constant", ["0.0", "1.0", "7.0", "4.0 * K"])
 @pytest.mark.parametrize(

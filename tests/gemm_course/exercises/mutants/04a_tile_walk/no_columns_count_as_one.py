@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: empty
-# says: program \d computes tile \(\d, 0\) of problem \d, which is \d+ × 0 and has no tiles
+# says: program \d computes tile \(\d, 0\) of problem \d, which is \d+ × 0, so it has no tiles
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

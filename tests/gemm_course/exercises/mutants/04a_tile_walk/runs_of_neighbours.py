@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: turn
-# says: these are neighbouring tiles; round-robin deals them out one by one
+# says: a run of neighbouring tiles; round-robin deals tiles one by one
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: pointers
-# says: asked again, for other matrices of the same sizes.*\nis anything kept from the first call
+# says: called again with other matrices of the same sizes.*\ndoes the function keep anything from the first call
 KEPT = {}
 
 

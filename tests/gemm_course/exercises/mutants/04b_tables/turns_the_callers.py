@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: W of problem \d was .* before the call, and is .* after:\n.*`.t_\(\)` turns one itself
+# says: W of problem \d was .* before the call, and is .* after:\n.*`.t_\(\)` changes a matrix itself
 def problem_tables(inputs, weights, outputs):
     problems = list(zip(inputs, weights, outputs))
     pointers = [[x.data_ptr(), w.data_ptr(), y.data_ptr()] for x, w, y in problems]

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: last
-# says: longest first, but dealt to and fro
+# says: longest first, but dealt back and forth
 import heapq
 
 

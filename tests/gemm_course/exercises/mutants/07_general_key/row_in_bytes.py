@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: types
-# says: float32 with K = \d+ and float16 with K = \d+ share the key .*:\ntheir rows have as many bytes
+# says: float32 with K = \d+ and float16 with K = \d+ share the key .*:\ntheir rows have equally many bytes
 import math
 
 

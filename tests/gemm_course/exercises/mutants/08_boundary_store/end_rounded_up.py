@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: neighbours
-# says: a group's end is rounded up to a whole tile here
+# says: the group's end is rounded up to a whole tile
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     features = j * BLOCK_N + tl.arange(0, BLOCK_N)
