@@ -14,7 +14,7 @@ help: ## show this list
 	@echo
 	@echo "  Variables: PORT=$(PORT)  PYTHON=$(PYTHON)  LESSONS=\"03 05\" (render)"
 
-lab: ## open the course in JupyterLab (PORT=8888, or the next free one)
+lab: ## open your copy of the course in JupyterLab (PORT=8888, or the next free one)
 	@$(PYTHON) tools/bootstrap.py lab
 	@$(VENV_PYTHON) tools/lab.py $(PORT)
 

@@ -143,11 +143,12 @@ class _Checker:
         kept = progress.load()
         if result.passed:
             left = progress.unsolved(manifest.exercises(), kept)
+            other = f"\n  course solution {exercise.id}   one way to write it, to compare with"
             if not left:
-                return "all exercises are solved"
+                return f"all exercises are solved{other}"
             there = locations.notebook(left[0])
             shown = locations.shown(there) if there.exists() else f"`course reset {left[0].id}` restores its notebook"
-            return f"next: {left[0].id} · {left[0].title}: {shown}"
+            return f"next: {left[0].id} · {left[0].title}: {shown}{other}"
         if result.status == UNCHECKED:
             return f"next: repair this machine, and check again\n  {_DOCTOR}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)

@@ -26,10 +26,10 @@ def run(as_json: Json = False) -> int:
     kept = progress.load()
     rows = []
     for each in manifest.exercises():
-        entry = progress.entry_of(kept, each.id)
+        entry, notebook = progress.entry_of(kept, each.id), locations.notebook(each)
         rows.append({"id": each.id, "title": each.title, "lesson": each.lesson, "function": each.function,
-                     "notebook": f"exercises/{each.name}.ipynb", "points": entry["points"], "of": each.points,
-                     "passed": entry["passed"], "there": locations.notebook(each).exists()})  # fmt: skip
+                     "notebook": locations.shown(notebook), "points": entry["points"], "of": each.points,
+                     "passed": entry["passed"], "there": notebook.exists()})  # fmt: skip
     if as_json:
         print(json.dumps(rows, indent=1))
         return OK

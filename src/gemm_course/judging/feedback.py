@@ -12,7 +12,7 @@ from gemm_course.judging.case import Ran, Written
 
 RIGHT, WRONG, MISSING = range(3)  # states of a tile, the three colours of the picture
 _ACCESS = re.compile(r"line (\d+): program \d+ (?:reads|writes) (row|column)?")
-_LINE, _LINE_ENDS = re.compile(r"line (\d{1,6}): "), re.compile("\r\n|\r|\n")
+_LINE, _LINE_ENDS = re.compile(r"(?:^|: )line (\d{1,6}): "), re.compile("\r\n|\r|\n")
 _VERBS = {"load": "reads", "store": "writes"}
 
 
@@ -73,14 +73,17 @@ def roundings(values: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def quote_line(message: str, source: str) -> str:
-    """A message that begins with the number of a line of the answer, with that line below its first line."""
-    first, *rest = message.split("\n")
-    found = _LINE.match(first)
-    lines = _LINE_ENDS.split(source)
-    if not found or not 0 < int(found[1]) <= len(lines):
-        return message
-    code = lines[int(found[1]) - 1].strip()
-    return message if not code or code in message else "\n".join([first, f"    {code[:160]}", *rest])
+    """A message with the answer's lines that it names by number, each below the sentence that names it first."""
+    lines, told = _LINE_ENDS.split(source), []
+    for text in message.split("\n"):
+        told.append(text)
+        found = _LINE.search(text)
+        if found and 0 < int(found[1]) <= len(lines):
+            code = lines[int(found[1]) - 1].strip()
+            quoted = f"    {code[:160]}"
+            if code and code not in message and quoted not in told:
+                told.append(quoted)
+    return "\n".join(told)
 
 
 def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> list[list[int]]:

@@ -162,9 +162,9 @@ class Judge:
         if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in result.properties:
-            each.message = quote_line(explain_mask(each.message, outcome.masks), source)
+            each.message = explain_mask(each.message, outcome.masks)
         for each in (result, *result.properties):
-            each.message = printable(each.message)
+            each.message = printable(quote_line(each.message, source))
         result.printed = printable(result.printed)
         return result
 

@@ -136,6 +136,8 @@ def test_a_line_that_a_message_numbers_is_quoted_below_it():
     source = "def f():\r\n    return tl.load(x)\n"
     said = diagnose.quote_line("line 2: program 0 reads row 9\nof A", source)
     assert said == "line 2: program 0 reads row 9\n    return tl.load(x)\nof A"
+    both = diagnose.quote_line("right here, but on the GPU: line 1: odd\nline 2: worse\nline 2: worst", source)
+    assert both.splitlines()[1::2] == ["    def f():", "    return tl.load(x)"], "each of them once"
     for other in ("line 9: beyond the end", "tile (0, 0) is wrong", "line 2: return tl.load(x) is not allowed"):
         assert diagnose.quote_line(other, source) == other
 
