@@ -45,8 +45,9 @@ device = runtime.device()
 # %% [markdown]
 # ## One layer
 #
-# We use 96 tokens, 8 experts and a skewed router. Each expert has two weights with a relu between them. The tokens are
-# sorted by expert, as in lesson 08. (Lesson 14 shows how a model sorts them and puts them back.)
+# We use 96 tokens, 8 [experts](glossary.md#expert) and a skewed [router](glossary.md#router). Each expert has two
+# weights with a relu between them. The tokens are sorted by expert, as in lesson 08. (Lesson 14 shows how a model sorts
+# them and puts them back.)
 
 # %%
 H, I, E = 64, 128, 8  # the width of a token, the width inside an expert, the number of experts
@@ -135,7 +136,7 @@ gradients.products([5, 3, 0, 4])
 results = record.load("grouped_mm")
 step_us = training_costs.step_times(results)
 for title, us in step_us.items():
-    print(f"{title:52} dx and dW take {(us['dA'] + us['dB']) / us['forward']:.2f} × forward")
+    print(f"{title:64} dx and dW take {(us['dA'] + us['dB']) / us['forward']:.2f} × forward")
 
 # %% [markdown]
 # Each of the three products multiplies tokens × K × N numbers, only in another order. So backward has twice as many
@@ -225,8 +226,8 @@ def weight_gradient(x, dy, dw, offs, K, N, BLOCK: tl.constexpr, WRITE_EMPTY: tl.
 # %% [markdown]
 # ### An expert without tokens
 #
-# In lesson 08 an empty expert has no rows in the result, so there is nothing to store. Suppose somebody copies that
-# habit here, and stores only where `start < end`.
+# In lesson 08 an empty expert has no rows in the result, so there is nothing to store. Suppose we copy that
+# habit, and store only where `start < end`.
 #
 # **Guess**: what is in the gradient of expert 5?
 

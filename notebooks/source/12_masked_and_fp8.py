@@ -37,6 +37,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from course_kernels import GemmConfig, codegen, deepgemm, quantize_1x128, quantize_128x128, runtime
 from course_kernels import scaled_grouped_mm, shuffle_weight, testing, unshuffle_weight
 from course_kernels.bench import record
+from course_kernels.bench.rows import title_of
 from course_kernels.kernels import common, masked
 from course_kernels.testing import reference
 from gemm_course.figures import decoding as draw, fp8, shuffled
@@ -220,8 +221,8 @@ def masked_kernel(
 # %% [markdown]
 # The change is the place of a row: `g * max_M + row`. It does not depend on the groups before.
 #
-# We fill the result with a **canary**, a number that no product equals, and launch. On a GPU the launch goes into a
-# CUDA graph. A CPU has no graphs, so there the same call is repeated.
+# We fill the result with a [canary](glossary.md#canary), a number that no product equals, and launch. On a GPU the
+# launch goes into a CUDA graph. A CPU has no graphs, so there the same call is repeated.
 
 # %%
 CANARY = -77.0
@@ -657,7 +658,7 @@ display(*map(fold, (masked.masked_kernel, masked.compute_tile, common.add_scaled
 # %%
 for row in ("single256", "decode256", "decode32"):
     sixteen, eight = (draw.fastest_us(one, row) for one in records.values())
-    title = records["float8"]["rows"][row]["title"]
+    title = title_of(records["float8"]["rows"][row])
     print(f"{title:48} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
 
 # %% [markdown]

@@ -44,6 +44,7 @@ from torch import Tensor
 
 from course_kernels import GemmConfig, codegen, grouped_gemm_jagged_persistent, runtime, schedule, testing
 from course_kernels.bench import helion_peer, record
+from course_kernels.bench.rows import title_of
 from course_kernels.codegen.jagged import build_jagged
 from course_kernels.jagged import helion_kernels, tuned
 from course_kernels.kernels import jagged
@@ -181,7 +182,7 @@ group_walks.slots(walks)
 batches = record.load("jagged")["rows"]
 for row in batches.values():
     found = group_walks.scanned_slots(row["sizes"], row["N"], 132, (128, 128))
-    print(f"{row['title']:48} {found.tiles:6,} tiles, {found.group_by_group:9,} slots;", end=" ")
+    print(f"{title_of(row):54} {found.tiles:6,} tiles, {found.group_by_group:9,} slots;", end=" ")
     print(f"most tiles of a worker: {found.busiest_group_by_group:3}; with one index {found.busiest:2}")
 
 # %% [markdown]
@@ -422,7 +423,7 @@ slots, groups = sum(map(len, indexed.programs)), len(problems)
 slots_us, groups_us = slots * group_walks.SLOT_US, groups * group_walks.GROUP_US
 print(f"group by group: of these, {slots_us:.0f} µs for slots, {groups_us:.0f} µs for starting groups")
 us = group_walks.recorded_us(batches)
-pair = us[layer["title"]]
+pair = us[title_of(layer, lines=2)]
 ratio = pair["helion-scanning"] / pair["helion-persistent"]
 print("recorded on:", record.load("jagged")["provenance"]["gpu"])
 print(f"simulated: {scanned.makespan / indexed.makespan:.2f} times as long group by group; recorded: {ratio:.2f} times")
@@ -437,7 +438,7 @@ print(f"simulated: {scanned.makespan / indexed.makespan:.2f} times as long group
 
 # %%
 names = {
-    "cublas": "one cuBLAS product", "auto": "ours (auto)", "triton-persistent": "Triton",
+    "cublas": "cuBLAS product", "auto": "ours (auto)", "triton-persistent": "Triton",
     "helion-persistent": "Helion", "helion-persistent-default": "untuned", "helion-scanning": "group by group",
 }  # fmt: skip
 drawn = {name: label for name, label in names.items() if label != "untuned"}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
+from course_kernels.bench.rows import title_of
 from gemm_course.figures.shapes import canvas, name_rows
 from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, styled
 
@@ -26,7 +27,7 @@ def step_times(results: Mapping) -> dict[str, dict[str, float]]:
     for entry in results["rows"].values():
         best = {of: min(entry["us"][of][name]["median_us"] for name in ours) for of in ("forward", "dA", "dB")}
         moved = 2 * 2 * len(entry["sizes"]) * entry["N"] * entry["K"]  # bytes
-        found[entry["title"]] = best | {"copy": moved / results["copy_tb_s"] / 1e6}
+        found[title_of(entry)] = best | {"copy": moved / results["copy_tb_s"] / 1e6}
     return found
 
 
@@ -47,7 +48,7 @@ def copied_gradients(step_us: Mapping[str, Mapping[str, float]]) -> Figure:
     Args:
         step_us: row title → part → µs; the part "copy" is drawn in another colour and its share is written.
     """
-    figure, axes = canvas(0.33 * len(step_us) + 1.3)
+    figure, axes = canvas(0.4 * len(step_us) + 1.3)
     looks = {"forward": FAINT, "dA": "#A6CEE3", "dB": BLUE, "copy": ORANGE}
     labels = {"forward": "forward", "dA": "gradient of x", "dB": "gradient of W", "copy": "copy of it (computed)"}
     for y, parts in enumerate(step_us.values()):
@@ -57,7 +58,7 @@ def copied_gradients(step_us: Mapping[str, Mapping[str, float]]) -> Figure:
             axes.barh(y, us / whole, left=left, height=0.7, color=looks[part], gid=part)
             left += us / whole
         axes.text(left + 0.01, y, f"+{parts['copy'] / whole:.0%}", va="center", fontsize=9, color=BLACK)
-    name_rows(axes, list(step_us), fontsize=9)
+    name_rows(axes, [title.replace(", N ", "\nN ") for title in step_us], fontsize=9)
     axes.axvline(1.0, color=BLACK, lw=1.0)
     axes.set_xlabel("time (1 = the three products)")
     handles = [axes.barh([0], [0], color=color) for color in looks.values()]
