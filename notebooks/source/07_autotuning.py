@@ -510,7 +510,7 @@ lookup.choices({title: answers}, rows, depths, ("rows per group", "K"), {title: 
 # parts and `2/SM` two programs per SM.
 
 
-# %%
+# %% tags=["hide-input"]
 def label(tile):
     return "\n".join([*budget.short_name(tile), f"strips of {tile.group_m}"])
 
@@ -564,7 +564,7 @@ def neighbour(op, extents, dtype):
     return min(measured_us[op][nearest], key=measured_us[op][nearest].get)
 
 
-# %%
+# %% tags=["hide-input"]
 panels = {}
 for title, choose in (
     ("128×256 for all", one_for_all),
@@ -763,7 +763,7 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 # them.
 
 
-# %%
+# %% tags=["hide-input"]
 def both(gpu, name):
     """Pass → model → way to choose → times over the best one's, for products on which both can be judged."""
     content = json.loads((time_model.CONSTANTS / f"{gpu}.json").read_text())
