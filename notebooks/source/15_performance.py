@@ -210,8 +210,8 @@ measuring.spread(twins)
 #
 # ## One number for many calls
 #
-# Some dots are far to the right: something disturbed these calls. How do they change the number that you report? We run
-# ten benchmarks of the same kernel, 40 calls each.
+# A few calls are off the scale to the right: something disturbed them. How do they change the number that you report?
+# We run ten benchmarks of the same kernel, 40 calls each.
 #
 # **Guess:** which of mean, median and minimum varies most between the ten?
 
