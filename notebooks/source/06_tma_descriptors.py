@@ -448,9 +448,9 @@ ends_at_group = wrong_rows(lambda g: starts[g] + sizes[g])
 draw.reach(sizes, BLOCK, {"C ends with the tensor": whole, "C ends with the group": ends_at_group})
 
 # %% [markdown]
-# So there are two ways. The kernels of this lesson give each problem its own descriptors, and pay for the switches. The
-# other way is one descriptor of A for all groups, and a mask on the last store of each group. It needs no switch.
-# Lesson 08 builds it.
+# So there are two ways. The kernels of this lesson give each problem its own descriptors, which costs a switch for each
+# problem. The other way is one descriptor of A for all groups, and a mask on the last store of each group. It needs no
+# switch. Lesson 08 builds it.
 #
 # ## The production kernel
 #

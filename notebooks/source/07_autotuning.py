@@ -190,7 +190,7 @@ for tile, cause in dead.items():
 
 # %% [markdown]
 # Five candidates are gone, and nothing has run. Only two of them would have failed at their launch. Two spill and run
-# slowly. The last one asks for two programs per SM, which do not fit together, so they would run one after the other.
+# slowly. One asks for two programs per SM, which do not fit together, so they would run one after the other.
 #
 # ## Why 128×256×64 with 8 warps
 #
@@ -207,8 +207,8 @@ for m, n in ((64, 64), (64, 128), (128, 128), (128, 256), (256, 256)):
 
 # %% [markdown]
 # 256×256 would be better still, but its sums fill all registers of an SM. 128×256 is the largest tile that leaves room
-# for anything else. The next picture shows what five candidates take of an SM. (The lowest bar belongs to the next
-# section.)
+# for anything else. The next picture shows the registers of a thread and the shared memory of an SM for five
+# candidates. (The lowest bar belongs to the next section.)
 
 # %%
 budget.sm_budget([uses[i] for i in (6, 7, 8, 4, 0)])
@@ -217,7 +217,7 @@ budget.sm_budget([uses[i] for i in (6, 7, 8, 4, 0)])
 # From the top:
 #
 # - **4 warps** leave 256 sums to each thread. The red part is spilled. With 8 warps a thread has 128 sums.
-# - **The whole result** needs shared memory on its way out, more than a stage does. With 4 stages it does not fit.
+# - **The whole result** needs shared memory before it is stored, more than a stage does. With 4 stages it does not fit.
 #   Stored in two parts (`2p`) it does. Four stages fetch three steps ahead, which hides the latency of memory.
 # - **Two programs of 128×128** fill the SM as well. While one stores its tile, the other multiplies. That gives fewer
 #   FLOP per byte and no pause between tiles. Compiling cannot tell which of the two is faster.
@@ -510,7 +510,7 @@ lookup.choices({title: answers}, rows, depths, ("rows per group", "K"), {title: 
 # parts and `2/SM` two programs per SM.
 
 
-# %%
+# %% tags=["hide-input"]
 def label(tile):
     return "\n".join([*budget.short_name(tile), f"strips of {tile.group_m}"])
 
@@ -564,7 +564,7 @@ def neighbour(op, extents, dtype):
     return min(measured_us[op][nearest], key=measured_us[op][nearest].get)
 
 
-# %%
+# %% tags=["hide-input"]
 panels = {}
 for title, choose in (
     ("128×256 for all", one_for_all),
@@ -763,7 +763,7 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 # them.
 
 
-# %%
+# %% tags=["hide-input"]
 def both(gpu, name):
     """Pass → model → way to choose → times over the best one's, for products on which both can be judged."""
     content = json.loads((time_model.CONSTANTS / f"{gpu}.json").read_text())

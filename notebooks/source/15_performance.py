@@ -210,8 +210,8 @@ measuring.spread(twins)
 #
 # ## One number for many calls
 #
-# Some dots are far to the right: something disturbed these calls. How do they change the number that you report? We run
-# ten benchmarks of the same kernel, 40 calls each.
+# A few calls are off the scale to the right: something disturbed them. How do they change the number that you report?
+# We run ten benchmarks of the same kernel, 40 calls each.
 #
 # **Guess:** which of mean, median and minimum varies most between the ten?
 
@@ -321,8 +321,9 @@ show(grouped.verified_call, "# The freed", "verify(function()")
 #
 # ## As called, or in a graph?
 #
-# A CUDA graph replays many launches at the cost of one. Take our 8 experts, once as a loop of small products and once
-# in one launch. We measure each as called and in a graph. The last column calls it back to back, without a flush:
+# A [CUDA graph](glossary.md#CUDA-graph) replays many launches at the cost of one. Take our 8 experts, once as a loop of
+# small products and once in one launch. We measure each as called and in a graph. The last column calls it back to
+# back, without a flush:
 
 
 # %%
@@ -429,7 +430,7 @@ draw.against_peers(results)
 # %%
 record_analysis.speedups_over_peers(results, ours)
 
-# %%
+# %% tags=["hide-input"]
 for name, speedups in results["speedups"].items():
     print(results["providers"][name]["label"])
     for of, others in speedups.items():
@@ -443,7 +444,7 @@ for name, speedups in results["speedups"].items():
 #
 # One more check. Two rows of the table have the same dense product, measured at two moments of the run:
 
-# %%
+# %% tags=["hide-input"]
 twin_rows = [results["rows"][name] for name in ("zipf128-up", "half-empty128")]
 print("the same product:", len({(sum(e["sizes"]), e["N"], e["K"]) for e in twin_rows}) == 1)
 first, second = (entry["us"]["forward"]["dense"] for entry in twin_rows)
@@ -510,7 +511,7 @@ for name in alone["rows"]:
 called = [name for name in results["providers"] if any(name in e["us"]["called"] for e in results["rows"].values())]
 record_analysis.as_called(results, [name for name in called if name in (ours, "torch", "loop")])
 
-# %%
+# %% tags=["hide-input"]
 for name in called:
     entries = [e for e in results["rows"].values() if name in e["us"]["called"] and name in e["us"]["forward"]]
     bound = sum(e["host_us"][name] > e["us"]["forward"][name]["median_us"] for e in entries)
@@ -535,9 +536,8 @@ record_analysis.where_time_goes(results, explained)
 for name, share in explained.items():
     waste, part = max((value, part) for part, value in share.parts.items() if part != "the roof")
     then = f"next: {part}, {waste:.0%}" if waste > 0.005 else "nothing else to see"
-    print(
-        f"{title_of(results['rows'][name]):54} bound by {share.bound:10} {share.parts['the roof']:4.0%} of its time; {then}"
-    )
+    roof, title = share.parts["the roof"], title_of(results["rows"][name])
+    print(f"{title:54} bound by {share.bound:10} {roof:4.0%} of its time; {then}")
 
 # %% [markdown]
 # The model is crude, for three reasons: (a) shares are cut at 100 %; (b) it assumes 128 × 256 tiles, and smaller ones
@@ -597,8 +597,8 @@ for name, rate in claimed.items():
 print("the winner:", max(claimed, key=claimed.get))
 
 # %% [markdown]
-# **Find the five lies before you read on.** One of them betrays itself in the output. Change the cell, run it, and
-# watch the winner.
+# **Find the five lies before you read on.** One of them shows in the output. Change the cell, run it, and watch the
+# winner.
 #
 # <details><summary>Lie 1: the rate is above the peak</summary><b>No synchronisation.</b> The host's clock is read while
 # the device still works: it compares one launch with three. Use events, or synchronise before both readings.</details>

@@ -157,7 +157,7 @@ def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Fig
     place, right = {}, 0.0  # a column is as wide as the longest of its names
     for sums in columns:
         place[sums] = right
-        right += 1.2 * max(len(" ".join(short_name(use.config))) for use in uses if use.sums == sums) + 8.5
+        right += max(len(" ".join(short_name(use.config))) for use in uses if use.sums == sums) + 8.5
     edge = min([place[sums] for sums in columns if sums > THREAD_REGISTERS], default=right) - 1.5
     axes.axhspan(limit, top, color=RED, alpha=0.10, lw=0)
     axes.fill_between([edge, max(right, edge + 12)], 0, limit, color=RED, alpha=0.10, lw=0)
@@ -167,10 +167,12 @@ def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Fig
     for sums in columns:
         column = sorted((use for use in uses if use.sums == sums), key=lambda use: use.sm_shared)
         heights = [use.sm_shared / 1024 for use in column]
-        for use, y, at in zip(column, heights, spread_apart(heights, 0.058 * top)):
+        # Few names have room for two lines, and then leave more of it to the next column.
+        line, gap = ("\n", 0.11) if len(column) < 3 else (" ", 0.058)
+        for use, y, at in zip(column, heights, spread_apart(heights, gap * top)):
             x, color = place[sums], RED if rejection_reason(use) else BLACK
             axes.plot([x + 0.6, x + 2.2], [y, at], color=color, lw=0.6, alpha=0.6)
-            axes.text(x + 2.5, at, " ".join(short_name(use.config)), va="center", fontsize=9, color=color)
+            axes.text(x + 2.5, at, line.join(short_name(use.config)), va="center", fontsize=9, color=color)
     axes.text(-2, limit + 0.01 * top, f"an SM's shared memory ends here: {limit:.0f} KiB", va="bottom", fontsize=9)
     axes.text(edge + 0.5, 0.015 * top, f"a thread's registers\nend here: {THREAD_REGISTERS}", va="bottom", fontsize=9)
     axes.set(xlim=(-2.5, max(right, edge + 12)), ylim=(0, top), ylabel="KiB of shared memory, all programs of an SM",

@@ -106,7 +106,7 @@ def test_every_candidate_is_a_named_point_and_the_dead_are_red():
     assert sorted(line.get_gid() for line in points) == ["fits", "fits", "shared memory", "shared memory", "spills"]
     assert [line.get_ydata()[0] for line in points] == [use.sm_shared / 1024 for use in uses]
     assert {line.get_gid() for line in points if line.get_color() == RED} == {"spills", "shared memory"}
-    texts = [text.get_text() for text in ax.texts]
+    texts = [text.get_text().replace("\n", " ") for text in ax.texts]
     assert all(" ".join(short_name(use.config)) in texts for use in uses)
     assert ax.get_title(loc="left") == "5 candidates; crosses: 1 spills, 2 too much shared memory"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["128", "256"]
