@@ -28,6 +28,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "github-dark",
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_static_path = [str(HERE / "_static")]
 html_css_files = ["site.css"]
 html_js_files = [("plots.js", {"defer": "defer"})]

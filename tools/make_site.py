@@ -1,7 +1,8 @@
 """Build the course's site: `python tools/make_site.py` gathers its pages and has Sphinx make HTML of them.
 
-    python tools/make_site.py            into site/_build/html
-    python tools/make_site.py FOLDER     into another folder
+    python tools/make_site.py                     into site/_build/html
+    python tools/make_site.py FOLDER              into FOLDER/html
+    python tools/make_site.py --external-links    only ask other sites whether the addresses that pages link to exist
 
 Gathering, not Sphinx, knows what a page is made of: `site/*.md`, the stored notebooks, each exercise with its hints and
 its solution, a page for each part of the library, and a page for each file of the repository that another page links
@@ -10,6 +11,7 @@ to. Pages keep their places in the repository, and pages of `site/` become the s
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import json
@@ -136,8 +138,10 @@ def details(summary: str, text: str) -> str:
 def exercises(gathered: Gathered) -> None:
     """Each exercise as a learner gets it, then its hints and its solution, folded; and a list of all."""
     overview = ["# Exercises", (SITE / "parts" / "exercises.md").read_text(encoding="utf-8")]
-    rows = [f"| [{e.id} {e.title}](exercises/{e.name}.ipynb) | [{e.lesson[:2]}](notebooks/{e.lesson}.ipynb) | {e.points} |"
-            for e in manifest.exercises()]  # fmt: skip
+    rows = []
+    for e in manifest.exercises():
+        lesson = f"[{e.lesson[:2]}](notebooks/{e.lesson}.ipynb)"
+        rows.append(f"| [{e.id} {e.title}](exercises/{e.name}.ipynb) | {lesson} | {e.points} |")
     overview.append("\n".join(["| exercise | lesson | points |", "| --- | ---: | ---: |", *rows]))
     overview.append("```{toctree}\n:hidden:\n:glob:\n\nexercises/*\n```\n")
     gathered.page("exercises.md", "\n\n".join(overview))
@@ -193,7 +197,7 @@ def reference(gathered: Gathered) -> None:
         gathered.page(f"api/{part}.md", "\n\n".join(lines) + "\n")
     contents = "\n".join(f"api/{part}" for part in [*shown, *TOOLS])
     listed = "\n".join(
-        f"- [{PARTS.get(part, part)}](api/{part}.md): {', '.join(f'`{name}`' for name in parts[part])}"
+        f"- [{PARTS.get(part, part)}](api/{part}.md): {', '.join(f'`{each}`' for each in parts[part])}"
         for part in shown
     )
     tools = "\n".join(f"- [`course_kernels.{part}`](api/{part}.md)" for part in TOOLS)
@@ -253,19 +257,32 @@ def gather(folder: Path) -> None:
     linked_files(gathered)
 
 
-def build(target: Path, work: Path) -> int:
-    """Gather the pages below ``work`` and make HTML of them in ``target``; a warning is an error."""
+def build(work: Path, builder: str = "html") -> int:
+    """Gather the pages in ``work``/source and have Sphinx read them there; a warning is an error.
+
+    Args:
+        work: a folder; what was made in it before is replaced.
+        builder: of Sphinx, and the name of the folder in ``work`` with its result.
+    """
     from sphinx.cmd.build import main as sphinx
 
-    started = time.perf_counter()
+    started, target = time.perf_counter(), work / builder
     gather(work / "source")
     shutil.rmtree(target, ignore_errors=True)
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(SITE), "-d", str(work / "doctrees")]
+    options = ["-q", "-W", "--keep-going", "-b", builder, "-c", str(SITE), "-d", str(work / "doctrees")]
     code = sphinx([*options, str(work / "source"), str(target)])
     if code == 0:
-        print(f"{os.path.relpath(target / 'index.html')}: {time.perf_counter() - started:.0f} s", flush=True)
+        print(f"{os.path.relpath(target)}: {time.perf_counter() - started:.0f} s", flush=True)
     return code
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=BUILD)
+    parser.add_argument("--external-links", action="store_true")
+    arguments = parser.parse_args()
+    return build(arguments.folder, "linkcheck" if arguments.external_links else "html")
+
+
 if __name__ == "__main__":
-    sys.exit(build(Path(sys.argv[1]) if len(sys.argv) > 1 else BUILD / "html", BUILD))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the site's pages need of Sphinx beyond its extensions: anchors as in JupyterLab, formulas that need no script."""
+"""A Sphinx extension for the site: anchors of headings as in JupyterLab, and formulas that need no script."""
 
 from __future__ import annotations
 

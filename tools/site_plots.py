@@ -1,4 +1,4 @@
-"""The site's plots of what was measured: data from a record, for `site/_static/plots.js` to draw in the reader's browser."""
+"""The site's plots: rates from a record, for `site/_static/plots.js` to draw in the reader's browser."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ def data_of(name: str) -> dict:
         "providers": providers,
         "passes": [{"key": each, "label": PASSES[each]} for each in passes],
         "rows": [
-            {
-                "title": row["title"],
-                "unit": row["unit"],
-                "rate": {each: {key: rate[key] for key in keys if rate.get(key) is not None} for each, rate in rates},
-            }
-            for row, rates in (
-                (row, [(each, row["rate"][each]) for each in passes if each in row["rate"]]) for row in rows
-            )
+            {"title": row["title"], "unit": row["unit"], "rate": _rates(row["rate"], passes, keys)} for row in rows
         ],
+    }
+
+
+def _rates(rates: dict, passes: list[str], providers: list[str]) -> dict[str, dict[str, float]]:
+    """Rates of one row for the passes and providers that are shown; what was not measured is left out."""
+    return {
+        each: {key: rates[each][key] for key in providers if rates[each].get(key) is not None}
+        for each in passes
+        if each in rates
     }
 
 
