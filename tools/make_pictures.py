@@ -51,10 +51,10 @@ def zoo() -> Figure:
             rates = [(row["rate"][each], at) for at, row in enumerate(rows)]
             points = [(rate[key] / rate["torch"], at) for rate, at in rates if rate.get(key) and rate.get("torch")]
             if points:
-                axes.plot(*zip(*points), marker, color=color, label=label, markersize=6)
+                axes.plot(*zip(*points), marker, color=color, label=label, markersize=6, zorder=2 + (key == "auto"))
         axes.axvline(1, color=style.GREY, linewidth=1)
         axes.set(title=title, xlim=(0.8, None))
-        axes.grid(axis="y", color=style.FAINT, linewidth=0.6)
+        axes.grid(color=style.FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(axis="y", length=0)
     left = figure.axes[0]

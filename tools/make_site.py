@@ -44,6 +44,7 @@ PARTS = {
     "layout": "Descriptions of groups",
     "config": "Configurations and the runtime",
 }
+PLOT = r"<!-- plot: (\w+)(?: relative to ([\w-]+))? -->"
 TOGETHER = {"runtime": "config"}
 TOOLS = ("codegen", "schedule", "testing", "cutlass_ops")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yml": "yaml", ".ipynb": "json"}
@@ -212,7 +213,7 @@ def directive(kind: str, name: str, members: bool) -> str:
 def pages(gathered: Gathered) -> None:
     """What is written for the site itself, with its plots."""
     for path in sorted(SITE.glob("*.md")):
-        text = re.sub(r"<!-- plot: (\w+) -->", lambda found: site_plots.plot(found[1]), path.read_text("utf-8"))
+        text = re.sub(PLOT, lambda found: site_plots.plot(found[1], found[2] or ""), path.read_text("utf-8"))
         gathered.page(path.name, gathered.relink(text, f"site/{path.name}", path.name))
 
 

@@ -43,17 +43,18 @@
     const color = {};
     for (const { key, role } of data.providers) color[key] = KNOWN[key] ?? (role === "ceiling" ? "#909090" : free.shift());
     const hidden = new Set();
-    const state = { pass: data.passes[0].key, base: "" };
+    const state = { pass: data.passes[0].key, base: data.base };
 
     const controls = element("div", "plot-controls");
     const choose = (label, options, key) => {
       const box = element("label", "plot-choice", `${label} `), select = element("select");
       for (const [value, text] of options) select.append(new Option(text, value));
+      select.value = state[key];
       select.addEventListener("change", () => { state[key] = select.value; draw(); });
       box.append(select);
       controls.append(box);
     };
-    if (data.passes.length > 1) choose("Pass", data.passes.map((each) => [each.key, each.label]), "pass");
+    if (data.passes.length > 1) choose(data.choice, data.passes.map((each) => [each.key, each.label]), "pass");
     choose("Scale", [["", "rate"], ...data.providers.map((each) => [each.key, `relative to ${each.label}`])], "base");
 
     const legend = element("div", "plot-legend");
@@ -64,6 +65,7 @@
       box.addEventListener("change", () => { box.checked ? hidden.delete(each.key) : hidden.add(each.key); draw(); });
       dot.style.setProperty("--dot", color[each.key]);
       label.append(box, dot, each.label);
+      label.dataset.key = each.key;
       legend.append(label);
     }
     const panels = element("div", "plot-panels"), values = element("div", "plot-values");
@@ -138,6 +140,9 @@
       const drawn = data.rows.filter((row) => row.rate[state.pass]);
       const units = state.base ? [["", drawn]] : [...new Set(drawn.map((row) => row.unit))].map(
         (unit) => [unit, drawn.filter((row) => row.unit === unit)]);
+      for (const label of legend.children) {
+        label.style.display = data.rows.some(has({ key: label.dataset.key })) ? "" : "none";
+      }
       panels.replaceChildren(...units.map(([unit, rows]) => panel(rows, unit)));
       tell();
     }
