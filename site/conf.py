@@ -40,6 +40,8 @@ html_math_renderer = "mathml"
 
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_code_prompt_show = "Show the {type}"
+nb_code_prompt_hide = "Hide the {type}"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 myst_heading_slug_func = "site_markup.heading_slug"
