@@ -44,6 +44,8 @@ PARTS = {
     "layout": "Descriptions of groups",
     "config": "Configurations and the runtime",
 }
+# The line that tools/render.py adds: the lesson before, the map, the lesson after. Lesson 00 has the last only.
+NAVIGATION = r"(?m)^.*\| \[map\]\(00_\w+\.ipynb\).*$|^\[[^\n]*\]\(\d\d_\w+\.ipynb\) →$"
 PLOT = r"<!-- plot: (\w+)(?: relative to ([\w-]+))? -->"
 TOGETHER = {"runtime": "config"}
 TOOLS = ("codegen", "schedule", "testing", "cutlass_ops")
@@ -118,11 +120,12 @@ def lessons(gathered: Gathered) -> None:
         path = render.notebook_of(source)
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         for cell in cells:
-            cell["source"] = "".join(cell["source"]).replace(render.navigation(source), "")
+            cell["source"] = re.sub(NAVIGATION, "", "".join(cell["source"]))
         first = cells[0]["source"]
         found = re.search(r"\*\*About (\d+) minutes\. Afterwards you can\*\*\n\n((?:- .+\n?(?:  .+\n?)*)+)", first)
         title = f"## [{render.title_of(source)}](notebooks/{path.name})"
-        overview += [f"{title}\n", f"{found[1]} minutes. Afterwards you can\n\n{found[2]}" if found else ""]
+        goals = gathered.relink(found[2], f"notebooks/{path.name}", "lessons.md") if found else ""
+        overview += [f"{title}\n", f"{found[1]} minutes. Afterwards you can\n\n{goals}\n" if found else ""]
         tried = [e for e in manifest.exercises() if e.lesson == path.stem]
         links = (f"[{e.id} {e.title}](exercises/{e.name}.ipynb), {e.points} points" for e in tried)
         overview += [f"Exercises: {'; '.join(links)}.\n"] if tried else []

@@ -178,7 +178,7 @@ def test_a_plot_shows_what_its_record_has():
     assert "candidate" not in json.dumps(site_plots.data_of("scaled_grouped_mm"))
     figure, _, numbers = site_plots.plot("grouped_mm", "torch").partition("</figure>")
     assert "\n\n" not in figure
-    assert figure.count("<") == 4, "no text ends the script"
+    assert figure.count("<") == 3, "no text ends the script"
     assert f"| {row['title']} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
     masked = site_plots.data_of("masked")
     cell = next(iter(site_plots.record.load("masked")["cells"].values()))
