@@ -1,7 +1,8 @@
 """Create `.venv` and install what the course needs; with nothing missing, take a moment only.
 
     python3 tools/bootstrap.py lab     what `make lab` needs
-    python3 tools/bootstrap.py test    what `make test` needs on top
+    python3 tools/bootstrap.py site    what `make site` needs on top
+    python3 tools/bootstrap.py test    what `make test` needs on top of both
 
 Standard library only: it runs before anything is installed.
 """
@@ -33,7 +34,8 @@ LOCK = ROOT / ".venv.lock"
 UNFINISHED = "unfinished"  # the lock's text while something is being installed
 LOG = ROOT / ".venv.log"
 
-EXTRAS = {"lab": ["course", "cutlass", "helion"], "test": ["course", "cutlass", "helion", "dev"]}
+LAB = ["course", "cutlass", "helion"]
+EXTRAS = {"lab": LAB, "site": [*LAB, "site"], "test": [*LAB, "site", "dev"]}
 OLDEST_PIP = (25, 0)  # from here on, a dry run asks for a wheel's metadata only, not for the wheel
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]
 INSTALL = [*PIP, "install", "--progress-bar=off"]

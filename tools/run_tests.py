@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ("notebooks", "exercises", "solutions")
-BROWSER_TESTS = ("tests/project/test_browser.py", "tests/project/test_browser_exercise.py")
+BROWSER_TESTS = tuple(f"tests/project/test_{name}.py" for name in ("browser", "browser_exercise", "site"))
 
 
 class Outcome(NamedTuple):

@@ -3,14 +3,14 @@
 Importing this module changes nothing. Triton decides between compiler and interpreter while it is being imported, so
 the mode is fixed when the first kernel is loaded (``load_triton``); until then, ``mode`` says what it will be.
 
-=================  =============================================  =====================================
-``mode()``         when                                           where kernels want their tensors
-=================  =============================================  =====================================
-``"gpu"``          torch sees a GPU                               on that GPU
-``"interpreter"``  no GPU, or ``TRITON_INTERPRET=1``              on the CPU; Triton's interpreter runs kernels
-``"compile-only"`` no GPU and ``TRITON_INTERPRET=0``, or Triton   on the CPU; kernels can be compiled for any GPU
-                   was imported before, for its compiler          but not run
-=================  =============================================  =====================================
+==================  =============================================  =================================================
+``mode()``          when                                           where kernels want their tensors
+==================  =============================================  =================================================
+``"gpu"``           torch sees a GPU                               on that GPU
+``"interpreter"``   no GPU, or ``TRITON_INTERPRET=1``              on the CPU; Triton's interpreter runs kernels
+``"compile-only"``  no GPU and ``TRITON_INTERPRET=0``, or Triton   on the CPU; kernels can be compiled for any GPU
+                    was imported before, for its compiler          but not run
+==================  =============================================  =================================================
 """
 
 from __future__ import annotations

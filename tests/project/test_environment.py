@@ -27,6 +27,7 @@ else:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "site").glob("*.md"))  # of the site; read as files, too, by way of the README's links
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
 
@@ -60,7 +61,7 @@ def test_conda_and_pip_install_the_same():
     through_pip = next(each["pip"] for each in conda["dependencies"] if isinstance(each, dict))
     assert "--editable ." in through_pip, "the library itself"
     extras = PROJECT["optional-dependencies"]
-    expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["dev"])
+    expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["site"] + extras["dev"])
     expected["python"], expected["pip"] = PROJECT["requires-python"], ""
     assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
 
@@ -135,10 +136,12 @@ def test_readme_names_every_target_and_no_other():
     assert {first or second for first, second in commands} == set(TARGETS)
 
 
-def test_readme_links_lead_somewhere():
-    links = [link for link in re.findall(r"\]\(([^)#\s]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)\)", path.read_text(encoding="utf-8")) if "://" not in link]
+    made = {"lessons.md", "exercises.md", "reference.md"}  # by tools/make_site.py; its own test checks them
+    assert links or path.parent.name == "site"
+    assert [link for link in links if link not in made and not (path.parent / link).exists()] == []
 
 
 def test_readme_maps_every_notebook():
@@ -146,9 +149,10 @@ def test_readme_maps_every_notebook():
     assert listed == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
-def test_readme_code_runs():
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 2
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "site" / "library.md"], ids=lambda path: path.name)
+def test_examples_run(path):
+    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks
     if importlib.util.find_spec("cutlass") is None:
         blocks = [block for block in blocks if "cutlass_ops" not in block]
     done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True)

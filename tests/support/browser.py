@@ -87,6 +87,7 @@ class Page:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self.socket, self.ids = None, itertools.count(1)
+        self.events = []  # of the domains that a test enables
         try:
             self._connect(Path(profile) / "DevToolsActivePort")
         except BaseException:
@@ -110,6 +111,8 @@ class Page:
         self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:  # events come in between
             answer = json.loads(self.socket.recv())
+            if "method" in answer:
+                self.events.append(answer)
             if answer.get("id") == number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return answer["result"]
