@@ -130,7 +130,8 @@ def problem_of(scheduler, along, sizes, N, M=0, K=40, tail=3):
     return scheduler.Problem(tuple(itertools.accumulate(sizes)), total, total if along == "m" else M, N, K)
 
 
-@pytest.mark.parametrize("N", [1, 16, 24, 28, 33], ids=lambda N: f"N={N}")
+# Fitted: one narrow column, a wide and two narrow ones to the last element, wide ones alone. Whole columns of 8 follow.
+@pytest.mark.parametrize("N", [1, 28, 33], ids=lambda N: f"N={N}")
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_every_tile_of_groups_along_m_once(scheduler, warp, config, N):
     problem = problem_of(scheduler, "m", SIZES, N)
