@@ -35,7 +35,7 @@ def kernel():
 
 @pytest.fixture(scope="module")
 def ptx_of(kernel, tmp_path_factory):
-    """Compile a configuration for dtypes and operands, once, and return the PTX. The compiler leaves copies in files."""
+    """Compile a configuration for dtypes and operands, once, and return the PTX. The compiler leaves copies."""
     from cutlass import cute
     from cutlass.base_dsl.compiler import DumpDir
 
@@ -221,7 +221,7 @@ def check_scaling(ptx, config):
 @pytest.mark.parametrize(
     ("config", "out_dtypes"),
     [*((config, ()) for config in CONFIGS_8_BIT),
-     *((next(c for c in CONFIGS_8_BIT if c.schedule == schedule), ("float32",)) for schedule in (COOPERATIVE, PINGPONG))],
+     *((config, ("float32",)) for config in (CONFIGS_8_BIT[0], CONFIGS_8_BIT[-1]))],
     ids=lambda each: getattr(each, "name", None) or "-".join(each) or "bfloat16",
 )  # fmt: skip
 def test_operands_of_8_bits(ptx_of, config, out_dtypes):
