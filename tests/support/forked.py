@@ -1,4 +1,4 @@
-"""Programs for a Python that has imported torch and nothing of ours: a fork of it starts them a second sooner."""
+"""Runs programs in forks of a process that has imported torch and nothing of ours: each starts a second sooner."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_walk_of_random_batches(data):
 @pytest.mark.parametrize("group_m", [1, 2, 8])
 @pytest.mark.parametrize("method", ["naive", *GROUPED])
 def test_tile_index_means_the_same_piece_of_the_output_as_in_the_schedule(method, group_m):
-    """A kernel that is told of the first n tiles only must write exactly the pieces that `schedule` lists first."""
+    """A kernel that gets n as the number of tiles must write exactly the pieces that `schedule` lists first."""
     problem = Problem(100, 70, 16)
     config = GemmConfig(32, 32, 16, group_m=group_m)
     group_A, group_B = make_operands([problem], device=runtime.device())

@@ -1,4 +1,4 @@
-"""Submissions that try to pass without computing: none earns more than it computed, and its message says why.
+"""Submissions that try to pass without computing. Each earns the points of what it computed; a message says why.
 
 Some attacks are tried twice: as a learner could submit them, and with the static check switched off. Then only the
 confined process protects the judge.
