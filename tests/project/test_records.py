@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 
@@ -53,12 +54,16 @@ def test_a_record_that_depends_on_changed_code_is_stale(name):
     assert record.is_stale(measured)
 
 
+@functools.cache
 def imported(path):
     """Files of the library that a Python file imports."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            yield from (file for name in names if (file := provenance.ROOT / f"{name.replace('.', '/')}.py").is_file())
+            paths = [provenance.ROOT / f"{name.replace('.', '/')}.py" for name in names]
+            found.update(path for path in paths if path.is_file())
+    return found
 
 
 ROOMS = ("bench", "gmm", "jagged", "kernels", "lists", "masked", "packed", "layout", "testing")

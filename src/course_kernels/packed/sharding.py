@@ -1,7 +1,7 @@
 """How ``grouped_mm`` and ``group_sums`` work on the shards of a DTensor.
 
-Nothing here imports ``torch.distributed``. The strategies are told to ``torch.distributed.tensor`` once somebody else
-has imported it; whatever calls an operator with DTensors has.
+This module does not import ``torch.distributed``. It registers its strategies when another module
+has imported ``torch.distributed.tensor``: code that calls an operator with DTensors always has.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def draw(rng: random.Random) -> list[Case]:
         # Small multiples of 1/4 and 1/2: scaled sums are exact in float32. No scale is 1, no two neighbours are equal.
         numbers = [3, 5, 6, 7, 9, 11]
         first = rng.randrange(len(numbers))
-        # Where every group has the same scales, its own rows and group 0's could not be told apart.
+        # Where every group has the same scales, its own rows and group 0's would give the same result.
         scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
         scale_b = torch.tensor(rng.sample([1, 3, 5, 7], groups)) / 2
         for g, size in enumerate(sizes):

@@ -12,7 +12,7 @@ from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
 from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N
 
-HARD_CODED = 4  # never drawn as a number of workers where other numbers are to be told from it
+HARD_CODED = 4  # never drawn as a number of workers where a check compares it with other numbers
 NOT_COUNTED = "not counted, because not every tile is computed exactly once"
 
 Tile = tuple[int, int, int]  # first row, end of its group, first column

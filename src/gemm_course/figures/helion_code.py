@@ -126,13 +126,13 @@ def source_lines(*functions: Callable) -> int:
 
 
 def lines_from(kernel: Generated) -> dict[int, int]:
-    """Position of a line in ``helion`` → number of Triton lines that came of it, those that only copy left out."""
+    """Position of a line in ``helion`` → number of Triton lines made from it, those that only copy left out."""
     return dict(Counter(at for at, line in kernel.lines[1:] if at is not None and not _COPY.match(line)))
 
 
 @styled()
 def expansion(kernel: Generated) -> Figure:
-    """Draw beside each line of a Helion kernel its number of lines in Triton."""
+    """Draw beside each line of a Helion kernel how many lines of Triton are made from it."""
     counts = lines_from(kernel)
     fig, ax = canvas(0.2 * len(kernel.helion) + 0.9)
     ax.barh(range(len(kernel.helion)), [counts.get(at, 0) for at in range(len(kernel.helion))], 0.62, color=BLUE)

@@ -1,7 +1,7 @@
 """Reads what each student handed in, in a process for each that can do little else.
 
-Every parser that meets what a student wrote is in there: of zip files, of JSON, of Python. If one takes too long, too
-much memory or the whole process, that student is told so, and nobody else notices.
+All parsers of student files run there: of zip files, of JSON, of Python. If one takes too long, needs too much memory
+or ends the process, that student gets a message, and the others' files are read as usual.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class FakeGPU(TorchFunctionMode):
     GPU = torch.device("cuda", 0)
 
     def __init__(self, mixed: Callable[[str], None] | None = None):
-        """`mixed` is told the name of each function that gets tensors of both, which a GPU refuses."""
+        """`mixed` is called with the name of each function that gets tensors on both devices, which a GPU refuses."""
         super().__init__()
         self._mixed = mixed
         self._host: dict[int, torch.Tensor] = {}  # by id, which is valid as long as the tensor is kept

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import forked
 from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
 from course_kernels.testing import Problem, assert_exact, integers, make_operands
 
@@ -117,8 +115,8 @@ def test_kernels_run_without_the_compiler_being_imported():
         "group_gemm([a], [a], method='round_robin')\n"
         "print('torch._dynamo' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    done = forked.run(program)
+    assert done.stdout == "False\n", done.stderr
 
 
 # ---- torch.func

@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 
+import forked
 import sharded
 from course_kernels.packed import sharding
 
@@ -49,7 +50,7 @@ def test_nothing_of_torch_distributed_is_imported_for_plain_tensors():
         "course_kernels.grouped_mm(a.to('meta'), b.to('meta'), offs=offs.to('meta'))\n"
         "assert 'torch.distributed.tensor' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(program)
     assert done.returncode == 0, done.stderr
 
 

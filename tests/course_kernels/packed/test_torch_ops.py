@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import forked
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.config import LaunchOptions
 from course_kernels.packed import execute
@@ -253,7 +252,7 @@ def test_importing_the_library_imports_neither_triton_nor_the_compiler():
         "    course_kernels.grouped_mm(a, b, offs=offs, backend='torch')\n"
         "assert counter.get_total_flops() == 128, counter.get_total_flops()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(program)
     assert done.returncode == 0, done.stderr
 
 

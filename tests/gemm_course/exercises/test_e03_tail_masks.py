@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from exercise_checks import judged
 from gemm_course.exercises import manifest
 from gemm_course.notebook_files import cells as submission
 from places import MUTANTS, ROOT
@@ -43,7 +44,7 @@ ALL_BUT = {
 @pytest.mark.parametrize("name", ALL_BUT)
 def test_a_mistake_costs_the_same_whatever_is_drawn(judge, name):
     for seed in SEEDS:
-        result = judge.check(MASKS, mutant(name), seed, compiling=False)
+        result = judged(judge, MASKS, mutant(name), seed)
         assert {each.name for each in result.properties if each.status != "pass"} == ALL_BUT[name], result.text()
         assert result.message == ""
 

@@ -1,4 +1,4 @@
-"""What students handed in is read in processes that can do little; what ends one of them is told to its student."""
+"""What students handed in is read in processes that can do little; if one ends early, its student gets the reason."""
 
 from __future__ import annotations
 

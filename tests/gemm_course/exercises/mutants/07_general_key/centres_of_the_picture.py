@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: hits
-# says: 12 batches of about the same size have 12 keys
+# says: 12 batches of about the same size have 1[12] keys
 import math
 
 
