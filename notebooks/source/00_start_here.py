@@ -94,22 +94,25 @@ print(doctor.report(doctor.examine(trials=False)))
 # | lesson | question | time |
 # | --- | --- | --- |
 # | [01 The grouped problem](01_the_grouped_problem.ipynb) | What does padding waste? | about 40 min |
-# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel, and what runs it? | about 20 min |
+# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel? | about 20 min |
 # | [03 One launch per problem](03_one_launch_per_problem.ipynb) | What does each launch cost? | about 45 min |
 # | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 50 min |
 # | [05 Scheduling](05_scheduling.ipynb) | Which program computes which tile, and when? | about 50 min |
 # | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 45 min |
-# | [07 Autotuning](07_autotuning.ipynb) | Which configuration is fast, and how does a call find it? | about 50 min |
-# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 45 min |
+# | [07 Autotuning](07_autotuning.ipynb) | Which configuration is fast, and how does a call find it? | about 60 min |
+# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 60 min |
 # | [11 Training](11_training.ipynb) | Which products does a backward pass need? | about 50 min |
 # | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | Can one launch serve every decoding step? | about 60 min |
 # | [13 Helion](13_helion.ipynb) | What does a language above Triton generate, and what is left to you? | about 40 min |
-# | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 45 min |
+# | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 60 min |
 #
 # Read the lessons in order. Run a cell with Shift+Enter, change it, and run it again: nothing can break. Some cells
 # fail **on purpose**, to show a mistake; the text before them says so. Where a text says **Guess**, make a guess first,
 # then open the hidden output with a click. The words of the course are explained in the [glossary](glossary.md).
+#
+# `make lab` opens your own copies of the lessons and exercises, in `my_course/`. After an update of the course, it
+# replaces what you did not change and keeps your answers.
 #
 # ## A first exercise
 #
