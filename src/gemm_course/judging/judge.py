@@ -173,7 +173,8 @@ class Judge:
         wanted = {
             "path": str(path), "module": exercise.runs_name, "function": exercise.function,
             "imports": list(exercise.imports),
-            "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
+            "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "files_mb": exercise.files_mb,
+            "scratch": tempfile.mkdtemp(dir=path.parent),
             "cases": [case.inputs for case in cases if mode != "compile"],
         }  # fmt: skip
         return self.ask(mode, wanted, exercise.seconds, cancelled)
@@ -195,6 +196,8 @@ class Judge:
         elif mode == "gpu" and result.message and (gpu_problem := self._gpu_problem(outcome)):
             result.status = UNCHECKED
             result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {gpu_problem}"
+        elif mode == "run" and outcome.setup_error:
+            result.status, result.message = UNCHECKED, f"this cannot be checked here: {outcome.setup_error}"
         elif outcome.not_started:
             result.status = UNCHECKED
         return outcome
