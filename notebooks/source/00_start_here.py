@@ -93,6 +93,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [07 Autotuning](07_autotuning.ipynb) | which configuration is fast, and how does a call find it? |
 # | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | when all groups lie in one matrix, what becomes simpler? |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
+# | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | which warp does what, and how do they work together? |
 # | [11 Training](11_training.ipynb) | which products is a backward pass made of, and what can go wrong in them? |
 # | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | how does one launch serve all steps of decoding? |
 # | [13 Helion](13_helion.ipynb) | what does a language above Triton write, and what does it leave to you? |

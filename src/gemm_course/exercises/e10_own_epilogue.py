@@ -100,7 +100,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if found.local:
         text = (
             "the sums go to local memory, a part of global memory (st.local in the PTX). A register has no address, "
-            "so a loop whose index is known only at run time cannot choose one.\nUse sums.load() for all of them at once, "
+            "so a loop whose index is known only at run time cannot choose one.\nUse sums.load() for all of them, "
             "or cutlass.range_constexpr"
         )
         yield Finding("registers", text)
