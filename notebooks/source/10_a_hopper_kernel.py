@@ -178,10 +178,11 @@ count(ptx)
 # ## Goes wrong: a register has no address
 #
 # An epilogue that doubles the sums, written as a loop over them. The loop runs on the GPU, `cutlass.range`.
-# **Guess**: why does the count below have a new line of numbers?
+#
+# **Guess** before you open the output: which two lines of the count change?
 
 
-# %%
+# %% tags=["hide-output"]
 @cute.jit
 def doubled(sums: cute.Tensor, rounded: cute.Tensor):
     for i in cutlass.range(cute.size(sums), unroll=1):
@@ -207,7 +208,7 @@ count(small.compile_product(doubled)[1])
 
 # %% tags=["hide-output"]
 in_turn = CuteConfig(128, 192, 64, cluster=2, stages=4, schedule=PINGPONG)
-schedules = {name: replace(in_turn, schedule=name) for name in (COOPERATIVE, PINGPONG)}
+schedules = {"cooperative": replace(in_turn, schedule=COOPERATIVE), "ping-pong": in_turn}
 picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for name, config in schedules.items()})
 
 # %% [markdown]
@@ -233,8 +234,8 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# A dot is one product. On the left of each panel, K is short: a store follows after few products, and hiding it
-# pays most. Where K is long both are close, and the fit of the tile to the groups decides.
+# A dot is one product. On the left of each panel, K is short: a store follows after few products, and hiding it helps
+# most. Where K is long both are close. Then another thing decides: how well the tiles fit the groups.
 #
 # ## Clusters and multicast
 #
@@ -258,22 +259,22 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# A tile of 64 × 256 reads more columns of B than rows of A, four to one. So sharing B helps it most. A tile of 128 × 192
-# gains a few percent.
+# A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
+# gains a few percent. The dots at 1 on the right are groups of at most 64 rows: there is no second tile below the first.
 #
 # ## The order of tiles
 #
 # The production kernel is **persistent**, as in lesson 04: as many clusters are launched as the GPU holds, 66 of two
 # CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time are a *wave*. What they
-# share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. A colour is a wave, a number the
-# order:
+# share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12 clusters compute one group. A
+# colour is a wave, a number the order. A *line* is a row of A or a column of B:
 
 # %%
-cute_clusters.order(replace(in_turn, swizzle_size=4), rows=2048, columns=3072, clusters=16)
+cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, clusters=12)
 
 # %% [markdown]
-# Row by row, a wave is wide and flat, and reads all of B. In strips it is about as high as it is wide. Is a strip of
-# four rows of clusters better than one of eight, or sixteen?
+# Row by row, a wave is wide and flat, and reads all of B. In strips it is about as high as it is wide, and reads less. Is
+# a strip of four rows of clusters better than one of eight, or sixteen?
 
 # %%
 for height in (4, 16):
@@ -335,7 +336,7 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 #
 # ## Appendix: tiles cut to fit
 #
-# You can skip this. It explains the word `narrow` and `flat` in the names of configurations.
+# You can skip this. It explains the words `narrow`, `flat` and `halved` in the names of configurations.
 #
 # A tile that goes past the end of a group wastes products. One configuration has tiles of three shapes, to waste fewer.
 # A colour is a shape, hatched products are wasted, and the black line is the group's C, 682 × 2048:
@@ -366,15 +367,15 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# The median gain is small, and single products gain ten percent. This is why the library chooses a configuration for
-# each problem.
+# The median is 1. Single products gain 10 percent, others lose as much. So the library chooses a configuration for each
+# problem (lesson 07).
 
 # %% [markdown]
 # ## Summary
 #
 # - A warp has a role. One warp copies, two warp groups multiply and store.
 # - They meet in a ring of stages. *Full* is reported by the hardware, *empty* by the consumers.
-# - Ping-pong hides the store behind the other tile's products. It pays where K is short.
+# - Ping-pong hides the store: the other warp group multiplies meanwhile. It helps most where K is short.
 # - A cluster shares what two tiles both need. Multicast delivers it once.
 # - A register has no address: an epilogue's loop must be unrolled.
 #

@@ -42,7 +42,7 @@ def multicast(config: CuteConfig, operand_bytes: int = 2, *, beside: bool = Fals
     Blocks in L2 have the colour of the CTA that asks for them. ``beside`` is that of `bytes_from_l2`.
     """
     _check_cluster(config)
-    figure, panels = canvas_grid(5.0, 2, 1)
+    figure, panels = canvas_grid(5.4, 2, 1)
     for axes, shared in zip(panels, (False, True)):
         _exchange(axes, config, operand_bytes, shared, beside)
         fetched = bytes_from_l2(config, operand_bytes, shared=shared, beside=beside)
@@ -82,7 +82,7 @@ def _exchange(axes, config: CuteConfig, operand_bytes: int, shared: bool, beside
                 rectangle(axes, x, 0, wide, depth, **box, gid=f"receives {cta}")
                 first = part * wide if split or name == common else cta * wide
                 text = f"{'rows' if name == 'A' else 'columns'}\n{first}–{first + wide - 1}\nof {name}"
-                centred(axes, x + wide / 2, depth / 2, text, fontsize=7.5, color=ink_on(color))
+                centred(axes, x + wide / 2, depth / 2, text, fontsize=9, color=ink_on(color))
                 _copy(axes, owner, part if split else cta, x, wide, cta, width + gap, l2 + depth)
                 if owner == cta:
                     rectangle(axes, x, l2, wide, depth, **box, gid=f"loads {cta}")
@@ -90,7 +90,7 @@ def _exchange(axes, config: CuteConfig, operand_bytes: int, shared: bool, beside
             at += count + gap
         received = (config.tile_m + config.tile_n) * depth * operand_bytes
         text = f"CTA {cta} asks for {_kib(loaded)}, receives {_kib(received)}"
-        axes.text(left, depth + 16, text, fontsize=8.5, va="bottom", color=BLACK)
+        axes.text(left, depth + 16, text, fontsize=9, va="bottom", color=BLACK)
     axes.set_aspect("equal")
     bare(axes, (-45, end + 4), (l2 - 12, depth + 45))
 
@@ -155,7 +155,7 @@ def order(config: CuteConfig, rows: int, columns: int, clusters: int) -> Figure:
     """Draw the order in which clusters take a group's tiles: row by row, and in the kernel's strips.
 
     A colour is a wave: the tiles that ``clusters`` clusters compute at the same time. Titles say how many rows of A and
-    columns of B the first wave reads.
+    columns of B the first wave reads, together.
     """
     config = config.shapes[0]
     found = pairs(config, rows, columns)
@@ -170,7 +170,7 @@ def order(config: CuteConfig, rows: int, columns: int, clusters: int) -> Figure:
         first = [tile for both in each[:clusters] for tile in both]
         lines = (len({tile.row for tile in first}), config.tile_m), (len({tile.col for tile in first}), config.tile_n)
         read = sum(count * extent for count, extent in lines)
-        axes.set_title(f"{how}: the first wave reads {read:,} lines of A and B", fontsize=9.5)
+        axes.set_title(f"{how}: a wave reads {read:,} lines", fontsize=9.5)
     return figure
 
 

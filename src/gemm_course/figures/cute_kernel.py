@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS, PINGPONG, WARP_GROUP, CuteConfig
-from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle
+from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, color_of, ink_on, styled
 
 _REGISTERS = 64 * 1024  # of an SM
@@ -64,7 +64,7 @@ def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None
     end = 3 * WARP_GROUP + 24
     axes.plot([0, end], [share, share], color=BLACK, lw=1.2, ls="--", gid="share")
     axes.text(0, share + 4, f"an equal share: {share}", fontsize=9, va="bottom", color=BLACK)
-    names = ["1 warp and 3 warps", *["warp group: multiply, store"] * 2]
+    names = ["1 warp and 3 warps", *["multiply, store"] * 2]
     axes.set_xticks([i * (WARP_GROUP + 12) + WARP_GROUP / 2 for i in range(3)], names, fontsize=9, color=BLACK)
     axes.tick_params(length=0)
     axes.set(xlim=(0, end), ylim=(0, 1.08 * max(multiplying, sums)), yticks=[])
@@ -248,6 +248,7 @@ def gains(found: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
         axes.axhline(middle, color=ORANGE, lw=1.5, gid="median")
         axes.scatter(depths, factors, s=14, color=BLUE, alpha=0.6, lw=0, gid="rows")
         axes.set_xscale("log", base=2)
+        ticks_at(axes.xaxis, [512, 1024, 2048, 4096, 8192], min(depths), max(depths))
         axes.set_xlabel("K", fontsize=9)
         axes.set_title(f"{name}\nmedian {middle:.2f}, {len(points)} products", fontsize=9.5)
     panels[0].set_ylabel("time before / time after", fontsize=9)

@@ -197,9 +197,9 @@ def test_a_cta_alone_shares_nothing(picture):
 def test_a_wave_in_strips_reads_fewer_lines_than_a_wave_row_by_row():
     config = replace(WIDE, swizzle_size=4)
     by_row, strips = cute_clusters.order(config, 2048, 4096, 16).axes  # 8 rows of clusters, 16 columns
-    assert title(by_row) == f"row by row: the first wave reads {2 * 128 + 16 * 256:,} lines of A and B"
+    assert title(by_row) == f"row by row: a wave reads {2 * 128 + 16 * 256:,} lines"
     assert (
-        title(strips) == f"in strips of 4 rows of clusters: the first wave reads {8 * 128 + 4 * 256:,} lines of A and B"
+        title(strips) == f"in strips of 4 rows of clusters: a wave reads {8 * 128 + 4 * 256:,} lines"
     )
     for axes in (by_row, strips):
         assert texts(axes) == [str(number) for number in range(128)]

@@ -122,7 +122,7 @@ def test_a_store_too_short_for_its_word_is_a_box_alone():
 
 
 def test_gains_are_ratios_of_the_rows_that_have_both():
-    one, two = replace(BASE, cluster=1), replace(BASE, cluster=2)
+    one, two = replace(SHARED, cluster=1), replace(SHARED, cluster=2)
     us = {f"cute {one.name}": 30.0, f"cute {two.name}": 20.0}
     rows = {"a": {"K": 512, "dA": {"us": us}}, "b": {"K": 64, "dA": {"us": {f"cute {one.name}": 5.0}}}, "c": {"K": 9}}
     assert cute_kernel.ratios(rows, "dA", one, two) == [(512, 1.5)]
