@@ -32,6 +32,7 @@ import itertools
 
 import cutlass.operators as ops
 import torch
+from IPython.display import display
 
 from course_kernels import GroupLayout, testing
 from course_kernels.testing import reference
@@ -78,9 +79,9 @@ for target in ("100f", "90a"):
     print(target, "some" if found else "none", "from", {type(each).__module__.partition(".")[0] for each in found})
 
 # %% [markdown]
-# `"100f"` is Blackwell's family (B200 and its relatives). `"90a"` is Hopper (H100, H200), with the instructions that only
-# Hopper has. NVIDIA has operators for Blackwell and none for Hopper. Later in the lesson we add some. (If you run this
-# cell again after that, it finds them.)
+# `"100f"` is Blackwell's family (B200 and its relatives). `"90a"` is Hopper (H100, H200), with the instructions that
+# only Hopper has. NVIDIA has operators for Blackwell and none for Hopper. Later in the lesson we add some. (If you run
+# this cell again after that, it finds them.)
 #
 # ## Read the metadata
 #
@@ -101,9 +102,9 @@ print(blackwell.where(cluster=lambda shape: max(shape) <= 2))
 #   of its rows.
 # - **stages**: blocks that are fetched ahead. "auto" means as many as fit into shared memory.
 #
-# Which one is best? The metadata do not say how fast an operator is. They do say how much it fetches. CTAs in one row of
-# a cluster need the same rows of A. CTAs in one column need the same columns of B. [Multicast](glossary.md#multicast)
-# delivers such a block to all of them at once.
+# Which one is best? The metadata do not say how fast an operator is. They do say how much it fetches. CTAs in one row
+# of a cluster need the same rows of A. CTAs in one column need the same columns of B.
+# [Multicast](glossary.md#multicast) delivers such a block to all of them at once.
 
 # %%
 choices = {
@@ -118,7 +119,8 @@ draw.clusters({title: found.designs[0] for title, found in choices.items()})
 # Grey is what a cluster fetches from [L2](glossary.md#L2) for each step along K. A colour is one instruction. Larger
 # clusters fetch less for each product. They also round the rows up to a larger block.
 #
-# **Guess** before you open the output: each of the 12 groups has about 683 rows. Which of the four wastes the most rows?
+# **Guess** before you open the output: each of the 12 groups has about 683 rows. Which of the four wastes the most
+# rows?
 
 # %% tags=["hide-output"]
 sizes = [total_m // G] * (G - 1) + [total_m - total_m // G * (G - 1)]
@@ -167,13 +169,13 @@ except cutlass_ops.NoOperator as error:
     print(error.reasons[0])
 
 # %% [markdown]
-# Those operators even compile. Their instruction then reads only 10 of the 23 bits of each fraction (TF32), so results are
-# less exact than float32's. `discover` refuses, because it compares the declared dtypes itself.
+# Those operators even compile. Their instruction then reads only 10 of the 23 bits of each fraction (TF32), so results
+# are less exact than float32's. `discover` refuses, because it compares the declared dtypes itself.
 #
 # ## Why layouts are restricted
 #
-# The first request failed because B was stored as (G, K, N). Do other operators have such rules? Here are the layouts that
-# two classes declare: the one for groups, and NVIDIA's Hopper operator for a single product.
+# The first request failed because B was stored as (G, K, N). Do other operators have such rules? Here are the layouts
+# that two classes declare: the one for groups, and NVIDIA's Hopper operator for a single product.
 
 # %%
 import cutlass
@@ -240,16 +242,16 @@ show(hopper.HopperGroupedGemmOperator._generate_operators, "for operands, config
 show(hopper._operands, "dtypes =", "accumulator_type")
 
 # %% [markdown]
-# **3. How is it compiled? 4. How is it run?** The kernel is persistent: it launches as many clusters as the GPU holds at
-# a time. `get_max_active_clusters` asks the driver for that number.
+# **3. How is it compiled? 4. How is it run?** The kernel is persistent: it launches as many clusters as the GPU holds
+# at a time. `get_max_active_clusters` asks the driver for that number.
 
 # %%
 show(hopper.HopperGroupedGemmOperator._compile)
 show(hopper.HopperGroupedGemmOperator._run)
 
 # %% [markdown]
-# `cutlass_ops` has imported this module, so the class is registered. The request that found nothing, again, with NVIDIA's
-# own function:
+# `cutlass_ops` has imported this module, so the class is registered. The request that found nothing, again, with
+# NVIDIA's own function:
 
 # %%
 found = ops.get_operators(args, target_sm="90a")
@@ -262,12 +264,13 @@ print(ours)
 
 # %% [markdown]
 # Our operators have two more columns. *Schedule* says how warps share the work: [cooperative](glossary.md#cooperative)
-# warp groups share a tile, [ping-pong](glossary.md#ping-pong) ones take turns with a tile each. *Others* are further tile
-# shapes of the same operator. Lesson 10 explains both.
+# warp groups share a tile, [ping-pong](glossary.md#ping-pong) ones take turns with a tile each. *Others* are further
+# tile shapes of the same operator. Lesson 10 explains both.
 #
 # ## The production kernel
 #
-# The whole class, and the kernel that it compiles. Beyond the four answers, the class refuses what the kernel cannot do.
+# The whole class, and the kernel that it compiles. Beyond the four answers, the class refuses what the kernel cannot
+# do.
 
 # %%
 from course_kernels.kernels.cute_sm90 import kernel
@@ -277,8 +280,8 @@ display(fold(hopper.HopperGroupedGemmOperator), fold(kernel.HopperGroupedGemm))
 # %% [markdown]
 # ## Compile for both, without either
 #
-# A compiler needs no GPU. It needs two facts that usually the driver knows: the architecture, and how many clusters fit.
-# `cutlass_ops.compile` takes both. An H200 has 132 SMs, a B200 148, and a cluster of ours takes two. (Without
+# A compiler needs no GPU. It needs two facts that usually the driver knows: the architecture, and how many clusters
+# fit. `cutlass_ops.compile` takes both. An H200 has 132 SMs, a B200 148, and a cluster of ours takes two. (Without
 # `clusters`, it divides for you, or asks the driver where there is one.)
 
 # %%
@@ -399,8 +402,8 @@ for row in results["rows"].values():
 #
 # ## Try it
 #
-# [Exercise 09](../exercises/09_pick_operator.ipynb): pick the operator that wastes the fewest products. Or change a cell
-# and run it again:
+# [Exercise 09](../exercises/09_pick_operator.ipynb): pick the operator that wastes the fewest products. Or change a
+# cell and run it again:
 #
 # 1. For which of the targets "100a", "103a", "120a" and "90" are there operators? Ask `discover`, and read the reasons.
 #    <details><summary>Answer</summary>"100a" and "103a" are members of the family "100f". "120a" has no `tcgen05`. "90"
@@ -421,7 +424,8 @@ for row in results["rows"].values():
 #
 # - An operator is found by a description of operands: shapes, strides and dtypes. No data and no GPU are needed.
 # - From the metadata follow what a cluster fetches and what it rounds up, but not its speed.
-# - The catalogue gives no reasons, and sometimes takes what no operator declares. Compare with what operators declare.
+# - The catalogue gives no reasons, and sometimes takes what no operator declares. So compare with the declarations
+#   yourself.
 # - Compiling needs a target and a number of clusters. Hopper sums in registers, Blackwell in tensor memory.
 # - The catalogue is open: a class says what it is for, its variants, how it is compiled and how it is run.
 #

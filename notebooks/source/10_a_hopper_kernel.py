@@ -31,6 +31,7 @@ from dataclasses import replace
 
 import cutlass
 from cutlass import cute
+from IPython.display import display
 
 from course_kernels.bench import record
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, CONFIGS, CuteConfig, PINGPONG
@@ -56,7 +57,8 @@ from gemm_course.runner.runs import hopper_10 as small
 # Our kernel computes C = A Bᵀ. A CTA computes one tile of C. Its 384 threads are three **warp groups** of 128 threads,
 # because `wgmma` is issued by 128 threads together:
 #
-# - **Producer**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing here.
+# - **Producer**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
+#   here.
 # - **Consumers**: the second and the third group multiply. Each has 64 rows of the tile, and keeps its sums in
 #   registers.
 # - **Epilogue**: at the end, both consumer groups round their sums and store them.
@@ -154,7 +156,8 @@ show(small.product)
 
 # %%
 KINDS = {
-    "TMA copies to shared memory": "cp.async.bulk.tensor.2d.shared", "TMA copies to C": "cp.async.bulk.tensor.2d.global",
+    "TMA copies to shared memory": "cp.async.bulk.tensor.2d.shared",
+    "TMA copies to C": "cp.async.bulk.tensor.2d.global",
     "barriers": "mbarrier.init", "waits for a barrier": "mbarrier.try_wait", "wgmma": "wgmma.mma_async",
     "conversions to 16 bits": "cvt.rn.bf16x2", "stores to local memory": "st.local",
 }  # fmt: skip
@@ -222,8 +225,8 @@ print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not())
 print("ping-pong, 192 columns:", in_turn.why_not() or "fits")
 
 # %% [markdown]
-# So ping-pong has the smaller tile, which reads more for each product. When does it win? Both were measured for the same
-# products on an H200. Above 1, ping-pong is faster:
+# So ping-pong has the smaller tile, which reads more for each product. When does it win? Both were measured for the
+# same products on an H200. Above 1, ping-pong is faster:
 
 # %%
 rows = record.load("configurations")["rows"]
@@ -239,9 +242,9 @@ picture.gains({
 #
 # ## Clusters and multicast
 #
-# On Hopper two CTAs can form a **cluster**. They run at the same time on neighbouring SMs, and can write to each other's
-# shared memory. Two tiles, one below the other, need the same columns of B. Each CTA asks for half of them, and TMA
-# delivers them to both: **multicast**. A colour is the CTA that asks:
+# On Hopper two CTAs can form a **cluster**. They run at the same time on neighbouring SMs, and can write to each
+# other's shared memory. Two tiles, one below the other, need the same columns of B. Each CTA asks for half of them, and
+# TMA delivers them to both: **multicast**. A colour is the CTA that asks:
 
 # %%
 cute_clusters.multicast(together)
@@ -260,21 +263,22 @@ picture.gains({
 
 # %% [markdown]
 # A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
-# gains a few percent. The dots at 1 on the right are groups of at most 64 rows: there is no second tile below the first.
+# gains a few percent. The dots at 1 on the right are groups of at most 64 rows: there is no second tile below the
+# first.
 #
 # ## The order of tiles
 #
 # The production kernel is **persistent**, as in lesson 04: as many clusters are launched as the GPU holds, 66 of two
 # CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time are a *wave*. What they
-# share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12 clusters compute one group. A
-# colour is a wave, a number the order. A *line* is a row of A or a column of B:
+# share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12 clusters compute one group.
+# A colour is a wave, a number the order. A *line* is a row of A or a column of B:
 
 # %%
 cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, clusters=12)
 
 # %% [markdown]
-# Row by row, a wave is wide and flat, and reads all of B. In strips it is about as high as it is wide, and reads less. Is
-# a strip of four rows of clusters better than one of eight, or sixteen?
+# Row by row, a wave is wide and flat, and reads all of B. In strips it is about as high as it is wide, and reads less.
+# Is a strip of four rows of clusters better than one of eight, or sixteen?
 
 # %%
 for height in (4, 16):
@@ -356,8 +360,8 @@ cute_clusters.cut_to_fit(fitted, rows=682, columns=2048)
 # the `wgmma` instruction's name, so each shape has its own copy of the loops.
 #
 # Two more details of `find_tile`. If a group has an odd number of rows of tiles, the last row has no partner below it,
-# so its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there are
-# clusters enough for the halves. Recorded, the time of each against the plain tile of 128 × 192:
+# so its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there
+# are clusters enough for the halves. Recorded, the time of each against the plain tile of 128 × 192:
 
 # %%
 halved = replace(in_turn, split_last_wave=True)
@@ -386,10 +390,10 @@ picture.gains({
 #   documentation: warp specialization, cooperative and ping-pong kernels.
 # - [FlashAttention-3](https://arxiv.org/abs/2407.08608), Shah and others 2024: ping-pong between softmax and products.
 # - [QuACK](https://github.com/Dao-AILab/quack): kernels in CuTe DSL.
-# - [CUTLASS's ping-pong kernel](https://github.com/NVIDIA/cutlass/blob/main/include/cutlass/gemm/kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp)
-#   for Hopper, in C++.
+# - [CUTLASS](https://github.com/NVIDIA/cutlass): `sm90_gemm_tma_warpspecialized_pingpong.hpp` is the same schedule in
+#   C++.
 #
 # ## What to read next
 #
-# All of this was the forward pass. Lesson 11 is about the two gradients, which are grouped products themselves. Lesson 15
-# compares all kernels on whole layers.
+# All of this was the forward pass. Lesson 11 is about the two gradients, which are grouped products themselves. Lesson
+# 15 compares all kernels on whole layers.

@@ -147,7 +147,8 @@ def _what(got: torch.Tensor, sums: torch.Tensor, ptx: str) -> tuple[str, str]:
     if got.isnan().all():
         return "silu", "nothing: `rounded` was not filled"
     for check, what, function in _MISTAKES:
-        if torch.equal(got, function(sums)):
+        # A GPU's exponential is not exact: next to a tie it may round the other way.
+        if (got == function(sums)).double().mean() > 0.98:
             return check, what
     want = silu(sums)
     if ((got - want).abs() <= 0.02 * want.abs() + 1e-3).all():

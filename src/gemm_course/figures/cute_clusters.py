@@ -178,7 +178,7 @@ def order(config: CuteConfig, rows: int, columns: int, clusters: int) -> Figure:
 def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
     """Draw a group's tiles in one shape only, and with the narrow and flat shapes of a configuration.
 
-    A colour is a shape, a number the order of the clusters. C has a black outline. Wasted products are hatched.
+    A colour is a shape. C has a black outline. Wasted products are hatched.
     """
     ways = {"one shape": config.shapes[0], "cut to fit": config}
     found = {how: pairs(each, rows, columns) for how, each in ways.items()}
@@ -192,7 +192,7 @@ def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
         idle = 0
         for number, both in enumerate(found[how]):
             color = color_of(shapes.index(both[0][2:]))
-            idle += _cluster(axes, number, both, (rows, columns), color)
+            idle += _cluster(axes, number, both, (rows, columns), color, numbered=False)
         _frame(axes, rows, columns, height, width)
         share = f"{how}: {idle / (idle + rows * columns):.1%} of the products wasted"
         axes.set_title(f"{share}; {_extents(each, rows, columns)}", fontsize=9.5)
@@ -215,8 +215,10 @@ def _frame(axes, rows: int, columns: int, height: float, width: float) -> None:
     bare(axes, (-0.02 * width, 1.02 * width), (height, -0.02 * height), equal=True)
 
 
-def _cluster(axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int], color: str) -> int:
-    """Draw a cluster's tiles with its number; return the elements outside of ``inside``."""
+def _cluster(
+    axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int], color: str, numbered: bool = True
+) -> int:
+    """Draw a cluster's tiles, with its number if asked; return the elements outside of ``inside``."""
     idle = 0
     for row, col, high, wide in tiles:
         used_wide = max(0, min(wide, inside[1] - col))
@@ -233,7 +235,8 @@ def _cluster(axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int],
     first, last = tiles
     both = last.col + last.width - first.col, last.row + last.height - first.row
     rectangle(axes, first.col, first.row, *both, fc="none", ec="white", lw=2.5)
-    # In the middle of what both use; not on the line between them, where each is a row or column of its own.
-    y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], inside))
-    centred(axes, x, y, str(number), va="center_baseline", fontsize=9, color=ink_on(color))
+    if numbered:
+        # In the middle of the first tile's part of C.
+        y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], inside))
+        centred(axes, x, y, str(number), va="center_baseline", fontsize=9, color=ink_on(color))
     return idle

@@ -151,7 +151,7 @@ def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, row
     figure = cute_clusters.cut_to_fit(config, rows, columns)
     for axes, each in zip(figure.axes, (config.shapes[0], config)):
         found = cute_clusters.pairs(each, rows, columns)
-        assert texts(axes) == [str(number) for number in range(len(found))]
+        assert texts(axes) == []
         areas = Counter()
         for patch in axes.patches:
             areas[patch.get_gid()] += patch.get_width() * patch.get_height()
@@ -198,9 +198,7 @@ def test_a_wave_in_strips_reads_fewer_lines_than_a_wave_row_by_row():
     config = replace(WIDE, swizzle_size=4)
     by_row, strips = cute_clusters.order(config, 2048, 4096, 16).axes  # 8 rows of clusters, 16 columns
     assert title(by_row) == f"row by row: a wave reads {2 * 128 + 16 * 256:,} lines"
-    assert (
-        title(strips) == f"in strips of 4 rows of clusters: a wave reads {8 * 128 + 4 * 256:,} lines"
-    )
+    assert title(strips) == f"in strips of 4 rows of clusters: a wave reads {8 * 128 + 4 * 256:,} lines"
     for axes in (by_row, strips):
         assert texts(axes) == [str(number) for number in range(128)]
         colors = Counter(patch.get_facecolor() for patch in axes.patches if (patch.get_gid() or "").startswith("clust"))
