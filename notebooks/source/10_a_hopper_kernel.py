@@ -54,8 +54,8 @@ from gemm_course.runner.runs import hopper_10 as small
 #
 # ## Three roles
 #
-# Our kernel computes C = A Bᵀ. A CTA computes one tile of C. Its 384 threads are three **warp groups** of 128 threads,
-# because `wgmma` is issued by 128 threads together:
+# Our small kernel computes C = A Bᵀ, in 80 lines. A CTA computes one tile of C. Its 384 threads are three **warp
+# groups** of 128 threads, because `wgmma` is issued by 128 threads together:
 #
 # - **Producer**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
 #   here.
@@ -73,7 +73,7 @@ picture.roles([together], loading=40, multiplying=232)
 # %% [markdown]
 # No. An area is a number of registers, and the dashed line is an equal share. The producer only computes addresses, so
 # it gives registers away: `setmaxregister_decrease`. The consumers take them, because 128 of their registers hold sums.
-# (This tile has 256 columns, as the production kernel's; the small kernel's has 128.)
+# This is the production kernel, with a tile of 256 columns. There the other three warps write zeros.
 #
 # ## The ring of stages
 #
@@ -103,8 +103,8 @@ show(small.multiply)
 # `wgmma` reads both operands from shared memory, and returns before it is done. `commit_group` closes a batch of them,
 # `wait_group(0)` waits until no batch is left. Then the stage is given back.
 #
-# **Guess** before you open the picture: a copy takes 2.5 times as long as a product. With two stages, what share of the
-# time do the tensor cores wait? And with four?
+# **Guess** before you open the picture: a copy takes 2.5 times as long as a product. A CTA computes two tiles, one
+# after the other. How much faster is it with four stages than with two?
 
 # %% tags=["hide-output"]
 picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
@@ -115,7 +115,8 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 # - Two stages: most products wait for a copy. These are the gaps in the lowest line.
 # - Four stages: three copies are on their way while one block is multiplied. Now blocks wait for the tensor cores (dark
 #   blue), as they should.
-# - While a tile is stored, copies go on: the producer is already at the next tile.
+# - While a tile is stored, copies go on: the producer is already at the next tile. (So it is in the production kernel.
+#   The small one has a single tile for each CTA.)
 #
 # The times come from a small model, `picture.simulate`, in units of one block's product. They are not measured. The
 # model keeps a stage until the next product has been issued (pale green), as the production kernel does: it waits with
@@ -322,9 +323,9 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 # [Exercise 10](../exercises/10_own_epilogue.ipynb): write the epilogue that applies SiLU. Or change a cell and run it
 # again:
 #
-# 1. Compile the small kernel with `tile_n=256`. How many conversions are there, and why?
-#    <details><summary>Answer</summary>64. A thread has 128 × 256 / 256 = 128 sums, and one instruction converts
-#    two.</details>
+# 1. Compile the small kernel with `tile_n=192`. How many conversions are there, and why? And why not 256 columns?
+#    <details><summary>Answer</summary>48. A thread has 128 × 192 / 256 = 96 sums, and one instruction converts two.
+#    With 256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
 # 2. In `picture.ring`, a copy takes `copy=2.5`. How slow may it become before four stages are too few?
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>.</details>

@@ -14,6 +14,7 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
 TILE_M, TILE_K, STAGES, WARP_GROUP = 128, 64, 4, 128
+MAX_TILE_N = 192  # with more, the stages and the tile of C need more than an SM's 227 KiB
 _PRODUCER, _CONSUMER = pipeline.PipelineUserType.Producer, pipeline.PipelineUserType.Consumer
 
 
@@ -141,12 +142,17 @@ def compile_product(epilogue: Callable = round_sums, tile_n: int = 128) -> tuple
 
     Args:
         epilogue: of (sums, rounded), a thread's float32 sums and 16-bit registers of the same shape, which it fills.
-        tile_n: columns of a CTA's tile, a multiple of 16, at most 256.
+        tile_n: columns of a CTA's tile, a multiple of 16 up to `MAX_TILE_N`.
 
     Returns:
         A callable of CUDA tensors ``(a, b, c)``, bfloat16, (M, K), (N, K) and (M, N), extents that are multiples of 8,
         rows contiguous; and the PTX.
+
+    Raises:
+        ValueError: ``tile_n`` is another number.
     """
+    if tile_n % 16 or not 16 <= tile_n <= MAX_TILE_N:
+        raise ValueError(f"tile_n must be a multiple of 16 from 16 to {MAX_TILE_N}, got {tile_n}")
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
     fake = functools.partial(cute.runtime.make_fake_tensor, BFloat16, assumed_align=16)
     tensors = (fake(shape, stride=(cute.sym_int64(divisibility=8), 1)) for shape in ((M, K), (N, K), (M, N)))

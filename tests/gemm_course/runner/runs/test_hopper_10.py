@@ -22,6 +22,15 @@ def test_it_compiles_to_copies_barriers_and_wgmma():
     assert "st.global" not in ptx
 
 
+def test_the_widest_tile_is_the_last_that_fits():
+    stages = lambda n: hopper_10.STAGES * ((hopper_10.TILE_M + n) * hopper_10.TILE_K * 2 + 16)  # noqa: E731
+    tile = lambda n: hopper_10.TILE_M * n * 2  # noqa: E731
+    assert stages(hopper_10.MAX_TILE_N) + tile(hopper_10.MAX_TILE_N) <= 227 * 1024 < stages(256) + tile(256)
+    for wrong in (0, 40, 256):
+        with pytest.raises(ValueError, match=f"tile_n must be a multiple of 16 from 16 to 192, got {wrong}"):
+            hopper_10.compile_product(tile_n=wrong)
+
+
 def test_what_runs_on_the_gpu_has_at_most_80_lines():
     device = "load", "multiply", "round_sums", "store", "kernel", "share_memory"
     assert sum(len(inspect.getsource(getattr(hopper_10, name)).splitlines()) for name in device) <= 80
