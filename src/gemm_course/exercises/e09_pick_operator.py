@@ -209,7 +209,7 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
     share = 1 - sum(sizes) * columns / (rows * across)
     text = (
         f"{_named(catalogue, picked)} computes {rows} × {across} of C, in blocks of {down[0][0]} × {down[0][1]},\n"
-        f"where there are {sum(sizes)} × {columns}: {share:.0%} for nothing\n{_named(catalogue, right[0])} computes "
+        f"where there are {sum(sizes)} × {columns}: {share:.0%} wasted\n{_named(catalogue, right[0])} computes "
         f"{least_rows} × {least_across}, in blocks of {down[1][0]} × {down[1][1]}"
     )
     each = [[rounded(size, unit) for size in sizes] for unit, _ in down]
@@ -278,7 +278,7 @@ def _wrong_stride(picked: Operator, given: dict, kept: bool) -> str | None:
     """A message if mat_b has not stride 1 where an operator wants it, or was copied without need."""
     along = picked.b_stride.index(1)
     if given["stride"][along] == 1:
-        return None if kept else "mat_b lies as the operator takes it, and was copied nonetheless"
+        return None if kept else "mat_b has the layout that the operator needs, and was copied all the same"
     names = ("G", "K", "N")
     has = [name for name, step in zip(names, given["stride"]) if step == 1]
     return (
