@@ -102,7 +102,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [07 Autotuning](07_autotuning.ipynb) | Which configuration is fast, and how does a call find it? | about 60 min |
 # | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 30 min |
-# | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what, and how do they work together? | about 45 min |
+# | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what? | about 45 min |
 # | [11 Training](11_training.ipynb) | Which products does a backward pass need? | about 50 min |
 # | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | Can one launch serve every decoding step? | about 60 min |
 # | [13 Helion](13_helion.ipynb) | What does a language above Triton generate, and what is left to you? | about 40 min |
