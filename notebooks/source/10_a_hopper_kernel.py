@@ -42,9 +42,10 @@ from gemm_course.runner.runs import hopper_10 as small
 # %% [markdown]
 # ## One language lower
 #
-# In Triton you write what a *program* does, and the compiler decides what its warps do. In **CuTe DSL** you write what
-# each warp does. CuTe is the part of NVIDIA's [CUTLASS](glossary.md#CUTLASS) library that describes layouts: where each
-# element of a tile is. DSL means *domain-specific language*. It is Python syntax, compiled for the GPU:
+# In Triton you write what a [program](glossary.md#program) does, and the compiler decides what its warps do. In [CuTe
+# DSL](glossary.md#CuTe-DSL) you write what each warp does. CuTe is the part of NVIDIA's [CUTLASS](glossary.md#CUTLASS)
+# library that describes layouts: where each element of a tile is. DSL means *domain-specific language*. It is Python
+# syntax, compiled for the GPU:
 #
 # - `@cute.kernel` marks a kernel, `@cute.jit` a function that it calls.
 # - `cutlass.range` makes a loop on the GPU. `cutlass.range_constexpr` is unrolled while the kernel is compiled.
@@ -54,14 +55,14 @@ from gemm_course.runner.runs import hopper_10 as small
 #
 # ## Three roles
 #
-# Our small kernel computes C = A Bᵀ, in 80 lines. A CTA computes one tile of C. Its 384 threads are three **warp
-# groups** of 128 threads, because `wgmma` is issued by 128 threads together:
+# Our small kernel computes C = A Bᵀ, in 80 lines. A CTA computes one tile of C. Its 384 threads are three [warp
+# groups](glossary.md#warp-group) of 128 threads, because `wgmma` is issued by 128 threads together:
 #
 # - **Producer**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
 #   here.
 # - **Consumers**: the second and the third group multiply. Each has 64 rows of the tile, and keeps its sums in
 #   registers.
-# - **Epilogue**: at the end, both consumer groups round their sums and store them.
+# - **[Epilogue](glossary.md#epilogue)**: at the end, both consumer groups round their sums and store them.
 #
 # **Guess** before you open the picture: a thread of Hopper can have at most 255 registers, and an SM has 65,536. Are
 # they shared equally among the 384 threads?
@@ -78,7 +79,7 @@ picture.roles([together], loading=40, multiplying=232)
 # ## The ring of stages
 #
 # Producer and consumers meet in shared memory. It has room for four pairs of blocks, the [stages](glossary.md#stage).
-# Each stage has two barriers in shared memory, `mbarrier`s:
+# Each stage has two [barriers](glossary.md#barrier) in shared memory, `mbarrier`s:
 #
 # - **full**: the block has arrived. The hardware reports it, when it has counted the bytes of both copies.
 # - **empty**: the consumers have read the stage. Their warps report it.
@@ -152,8 +153,8 @@ show(small.product)
 # %% [markdown]
 # ## Compile it without a GPU
 #
-# `compile_product` compiles for `sm_90a`, Hopper with its own instructions. Which parts do you find in the
-# PTX? The kernel's code names each of them once.
+# `compile_product` compiles for `sm_90a`, Hopper with its own instructions. Count its parts in the
+# [PTX](glossary.md#PTX):
 
 # %%
 KINDS = {
@@ -203,9 +204,10 @@ count(small.compile_product(doubled)[1])
 #
 # ## Ping-pong against cooperative
 #
-# Our two consumer groups share a tile: the **cooperative** schedule. While they store, the tensor cores have nothing to
-# do. In **ping-pong**, each consumer group has a tile of its own, and they take turns: one stores while the other
-# multiplies. FlashAttention-3 uses the same schedule, and hides its softmax with it.
+# Our two consumer groups share a tile: the [cooperative](glossary.md#cooperative) schedule. While they store, the
+# tensor cores have nothing to do. In [ping-pong](glossary.md#ping-pong), each consumer group has a tile of its own, and
+# they take turns: one stores while the other multiplies. FlashAttention-3 uses the same schedule, and hides its softmax
+# with it.
 #
 # **Guess** before you open the picture: a tile's K is 16 blocks long, and one warp group's store takes as long as four
 # products. Which share of the time do the tensor cores multiply, cooperative and in ping-pong?
@@ -243,9 +245,9 @@ picture.gains({
 #
 # ## Clusters and multicast
 #
-# On Hopper two CTAs can form a **cluster**. They run at the same time on neighbouring SMs, and can write to each
-# other's shared memory. Two tiles, one below the other, need the same columns of B. Each CTA asks for half of them, and
-# TMA delivers them to both: **multicast**. A colour is the CTA that asks:
+# On Hopper two CTAs can form a [cluster](glossary.md#cluster). They run at the same time on neighbouring SMs, and can
+# write to each other's shared memory. Two tiles, one below the other, need the same columns of B. Each CTA asks for
+# half of them, and TMA delivers them to both: [multicast](glossary.md#multicast). A colour is the CTA that asks:
 
 # %%
 cute_clusters.multicast(together)
@@ -264,8 +266,8 @@ picture.gains({
 
 # %% [markdown]
 # A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
-# gains a few percent. The dots at 1 on the right are groups of at most 64 rows: there is no second tile below the
-# first.
+# gains a few percent. The dots at 1 on the right are mostly groups of few rows: there is no second tile
+# below the first.
 #
 # ## The order of tiles
 #
@@ -288,14 +290,14 @@ for height in (4, 16):
     print(f"{height:2} rows against 8: median {factors[len(factors) // 2]:.3f}, {factors[0]:.2f} to {factors[-1]:.2f}")
 
 # %% [markdown]
-# Hardly: the median is 1. Any strip of a few rows is square enough for an L2 of 50 MB.
+# Hardly: the median is 1. Any strip of a few rows is square enough for L2.
 #
 # ## The production kernel
 #
-# The library's kernel has the same roles. Beyond the small one it walks the groups: each role finds its next tile from
-# `offs` by itself, and all count alike. It stores in pieces while the next product runs, takes ping-pong, clusters, FP8
-# and scales, and writes zeros to rows that belong to no group. Its stores end where the group ends, with lesson 08's
-# sliding bound.
+# The library's kernel has the same roles. Beyond the small one it walks the groups: each role computes its next tile
+# from `offs` by itself, so no warp has to send tile numbers to another. It stores in pieces while the next product
+# runs, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group. Its stores end
+# where the group ends, with lesson 08's sliding bound.
 
 # %%
 from course_kernels.kernels.cute_sm90 import epilogue, kernel, mainloop, scheduler
@@ -306,9 +308,9 @@ display(fold(epilogue.store_tile), fold(scheduler.find_tile))
 # %% [markdown]
 # ## What it costs
 #
-# The record of an H200 has everybody's times in one run, each result verified first. QuACK is a library of CuTe DSL
-# kernels by the authors of FlashAttention; it has its best of twelve configurations here. Right of 1, our kernel is
-# faster.
+# The record of an H200 has everybody's times in one run, each result verified first. [QuACK](glossary.md#QuACK) is a
+# library of CuTe DSL kernels by the authors of FlashAttention; it has its best of twelve configurations here. Right of
+# 1, our kernel is faster.
 
 # %%
 from gemm_course.figures import record_analysis
@@ -372,8 +374,8 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# The median is 1. Single products gain 10 percent, others lose as much. So the library chooses a configuration for each
-# problem (lesson 07).
+# The median is 1. Single products gain 10 percent, others lose up to 20. So the library chooses a configuration for
+# each problem (lesson 07).
 
 # %% [markdown]
 # ## Summary
