@@ -61,7 +61,7 @@ offs = GroupLayout.from_sizes(torch.tensor(sizes, dtype=torch.int32, device=devi
 print("rows of each expert:", sizes)
 
 # %% [markdown]
-# Expert 5 got no token. This happens often in real models with many experts. It will matter soon.
+# Expert 5 got no token. This is common in models with many experts.
 
 
 # %%
@@ -636,7 +636,7 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product b
 # (On an H200 `ptgmm` may take the library's CuTe kernel of lesson 10, and `nptgmm` always takes the Triton kernel. So
 # more than the launch differs.) On your own shapes, measure both.
 #
-# Two options of `GemmConfig` and `gmm` belong here:
+# Two options are related:
 #
 # - `gmm(..., work_stealing=True)` is persistent and balanced: a free program takes its next tile from a counter in
 #   memory (the dynamic schedule of lesson 05). It helps when another kernel occupies some of the SMs.
@@ -664,10 +664,6 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product b
 #    does the kernel write that skips empty experts? How many tiles does `ptgmm` write?
 #    <details><summary>Answer</summary>One gradient. <code>ptgmm</code> writes all tiles of all eight: seven experts get
 #    zeros. Each of their tiles is one short block.</details>
-# 5. In the simulation, take 128 experts: `testing.routed_sizes(router, 32768, 128)`. How large is the difference
-#    between the two schedules now?
-#    <details><summary>Answer</summary>It is gone. There are 16 times as many tiles, and each program gets deep and
-#    shallow ones.</details>
 #
 # ## Summary
 #

@@ -711,9 +711,6 @@ fp8.block_rates(record.load("block_scaled"))
 #    it cost?
 #    <details><summary>Answer</summary>With 32 nothing is lost here: the sums stay small enough for 14 bits. With 512 it
 #    is about 0.4 %. Each take-over costs one addition for every number of the tile, on the ordinary cores.</details>
-# 6. `quantize_1x128(x.float(), power_of_two=True)` rounds scales up to powers of two. Does it lose more?
-#    <details><summary>Answer</summary>Hardly. Numbers become smaller by less than a factor of two, and the relative
-#    error is the same everywhere in the middle part. In exchange, multiplying by the scale is exact.</details>
 #
 # ## Summary
 #
