@@ -31,7 +31,7 @@ def run(code: str, environment: dict[str, str] | None = None) -> subprocess.Comp
 @functools.cache
 def _server() -> subprocess.Popen:
     server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(server.communicate)
+    atexit.register(server.kill)
     return server
 
 

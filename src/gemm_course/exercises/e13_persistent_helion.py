@@ -16,8 +16,6 @@ HARD_CODED = 4  # never drawn as a number of workers where a check compares it w
 NOT_COUNTED = "not counted, because not every tile is computed exactly once"
 
 Tile = tuple[int, int, int]  # first row, end of its group, first column
-Numbering = Callable[[Sequence[int], int], list[Tile]]
-Dealing = Callable[[list[list[Tile]], int], list[list[Tile]]]
 
 
 def draw(rng: random.Random) -> list[Case]:
