@@ -16,7 +16,7 @@ from torch.nn.functional import ScalingType
 from course_kernels import GemmConfig, quantize_1x128, quantize_128x128, scaled_grouped_mm
 from course_kernels.bench import timing
 from course_kernels.bench.interface import one_line
-from course_kernels.bench.rows import Row
+from course_kernels.bench.rows import Row, describe
 from course_kernels.bench.verification import count_wrong
 from course_kernels.kernels.cute_sm90.config import CONFIGS_BLOCK_SCALED, COOPERATIVE, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
@@ -25,7 +25,14 @@ from course_kernels.packed.problem import Operands
 LINE, SQUARE, ROW = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128, ScalingType.RowWise
 EXTENTS = ((4096, 7168), (7168, 2048), (6144, 7168), (7168, 3072))
 ROWS = tuple(
-    Row(f"{groups}x{rows}_{N}_{K}", f"{groups} of {rows}, {N}, {K}", (rows,) * groups, N, K, "compute")
+    Row(
+        f"{groups}x{rows}_{N}_{K}",
+        describe((rows,) * groups, N, K, f"{rows:,} each"),
+        (rows,) * groups,
+        N,
+        K,
+        "compute",
+    )
     for groups, rows in ((4, 8192), (8, 4096))
     for N, K in EXTENTS
 )

@@ -19,7 +19,7 @@ from course_kernels.bench import timing
 from course_kernels.bench.grouped import GpuTimer, WrongResult
 from course_kernels.bench.interface import Operands as Matrices
 from course_kernels.bench.interface import make_operands, one_line
-from course_kernels.bench.rows import Row, equal, zipf
+from course_kernels.bench.rows import Row, describe, equal, zipf
 from course_kernels.bench.verification import count_wrong
 
 REPEATS = 40
@@ -41,7 +41,7 @@ def models() -> list[Row]:
     found = []
     for name, title, total, groups, N, K in MODELS:
         for how, sizes in (("equal", equal(groups, total)), ("zipf", zipf(groups, total, 7))):
-            words = f"{title}: {total} over {groups} {'equal' if how == 'equal' else 'Zipf(0.8)'}, {N}, {K}"
+            words = f"{title}: {describe(sizes, N, K, 'equal' if how == 'equal' else 'Zipf')}"
             found.append(Row(f"{name}-{how}", words, sizes, N, K, "compute" if total > 100 * groups else "memory"))
     return found
 

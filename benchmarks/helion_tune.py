@@ -34,15 +34,28 @@ from course_kernels.jagged import tuned
 DEPENDS_ON = ("course_kernels/jagged/helion_kernels.py",)
 KERNELS = ("persistent", "simple")
 
-Search = Callable[[str, tuple], dict]
+Search = Callable[[str, tuple, dict], dict]
 Clock = Callable[[dict[str, Callable]], dict[str, float]]
 
 
-def search(kernel: str, operands: tuple) -> dict:
-    """The configuration that Helion's autotuner finds for operands (A_packed, B, group_offsets)."""
+# Tiles, warps and stages with which a search begins beside the present configuration. From Helion's default alone,
+# tiles of 16×16×16, a minute does not get far.
+STARTS = (
+    ([128, 128, 64], 8, 3), ([128, 128, 64], 4, 4), ([128, 256, 64], 8, 4), ([64, 128, 64], 4, 4), ([64, 64, 64], 4, 4),
+    ([32, 64, 64], 4, 4), ([64, 128, 128], 4, 3),
+)  # fmt: skip
+
+
+def search(kernel: str, operands: tuple, present: dict) -> dict:
+    """The configuration that Helion's autotuner finds for operands (A_packed, B, group_offsets), beginning at the
+    present one and at ``STARTS``."""
+    import helion
+
     from course_kernels.jagged import helion_kernels
 
     untuned = helion_kernels.make_kernel(kernel, *operands[:2])
+    tiles = [dict(block_sizes=blocks, num_warps=warps, num_stages=stages) for blocks, warps, stages in STARTS]
+    untuned.settings.autotune_seed_configs = tuple(helion.Config(**(present | each)) for each in ({}, *tiles))
     arguments = helion_kernels.arguments(kernel, *operands)
     return dict(untuned.bind(arguments).autotune(arguments, force=True))
 
@@ -67,7 +80,7 @@ def tune_row(
     shared, B, offsets = jagged.operands_of(make_operands(row, device, dtype))
     operands, extents = (shared.a, B, offsets), (row.total_m, row.N, row.K, row.groups)
     present = tuned.find_config(kernel, *extents, dtype, runtime.Device.of(shared.a.device).arch)
-    found = search(kernel, operands)
+    found = search(kernel, operands, present)
 
     def call(config: dict) -> Callable:
         return lambda: helion_kernels.multiply(kernel, *operands, config)

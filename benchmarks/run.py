@@ -6,7 +6,7 @@
     python benchmarks/run.py --stale                  which records are older than their code, without a GPU
 
 Records are of an H200. A part that is measured on other GPUs, too, has a record for each, named after it: on an H100,
-`zoo` writes zoo_h100.json. Their GPUs are in `RECORDS`.
+`configurations` writes configurations_h100.json. Their GPUs are in `RECORDS`.
 
 A record is written whole, after its outputs were verified; an error leaves the old file as it was.
 """
@@ -91,7 +91,7 @@ RECORDS = {
     "switch": Part(timelines.switch, _LISTS),
     "traffic": Part(traffic.swizzle, _LISTS),
     "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
-    "zoo": Part(zoo_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_BENCH}/zoo.py"), ("h100",)),
+    "zoo": Part(zoo_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_BENCH}/zoo.py")),
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "block_scaled": Part(block_scaled.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py")),
@@ -116,7 +116,7 @@ DEPENDS_ON = {
 
 
 def file_name(name: str, gpu: str) -> str:
-    """The record that a part writes on a GPU: "zoo" on an H200, "zoo_h100" on an H100.
+    """The record that a part writes on a GPU: "configurations" on an H200, "configurations_h100" on an H100.
 
     Args:
         gpu: as torch names it, such as "NVIDIA H100 80GB HBM3".

@@ -64,8 +64,8 @@ def measure() -> dict:
     }
     if failed:
         raise AssertionError(f"wrong or failed: {failed}")
-    bandwidth = runtime.memory_bandwidth() or time_model.UNKNOWN_BANDWIDTH
-    return {"arch": "sm_{}{}".format(*runtime.capability()), "bandwidth": round(bandwidth, 3), "rows": found}
+    gpu = time_model.Gpu.of(runtime.Device.of(runtime.device()))
+    return {"arch": gpu.arch, "bandwidth": round(gpu.bandwidth, 3), "rows": found}
 
 
 def sources(names) -> dict[str, str]:

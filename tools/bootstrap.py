@@ -1,7 +1,8 @@
 """Create `.venv` and install what the course needs; with nothing missing, take a moment only.
 
     python3 tools/bootstrap.py lab     what `make lab` needs
-    python3 tools/bootstrap.py test    what `make test` needs on top
+    python3 tools/bootstrap.py site    what `make site` needs on top
+    python3 tools/bootstrap.py test    what `make test` needs on top of both
 
 Standard library only: it runs before anything is installed.
 """
@@ -33,7 +34,8 @@ LOCK = ROOT / ".venv.lock"
 UNFINISHED = "unfinished"  # the lock's text while something is being installed
 LOG = ROOT / ".venv.log"
 
-EXTRAS = {"lab": ["course", "cutlass", "helion"], "test": ["course", "cutlass", "helion", "dev"]}
+LAB = ["course", "cutlass", "helion"]
+EXTRAS = {"lab": LAB, "site": [*LAB, "site"], "test": [*LAB, "site", "dev"]}
 OLDEST_PIP = (25, 0)  # from here on, a dry run asks for a wheel's metadata only, not for the wheel
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--no-input"]
 INSTALL = [*PIP, "install", "--progress-bar=off"]
@@ -45,6 +47,14 @@ class Failed(Exception):
 
 def say(text: str) -> None:
     print(text, flush=True)
+
+
+def short(action: str) -> str:
+    """What pip is doing: of a list of packages how many there are, of an address its last part."""
+    listed = re.match(r"Installing collected packages: (.*)", action)
+    if listed:
+        return f"Installing {len(listed[1].split(','))} packages"
+    return " ".join(word.rpartition("/")[2] if "://" in word else word for word in action.split())[:80]
 
 
 def run(title: str, command: list[str]) -> None:
@@ -71,7 +81,9 @@ def run(title: str, command: list[str]) -> None:
                 process.wait(timeout=1 if live else 30)
             except subprocess.TimeoutExpired:
                 actions = re.findall(r"^\s*((?:Downloading|Installing|Building|Preparing)\b.*)", output(), re.MULTILINE)
-                show(f"{title} ... {time.monotonic() - started:.0f} s  {actions[-1] if actions else ''}")
+                show(
+                    f"{title} ... {time.monotonic() - started:.0f} s  {short(actions[-1]) if actions else ''}".rstrip()
+                )
     except BaseException:
         process.kill()
         raise
@@ -208,15 +220,6 @@ def ensure_torch() -> None:
         ) from None
 
 
-def quiet_lab() -> None:
-    """JupyterLab in this environment does not ask whether to show its news; a reader's own settings win."""
-    settings = VENV / "share" / "jupyter" / "lab" / "settings"
-    settings.mkdir(parents=True, exist_ok=True)
-    no_news = {"fetchNews": "false", "checkForUpdates": False}
-    overrides = {"@jupyterlab/apputils-extension:notification": no_news}
-    (settings / "overrides.json").write_text(json.dumps(overrides), encoding="utf-8")
-
-
 def install(extras: list[str]) -> None:
     """Install into `.venv`. After an interruption it is made again: pip keeps what it has downloaded in its cache."""
     interrupted = LOCK.read_text() == UNFINISHED
@@ -227,7 +230,6 @@ def install(extras: list[str]) -> None:
     ensure_torch()
     # Named on the command line, the pin is what pip knows first; else it may fetch newer ones to look at.
     run("Installing the course", [*INSTALL, "--editable", f".[{','.join(extras)}]", pinned("triton")])
-    quiet_lab()
     stamp = {"key": wanted_key(), "extras": extras, "python": inside("import sys; print(sys.version)")}
     STAMP.write_text(json.dumps(stamp, indent=1), encoding="utf-8")
     LOCK.write_text("")

@@ -96,7 +96,9 @@ def make(chosen: list[manifest.Exercise], only_compare: bool) -> int:
     for exercise in chosen:
         if not only_compare:
             path = SOLUTIONS / f"{exercise.name}.ipynb"
-            execute(generate.read(path), path)
+            solution = generate.read(path)
+            generate.write_help_line(solution, exercise)
+            execute(solution, path)
             execute(generate.stub(generate.read(path), exercise), EXERCISES / path.name)
         found = differences(exercise)
         print(f"{exercise.name}: {'; '.join(found) or 'in step'}")

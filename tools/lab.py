@@ -1,16 +1,23 @@
-"""Start JupyterLab at the first lesson: `python tools/lab.py [PORT]`, in the course's environment."""
+"""Start JupyterLab at the first lesson, on the learner's working copies, in the course's environment.
+
+python tools/lab.py [PORT]
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import sys
 from pathlib import Path
 
+from gemm_course.notebook_files import copies, locations
+
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "notebooks/00_start_here.ipynb"
 HOST = "127.0.0.1"
+SETTINGS = Path(__file__).with_name("jupyterlab")  # defaults for JupyterLab; a reader's own settings win
 
 
 def free_port(first: int, tries: int = 100) -> int:
@@ -27,17 +34,52 @@ def free_port(first: int, tries: int = 100) -> int:
     raise SystemExit(f"lab: no free port from {first} on; name another one: make lab PORT=9000")
 
 
-def command(port: int, root: Path = ROOT, open_browser: bool = False) -> list[str]:
+def shell() -> list[str]:
+    """What a terminal in JupyterLab runs: the user's shell, with the `course` command in it.
+
+    JupyterLab's own choice may be a login shell, and then /etc/profile sets PATH anew.
+    """
+    found = os.environ.get("SHELL", "")
+    name = os.path.basename(found)
+    if not shutil.which(found) or name not in ("bash", "fish", "zsh"):
+        found, name = (shutil.which("bash"), "bash") if shutil.which("bash") else ("/bin/sh", "sh")
+    after_its_settings = {
+        "bash": ["--rcfile", str(SETTINGS / "bashrc")],
+        "fish": ["--init-command", "set --global --export --prepend PATH $COURSE_BIN"],
+    }
+    return [found, *after_its_settings.get(name, [])]
+
+
+def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool = False) -> list[str]:
     """The JupyterLab server on loopback: it prints its address, and stops at one Ctrl-C without asking."""
     return [
         sys.executable, "-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{FIRST}",
+        f"--LabApp.app_settings_dir={SETTINGS}", "--LabApp.news_url=None",
         f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={root}", f"--ServerApp.open_browser={open_browser}",
+        f"--ServerApp.terminado_settings={json.dumps({'shell_command': shell()})}",
         # A browser of Windows, or one in a snap, could not read the file that the server would have it open.
         "--ServerApp.use_redirect_file=False", "--ServerApp.answer_yes=True", "--Application.log_level=ERROR",
+        # Else each kernel warns, in the learner's terminal, that what it says on loopback is not encrypted.
+        *(["--KernelManager.transport_encryption=auto"] if can_encrypt() else []),
         # In containers the user is root, and the server listens on loopback with a token.
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]  # fmt: skip
+
+
+def can_encrypt() -> bool:
+    """Whether this Jupyter can encrypt what it says to kernels; older ones cannot, and do not warn."""
+    import zmq
+    from jupyter_client import KernelManager
+
+    return "transport_encryption" in KernelManager.class_trait_names() and zmq.has("curve")
+
+
+def environment() -> dict[str, str]:
+    """For the server and its terminals: the `course` command beside this Python comes first."""
+    folder = os.path.dirname(sys.executable)
+    search = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": search, "COURSE_BIN": folder}
 
 
 def has_browser() -> bool:
@@ -57,14 +99,17 @@ def main() -> None:
     port = free_port(wanted)
     if port != wanted:
         print(f"Port {wanted} is taken: using {port}.")
+    try:
+        for line in copies.update(ROOT):
+            print(line)
+    except OSError as error:
+        raise SystemExit(f"lab: the working copies in {ROOT / locations.COPIES} cannot be written: {error}") from None
     print("Starting JupyterLab; its address follows. Ctrl-C stops it.")
     if not has_browser():
         print(f"From another machine, tunnel first: ssh -L {port}:localhost:{port} <this machine>")
     sys.stdout.flush()
-    # A terminal opened in Lab finds the `course` command beside this Python.
-    search = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     # Replaced, not called: signals and the exit code are the server's.
-    os.execve(sys.executable, command(port, open_browser=has_browser()), {**os.environ, "PATH": search})
+    os.execve(sys.executable, command(port, open_browser=has_browser()), environment())
 
 
 if __name__ == "__main__":

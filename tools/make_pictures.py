@@ -1,5 +1,5 @@
-"""What the README shows: `python tools/make_pictures.py` writes docs/grouped_gemm.png, and the README's tables of what
-was measured from their records."""
+"""What README and site show: `python tools/make_pictures.py` draws docs/grouped_gemm.png, draws docs/zoo.png from its
+record, and writes the tables of site/benchmarks.md from theirs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from PIL import Image
 from course_kernels import testing
 from course_kernels.bench import record
 from course_kernels.packed.backends import cute as grouped_cute
+from gemm_course.figures import style
 from gemm_course.figures.overview import overview
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "grouped_gemm.png"
-README = ROOT / "README.md"
+PAGE = ROOT / "site" / "benchmarks.md"
 END = "<!-- end -->"
 PIXELS_WIDE = 1600
 COLORS = 128  # the figure has a few flat colours and the edges of text: a palette takes a third of the bytes
@@ -35,6 +35,37 @@ def png(figure: Figure, pixels_wide: int = PIXELS_WIDE) -> bytes:
 def hero() -> Figure:
     """64 tokens over 8 experts, as a skewed router spreads them."""
     return overview(testing.route("zipf", 64, s=1.2, seed=1))
+
+
+@style.styled()
+def zoo() -> Figure:
+    """Every layer of the record `zoo`: how many times as fast as torch the others are, forward and in a step."""
+    measured = record.load("zoo")
+    gpu, dtype = gpu_and_dtype(measured)
+    rows = list(measured["rows"].values())
+    shown = {"auto": (style.BLUE, "o", "this library"), "quack": (style.ORANGE, "s", "QuACK, its best configuration")}
+    passes = {"forward": "forward", "step": "training step (autograd)"}
+    figure = Figure(figsize=(style.WIDTH, 1.3 + 0.24 * len(rows)))
+    for axes, (each, title) in zip(figure.subplots(1, 2, sharey=True), passes.items()):
+        for key, (color, marker, label) in shown.items():
+            rates = [(row["rate"][each], at) for at, row in enumerate(rows)]
+            points = [(rate[key] / rate["torch"], at) for rate, at in rates if rate.get(key) and rate.get("torch")]
+            if points:
+                axes.plot(*zip(*points), marker, color=color, label=label, markersize=6, zorder=2 + (key == "auto"))
+        axes.axvline(1, color=style.GREY, linewidth=1)
+        axes.set(title=title, xlim=(0.8, None))
+        axes.grid(color=style.FAINT, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(axis="y", length=0)
+    left = figure.axes[0]
+    left.set_yticks(range(len(rows)), [row["title"] for row in rows], fontsize=9, color=style.BLACK)
+    left.invert_yaxis()
+    figure.supxlabel(f"times as fast as torch's grouped_mm ({gpu}, {dtype})", fontsize=10)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=10)
+    return figure
+
+
+PICTURES = {ROOT / "docs" / "grouped_gemm.png": hero, ROOT / "docs" / "zoo.png": zoo}
 
 
 def markdown(head: str, titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -127,24 +158,42 @@ def scaled_table() -> str:
     return f"{_rates(measured, 'scaled_grouped_mm', columns)}\n\n{note}"
 
 
-TABLES = {"group_gemm": list_table, "grouped_mm": packed_table, "scaled_grouped_mm": scaled_table}
+def zoo_table() -> str:
+    """The rates of layers of published models, from their record."""
+    measured = record.load("zoo")
+    columns = {"quack": "QuACK, best", "torch": "`torch`'s"}
+    rows = []
+    for entry in measured["rows"].values():
+        digits, unit = (0, "") if entry["unit"] == "TFLOP/s" else (2, " (TB/s)")
+        rate = entry["rate"]
+        cells = [
+            f"{rate['forward'][name]:.{digits}f}" if name in rate["forward"] else "–" for name in ("auto", *columns)
+        ]
+        ratios = [rate[each]["auto"] / rate[each]["torch"] for each in ("dA", "dB", "step")]
+        rows.append([entry["title"] + unit, *cells, *(f"{ratio:.2f} ×" for ratio in ratios)])
+    head = "{}, {}".format(*gpu_and_dtype(measured))
+    table = markdown(head, ["`grouped_mm`", *columns.values(), "dA", "dB", "training step"], rows)
+    return f"{table}\n\ndA, dB and training step: times as fast as torch's. {_provenance(measured)}"
 
 
-def with_tables(readme: str) -> str:
-    """The README's text with each table between its two marks."""
+TABLES = {"zoo": zoo_table, "group_gemm": list_table, "grouped_mm": packed_table, "scaled_grouped_mm": scaled_table}
+
+
+def with_tables(page: str) -> str:
+    """The page's text with each table between its two marks."""
     for name, make in TABLES.items():
         start = f"<!-- {name}: written by tools/make_pictures.py -->"
-        before, rest = readme.split(start)
-        readme = f"{before}{start}\n{make()}\n{END}{rest.split(END, 1)[1]}"
-    return readme
+        before, rest = page.split(start)
+        page = f"{before}{start}\n{make()}\n{END}{rest.split(END, 1)[1]}"
+    return page
 
 
 def main() -> None:
-    README.write_text(with_tables(README.read_text()))
-    TARGET.parent.mkdir(exist_ok=True)
-    data = png(hero())
-    TARGET.write_bytes(data)
-    print(f"{TARGET.relative_to(ROOT)}: {len(data) / 1e3:.0f} kB")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for target, draw in PICTURES.items():
+        data = png(draw())
+        target.write_bytes(data)
+        print(f"{target.relative_to(ROOT)}: {len(data) / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
     python tools/render.py            every lesson
     python tools/render.py 03 05      these lessons
+    python tools/render.py --text 03  prose only: the code is as stored, so its outputs are kept and nothing is executed
     python tools/render.py --check    compare only: do the stored cells equal the sources?
 
-A source is `notebooks/source/NN_name.py` (jupytext's py:percent); its notebook is `notebooks/NN_name.ipynb`.
+A source is `notebooks/source/NN_name.py` (jupytext's py:percent); its notebook is `notebooks/NN_name.ipynb`. Its first
+and last cell get links to the lessons before and after it. A code cell tagged `hide-output` shows its output after a
+click, one tagged `hide-input` its code.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ SOURCES = NOTEBOOKS / "source"
 
 CELL_TIMEOUT_S = 120
 PARALLEL = 2
+# Tags that Jupyter Book knows, and what JupyterLab calls the same.
+HIDDEN = {"hide-output": "outputs_hidden", "hide-input": "source_hidden"}
 # What a notebook must say about its kernel, and no more: versions in here would change with the machine.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -56,6 +61,25 @@ def sources(selection: list[str]) -> list[Path]:
     return sorted(chosen) or found
 
 
+def title_of(source: Path) -> str:
+    """The lesson's title, with its number: `03 · One launch per problem`."""
+    found = re.search(r"^# # (\d\d · .+)$", source.read_text(encoding="utf-8"), re.MULTILINE)
+    if not found:
+        raise SystemExit(f"render: {source.name} has no title: a line `# # NN · Title` in its first cell")
+    return found[1]
+
+
+def navigation(source: Path) -> str:
+    """A line of links: the lesson before, the map, the lesson after."""
+    lessons = sorted(source.parent.glob("[0-9][0-9]_*.py"))
+    at = lessons.index(source)
+    before, after = lessons[at - 1] if at else None, lessons[at + 1] if at + 1 < len(lessons) else None
+    links = [f"← [{title_of(before)}]({before.stem}.ipynb)"] if before else []
+    links += [f"[map]({lessons[0].stem}.ipynb)"] if at else []
+    links += [f"[{title_of(after)}]({after.stem}.ipynb) →"] if after else []
+    return " | ".join(links)
+
+
 def build(source: Path) -> nbformat.NotebookNode:
     """The notebook of a source, without outputs: cells, tags and ids depend on the source text alone."""
     notebook = jupytext.read(source, fmt="py:percent")
@@ -66,11 +90,17 @@ def build(source: Path) -> nbformat.NotebookNode:
         # nbval's own tag is not enough: JupyterLab's "run all" goes on past an error only with the plain one,
         # which nbval understands as well.
         tags = [tag.replace("nbval-raises", "raises") for tag in cell.metadata.get("tags", [])]
-        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        hidden = {HIDDEN[tag]: True for tag in tags if tag in HIDDEN}
+        metadata = {"jupyter": hidden, "tags": tags}
+        cell.metadata = nbformat.from_dict({name: value for name, value in metadata.items() if value})
         # An id from the text, not from the position: inserting a cell leaves its neighbours' diff empty.
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
         seen[digest] = seen.get(digest, 0) + 1
         cell["id"] = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+    if source.parent == SOURCES and notebook.cells[0].source.startswith("# "):
+        title, _, rest = notebook.cells[0].source.partition("\n")
+        notebook.cells[0].source = f"{title}\n\n{navigation(source)}\n{rest}"
+        notebook.cells[-1].source += f"\n\n{navigation(source)}"
     return notebook
 
 
@@ -154,6 +184,38 @@ async def executed(notebook: nbformat.NotebookNode, folder: Path) -> str:
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
 
 
+def with_stored_outputs(source: Path) -> nbformat.NotebookNode:
+    """The notebook of a source with the outputs of the stored one, whose code has to be the same."""
+    notebook, stored = build(source), nbformat.read(notebook_of(source), as_version=nbformat.NO_CONVERT)
+    code, old = ([cell for cell in each.cells if cell.cell_type == "code"] for each in (notebook, stored))
+    if [cell.source for cell in code] != [cell.source for cell in old]:
+        raise ValueError("its code is not the stored one: render it without --text")
+    for cell, executed_cell in zip(code, old):
+        cell.outputs, cell.execution_count = executed_cell.outputs, executed_cell.execution_count
+    return notebook
+
+
+def store(source: Path, text: str, seconds: float = 0.0) -> None:
+    """Write the notebook of a source where it differs, and say so."""
+    target, state = notebook_of(source), "unchanged"
+    if not target.exists() or text != target.read_text(encoding="utf-8"):
+        target.write_text(text, encoding="utf-8", newline="\n")
+        state = "written"
+    print(f"{source.stem}: {state}, {seconds:.1f} s, {len(text) / 1e3:.0f} kB", flush=True)
+
+
+def render_text(found: list[Path]) -> bool:
+    """Store the prose of lessons whose code has not changed; returns whether all of them could be."""
+    good = True
+    for source in found:
+        try:
+            store(source, nbformat.writes(with_stored_outputs(source), version=nbformat.NO_CONVERT) + "\n")
+        except (OSError, ValueError) as error:
+            print(f"{source.stem}: FAILED\n{error}", file=sys.stderr, flush=True)
+            good = False
+    return good
+
+
 async def render(source: Path, slots: asyncio.Semaphore) -> bool:
     """Render one lesson; says what happened, returns whether it worked."""
     target = notebook_of(source)
@@ -164,12 +226,7 @@ async def render(source: Path, slots: asyncio.Semaphore) -> bool:
         except Exception as error:  # nbclient raises its own classes for errors, timeouts and dead kernels
             print(f"{source.stem}: FAILED\n{error}", file=sys.stderr, flush=True)
             return False
-        seconds = time.perf_counter() - started
-    state = "unchanged"
-    if not target.exists() or text != target.read_text(encoding="utf-8"):
-        target.write_text(text, encoding="utf-8", newline="\n")
-        state = "written"
-    print(f"{source.stem}: {state}, {seconds:.1f} s, {len(text) / 1e3:.0f} kB", flush=True)
+    store(source, text, time.perf_counter() - started)
     return True
 
 
@@ -180,7 +237,7 @@ async def render_all(found: list[Path]) -> bool:
 
 def skeleton(notebook: nbformat.NotebookNode) -> list[tuple]:
     """What a source decides about each cell of its notebook."""
-    return [(c["id"], c.cell_type, c.source, c.metadata.get("tags", [])) for c in notebook.cells]
+    return [(c["id"], c.cell_type, c.source, dict(c.metadata)) for c in notebook.cells]
 
 
 def differences(source: Path) -> list[str]:
@@ -215,9 +272,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("lessons", nargs="*", metavar="NN", help="lessons by number; all when none is given")
     parser.add_argument("--check", action="store_true", help="compare only, execute nothing")
+    parser.add_argument("--text", action="store_true", help="keep the stored outputs, execute nothing")
     arguments = parser.parse_args()
     found = sources(arguments.lessons)
-    return 0 if (check(found) if arguments.check else asyncio.run(render_all(found))) else 1
+    if arguments.check:
+        return int(not check(found))
+    return int(not (render_text(found) if arguments.text else asyncio.run(render_all(found))))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ("notebooks", "exercises", "solutions")
-BROWSER_TESTS = ("tests/project/test_browser.py", "tests/project/test_browser_exercise.py")
+BROWSER_TESTS = tuple(f"tests/project/test_{name}.py" for name in ("browser", "browser_exercise", "site"))
 
 
 class Outcome(NamedTuple):
@@ -67,7 +67,8 @@ def run_all() -> int:
         part("ruff check", python, "-m", "ruff", "check", "."),
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
-        pytest("unit tests", "-n", "2", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
+        # A worker gets neighbours, so what the tests of a module or a folder share is mostly made once.
+        pytest("unit tests", "-n", "2", "--dist=worksteal", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
         # A notebook's cells need one kernel, so one worker. These tests wait for processes to start: of two cores two
         # workers leave 40 % idle, so there is one more.
         pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),

@@ -1,11 +1,17 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# A layer of a language model holds eight experts, and each token goes to one of them. Some experts get many
-# tokens, some few, some none. How does a GPU multiply them all, when every product has another size?
+# A layer of a language model has eight experts, and each token goes to one of them. Some experts get many tokens, some
+# few, some none. How does a GPU multiply them all, if every product has another size?
 #
-# You will call a kernel (a program that runs on a GPU) that does it, see what your machine can run, and repair a
-# first mistake. Five minutes.
+# **About 10 minutes. Afterwards you can**
+#
+# - say what a grouped GEMM is,
+# - compute one with this library and test the result,
+# - find out what your machine supports,
+# - solve an exercise with the help of its check.
+#
+# You need: Python and PyTorch. The course explains Triton, and you need no GPU.
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -21,19 +27,18 @@ device = runtime.device()  # a GPU where there is one, else the CPU
 # %% [markdown]
 # ## The problem in eight lines
 #
-# A *router* chose an expert for each of 40 tokens. Sorted by expert, the tokens form eight groups, the last of
-# them empty:
+# A *router* chose an expert for each of 40 tokens. Sorted by expert, the tokens form eight groups. The last group is
+# empty:
 
 # %%
 expert_of = testing.route("zipf", tokens=40, experts=8, s=1.2, seed=4)
 sizes = torch.bincount(expert_of, minlength=8).tolist()
 
-print("first tokens go to experts", expert_of[:12].tolist())
-print("tokens of each expert     ", sizes)
+print("experts of first tokens:", expert_of[:12].tolist())
+print("tokens per expert:     ", sizes)
 
 # %% [markdown]
-# The obvious thing is a stack: put the groups into one tensor and multiply once. Run it and see it
-# fail.
+# Can we stack the groups into one tensor and multiply once? This cell fails **on purpose**:
 
 # %% tags=["raises-exception"]
 group_A = [testing.integers((size, 64), generator=g, device=device) for g, size in enumerate(sizes)]
@@ -42,9 +47,9 @@ group_B = [testing.integers((64, 48), generator=8 + g, device=device) for g in r
 torch.stack(group_A) @ torch.stack(group_B)
 
 # %% [markdown]
-# Matrices of different sizes do not stack. A loop works, and on a GPU it launches eight small kernels one after
-# another, each of which leaves most of the chip idle. A **grouped GEMM** (GEMM: general matrix multiplication)
-# computes all of them in one launch:
+# Matrices of different sizes do not stack. A loop works, but on a GPU it launches eight small kernels (programs for the
+# GPU) one after another, and each leaves most of the GPU idle. A **[grouped GEMM](glossary.md#grouped-GEMM)** computes
+# all products in one launch. GEMM means general matrix multiplication.
 
 # %%
 group_C = group_gemm(group_A, group_B, method="round_robin")
@@ -54,23 +59,25 @@ for g, (c, e) in enumerate(zip(group_C, expected)):
     print(f"expert {g}: result {c.shape[0]:2} × {c.shape[1]}   exact: {torch.equal(c, e)}")
 
 # %% [markdown]
-# The inputs are small whole numbers, so every product and sum is exact, and *exact* is what the course asks for.
+# The inputs are small whole numbers, so all sums are exact. Nearly all tests of the course ask for *equal* results, not
+# for close ones.
 #
 # ## The idea in one picture
+#
+# From left to right: tokens arrive in any order. The [router](glossary.md#router) sends each to its
+# [expert](glossary.md#expert). Each expert multiplies its rows by its own weights. Every result is cut into
+# [tiles](glossary.md#tile). One launch deals all tiles to the GPU's processors, the [SMs](glossary.md#SM):
 
 # %%
 overview(expert_of)
 
 # %% [markdown]
-# Left to right: tokens arrive in any order; the router sends each to its expert; each expert multiplies its rows
-# by its own weights; every result is cut into **tiles**; and one launch deals all tiles, whatever expert they
-# belong to, to the GPU's processors (**SMs**). The rest of the course is about the right-hand side: which tiles,
-# in what order, how fast.
+# The rest of the course is about the right half: which tiles, in which order, how fast.
 #
-# ## What your machine can do
+# ## What your machine supports
 #
-# The doctor says what is here and what will run how. In a terminal it also runs and compiles a kernel to prove
-# it: `.venv/bin/python -m gemm_course.cli.doctor`.
+# The doctor lists what it found, and how kernels will run. In a terminal, `course doctor` also compiles and runs a
+# kernel as a test.
 
 # %% tags=["nbval-ignore-output"]
 from gemm_course.cli import doctor
@@ -78,76 +85,50 @@ from gemm_course.cli import doctor
 print(doctor.report(doctor.examine(trials=False)))
 
 # %% [markdown]
-# Without a GPU, kernels run in Triton's *interpreter*: the same source, computed on the CPU, slowly, with the
-# same answers. Speeds are then shown from records of an H200, and compiled code can be read for any GPU.
+# Without a GPU, kernels run in Triton's [interpreter](glossary.md#interpreter): it runs the same source on the CPU,
+# slowly, with the same results. The lessons then show speeds that were recorded on an H200. Compiled code can be shown
+# for any GPU.
 #
 # ## The map
 #
-# | lesson | question |
-# | --- | --- |
-# | [01 The grouped problem](01_the_grouped_problem.ipynb) | what does padding cost, and how are groups described? |
-# | [03 One launch per problem](03_one_launch_per_problem.ipynb) | how does a tile work, and why is a loop slow? |
-# | [04 Static round-robin](04_static_round_robin.ipynb) | how does one launch find its way through many problems? |
-# | [05 Scheduling](05_scheduling.ipynb) | who should compute which tile, and when? |
-# | [06 TMA descriptors](06_tma_descriptors.ipynb) | what does Hopper's hardware take over? |
-# | [07 Autotuning](07_autotuning.ipynb) | which configuration is fast, and how does a call find it? |
-# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | when all groups lie in one matrix, what becomes simpler? |
-# | [09 CUTLASS operators](09_cutlass_operators.ipynb) | what is on NVIDIA's shelf, and how does a kernel get there? |
-# | [11 Training](11_training.ipynb) | which products is a backward pass made of, and what can go wrong in them? |
-# | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | how does one launch serve all steps of decoding? |
-# | [13 Helion](13_helion.ipynb) | what does a language above Triton write, and what does it leave to you? |
-# | [15 Performance](15_performance.ipynb) | how is a rate measured so that one may believe it? |
+# | lesson | question | time |
+# | --- | --- | --- |
+# | [01 The grouped problem](01_the_grouped_problem.ipynb) | What does padding waste? | about 40 min |
+# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel? | about 20 min |
+# | [03 One launch per problem](03_one_launch_per_problem.ipynb) | What does each launch cost? | about 45 min |
+# | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 50 min |
+# | [05 Scheduling](05_scheduling.ipynb) | Which program computes which tile, and when? | about 50 min |
+# | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 45 min |
+# | [07 Autotuning](07_autotuning.ipynb) | Which configuration is fast, and how does a call find it? | about 60 min |
+# | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
+# | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 30 min |
+# | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what? | about 45 min |
+# | [11 Training](11_training.ipynb) | Which products does a backward pass need? | about 50 min |
+# | [12 Masked groups and FP8](12_masked_and_fp8.ipynb) | Can one launch serve every decoding step? | about 60 min |
+# | [13 Helion](13_helion.ipynb) | What does a language above Triton generate, and what is left to you? | about 40 min |
+# | [15 Performance](15_performance.ipynb) | How do you measure a speed that others can trust? | about 60 min |
 #
-# Read in order; each lesson takes half an hour to an hour. Run a cell with Shift+Enter, change it, run it again:
-# nothing can break. Some cells fail **on purpose**, to show a mistake; the text before them says so.
+# Read the lessons in order. Run a cell with Shift+Enter, change it, and run it again: nothing can break. Some cells
+# fail **on purpose**, to show a mistake; the text before them says so. Where a text says **Guess**, make a guess first,
+# then open the hidden output with a click. The words of the course are explained in the [glossary](glossary.md).
 #
-# ## How checks work: a first exercise
+# `make lab` opens your own copies of the lessons and exercises, in `my_course/`. After an update of the course, it
+# replaces what you did not change and keeps your answers.
 #
-# A check compares your answer with the right one on several inputs, and says *what* is wrong, not only that
-# something is. Here is one for this task: from the sizes of the groups, compute the row at which each group
-# **ends** (exclusive), without a loop.
-
-# %%
-from course_kernels import GroupLayout
-
-
-def mistake(got, sizes, want):
-    """What is wrong with these ends; None when nothing is."""
-    if got is None:
-        return "the function returned None: is there a `return`?"
-    got = torch.as_tensor(got, device=device)
-    if got.dtype == torch.bool or got.is_floating_point():
-        return f"an end is a row number, an integer; these are {got.dtype}"
-    if got.shape != want.shape:
-        return f"one number for each of {len(want)} groups, please; the shape is {tuple(got.shape)}"
-    known = {
-        "these are the sizes: an end also counts the rows of all groups before": sizes,
-        "these are the rows at which groups start": want - sizes,
-        "these are the last rows themselves: an exclusive end is one further": want - 1,
-    }
-    if torch.equal(got.long(), want):
-        return None
-    return next((why for why, wrong in known.items() if torch.equal(got.long(), wrong)), "some ends are wrong")
+# ## A first exercise
+#
+# A check runs your function on several inputs. If an answer is wrong, it says what is wrong and for which input. Here
+# is a first task: from the sizes of the groups, compute the row at which each group **ends**. An end is *exclusive*: it
+# is the row after the last one of the group. So the sizes 3, 0, 5, 2 have the ends 3, 3, 8, 10.
+#
+# The function below is wrong. Run the cell and read the message. Replace one line, and run the cell again until it
+# passes. No loop, please.
 
 
 # %%
-def check_ends(ends_of):
-    for sizes in ([3, 0, 5, 2], [7], [0, 0, 0]):
-        sizes = torch.tensor(sizes, device=device)
-        want, got = GroupLayout.from_sizes(sizes.int()).ends.long(), ends_of(sizes)
-        if why := mistake(got, sizes, want):
-            got = got.tolist() if isinstance(got, torch.Tensor) else got
-            print(f"not yet: sizes {sizes.tolist()} gave {got},")
-            print(f"not {want.tolist()}: {why}")
-            return
-    print("pass: every group ends where it should, empty ones too")
+from gemm_course.exercises.warm_up import check_ends
 
 
-# %% [markdown]
-# The function below is wrong. Run it, read the message, replace the line, run it again.
-
-
-# %%
 def ends_of(sizes):
     return sizes  # replace this line
 
@@ -155,32 +136,41 @@ def ends_of(sizes):
 check_ends(ends_of)
 
 # %% [markdown]
-# <details><summary>Hint</summary>An end is a running total; torch has a function for that.</details>
+# <details><summary>Hint</summary>An end is a running total. PyTorch has a function for it.</details>
 # <details><summary>Answer</summary><code>return torch.cumsum(sizes, dim=0)</code></details>
 #
-# An answer that is nearly right gets a message of its own. This one forgot each group's own rows:
-
-# %%
-check_ends(lambda sizes: torch.cumsum(sizes, dim=0) - sizes)
-
-# %% [markdown]
+# Exercises of the later lessons are notebooks of their own, in `exercises/`. They work in the same way, give points,
+# and have hints in several steps.
+#
 # ## Try it
 #
-# - Draw `overview(testing.route("one_hot", 40))`: what do the processors do when one expert gets everything?
-#   <details><summary>Answer</summary>All ten work, on six tiles each: tiles are dealt, not experts.</details>
-# - Route 5 tokens instead of 40 and run the notebook again. Which experts have no tile at all, and does
-#   `group_gemm` mind?
-#   <details><summary>Answer</summary>All five tokens go to expert 0; the other seven have no tile.
-#   <code>group_gemm</code> does not mind: their results are matrices of no rows.</details>
-# - Take `method="naive"`, then `"tma"`, in the call above. The answers must not change; lessons 03 and 06 say
-# what does.
-#
+# 1. Draw `overview(testing.route("one_hot", 40))`. What do the processors do when one expert gets all tokens?
+#    <details><summary>Answer</summary>All ten work, on six tiles each: the launch deals tiles, not experts.</details>
+# 2. Route 5 tokens instead of 40 and run the notebook again. Which experts have no tile? What does `group_gemm` return
+#    for them?
+#    <details><summary>Answer</summary>All five tokens go to expert 0, and the other seven have no tile.
+#    <code>group_gemm</code> returns a matrix without rows for each of them.</details>
+# 3. In the call of `group_gemm`, use `method="naive"`, then `"tma"`. Do the results change?
+#    <details><summary>Answer</summary>No. Only the way changes: one launch per product (lesson 03), or loads through
+#    descriptors (lesson 06).</details>
+
+# %% [markdown]
 # ## Summary
 #
 # - A grouped GEMM is many matrix products of different sizes in one launch.
-# - Different sizes do not stack; a loop launches once for each and leaves the GPU idle.
+# - Matrices of different sizes do not stack. A loop needs a launch for each product and leaves the GPU idle.
 # - One launch deals the tiles of all products to the processors.
-# - Everything runs without a GPU, with the same answers; the doctor says how.
-# - Checks say what is wrong and where.
+# - Everything runs without a GPU, with the same results.
+# - A check says what is wrong, and for which input.
 #
-# Next: [01 The grouped problem](01_the_grouped_problem.ipynb), what padding costs and how groups are described.
+# ## References
+#
+# - N. Shazeer and others, [Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts
+#   Layer](https://arxiv.org/abs/1701.06538), 2017: the layer with a router and experts.
+# - Triton, [Group GEMM](https://triton-lang.org/main/getting-started/tutorials/08-grouped-gemm.html): the tutorial that
+#   this course begins with.
+#
+# ## What to read next
+#
+# Lesson 01 compares the three ways to compute the experts, and shows five ways to describe the groups. If you know
+# both, and Triton, begin with lesson 03.

@@ -1,11 +1,15 @@
 # %% [markdown]
 # # 01 · The grouped problem
 #
-# Eight experts, each with its own number of tokens. You could loop over them, or pad all groups to one size and
-# multiply once, or group them. What does each way pay? And how does a kernel learn where a group begins?
+# Eight experts each have their own number of tokens. You can loop over them, or pad all groups to one size and multiply
+# once, or group them. What does each way cost? And how does a kernel know where a group begins?
 #
-# You will compute a batch in all three ways, watch padding grow with skew, describe the same groups in five ways,
-# and hand one description to a function that wants another. About 30 minutes.
+# **About 40 minutes. Afterwards you can**
+#
+# - count launches, arithmetic and memory traffic of a loop, a padded product and a grouped product,
+# - predict from the sizes how much padding wastes,
+# - describe the groups of a packed matrix in five ways, and convert one into another,
+# - tell from the rows per expert whether memory or arithmetic limits the speed.
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -24,8 +28,9 @@ device = course_kernels.runtime.device()
 # %% [markdown]
 # ## One batch, three ways
 #
-# Routers are seldom fair. Here are 512 tokens from three of them: *uniform*, every expert equally likely; *Zipf*,
-# expert 0 twice as popular as expert 1, three times as expert 2; *one-hot*, all to expert 0.
+# A [router](glossary.md#router) seldom treats all [experts](glossary.md#expert) alike. Here are 512 tokens from three
+# routers. *Uniform*: every expert is equally likely. *Zipf*: expert 0 is twice as popular as expert 1, and three times
+# as popular as expert 2. *One-hot*: all tokens go to expert 0.
 
 # %%
 batches = {router: testing.routed_sizes(router, tokens=512) for router in testing.ROUTERS}
@@ -33,8 +38,8 @@ for router, sizes in batches.items():
     print(f"{router:8} {sizes}")
 
 # %% [markdown]
-# Take Zipf. The tokens lie sorted by expert in one matrix, `rows`; each expert has a matrix of weights. First
-# way: a loop, one product after another.
+# We take the Zipf batch. One matrix, `rows`, holds the tokens, sorted by expert. Each expert has a weight matrix. The
+# first way is a loop of products:
 
 # %%
 sizes, K, N = batches["zipf"], 64, 48
@@ -45,17 +50,17 @@ loop = torch.cat([a @ w for a, w in zip(rows.split(sizes), weights)])
 loop.shape
 
 # %% [markdown]
-# Second way: pad every group with zeros to the largest, so that the groups stack, and call `bmm` once. Then throw
-# the padding's results away.
+# The second way pads every group with zeros to the size of the largest. Then the groups have one shape, and one `bmm`
+# multiplies them all. The results of the padding are thrown away.
 
 # %%
 padded = pad_sequence(rows.split(sizes), batch_first=True)
 product = torch.bmm(padded, weights)
 bmm = torch.cat([product[g, :m] for g, m in enumerate(sizes)])
-print("padded rows ", tuple(padded.shape), " holding", sum(sizes), "real rows of", padded.shape[0] * padded.shape[1])
+print(f"padded: {tuple(padded.shape)}; {sum(sizes)} of {padded.shape[0] * padded.shape[1]} rows are real")
 
 # %% [markdown]
-# Third way: one launch over the groups as they are. All three give the same answer, to the last bit.
+# The third way is one launch over the groups as they are. All three results are equal, bit for bit:
 
 # %%
 grouped = torch.cat(group_gemm(list(rows.split(sizes)), list(weights), method="round_robin"))
@@ -65,15 +70,14 @@ print("grouped equals the loop:", torch.equal(grouped, loop))
 # %% [markdown]
 # ## What padding adds
 #
-# Each column is an expert, to scale; hatched is what `bmm` computes and throws away.
+# Each column is an expert. The hatched part is padding, which `bmm` computes and throws away.
 
 # %%
 groups.padded_batches(batches)
 
 # %% [markdown]
-# The waste has a formula: `G · max / Σ − 1` padding rows for each real one. Let the router's Zipf exponent grow
-# from 0 (uniform) and the largest group pulls all others up with it. (The curve is for the sizes to expect; a batch
-# drawn from them, like those above, lies somewhat off it.)
+# For each real row there are `G · max / Σ − 1` rows of padding. G is the number of groups, max the size of the largest
+# and Σ the sum of all sizes. Let the router's Zipf exponent grow from 0 (uniform):
 
 # %%
 exponents = [i / 20 for i in range(61)]
@@ -82,13 +86,14 @@ waste = [padding_waste([round(1e6 * share) for share in each]) for each in share
 groups.waste_curve(exponents, waste, groups=8)
 
 # %% [markdown]
-# A real router moves along this curve from step to step, so a padded batch must be sized for a bad day: that, or
-# drop tokens.
+# The curve uses expected sizes. A batch that is drawn at random, like those above, is close to it. A real router moves
+# along this curve from step to step. So the padded batch must be large enough for the worst step, or tokens are
+# dropped.
 #
-# ## What each way pays
+# ## What each way costs
 #
-# Count launches, arithmetic and memory traffic for a layer of real size: 8192 tokens, K = 2048, N = 1536, fp16.
-# Operands are counted once, copies into the padding not at all.
+# We count launches, arithmetic and memory traffic for a layer of realistic size: 8192 tokens, K = 2048, N = 1536, fp16.
+# Every operand is read once and every result written once. The copies into the padded tensor are not counted.
 
 
 # %%
@@ -107,11 +112,11 @@ for router in testing.ROUTERS:
         print(f"{router:8}  {way:8} {launches:7} {flops / 1e9:9.1f} {size / 1e6:7.1f}")
 
 # %% [markdown]
-# The loop does no needless arithmetic but launches most often; `bmm` launches once and computes what nobody
-# wants. Grouped has the smallest number in every column. Why launches cost, lesson 03 measures.
+# The loop does no extra arithmetic but needs the most launches. `bmm` needs one launch but computes the padding.
+# Grouped has the smallest number in each column. Lesson 03 measures what a launch costs.
 #
-# And experts are the easy case, with K and N in common. Where all extents differ, as in the four squares that
-# Triton's tutorial groups, `bmm` has three to pad, and the formula counts cubes instead of rows:
+# Experts are the easy case, because K and N are the same for all. Triton's tutorial groups four squares of different
+# sizes. There, `bmm` must pad all three extents:
 
 # %%
 squares = testing.reference_problems()
@@ -119,18 +124,19 @@ work = [m * n * k for m, n, k in squares]
 print("squares of", [m for m, _, _ in squares], f"padded: {1 + padding_waste(work):.1f} times the arithmetic")
 
 # %% [markdown]
-# Be fair to `bmm`, though: where sizes are equal, nothing is padded. The record, from an H200:
+# If all sizes are equal, there is no padding, and `bmm` is a good choice. Measured on an H200:
 
 # %%
 measured = record.load("when_to_group")
 cell = next(cell for cell in measured["cells"] if (cell["count"], cell["n"]) == (8, 1024))
-print("8 equal problems of 1024 × 1024 × 1024 on an", measured["provenance"]["gpu"])
+print("8 equal products of 1024 × 1024 × 1024 on an", measured["provenance"]["gpu"])
 for way, microseconds in cell["us"].items():
     print(f"  {way:12} {microseconds:6.1f} µs")
 
 # %% [markdown]
-# Skew is where the ways part. Recorded as well: the weight gradient of the layer above, whose K is the number of
-# tokens, in one launch with its best schedule (lesson 05). Beside it, what padding would make of the arithmetic.
+# Under skew, padding grows. The next table has the weight gradient of the layer above, where K is the number of tokens.
+# It was measured on an H200, in one launch with the best schedule of lesson 05. The right column says how much
+# arithmetic padding would add.
 
 # %%
 runs = record.load("sm_timelines")["timelines"]
@@ -141,32 +147,32 @@ for batch in ("uniform", "skewed", "one-hot"):
     print(f"{batch:8} grouped {best:4.0f} µs    padded: {1 + padding_waste(tokens):.1f} times the arithmetic")
 
 # %% [markdown]
-# The same tokens in nearly the same time, whatever the router did. Padding would have made it a matter of luck.
+# The grouped time hardly changes, whatever the router does. With padding it would depend on the batch.
 #
 # ## Five descriptions of the same groups
 #
-# A kernel gets `rows` as one matrix and must be told where groups begin. Libraries disagree on how. Take four
-# groups, of 4, 0, 6 and 3 rows, with two unused rows behind them, the *tail*:
+# A kernel gets `rows` as one matrix, so it needs a description of the groups. Libraries use different ones. Our example
+# has four groups of 4, 0, 6 and 3 rows. Two unused rows follow: the [tail](glossary.md#tail).
 
 # %%
 layout = GroupLayout.from_sizes(torch.tensor([4, 0, 6, 3], dtype=torch.int32, device=device))
 
 print("sizes     ", layout.sizes.tolist())
-print("ends      ", layout.ends.tolist(), "  exclusive; torch and CUTLASS call them offs")
-print("offsets   ", layout.offsets.tolist(), "  starts, and the last end")
+print("ends      ", layout.ends.tolist(), "  row after the last one; torch and CUTLASS: offs")
+print("offsets   ", layout.offsets.tolist(), "  all starts, and the last end")
 print("row_groups", layout.row_groups(total_m=15).tolist())
-print("masked    ", layout.masked_m.tolist(), "  of max_m slots that each group owns")
+print("masked    ", layout.masked_m.tolist(), "  used rows of max_m in each group")
 
 # %% [markdown]
-# The matrix lies on its side here: a row is a column of the picture. Every number stands under what it counts or
-# marks. Find the empty group in each description.
+# In the picture, a row of the matrix is a column. Each number is under the rows that it counts, or under the boundary
+# that it marks. Find the empty group in each description:
 
 # %%
 groups.descriptions([4, 0, 6, 3], tail=2)
 
 # %% [markdown]
-# Any description gives every other, on the device, without the CPU waiting for a number. Five constructors, one
-# answer:
+# Each description can be converted into each other one, on the device, without the CPU waiting for a number.
+# `GroupLayout` has a constructor for each:
 
 # %%
 layouts = [
@@ -180,8 +186,8 @@ for other in layouts:
     print(f"{other.kind:10} → sizes {other.sizes.tolist()}, ends {other.ends.tolist()}")
 
 # %% [markdown]
-# A router's own output is a sixth thing: one expert for each token, **not sorted**. Sorting the tokens makes it
-# `row_groups`; keeping the order lets you put the results back where the tokens came from.
+# A router itself returns something else: one expert for each token, **not sorted**. Sort the tokens, and you have
+# `row_groups`. Keep the order, and you can put the results back:
 
 # %%
 expert_of = testing.route("zipf", tokens=512).to(device)
@@ -196,8 +202,8 @@ print("token 100 went to expert", expert_of[100].item(), "and its result is row"
 # %% [markdown]
 # ## What goes wrong: ends taken for offsets
 #
-# Both are lists of row numbers, and nobody's type system tells them apart. This function wants **offsets**, G + 1
-# of them:
+# Ends and offsets are both lists of row numbers, and no type checker tells them apart. This function wants **offsets**,
+# G + 1 of them:
 
 
 # %%
@@ -212,7 +218,7 @@ def multiply(rows, weights, offsets):
 
 
 # %% [markdown]
-# Five groups; the caller has **ends** in hand and passes them. Nothing crashes, the result has the right shape.
+# There are five groups. The caller has **ends** and passes them. Nothing crashes, and the result has the right shape:
 
 # %%
 five = GroupLayout.from_sizes(torch.tensor([4, 3, 6, 3, 5], device=device))
@@ -220,22 +226,23 @@ few = rows[:21]
 right, owner = multiply(few, weights, five.offsets)
 wrong, taken = multiply(few, weights, five.ends)
 
-print("shapes equal:", wrong.shape == right.shape, "  results equal:", torch.equal(wrong, right))
+print("shapes equal:", wrong.shape == right.shape, " results equal:", torch.equal(wrong, right))
 
 # %%
 groups.misread(owner, taken)
 
 # %% [markdown]
-# Every group moved by one: the first group's rows were skipped, all others met their neighbour's weights, and the
-# last expert did nothing. A training run would go on like that. Ask for a check of the *values* and it is found
-# at once: the next cell fails **on purpose**. (The CPU must wait for those values, so nobody checks unless asked to.)
+# Every group has moved by one. The rows of the first group were skipped, all others were multiplied with their
+# neighbour's weights, and the last expert got nothing. A training run would go on with these results.
+#
+# A check of the *values* finds the mistake. The next cell fails **on purpose**. The check is off by default, because
+# the CPU must wait for the values.
 
 # %% tags=["raises-exception"]
 GroupLayout.from_offsets(five.ends).validate(total_m=21)
 
 # %% [markdown]
-# Now repair it: the caller has `five.ends` and nothing else. Change the first line so that the last one prints
-# True.
+# Now repair it. The caller has only `five.ends`. Change the first line so that the last one prints True.
 
 # %%
 offsets = five.ends  # replace: make offsets of these ends
@@ -243,16 +250,20 @@ repaired, _ = multiply(few, weights, offsets)
 print("repaired:", torch.equal(repaired, right))
 
 # %% [markdown]
-# <details><summary>Answer</summary><code>offsets = GroupLayout.from_ends(five.ends).offsets</code>. By hand, it is
-# a zero in front: <code>torch.cat([five.ends.new_zeros(1), five.ends])</code>.</details>
+# <details><summary>Answer</summary><code>offsets = GroupLayout.from_ends(five.ends).offsets</code>. By hand, put a zero
+# in front: <code>torch.cat([five.ends.new_zeros(1), five.ends])</code>.</details>
 #
-# ## Rows per expert decide what limits you
+# ## Rows per expert decide what limits the speed
 #
-# An expert's product does `2·M·N·K` FLOP and moves `2·(M·K + K·N + M·N)` bytes in fp16. Their ratio, the
-# *arithmetic intensity*, depends on M most: weights are read once, for however many rows there are. The dashed
-# line is what an H200 can do for each byte, by its data sheet.
+# The product of one expert needs `2·M·N·K` operations (FLOP) and moves `2·(M·K + K·N + M·N)` bytes in fp16. The ratio
+# is its [arithmetic intensity](glossary.md#arithmetic-intensity). It grows with M, because the weights are read once
+# for all rows. The dashed line is the number of operations that an H200 can do per byte that it reads, by its data
+# sheet.
+#
+# **Guess** before you open the output: with 16 rows per expert, does memory or arithmetic limit the speed? And with
+# 256?
 
-# %%
+# %% tags=["hide-output"]
 PEAK_FLOPS, BYTES_PER_S = 989.5e12, 4.8e12  # NVIDIA H200 SXM data sheet: dense fp16, HBM3e
 M = [2**i for i in range(13)]
 intensity = [flops / size for _, flops, size in (costs([m], 2048, 1536, "grouped") for m in M)]
@@ -260,33 +271,53 @@ intensity = [flops / size for _, flops, size in (costs([m], 2048, 1536, "grouped
 groups.intensity_curve(M, intensity, ridge=PEAK_FLOPS / BYTES_PER_S, marks=[1, 16, 256, 4096])
 
 # %% [markdown]
-# With one row, the expert's weights are read for a single token: the GPU waits for memory, and only bytes count.
-# That is *decoding*, a token at a time. With thousands of rows, *training* or reading a prompt, the tensor cores
-# are the limit. The same formula, two different kernels; both come back in later lessons.
+# With 16 rows it is memory; with 256 the two are nearly balanced. With one row, the GPU reads all weights of an expert
+# for a single token. That is *decoding*, where a model writes one token at a time. With thousands of rows, in
+# *training* or when a model reads a prompt, the [tensor cores](glossary.md#tensor-core) are the limit. The formula is
+# the same, but the two cases need different kernels. Later lessons have both.
 #
 # ## Try it
 #
-# - Route 8 tokens instead of 8192 in the table of costs. What does grouping still save against the loop, and why
-#   does `bmm` move as many MB under every router?
-#   <details><summary>Answer</summary>Launches only, and none where one expert has all tokens: arithmetic and MB are
-#   the loop's. With so few rows nearly all traffic is weights, and <code>bmm</code> reads those of all eight experts,
-#   with tokens or without.</details>
-# - `padding_waste([100, 100, 100, 101])`, `padding_waste([0, 0, 9])`: predict, then run.
-#   <details><summary>Answer</summary>4 · 101 / 401 − 1, less than 1 %; and G − 1 = 2, as always when one group has
-#   everything.</details>
-# - Give `multiply` the *sizes* instead of offsets. Does anything crash? Which rows are right, and by what luck?
-#   <details><summary>Answer</summary>Nothing crashes, and of 21 rows only row 5 is right: read as offsets, 4, 3, 6, 3,
-#   5 give expert 1 the rows 3 to 5, of which 4 and 5 are its own, and expert 3 then writes over 3 and 4.</details>
+# 1. In the table of costs, route 8 tokens instead of 8192. What does grouping still save against the loop? And why does
+#    `bmm` move as many MB under every router?
+#    <details><summary>Answer</summary>It saves launches only, and none where one expert has all tokens: arithmetic and
+#    MB are those of the loop. With so few rows nearly all traffic is weights, and <code>bmm</code> reads the weights of
+#    all eight experts, with or without tokens.</details>
+# 2. Predict `padding_waste([100, 100, 100, 101])` and `padding_waste([0, 0, 9])`, then run them.
+#    <details><summary>Answer</summary>4 · 101 / 401 − 1, less than 1 %. And G − 1 = 2, as always when one group has
+#    everything.</details>
+# 3. Pass the *sizes* to `multiply` instead of offsets. Does anything crash? Which rows are right, and why?
+#    <details><summary>Answer</summary>Nothing crashes. Of 21 rows only row 5 is right, by chance: read as offsets, 4,
+#    3, 6, 3, 5 give expert 1 the rows 3 to 5, of which 4 and 5 are its own. Then expert 3 overwrites rows 3 and
+#    4.</details>
 #
-# [Exercise 01](../exercises/01_offsets.ipynb), the offsets: sizes to ends, rows to groups, on the device.
-#
+# In [exercise 01](../exercises/01_offsets.ipynb) you compute ends and row groups on the device.
+
+# %% [markdown]
 # ## Summary
 #
-# - A loop launches per expert, padding computes rows nobody wants, grouping does neither.
-# - Padding adds `G · max / Σ − 1` rows for each real one: nothing for equal groups, G − 1 for one-hot.
-# - Sizes, ends, offsets, row groups and masked counts say the same; `GroupLayout` converts on the device.
+# - A loop launches once per expert. Padding computes rows that nobody needs. A [grouped GEMM](glossary.md#grouped-GEMM)
+#   does neither.
+# - Padding adds `G · max / Σ − 1` rows for each real one: 0 for equal groups, G − 1 for one-hot.
+# - Sizes, ends, offsets, row groups and masked counts describe the same groups. `GroupLayout` converts them on the
+#   device.
 # - Ends read as offsets give every group its neighbour's weights, and no error.
-# - Few rows per expert: memory limits. Many: arithmetic.
+# - With few rows per expert, memory limits the speed; with many, arithmetic.
 #
-# Next: [03 One launch per problem](03_one_launch_per_problem.ipynb), a kernel from nothing, and what launching it
-# costs.
+# ## References
+#
+# - W. Fedus, B. Zoph, N. Shazeer, [Switch Transformers](https://arxiv.org/abs/2101.03961), 2021: routers, and a fixed
+#   capacity per expert with padding and dropped tokens.
+# - T. Gale and others, [MegaBlocks: Efficient Sparse Training with
+#   Mixture-of-Experts](https://arxiv.org/abs/2211.15841), 2022: the same layer without padding and without dropped
+#   tokens.
+# - PyTorch,
+#   [torch.nn.functional.grouped_mm](https://docs.pytorch.org/docs/main/generated/torch.nn.functional.grouped_mm.html):
+#   a grouped product described by ends (`offs`).
+# - S. Williams, A. Waterman, D. Patterson, [Roofline](https://doi.org/10.1145/1498765.1498785), 2009: memory or
+#   arithmetic as the limit.
+#
+# ## What to read next
+#
+# If Triton is new to you, go on with [lesson 02](02_triton_in_fifteen_minutes.ipynb). If you know it, skip to lesson
+# 03, which writes a kernel for one product and measures what a launch for each product costs.

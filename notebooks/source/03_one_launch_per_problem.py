@@ -1,12 +1,17 @@
 # %% [markdown]
 # # 03 · One launch per problem
 #
-# What does a matrix product look like to a GPU, and what happens when a layer of eight experts, or a batch of 64 small
-# problems, launches it once per problem?
+# A layer with eight experts needs eight matrix products. The obvious way is to launch a kernel once for each. How does
+# such a kernel work, and what do the launches cost?
 #
-# You will build a tiled matrix product from nothing and watch it go wrong until it has every mask it needs. Then you
-# will see 64 launches on a recorded timeline, find out when grouping does *not* pay, and make four mistakes that raise
-# no error: three in a kernel, one in a test. About 35 minutes.
+# **About 45 minutes. Afterwards you can**
+#
+# - write a tiled matrix product in Triton that is right for any M, N and K,
+# - say which mask protects what,
+# - explain why 64 launches leave most of a GPU idle, and when a loop of launches is good enough,
+# - recognise three wrong kernels by their errors, and test a kernel with an error bound.
+#
+# You need: the Triton of [lesson 02](02_triton_in_fifteen_minutes.ipynb).
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -25,23 +30,24 @@ device = course_kernels.runtime.device()
 # %% [markdown]
 # ## One program, one tile
 #
-# A GPU runs many copies of one *program*. The usual division of labour: cut C into tiles, give each program one. It
-# needs a band of rows of A and a band of columns of B, and walks along K block by block.
+# Cut C into [tiles](glossary.md#tile) and let each [program](glossary.md#program) compute one. For its tile, a program
+# needs some rows of A and some columns of B. It reads them block by block along K. The dark blocks are those of one
+# step:
 
 # %%
 memory.tile_of_product((64, 96, 64), block=(32, 32, 32), tile=(1, 1))
 
 # %% [markdown]
-# A kernel never gets a matrix, only the address of its first element. Element (i, j) lies
-# `i * stride_row + j * stride_column` elements further on. Below, rows of 10 live in a buffer 12 wide, so one row down
-# is +12. That step is the *leading dimension*, `lda`; two of every 12 numbers are not A's.
+# A kernel gets no matrix, only the address of its first element. Element (i, j) is `i * stride_row + j * stride_column`
+# elements after that address. In the picture, each row has 10 elements of A and 2 that are not A's. So the next row
+# begins 12 elements later. This step is the [leading dimension](glossary.md#leading-dimension), `lda`:
 
 # %%
 memory.tile_offsets((6, 10), block=(4, 4), at=(0, 4), strides=(12, 1))
 
 # %% [markdown]
-# So a tile of pointers is a column of row offsets plus a row of column offsets. Here is the most direct kernel that
-# could work: load a tile of A, load a tile of B, multiply, store.
+# The pointers of a tile are a column of row offsets plus a row of column offsets. The simplest kernel loads a tile of A
+# and a tile of B, multiplies them and stores the product:
 
 
 # %%
@@ -57,8 +63,8 @@ def first_try(a_ptr, b_ptr, c_ptr, lda, ldb, ldc, BLOCK: tl.constexpr):
 
 
 # %% [markdown]
-# We try it on whole numbers from −2 to 2, so that the right answer is exact and *equal* means equal. C starts out full
-# of NaN, to tell "wrong" from "never written".
+# The inputs are whole numbers from −2 to 2. Sums of their products are exact, so a right result is *equal* to the
+# reference. C starts full of NaN: an element that is still NaN was never written.
 
 # %%
 M, N, K = 64, 96, 64
@@ -71,10 +77,11 @@ first_try[(1,)](A, B, C, K, N, N, BLOCK=32)
 memory.error_map(C, want, block=(32, 32), title="first try")
 
 # %% [markdown]
-# Two things are missing, and the picture tells them apart. Black: five tiles that no program wrote, because we
-# launched one. Coloured: the tile we did write has only the first 32 of 64 terms of every sum.
+# Two things are missing. Five tiles are black: no program wrote them, because we launched one. The tile that we did
+# write has the wrong colours: each sum has 32 of its 64 terms.
 #
-# So: `tl.program_id` says which tile is mine, and a loop walks K, adding into a float32 accumulator.
+# The next kernel repairs both. `tl.program_id` selects the tile. A loop over K adds each block's product to a float32
+# [accumulator](glossary.md#accumulator).
 
 
 # %%
@@ -103,10 +110,10 @@ launch(no_masks, A, B, C, lda=K, ldb=N)
 print("right everywhere:", torch.equal(C, want))
 
 # %% [markdown]
-# ## Sizes as a router makes them
+# ## The sizes that a router makes
 #
-# Our kernel is right, for multiples of 32. A mixture-of-experts layer does not deal in multiples of 32: M is the number
-# of tokens that the router happened to send to an expert.
+# The kernel is right where M, N and K are multiples of 32. In a mixture-of-experts layer, M is the number of tokens
+# that the [router](glossary.md#router) sent to one [expert](glossary.md#expert). That can be any number.
 
 # %%
 tokens = testing.routed_sizes("zipf", 400, experts=8)
@@ -115,8 +122,9 @@ print("tokens of the eight experts:", tokens)
 print(f"we compute expert 2: ({M} × {K}) times ({K} × {N})")
 
 # %% [markdown]
-# Reading past a matrix is a quiet crime: there is nearly always *something* there. To hear it we surround A and B with
-# NaN, and C with the number −999, a *canary*. What a kernel should not have read or written becomes visible.
+# Reading past a matrix is a quiet crime: there is nearly always *something* there. To make it visible, we put NaN
+# around A and B, and the number −999 around C. Such a border is a [canary](glossary.md#canary). A NaN in C means that
+# the kernel read outside of A or B. A changed −999 means that it wrote outside of C.
 
 # %%
 MARGIN = 32  # more than a tile can stick out
@@ -135,20 +143,23 @@ def run(kernel):
     return C, buffer
 
 
-# %%
+# %% [markdown]
+# **Guess** before you open the output: C has 50 × 80 elements. How many of them does `no_masks` compute correctly?
+
+# %% tags=["hide-output"]
 C, buffer = run(no_masks)
 memory.error_map(C, want, block=(32, 32), title="no masks")
 
 # %% [markdown]
-# Not one element survives. The reason is the last step along K: it takes 32 columns of A where 8 are left, and
-# multiplies 24 columns of something else into every sum. Without our NaN these would be plausible wrong numbers.
+# None. K is 72, so the third block along K has 8 columns of A and 24 columns of NaN. These 24 enter every sum. In a
+# real program they would be other numbers, and the result would look plausible.
 
 # %%
 memory.tile_of_product((M, N, K), block=(32, 32, 32), tile=(M // 32, 2), step=2)
 
 # %% [markdown]
-# **Mask 1: along K, on both loads, with `other=0.0`.** A zero adds nothing to a sum; whatever the hardware would leave
-# in a masked lane might.
+# **Mask 1: along K, in both loads, with `other=0.0`.** An element outside counts as zero, and a zero adds nothing to a
+# sum. Without `other`, a masked element has no defined value.
 
 
 # %%
@@ -171,13 +182,14 @@ print("C is right everywhere:", torch.equal(C, want))
 memory.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="K masked")
 
 # %% [markdown]
-# Every element of C is right, a test that compares C would pass, and the kernel has still overwritten memory that is
-# not its own. In a C without margins, the columns past N are the beginning of the *next row* of C, and the rows past M
-# are the next expert's result.
+# Every element of C is right, so a test that compares C passes. But the kernel overwrote memory outside of C. Without
+# margins, the columns past N are the beginning of the *next row* of C, and the rows past M belong to the next expert.
 #
-# **Mask 2: on the store. Mask 3: rows and columns, on the loads.** The third changes no result (those rows are never
-# stored), but at the end of an allocation reading them is an illegal memory access. Red below: addresses that the
-# corner tile reads although they are not A's.
+# **Mask 2: rows and columns, in the store.** It protects the memory around C.
+#
+# **Mask 3: rows and columns, in the loads.** It changes no result, because those rows and columns are never stored. But
+# at the end of an allocation, reading them is an illegal memory access. In the picture, the corner tile would read the
+# red elements, which are not A's:
 
 # %%
 memory.tile_offsets((6, 10), block=(4, 4), at=(4, 8))
@@ -205,7 +217,7 @@ print("C is right everywhere:", torch.equal(C, want))
 memory.written_map(buffer, (MARGIN, MARGIN), want, canary=-999, block=(32, 32), title="all masks")
 
 # %% [markdown]
-# Thirteen lines, and right for any M, N and K from 1 upwards. The unkind sizes first:
+# This is the whole kernel: thirteen lines, right for any M, N and K from 1 on. We try difficult sizes:
 
 # %%
 for m, n, k in testing.ragged_problems():
@@ -216,46 +228,53 @@ for m, n, k in testing.ragged_problems():
     print(f"{m:3} × {n:3} × {k:3}: {torch.equal(c, reference.gemm(a, b, torch.float16))}")
 
 # %% [markdown]
-# The library's `kernels.naive` is this kernel, with three additions: both strides of every matrix (you will see why
-# below), 64-bit offsets (a matrix may have more than 2³¹ elements) and a choice of tile order (lesson 05).
+# ## The production kernel
+#
+# `naive_kernel` is the library's version of `masked`. It calls two functions that all pointer kernels of the library
+# share: the loop over K and the masked store. It adds both [strides](glossary.md#stride) of each matrix, 64-bit offsets
+# (a matrix may have more than 2³¹ elements), a choice of tile order (lesson 05) and a log of each tile's time. Click a
+# line to read its source.
 
 # %%
-from course_kernels.kernels import naive
-from gemm_course.figures.listing import show
+from IPython.display import display
 
-show(naive.accumulate_tile, "for k in range", "b_ptrs +=")
+from course_kernels.kernels import common, naive
+from gemm_course.figures import listing
+
+display(*map(listing.fold, (naive.naive_kernel, common.accumulate_tile, common.store_tile)))
 
 # %% [markdown]
-# ## What the compiler made of it
+# ## What the compiler makes of it
 #
-# We compile it for Hopper (sm_90), on this machine, which need not have a GPU: once for matrices whose rows begin at
-# multiples of 16 bytes, once for any other.
+# This cell compiles the library's kernel for Hopper (sm_90). It needs no GPU. The first version may assume that each
+# row begins at a multiple of 16 bytes, the second may not.
 
 # %%
 from course_kernels import codegen
 
 aligned = codegen.compile_kernel("naive", "sm_90")
 unaligned = codegen.compile_kernel("naive", "sm_90", aligned=False)
-print("tensor cores (wgmma) in both:", all(c.instructions["wgmma"] > 0 for c in (aligned, unaligned)))
-print("aligned: bytes a copy:", sorted(aligned.widths["cp.async"]))
-print("unaligned: bytes a load:", sorted(unaligned.widths["ld.global"]))
+print("both use tensor cores (wgmma):", all(c.instructions["wgmma"] > 0 for c in (aligned, unaligned)))
+print("aligned: bytes per copy:", sorted(aligned.widths["cp.async"]))
+print("unaligned: bytes per load:", sorted(unaligned.widths["ld.global"]))
 
 # %% [markdown]
-# And the masks? Here is one load of the aligned kernel in PTX, the compiler's assembly. `cp.async` copies 16 bytes to
-# shared memory; its last operand says how many of them to read, the rest become zero. The mask, `other=0.0` included,
-# is a `selp` for each condition, which picks 16 or 0.
+# `wgmma` is Hopper's [tensor core](glossary.md#tensor-core) instruction. What do the masks cost? The next lines are one
+# load in PTX, NVIDIA's assembly language. `cp.async` copies 16 bytes to [shared memory](glossary.md#shared-memory). Its
+# last operand is the number of bytes to read; the rest become zero. So the mask is only a `selp` instruction for each
+# condition, which selects 16 or 0. The compiler needs nothing else for `other=0.0`.
 
 # %% tags=["nbval-ignore-output"]
 print(aligned.excerpt(r"cp\.async\.cg", before=2, after=0))
 
 # %% [markdown]
-# So a mask is nearly free where rows are aligned, and an odd leading dimension is not: it turns one copy of 16 bytes
-# into eight loads of 2. Alignment comes back in lesson 06.
+# A mask is nearly free where rows are aligned. An odd leading dimension is expensive: instead of one copy of 16 bytes,
+# the kernel does eight loads of 2 bytes. Lesson 06 returns to alignment.
 #
 # ## What it costs: one launch per problem
 #
-# Eight experts, eight products: the method `"naive"` launches our kernel once for each. (A *plan* is a prepared call;
-# it knows its launches.)
+# Eight experts need eight products. The method `"naive"` launches our kernel once for each. A
+# [plan](glossary.md#plan) is a prepared call, and it lists its launches:
 
 # %%
 group_A = [testing.integers((m, 72), generator=m, device=device) for m in tokens]
@@ -265,9 +284,9 @@ right = [torch.equal(c, reference.gemm(a, b, torch.float16)) for a, b, c in zip(
 print(f"{len(plan.launches)} launches, all results right: {all(right)}")
 
 # %% [markdown]
-# An H200 has 132 streaming multiprocessors (SMs). If each takes a tile at a time, a launch runs in *waves* of 132, and
-# a launch with fewer tiles leaves SMs with nothing to do. With tiles of 128 × 128 (the sizes up to 1024 are those of
-# Triton's own tutorial on grouped GEMM):
+# An H200 has 132 [SMs](glossary.md#SM). If each SM computes one tile at a time, a launch runs in
+# [waves](glossary.md#wave) of 132 tiles. A launch with fewer tiles leaves SMs idle. The picture counts tiles of 128 ×
+# 128 for square problems:
 
 # %%
 from course_kernels import schedule
@@ -278,8 +297,8 @@ tiles = {f"{n} × {n}": schedule.tile_counts([(n, n, n)], 128, 128)[0] for n in 
 launches.sm_fill(tiles, sms=132)
 
 # %% [markdown]
-# A product of 256 × 256 occupies 4 SMs, and the next kernel in the stream waits until it is done. Simulated, 64 of
-# them, one launch each and all in one launch:
+# A product of 256 × 256 uses 4 SMs, and the next kernel in the stream waits until it is done. We simulate 64 such
+# products, first with one launch each, then in one launch. A row is a program, a colour is a problem, grey is idle:
 
 # %%
 from gemm_course.figures import timeline
@@ -290,107 +309,94 @@ one_each = schedule.one_launch_per_problem(problems, 132, block)
 grouped = schedule.simulate(problems, "round_robin", 132, block)
 runs = {"one launch per problem": one_each, "one launch": grouped}
 bars = {name: timeline.simulated_bars(simulated) for name, simulated in runs.items()}
-timeline.compare(bars, rows=132)
+timeline.compare(bars, rows=132, until=40)
 
 # %% [markdown]
-# One launch per problem has two costs: nothing runs *between* kernels, and SMs have no tile *during* them. Smaller
-# tiles help with the second only. Now the same 64 problems on a real chip, where every tile wrote down its SM, its
-# start and its end. (The hardware fills every second SM first; we sort them, those of the first problem on top.)
+# One launch per problem has two costs. *Between* kernels nothing runs. *During* a kernel most SMs have no tile. Smaller
+# tiles help with the second cost only.
+#
+# Now the same 64 problems on a real H200. Each tile recorded its SM, its start and its end. The hardware fills every
+# second SM first, so the picture sorts the SMs: those of the first problem are at the top. The second panel uses a
+# [CUDA graph](glossary.md#CUDA-graph).
 
 # %%
 from course_kernels.bench import record
 
 recorded = record.load("launches")
-names = ("one launch per problem", "one launch per problem, CUDA graph", "one launch")
-used = {tile[2] for tile in recorded[names[0]]["tiles"] if tile[0] == 0}  # SMs that work on the first problem
-order = sorted(range(132), key=lambda sm: (sm not in used, sm))
-bars = {
-    name: [bar._replace(row=order.index(bar.row)) for bar in timeline.launch_bars(recorded[name])] for name in names
-}
+names = ["one launch per problem", "one launch per problem, CUDA graph", "one launch"]
+bars = timeline.launch_panels(recorded, names)
 print("recorded on an", recorded["provenance"]["gpu"])
-timeline.compare(bars, rows=132, row_name="SM, sorted")
+timeline.compare(bars, rows=132, row_name="SM, sorted", until=200)
 
 # %% [markdown]
-# A CUDA graph (launches recorded once, replayed by the driver) takes Python out of the way and the gaps shrink. They
-# do not vanish, since each kernel still waits for its predecessor's last tile. The simulation has the right order and
-# the wrong numbers: a launch costs more than it says from Python, less in a graph, and the single launch takes longer.
-# Lesson 05 looks into that. The same kernels, without SMs:
+# The graph removes Python's time between launches. Gaps remain, because each kernel waits for the last tile of the one
+# before. The simulation has the right order but not the right times: from Python a launch costs more than it assumes,
+# in a graph less, and the single launch takes longer. Lesson 05 finds out why. The same kernels on one line:
 
 # %%
 timeline.kernels({name: timeline.problem_spans(bars[name]) for name in names[:2]})
 
 # %% [markdown]
-# Closer: the first microseconds of the graph, beside the single launch. Above, half of the rows stay grey although the
-# library cut these problems into small tiles. Below, tiles are larger, fetch all at once and take longer each; but
-# nobody waits for anybody:
+# Look closer at the first 20 µs. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: all tiles
+# start at once and compete for memory, so each takes longer, but no SM waits for another launch.
 
 # %%
 last = max(bar.end for bar in bars["one launch"])
-graph = bars["one launch per problem, CUDA graph"]
-beginning = [bar for bar in graph if bar.end <= last]
-done = [problem for _, end, problem in timeline.problem_spans(graph) if end <= last]
-each = sum(bar.problem == 0 for bar in beginning)
-print(f"{each} tiles a problem, for 132 SMs; problems done after {last:.0f} µs: {len(done)} and 64")
-closer = {"CUDA graph of 64 launches": beginning, "one launch": bars["one launch"]}
-timeline.compare(closer, rows=132, row_name="SM, sorted")
+done = sum(end <= last for _, end, _ in timeline.problem_spans(bars[names[1]]))
+print(f"after {last:.0f} µs: the graph has finished {done} problems, the single launch all 64")
+timeline.compare({name: bars[name] for name in names[1:]}, rows=132, row_name="SM, sorted", until=20)
 
 # %% [markdown]
 # ## When not to group
 #
-# Grouping is a cure for launches and idle SMs. Where there are none of either, there is nothing to cure. The record:
-# equal problems, everything in CUDA graphs, against a loop of cuBLAS calls and against one `torch.bmm`.
+# Grouping saves launches and fills idle SMs. Large problems fill the GPU by themselves, so there is little to save. The
+# record has equal problems in CUDA graphs, computed by a loop of cuBLAS calls, by one `torch.bmm`, and grouped by
+# `group_gemm`. A number above 1 (blue) means that grouping is faster:
 
 # %%
 crossover = record.load("when_to_group")
 launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm"])
 
 # %% [markdown]
-# Left: small problems gain, and the more of them the more; large ones fill the chip by themselves, however many there
-# are. Right: if all sizes are *equal*, `torch.bmm` needs no tables and no search for its tile. Use it.
-
-# %%
-every_n = {cell["n"] for cell in crossover["cells"]}
-for count in sorted({cell["count"] for cell in crossover["cells"]}):
-    times = {cell["n"]: cell["us"] for cell in crossover["cells"] if cell["count"] == count}
-    loses = [n for n, us in times.items() if us["group_gemm"] >= us["cublas loop"]]
-    unknown = "".join(f"; N = {n} was not measured" for n in sorted(every_n - times.keys()))
-    named = ", ".join(map(str, loses)) or "none"
-    print(f"{count:2} problems: the loop is as fast or faster for N = {named}{unknown}")
-
-# %% [markdown]
-# And a problem can be too small to be worth any of this. Grouping still beats a loop there, but all it saves is
-# launches: below 64 × 64 the time hardly depends on the size. It is launch, tables and a trip to memory. An empty
-# kernel is the floor.
+# Left: grouping speeds up small problems, and the more problems, the more. From N = 2048 on (two problems: from 1024),
+# the loop is as fast. Right: for problems of *equal* size, `torch.bmm` is faster throughout. It needs no tables, and no
+# search for the tile's problem.
+#
+# Below 64 × 64, the time hardly depends on the size. It consists of the launch, the tables and one trip to memory. An
+# empty kernel alone takes more than half as long:
 
 # %%
 floor = record.load("group_gemm")["rows"]["4 x 128^3"]["us"]["empty"]["median_us"]
 four = {cell["n"]: cell["us"]["group_gemm"] for cell in crossover["cells"] if cell["count"] == 4}
 print(f"an empty kernel: {floor:.1f} µs")
 for n in (16, 32, 64, 128):
-    print(f"4 problems of {n:3}³, grouped: {four[n]:.1f} µs for {4 * 2 * n**3 / 1e6:6.2f} million operations")
+    print(f"4 problems of {n:3}³, grouped: {four[n]:.1f} µs for {4 * 2 * n**3 / 1e6:6.2f} MFLOP")
 
 # %% [markdown]
-# From 16³ to 128³ the work grows 512-fold, the time hardly. Such products belong inside a neighbouring kernel, or
-# should not be matrix products at all.
+# From 16³ to 128³ the work grows 512-fold, and the time hardly changes. Such small products are better fused into a
+# neighbouring kernel.
 #
-# One more honest number: the host's. Tables take Python time; a plan builds them once.
+# The host needs time, too: `group_gemm` checks its operands and builds tables in Python. A plan does so once.
 
 # %%
 host = record.load("group_gemm")["rows"]["4 x 128^3"]["host_us"]
-labels = {"cublas loop": "four cuBLAS calls", "group_gemm": "group_gemm from nothing", "plan.run": "a plan's run"}
+labels = {"cublas loop": "four cuBLAS calls", "group_gemm": "one group_gemm call", "plan.run": "a prepared plan"}
 for name, label in labels.items():
     print(f"{label}: {host[name]:.0f} µs of host time")
 
 # %% [markdown]
 # ## What goes wrong
 #
-# Four mistakes that raise no error: three in a kernel, the fourth in the test that should have seen them. Look at each
-# result and say what happened before you read on.
+# Four mistakes that raise no error: three in a kernel, one in a test.
 #
-# **1. A leading dimension taken for K.** A is 72 columns of a matrix that is 96 wide, as a slice of a fused projection
-# would be. To see where numbers come from, row r of it holds the number r, and B holds ones.
+# ### 1. The leading dimension is taken to be K
+#
+# A is 72 columns of a matrix that is 96 wide, as a slice of a fused projection is. To show where numbers come from, row
+# r of the wide matrix holds the number r, and B holds ones. The launch passes K as `lda`.
+#
+# **Guess** before you open the output: which rows of C are wrong, and are they too large or too small?
 
-# %%
+# %% tags=["hide-output"]
 wide = torch.arange(M, dtype=torch.float16, device=device)[:, None].repeat(1, 96)
 a = wide[:, :72]
 b = torch.ones(72, N, dtype=torch.float16, device=device)
@@ -400,9 +406,10 @@ launch(masked, a, b, c, lda=a.shape[1], ldb=b.shape[1])
 memory.error_map(c, right, title="lda = K")
 
 # %% [markdown]
-# Row 0 is right. Row 1 starts 72 elements into the buffer, still in row 0 of `wide`; and so on, ever further behind:
-# the last rows hold too little by a quarter. The fingerprint: wrong from the second row on. Repair it: change the first
-# line so that the last one prints True.
+# Row 0 is right. The kernel looks for row 1 after 72 elements, but these are still in row 0 of `wide`. Each row is
+# further behind, and the last ones are too small by a quarter. Remember the pattern: wrong from the second row on.
+#
+# Repair it: change the first line so that the last one prints True.
 
 # %%
 lda = a.shape[1]  # replace: what is the step from one row to the next?
@@ -410,11 +417,13 @@ launch(masked, a, b, c, lda=lda, ldb=b.stride(0))
 print("repaired:", torch.equal(c, right))
 
 # %% [markdown]
-# <details><summary>Answer</summary><code>lda = a.stride(0)</code>: ask a matrix for its leading dimension, never
-# compute it from the shape.</details>
+# <details><summary>Answer</summary><code>lda = a.stride(0)</code>. Ask a tensor for its strides; do not compute them
+# from its shape.</details>
 #
-# **2. A transposed view passed as if contiguous.** `torch.nn.Linear` stores its weight as (N, K), so B is `weight.T`.
-# Its shape is what we want. Its memory is not. Column j of B holds the number j, A holds ones.
+# ### 2. A transposed view is taken to be contiguous
+#
+# `torch.nn.Linear` stores its weight as (N, K), so B is `weight.T`. The view has the right shape, but its memory is
+# still that of `weight`. Column j of B holds the number j, and A holds ones.
 
 # %%
 a = torch.ones(M, 72, dtype=torch.float16, device=device)
@@ -426,9 +435,9 @@ print("B has shape", tuple(b.shape), "and strides", b.stride())
 memory.error_map(c, right, title="B = weight.T")
 
 # %% [markdown]
-# Every column came out as nearly the same mixture of all columns: too large on the left, too small on the right. With
-# ordinary weights that looks like noise of the right magnitude. One leading dimension cannot describe B, whose *second*
-# stride is 72. Two repairs: copy B, or pass both strides, as the library's kernel takes them.
+# Every column is nearly the same mixture of all columns: too large on the left, too small on the right. With ordinary
+# weights the result would look like noise of the right size. One leading dimension cannot describe B, because B's
+# *second* stride is 72. There are two repairs: copy B, or pass both strides, as the library's kernel does.
 
 # %%
 launch(masked, a, b.contiguous(), c, lda=a.stride(0), ldb=N)
@@ -437,8 +446,10 @@ print("a contiguous copy:", torch.equal(c, right))
 print("both strides, no copy:", torch.equal(c, right))
 
 # %% [markdown]
-# **3. A float16 accumulator.** It saves registers, and float16 holds the result, so why not? This copy of our loop adds
-# up in float16; to keep it short it takes sizes that need no mask.
+# ### 3. The accumulator is float16
+#
+# A float16 accumulator saves registers, and C is float16 anyway. This kernel sums in the type `ACC`. To stay short, it
+# takes only sizes that need no mask.
 
 
 # %%
@@ -454,8 +465,8 @@ def half_sums(a_ptr, b_ptr, c_ptr, K, ACC: tl.constexpr, BLOCK: tl.constexpr):
 
 
 # %% [markdown]
-# Each row of A begins with a large number; then comes a single 1 in each of the next sixteen K blocks. Column j of B
-# lets the first j of those ones through. Row r's number is 512, 1024, 2048 or 4096.
+# Each row of A begins with a large number: 512, 1024, 2048 or 4096. After it, each of the next sixteen blocks along K
+# has one 1. Column j of B adds up the first j of these ones.
 
 # %%
 a = torch.zeros(16, 17 * 16, dtype=torch.float16, device=device)
@@ -470,8 +481,8 @@ half_sums[(1,)](a, b, halves, a.shape[1], ACC=tl.float16, BLOCK=16)
 memory.error_map(halves, right, title="sums in float16")
 
 # %% [markdown]
-# Above 2048, float16 knows only even numbers: 2048 + 1 is rounded back to 2048, and so is the next 1, and the next. Not
-# *one* rounding error: every addition loses. In float32 all is well, and rounding happens once, at the store.
+# From 2048 on, float16 holds only even numbers. 2048 + 1 rounds back to 2048, and so does the next addition, and the
+# next: every addition loses its 1. With float32 sums, rounding happens once, at the store.
 
 # %%
 print("2048 + 1 in float16:", float(torch.tensor(2048, dtype=torch.float16) + 1))
@@ -480,9 +491,11 @@ half_sums[(1,)](a, b, c, a.shape[1], ACC=tl.float32, BLOCK=16)
 print("sums in float32:", torch.equal(c, right))
 
 # %% [markdown]
-# **4. A tolerance out of the air.** Whole numbers let us ask for equality; real weights do not. The usual way out is
-# `torch.allclose` with a number that makes the test pass. Three results: one right, of large numbers; one of small
-# numbers, never computed; and the float16 sums from above.
+# ### 4. The test has an arbitrary tolerance
+#
+# With whole numbers we can ask for equality. With real weights we cannot. The common way out is `torch.allclose` with
+# some tolerance that makes the test pass. We try it on three results: a right one with large numbers, one with small
+# numbers that was never computed (all zeros), and the float16 sums from above.
 
 # %%
 large = torch.rand(64, 512, generator=torch.Generator().manual_seed(0)).to(device, torch.float16)
@@ -504,9 +517,9 @@ for name, (got, x, y) in results.items():
     print(f"{name:14}  passes atol=1e-2: {atol!s:5}  rtol=1e-2: {rtol}")
 
 # %% [markdown]
-# The absolute tolerance rejects the right result, whose own rounding is larger, and accepts zeros. The relative one
-# accepts float16 sums. Repair: compute for each element how far a right kernel *can* be off, from K, the magnitudes and
-# the precision of the sums.
+# The absolute tolerance rejects the right result, whose rounding error is larger, and accepts the zeros. The relative
+# one accepts the float16 sums. A better test computes for each element how far off a right kernel can be. That bound
+# follows from K, the size of the inputs and the precision of the sums:
 
 # %%
 for name, (got, x, y) in results.items():
@@ -516,31 +529,47 @@ for name, (got, x, y) in results.items():
 # %% [markdown]
 # ## Try it
 #
-# - In `masked`, replace `(ka < K)` by `(ka <= K)` and run it and the cell below it again. How many elements are wrong,
-#   although B's mask is still right?
-#   <details><summary>Answer</summary>All of them. The column too many is NaN in our buffer, and NaN times the zero from
-#   B's mask is NaN.</details>
-# - Draw `memory.tile_of_product((50, 80, 72), block=(128, 128, 32))`, expert 2 with one large tile. What share of the
-#   multiplications is wasted?
-#   <details><summary>Answer</summary>1 − (50 · 80) / (128 · 128), three quarters; with the last step along K, which is
-#   a quarter full, 82 %.</details>
-# - In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes, which
-#   does not?
-#   <details><summary>Answer</summary>A problem has 64 tiles instead of 4, so 64 SMs of 132 work <i>during</i> a kernel.
-#   The time <i>between</i> kernels stays.</details>
-# - Which `rtol` rejects the float16 sums and accepts the right result? And `computed.bfloat16()`?
-#   <details><summary>Answer</summary>Anything from 0.0005, the right result's own rounding, to 0.007. In bfloat16 the
-#   right result is off by up to 0.004: an <code>rtol</code> of 0.001 accepts it in one type and not in the
-#   other.</details>
+# 1. In `masked`, replace `(ka < K)` by `(ka <= K)` and run it and the cell below it again. How many elements are wrong,
+#    although B's mask is still right?
+#    <details><summary>Answer</summary>All of them. The one column too many is NaN in our buffer, and NaN times the zero
+#    from B's mask is NaN.</details>
+# 2. Draw `memory.tile_of_product((50, 80, 72), block=(128, 128, 32))`: expert 2 with one large tile. What share of the
+#    multiplications is wasted?
+#    <details><summary>Answer</summary>Along M and N, 1 − (50 · 80) / (128 · 128), three quarters. The third block along
+#    K is a quarter full. Together, 82 % are wasted.</details>
+# 3. In the simulation, use a block of `(32, 32, 64)`. Which of the two costs of a launch per problem changes?
+#    <details><summary>Answer</summary>A problem has 64 tiles instead of 4, so 64 of 132 SMs work <i>during</i> a
+#    kernel. The time <i>between</i> kernels stays.</details>
+# 4. Which `rtol` rejects the float16 sums and accepts the right result? And for `computed.bfloat16()`?
+#    <details><summary>Answer</summary>Any from 0.0005, the rounding error of the right result, to 0.007. In bfloat16
+#    the right result is off by up to 0.004. So an <code>rtol</code> of 0.001 accepts a right result in one type and
+#    rejects one in the other.</details>
 #
-# [Exercise 03](../exercises/03_tail_masks.ipynb), the tail masks: a tile at every edge of its matrices.
-#
+# In [exercise 03](../exercises/03_tail_masks.ipynb) you write the masks of a product whose A is stored transposed.
+
+# %% [markdown]
 # ## Summary
 #
-# - A program computes a tile: pointers from strides, a loop along K, float32 sums, one rounding at the store.
-# - The K mask keeps the result right, the store mask its neighbours, the row and column masks the process alive.
-# - A leading dimension is a stride of the buffer, not an extent of the matrix; a transposed view needs both strides.
-# - One launch per problem pays for every launch and leaves every SM idle that has no tile of *this* problem.
-# - Large problems: a loop does as well. Equal sizes: `bmm`. Many, different, smallish: group them.
+# - A program computes one tile: pointers from strides, a loop along K, float32 sums, one rounding at the store.
+# - The K mask keeps the result right. The store's mask protects the memory around C. The row and column masks of the
+#   loads prevent illegal reads.
+# - A leading dimension is a stride of the buffer, not an extent of the matrix. A transposed view needs both strides.
+# - One launch per problem costs time between kernels, and leaves SMs idle during small ones.
+# - For large problems a loop is as fast. For equal sizes use `bmm`. For many small problems of different sizes, group
+#   them.
 #
-# Next: [04 Static round-robin](04_static_round_robin.ipynb), all problems in one launch.
+# ## References
+#
+# - P. Tillet, H. T. Kung, D. Cox, [Triton: an intermediate language and compiler for tiled neural network
+#   computations](https://doi.org/10.1145/3315508.3329973), 2019.
+# - NVIDIA, [Matrix Multiplication Background User's
+#   Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html): tiles and
+#   waves.
+# - NVIDIA, [Getting Started with CUDA Graphs](https://developer.nvidia.com/blog/cuda-graphs/).
+# - N. J. Higham, [Accuracy and Stability of Numerical Algorithms](https://doi.org/10.1137/1.9780898718027), 2002: error
+#   bounds of sums and products (chapter 3).
+#
+# ## What to read next
+#
+# Lesson 04 puts all problems into one launch. It reuses this lesson's tile and replaces only the question of which tile
+# a program computes.

@@ -9,11 +9,16 @@
 # %% [markdown]
 # # 04 · Static round-robin
 #
-# One launch per problem pays for every launch and leaves most of the GPU idle in each. A kernel's grid is one box and
-# its arguments are fixed. How can *one* launch compute matrices of many sizes?
+# One launch per problem costs a launch each and leaves most of the GPU idle. But the grid of a kernel is fixed at
+# launch, and so are its arguments. How can *one* launch compute matrices of many sizes?
 #
-# You will put the batch into tables that a kernel can read, work out on paper which program computes which tile, write
-# the kernel in twenty lines, watch it record its own walk, and break it in three ways. About 45 minutes.
+# **About 50 minutes. Afterwards you can**
+#
+# - describe a batch by tables that a kernel reads: addresses, sizes and strides,
+# - find a program's tiles with a subtraction, a division and a step, on paper and in Triton,
+# - write a grouped GEMM in 35 lines,
+# - choose the number of programs for a GPU,
+# - recognise three errors: dangling pointers, a store without a mask, wrong strides.
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -28,7 +33,6 @@ import triton.language as tl
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime, schedule, testing
 from course_kernels.bench import record, timing
 from course_kernels.kernels import round_robin
-from course_kernels.kernels.common import accumulate_tile, store_tile
 from course_kernels.testing import reference
 from gemm_course.figures import listing, ownership, walk_costs
 
@@ -36,10 +40,10 @@ from gemm_course.figures import listing, ownership, walk_costs
 device = runtime.device()
 
 # %% [markdown]
-# ## Try the obvious: hand over the list
+# ## The first idea: pass the list
 #
-# The batch is a Python list: the four squares of 1024, 512, 256 and 128, scaled down by 8. This kernel only wants the
-# first element of each.
+# The batch is a Python list of matrices. Ours has four squares of 128, 64, 32 and 16: the sizes of Triton's tutorial on
+# grouped GEMM, divided by 8. This kernel reads only the first element of each matrix.
 
 # %%
 problems = testing.reference_problems(scale=8)
@@ -60,21 +64,21 @@ except Exception:  # which one depends on whether the kernel is compiled or inte
     print("Triton refuses the list.")
 
 # %% [markdown]
-# A kernel's arguments are numbers and addresses. A list is neither: it lives in Python's memory, where no GPU can look.
-# Triton does take a *tuple*. Does that solve it?
+# A kernel takes numbers and addresses. A list is neither: it is a Python object, which the GPU cannot read. But Triton
+# accepts a *tuple*:
 
 # %%
 first_elements[(1,)](tuple(group_A), firsts, 4)
 print("a tuple works:", torch.equal(firsts, torch.stack([a[0, 0] for a in group_A])))
 
 # %% [markdown]
-# It works and it stalls: the tuple is unrolled while compiling, so four problems and five problems are two different
-# kernels, and `matrices[g]` wants a `g` known beforehand. In serving, the batch changes with every step.
+# This works, but it does not scale. Triton unrolls the tuple when it compiles: a batch of four and a batch of five need
+# two kernels, and in `matrices[g]` the compiler must know `g`. In serving, the batch changes with each step.
 #
 # ## Tables: addresses, sizes, strides
 #
-# So write down for each problem what a kernel needs, and put *that* on the device: three small tensors whose shape
-# says nothing about the matrices.
+# So we write down what a kernel needs for each problem, and put *that* on the device: three small tensors. They have
+# the same form whatever the sizes of the matrices.
 
 
 # %%
@@ -98,15 +102,15 @@ print("sizes, one row per problem (M, N, K):", *sizes.tolist(), sep="\n  ")
 print("strides (A row, column, B row, column, C row, column):", *strides.tolist(), sep="\n  ")
 
 # %% [markdown]
-# To reach a matrix, a program now loads twice: first (arrow 1) the address out of the table, then (arrow 2) the element
-# at that address. The table is chosen at launch; the row, a plain number `g`, while the kernel runs.
+# To reach a matrix, a program loads twice. Arrow 1: it loads the address from the table. Arrow 2: it loads elements
+# from that address. The table is fixed at launch, but the row `g` is an ordinary number that the kernel computes.
 
 # %%
 ownership.pointer_tables(problems, strides[:, :2].tolist())
 
 # %% [markdown]
-# In Triton: load an `int64`, say what it points to, use it as a pointer. The same compiled kernel now serves any
-# number of problems.
+# In Triton, load the `int64` and convert it to a pointer type. The same compiled kernel now serves any number of
+# problems.
 
 
 # %%
@@ -119,13 +123,13 @@ def first_elements_by_table(a_ptrs, out):
 
 firsts.zero_()
 first_elements_by_table[(4,)](pointers[0], firsts)
-print("through the table:", torch.equal(firsts, torch.stack([a[0, 0] for a in group_A])))
+print("through the table, right:", torch.equal(firsts, torch.stack([a[0, 0] for a in group_A])))
 
 # %% [markdown]
 # ### An address does not keep memory alive
 #
-# A tensor in a list is a reference; an integer in a table is not. Eight experts' weights lie as (N, K), and someone
-# wants contiguous (K, N) for the table:
+# A tensor in a list is a reference, so it stays alive. An address in a table is only an integer. Here, eight experts
+# have their weights as (N, K), and somebody wants contiguous (K, N) matrices for the table:
 
 # %%
 weights = [testing.integers((64, 32), generator=e, device=device) for e in range(8)]
@@ -133,9 +137,9 @@ addresses = [w.t().contiguous().data_ptr() for w in weights]
 print("eight copies at eight addresses:", len(set(addresses)) == 8)
 
 # %% [markdown]
-# Each copy died as soon as its address was taken, and the next one moved into its memory. Rows of the table share a
-# place that belongs to nobody: *dangling pointers*. No error follows, since the memory exists; the kernel reads
-# whatever lies there by then.
+# Each copy was freed as soon as its address was taken, and the next copy was put into the same memory. The addresses
+# are [dangling pointers](glossary.md#dangling-pointer): several rows of the table share memory that belongs to none of
+# them. No error follows, because the memory exists. The kernel reads what is there by then.
 
 # %%
 copies = [w.t().contiguous() for w in weights]
@@ -145,8 +149,8 @@ del copies
 print("list gone, copy still there:", last() is not None)
 
 # %% [markdown]
-# Repair one: something must hold the tensors for as long as the table is in use. `GroupGemmPlan` does. Repair two is
-# better: put strides in a table too, and no copy is needed.
+# There are two repairs. The first: something holds the tensors as long as the table is in use. `GroupGemmPlan` does
+# that:
 
 # %%
 mine = [torch.ones(16, 16, dtype=torch.float16, device=device)]
@@ -159,21 +163,27 @@ gc.collect()
 print("the plan is gone, so is the operand:        ", watched() is None)
 
 # %% [markdown]
+# The second repair is better: put the strides into a table, as we did, and make no copy.
+#
 # ## The walk, on paper
 #
-# Cut every C into tiles and number them through all problems. Launch a *fixed* number of programs, P. Program p
-# computes tiles p, p + P, p + 2P, … Three problems, four programs, tiles of 32 × 32:
+# Cut each C into [tiles](glossary.md#tile) and number them through all problems. Launch a *fixed* number of programs,
+# P. Program p computes tiles p, p + P, p + 2P, … This is [round-robin](glossary.md#round-robin). Three problems, four
+# programs, tiles of 32 × 32:
 
 # %%
 three = [(50, 96, 32), (32, 64, 32), (64, 40, 32)]
 ownership.tile_strip(three, (32, 32), programs=4)
 
 # %% [markdown]
-# Before you run the next cell: program 3 begins with tile 3. What are its problem, row and column, and what comes next?
-# A tile knows only its number; to find its problem, subtract the tiles of the problems before it, then divide.
+# A program knows only the number of its tile. To find the problem, it subtracts the tiles of all problems before. To
+# find row and column, it divides by the number of tiles in a row. To find its next tile, it adds P.
+#
+# **Guess** before you open the output: program 3 begins with tile 3. What are the problem, row and column of this tile,
+# and of the program's next two tiles?
 
 
-# %%
+# %% tags=["hide-output"]
 def my_walk(program, programs, problems, block):
     tile, passed = program, 0
     for g, (M, N, _) in enumerate(problems):
@@ -189,20 +199,41 @@ def my_walk(program, programs, problems, block):
 my_walk(3, 4, three, 32)
 
 # %% [markdown]
-# That is the whole schedule: subtract, divide, stride. No list of tiles is stored anywhere, and no program talks to
-# another. The library's plain-Python `schedule.walk` agrees:
+# That is the whole schedule: subtract, divide, step. It needs no list of tiles, and programs do not communicate. The
+# library's `schedule.walk` computes the same in plain Python, and also the size of each tile:
 
 # %%
 for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
     print(f"tile {tile.index:2}: problem {tile.problem}, row,column {tile.m},{tile.n}, {tile.rows} x {tile.cols}")
 
 # %% [markdown]
-# The last column shows tiles that are not whole: the tile grid reaches past the matrix. Keep that in mind.
+# The last column shows tiles that are not 32 × 32: they reach past their matrix. Remember them for later.
 #
 # ## The kernel
 #
-# The same loop, in Triton. The arithmetic is lesson 03's, imported: `accumulate_tile` (the loop over K) and
-# `store_tile` (round once, write under a mask). `FULL_TILES` is a trap for later.
+# The kernel has two parts. `compute_tile` is lesson 03's kernel as a function: a loop over K, then one masked store. It
+# loads the six strides from the table. `FULL_TILES` is a mistake that we try later.
+
+
+# %%
+@triton.jit
+def compute_tile(a, b, c, s, row, col, M, N, K, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr):
+    """One tile of C = A B. s points to the strides: A row, column, B row, column, C row, column."""
+    rows = (row + tl.arange(0, BLOCK))[:, None]
+    cols = (col + tl.arange(0, BLOCK))[None, :]
+    acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BLOCK)):
+        depth = k * BLOCK + tl.arange(0, BLOCK)
+        ka, kb = depth[None, :], depth[:, None]
+        x = tl.load(a + rows * tl.load(s) + ka * tl.load(s + 1), mask=(rows < M) & (ka < K), other=0.0)
+        y = tl.load(b + kb * tl.load(s + 2) + cols * tl.load(s + 3), mask=(kb < K) & (cols < N), other=0.0)
+        acc = tl.dot(x, y, acc)
+    inside = (rows < M) & (cols < N) | FULL_TILES
+    tl.store(c + rows * tl.load(s + 4) + cols * tl.load(s + 5), acc.to(tl.float16), mask=inside)
+
+
+# %% [markdown]
+# `grouped_kernel` is the walk from above, in Triton:
 
 
 # %%
@@ -210,7 +241,7 @@ for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
 def grouped_kernel(
     a_ptrs, b_ptrs, c_ptrs, sizes, strides, num_problems, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr = False
 ):
-    tile, passed = tl.program_id(0), 0
+    tile, passed = tl.program_id(0), 0  # this program's tile; the tiles of all problems before g
     for g in range(num_problems):
         M, N, K = tl.load(sizes + g * 3), tl.load(sizes + g * 3 + 1), tl.load(sizes + g * 3 + 2)
         tiles_n = tl.cdiv(N, BLOCK)
@@ -219,20 +250,16 @@ def grouped_kernel(
             a = tl.load(a_ptrs + g).to(tl.pointer_type(tl.float16))
             b = tl.load(b_ptrs + g).to(tl.pointer_type(tl.float16))
             c = tl.load(c_ptrs + g).to(tl.pointer_type(tl.float16))
-            s = strides + g * 6
             row = (tile - passed) // tiles_n * BLOCK
             col = (tile - passed) % tiles_n * BLOCK
-            am, ak, bk, bn = tl.load(s), tl.load(s + 1), tl.load(s + 2), tl.load(s + 3)
-            acc = accumulate_tile(a, b, row, col, M, N, K, am, ak, bk, bn, BLOCK, BLOCK, BLOCK, "ieee")
-            end_m = row + BLOCK if FULL_TILES else M
-            end_n = col + BLOCK if FULL_TILES else N
-            store_tile(c, acc, row, col, end_m, end_n, tl.load(s + 4), tl.load(s + 5), BLOCK, BLOCK)
+            compute_tile(a, b, c, strides + g * 6, row, col, M, N, K, BLOCK, FULL_TILES)
             tile += tl.num_programs(0)
         passed = end
 
 
 # %% [markdown]
-# One launch, four problems, any number of programs: fewer than there are tiles, as many, more.
+# One launch computes all four problems, with any number of programs. There are 22 tiles: we try fewer programs, as
+# many, and more.
 
 
 # %%
@@ -252,7 +279,8 @@ for programs in (1, 4, 22, 30):
     print(f"{programs:2} programs:", same(grouped(group_A, group_B, programs), expected))
 
 # %% [markdown]
-# A router may send an expert nothing. Its problem has no tiles, the `while` is not entered, and the walk passes on:
+# A router may send no tokens to an expert. That problem has no tiles, so the `while` loop does not run, and the walk
+# goes on to the next problem:
 
 # %%
 for router in testing.ROUTERS:
@@ -264,24 +292,24 @@ for router in testing.ROUTERS:
 # %% [markdown]
 # ## The kernel records its own walk
 #
-# The library's kernel is this walk with any strides, any type and a log. A plan with `record=True` keeps which program
-# computed each tile. Does the kernel do what the plain Python says?
+# The library's kernel does the same walk. With `record=True`, a plan keeps which program computed each tile. Does the
+# kernel agree with the plain Python?
 
 # %%
 config = GemmConfig(32, 32, 32, group_m=1)
 plan = GroupGemmPlan(group_A, group_B, method="round_robin", config=config, programs=4, record=True)
-print("equal to the oracle:", same(plan.run(), expected))
+print("equal to the reference:", same(plan.run(), expected))
 recorded = plan.launches[0].records[:, 0].tolist()
 for program, walked in enumerate(schedule.walk(problems, "round_robin", programs=4, block=(32, 32))):
     did = [tile for tile, by in enumerate(recorded) if by == program]
-    print(f"program {program} did tiles {did}, as planned: {did == [tile.index for tile in walked]}")
+    print(f"program {program} computed tiles {did}, as planned: {did == [tile.index for tile in walked]}")
 
 # %%
 ownership.owners(problems, (32, 32), recorded, title="Recorded: which of 4 programs computed each tile")
 
 # %% [markdown]
-# Columns of one colour: 4 programs and rows of 4 tiles. Nothing in the walk cares where one problem ends, so the small
-# problems are not alone any more. The running example, 8 experts under a Zipf router, on 7 programs:
+# Each column has one colour, because there are 4 programs and 4 tiles in a row of C0. The walk continues over the end
+# of a problem, so small problems run beside large ones. Next, 8 experts under a Zipf router, on 7 programs:
 
 # %%
 tokens = testing.routed_sizes("zipf", 256)
@@ -289,96 +317,94 @@ experts = [(m, 96, 32) for m in tokens]
 A, B = testing.make_operands(experts, device=device)
 plan = GroupGemmPlan(A, B, method="round_robin", config=config, programs=7, record=True)
 print(plan)
-print("equal to the oracle:", same(plan.run(), reference.group_gemm(A, B, out_dtype=torch.float16)))
+print("equal to the reference:", same(plan.run(), reference.group_gemm(A, B, out_dtype=torch.float16)))
 ownership.owners(experts, (32, 32), plan.launches[0].records[:, 0].tolist(), title="8 experts, 7 programs")
 
 # %% [markdown]
-# Every program has as many tiles as any other, give or take one. Dotted outlines are the parts of tiles that lie past
-# the matrix: wasted, and never to be stored.
+# Each program has the same number of tiles as any other, or one less. Dotted outlines are the parts of tiles outside
+# the matrix: the kernel computes them, but must not store them.
 #
-# The same loop in the library, by excerpt. What is new is the choice of schedule (lesson 05) and the word `ALIGN`.
+# ## The production kernel
+#
+# `round_robin_kernel` is the library's version of `grouped_kernel`. It takes any data type and any memory layout, uses
+# 64-bit offsets, chooses between several schedules (`first_tile` and `next_tile`, lesson 05), and uses what the host
+# knows about alignment (`ALIGN`, next section). Click a line to read its source.
 
 # %%
-listing.show(round_robin.round_robin_kernel, "end = passed", "stride_cm, stride_cn")
+from IPython.display import display
+
+display(*map(listing.fold, (round_robin.round_robin_kernel, round_robin.first_tile, round_robin.next_tile)))
+display(*map(listing.fold, (round_robin.problem_size, round_robin.problem_pointer, round_robin.problem_strides)))
 
 # %% [markdown]
-# ## What the compiler made of it
+# ## What the compiler makes of it
 #
-# A pointer that arrives as an argument is known to Triton: it looks whether the address is a multiple of 16. A pointer
-# loaded out of a table is just a number. Compile the kernel for Hopper with and without saying it ourselves:
+# Triton looks at each pointer argument: is the address a multiple of 16? A pointer that was loaded from a table is only
+# a number, so the compiler knows nothing about it. `tl.multiple_of(pointer, 16)` is a promise by the author. We compile
+# the library's kernel for Hopper with and without the promise:
 
 # %%
 config_64 = GemmConfig(64, 64, 64)
 specs = [codegen.build("round_robin", config=config_64, aligned=aligned) for aligned in (True, False)]
-told, untold = codegen.compile_many([(spec, "sm_90") for spec in specs])
-for name, kernel in (("told", told), ("not told", untold)):
-    print(f"{name + ':':9} multiplies with wgmma {kernel.instructions['wgmma'] > 0},", end=" ")
+promised, plain = codegen.compile_many([(spec, "sm_90") for spec in specs])
+for name, kernel in (("with the promise", promised), ("without", plain)):
+    print(f"{name + ':':17} uses tensor cores {kernel.instructions['wgmma'] > 0},", end=" ")
     print(f"copies 16 bytes at once {16 in kernel.widths['cp.async']},", end=" ")
     print(f"loads element by element {2 in kernel.widths['ld.global']}")
 
 # %% [markdown]
-# Not told, it must expect the worst, and fetches fp16 elements one at a time through registers. The counts, and the
-# line that tells it:
+# Without the promise, the compiler must assume the worst, and the kernel loads fp16 elements one at a time. The counts
+# of memory instructions by width, in bytes per thread, and the wide copy:
 
 # %% tags=["nbval-ignore-output"]
-for name, kernel in (("told", told), ("not told", untold)):
-    print(f"{name + ':':9} bytes per thread: instructions", kernel.widths)
-print(told.excerpt(r"cp\.async\.cg", before=0, after=3))
-
-# %%
-listing.show(round_robin.problem_pointer)
+for name, kernel in (("with the promise", promised), ("without", plain)):
+    print(f"{name + ':':17}", kernel.widths)
+print(promised.excerpt(r"cp\.async\.cg", before=0, after=3))
 
 # %% [markdown]
-# The host may say so only after checking every address and stride; the rest go to a launch without the promise.
-# The tables' own nine loads (three addresses, three sizes, three strides) happen once per problem or tile, not in the
-# loop over K.
+# The host makes this promise only after it has checked all addresses and strides. Problems that fail the check go to a
+# second launch without the promise. The loads from the tables (three addresses, three sizes, and three strides that are
+# not 1) happen once per problem or tile, not in the loop over K.
 #
 # ## How many programs?
 #
-# Tutorials launch 84 or 128 programs, or one per multiprocessor (SM). An RTX A6000 has 84 SMs, an RTX 4090 has 128, an
-# H200 132: a number that fits one GPU is a guess on the next. All tiles cost the same here, so the time goes in
-# waves: tiles over programs, rounded up.
+# Tutorials launch 84 or 128 programs, or one for each [SM](glossary.md#SM). An RTX A6000 has 84 SMs, an RTX 4090 has
+# 128, an H200 has 132. A number that fits one GPU is a guess on the next. If all tiles cost the same, time grows with
+# the number of [waves](glossary.md#wave): tiles divided by programs, rounded up. The record has four products of 1024 ×
+# 1024 × 1024 on an H200, with different numbers of programs. The orange line has the form that waves predict:
 
 # %%
 counts = record.load("programs")["rows"]["4 x 1024^3"]
-squares = [(1024, 1024, 1024)] * 4
+kernels = {"round_robin": "pointer kernel", "tma": "descriptor kernel (lesson 06)"}
 panels = {}
-for kernel, label in (("round_robin", "pointer kernel"), ("tma", "descriptor kernel (lesson 06)")):
-    block = counts[f"{kernel} block"]
-    tiles = sum(schedule.tile_counts(squares, *block[:2]))
-    recorded_us = {int(programs): us for programs, us in counts[kernel].items()}
-    most = max(recorded_us)
-    simulated_us = {p: schedule.simulate(squares, "round_robin", p, block).makespan for p in range(33, most + 1)}
-    panels[f"{label}, {tiles} tiles"] = walk_costs.ProgramTimes(simulated_us, recorded_us)
-    waves = ", ".join(f"{programs}: {-(-tiles // programs)}" for programs in recorded_us)
-    print(f"{label}, {tiles} tiles of {block[0]} x {block[1]}; waves for each number of programs: {waves}")
-
-# %%
-walk_costs.program_counts(panels)
+for kernel, label in kernels.items():
+    times = walk_costs.program_times(counts, kernel, [(1024, 1024, 1024)] * 4)
+    panels[f"{label}, {times.tiles} tiles"] = times
+walk_costs.program_counts(panels, scaled_at=66)
 
 # %% [markdown]
-# The stairs are real: as many waves, nearly the same time, for 66 programs and for 84. (The model's rates are
-# those of the descriptor kernel's tile, so the pointer kernel lies above its stairs.) With 84 programs, 48 of 132 SMs
-# have nothing to do. From the record:
+# The time falls in steps. From 66 to 84 programs the number of waves is the same, and the time hardly changes. With 84
+# programs, 48 of the 132 SMs are idle. The orange line is scaled to meet the record at 66 programs. The pointer kernel
+# needs a larger factor, because the model has the speed of the descriptor kernel.
 
 # %%
 tma = {int(programs): us for programs, us in counts["tma"].items()}
 pointer = {int(programs): us for programs, us in counts["round_robin"].items()}
-print(f"descriptor kernel: 84 programs take {tma[84] / tma[132]:.2f} times as long as 132")
-print(f"and 128 programs {tma[128] / tma[132]:.2f} times: the last 4 SMs have no tile to compute either way")
+print(f"descriptor kernel: 84 programs take {tma[84] / tma[132]:.2f} times as long as 132 programs")
 print(f"pointer kernel: from 66 to 84 programs the time changes by {abs(pointer[84] / pointer[66] - 1):.1%}")
-print(f"from 128 to 264 programs, half the waves, it falls to {pointer[264] / pointer[128]:.0%}, not to 50%")
+print(f"from 128 to 264 programs, half the waves, the time falls to {pointer[264] / pointer[128]:.0%}, not to 50%")
 
 # %% [markdown]
-# The last line is where the model lies: 264 programs are two on each SM, and each gets half of it. What two programs
-# gain is that one multiplies while the other waits for memory or stores its tile.
+# The last line shows a limit of the model. 264 programs are two on each SM, and each gets half of the SM. They gain
+# something else: one multiplies while the other waits for memory or stores its tile.
 #
-# So the number is read off the machine: SMs × programs that fit on one (`GemmConfig.programs_per_sm`).
+# So take the number from the machine: SMs × programs that fit on one SM (`GemmConfig.programs_per_sm`).
 #
 # ## What it costs
 #
-# The record: each batch in one CUDA graph, fp16, against the loop of cuBLAS calls and the tutorial's kernel, that one
-# with its best configuration and with the one that its autotuner found at N = 128 and then kept.
+# The record compares this lesson's kernel with a loop of cuBLAS calls, with lesson 03's kernel, and with the kernel of
+# the Triton tutorial. The tutorial appears twice: with its best configuration, and with the one that its autotuner
+# picked at N = 128 and kept for all sizes. Each batch ran in one [CUDA graph](glossary.md#CUDA-graph), in fp16.
 
 # %%
 rows = record.load("group_gemm")["rows"]
@@ -395,14 +421,13 @@ walk_costs.time_ratios(
 )
 
 # %%
-for row, times in us.items():
-    print(f"{row:18} this lesson {times['round_robin']:6.1f} µs, loop {times['cublas loop']:6.1f}", end=", ")
-    print("faster" if times["round_robin"] < times["cublas loop"] else "slower", "than the loop")
-print(f"an empty kernel takes {us['4 x 128^3']['empty']:.1f} µs: the floor of the first rows")
+floor = us["4 x 128^3"]["empty"]
+print(f"4 x 128^3: an empty kernel takes {floor:.1f} µs, this lesson {us['4 x 128^3']['round_robin']:.1f} µs")
 
 # %% [markdown]
-# Small problems: one launch instead of four, and all SMs at work. Large ones fill the GPU alone, so grouping gains
-# little, and what remains is the quality of the tile: lesson 06. The host pays as well, for building tables:
+# Small problems gain most: one launch instead of four, and all SMs have work. Large problems fill the GPU by
+# themselves, so grouping gains little, and the speed of each tile decides (lesson 06). The host needs time, too, to
+# build the tables:
 
 # %%
 host = rows["64 random 64-2048"]["host_us"]
@@ -410,8 +435,8 @@ print(f"host time for 64 problems: cuBLAS loop {host['cublas loop']:.0f} µs,", 
 print(f"group_gemm {host['group_gemm']:.0f} µs, running a plan {host['plan.run']:.0f} µs")
 
 # %% [markdown]
-# A call checks every matrix and builds the tables anew; a plan has done so once. Keep a plan wherever the memory stays
-# put. On a GPU of yours, the next cell measures one of these rows; its numbers belong to your machine.
+# A call of `group_gemm` checks every matrix and builds the tables again. A [plan](glossary.md#plan) does so once. Keep
+# a plan where the tensors stay in place. If you have a GPU, the next cell measures one row on it:
 
 # %% tags=["nbval-ignore-output"]
 if runtime.mode() == "gpu":
@@ -428,11 +453,13 @@ else:
 #
 # ### "All tiles are full"
 #
-# Drop the mask of the store and benchmarks with sizes of 1024 will never tell. Here C is 50 × 40, in the middle of a
-# larger buffer full of NaN: the canary. What is left of it?
+# Somebody drops the mask of the store. A benchmark with sizes of 1024 shows no difference. Here C is 50 × 40, inside a
+# larger buffer full of NaN, the [canary](glossary.md#canary).
+#
+# **Guess** before you open the output: the tiles are 32 × 32. How many elements outside of C does the kernel overwrite?
 
 
-# %%
+# %% tags=["hide-output"]
 def run_in_canary(full_tiles):
     buffer = torch.full((84, 84), float("nan"), dtype=torch.float16, device=device)
     a, b = testing.integers((50, 32), device=device), testing.integers((32, 40), generator=1, device=device)
@@ -441,7 +468,7 @@ def run_in_canary(full_tiles):
     grouped_kernel[(4,)](*pointers, sizes, strides, 1, BLOCK=32, FULL_TILES=full_tiles)
     right = torch.equal(c.double(), a.double() @ b.double())
     fates = ownership.count_canary(buffer.cpu(), c.shape, (10, 10))
-    print(f"full tiles: {full_tiles!s:5}  C itself is right: {right}, and around it", end=" ")
+    print(f"full tiles: {full_tiles!s:5}  C is right: {right}; around it", end=" ")
     print(f"{fates['overwritten']} elements are overwritten, {fates['intact']} intact.")
     return buffer.cpu()
 
@@ -452,8 +479,8 @@ buffers = {"every tile full": run_in_canary(True), "masked": run_in_canary(False
 ownership.canary(buffers, (50, 40), (32, 32), (10, 10))
 
 # %% [markdown]
-# C is right in both. The damage is next door. When the outputs are slices of one packed tensor, next door is the next
-# expert, and who is right depends on who wrote last:
+# C is right both times. The damage is beside it. If the outputs are slices of one packed tensor, the neighbour is the
+# next expert, and the result depends on the order in which tiles are written:
 
 # %%
 x0, x1 = testing.integers((50, 32), device=device), testing.integers((46, 32), generator=1, device=device)
@@ -468,13 +495,13 @@ for name, A, C in (("expert 0 first", [x0, x1], [y0, y1]), ("expert 1 first", [x
         print(f"{name}, {'full tiles' if full_tiles else 'masked':10}: wrong rows of experts 0 and 1: {wrong}")
 
 # %% [markdown]
-# One program keeps an order; 132 do not, and the same call is right on Monday and wrong on Tuesday. With the mask there
-# is nothing to order. (Lesson 08 returns to this store.)
+# One program has a fixed order. With 132 programs, the order and the result can change from run to run. With the mask
+# the order does not matter. Lesson 08 returns to this store.
 #
-# ### "The leading dimension is K", "B is contiguous"
+# ### "The leading dimension is K" and "B is contiguous"
 #
-# Both are claims about strides. A is one half of a fused projection, a slice of a wider tensor. B is a weight stored
-# as (N, K) and viewed transposed. This helper lets you claim what you like:
+# Both are claims about [strides](glossary.md#stride). Here A is one half of a fused projection: a slice of a wider
+# tensor. B is a weight stored as (N, K), viewed as its transpose. This function puts claimed strides into the table:
 
 
 # %%
@@ -496,42 +523,55 @@ print("A's rows are K apart:                 ", wrong_elements(a, b, (K, 1, *b.s
 print("B is contiguous:                      ", wrong_elements(a, b, (*a.stride(), N, 1)))
 
 # %% [markdown]
-# No crash, no NaN: a product of other matrices that lie in the same memory. Before you look at the next cell, write
-# the four numbers that make it right.
+# There is no crash and no NaN. The kernel multiplied other elements of the same memory.
+#
+# **Guess** before you open the output: which four strides of A and B make the result right?
 
-# %%
+# %% tags=["hide-output"]
 print("true strides:", (*a.stride(), *b.stride()), "→", wrong_elements(a, b, (*a.stride(), *b.stride())))
 c = GroupGemmPlan([a], [b], method="round_robin").run()
 print("the library, from the same views without a copy:", same(c, reference.group_gemm([a], [b], torch.float16)))
 
 # %% [markdown]
-# ## Try it here
-#
-# [Exercise 04a](../exercises/04a_tile_walk.ipynb), the walk over all tiles: in another order, past problems with none.
-# [Exercise 04b](../exercises/04b_tables.ipynb), the tables of a batch: views of any kind, and no copy.
-# Or change a cell and run it again:
+# ## Try it
 #
 # 1. In `grouped_kernel`, step by 1 instead of `tl.num_programs(0)`. Is the answer still right? How many tiles do 4
 #    programs compute now, and why does no check of the result notice?
-#    <details><summary>Answer</summary>Right, but program p computes every tile from p on: 22 + 21 + 20 + 19 = 82
+#    <details><summary>Answer</summary>It is right, but program p computes every tile from p on: 22 + 21 + 20 + 19 = 82
 #    instead of 22. Programs that share a tile all write the same numbers.</details>
 # 2. Record a plan of the four squares with 5 programs, then with 8, and draw it. When does a program stay in one column
 #    of C, and which operand does it then read again and again?
 #    <details><summary>Answer</summary>When the number of programs is a multiple of the tiles in a row, as 8 is of 4. It
 #    then reads the same columns of B for every tile.</details>
-# 3. How many programs need exactly 3 waves for 256 tiles? Which of them would you launch?
-#    <details><summary>Answer</summary>86 to 127. The fewest, since more gain nothing; or 128 if the GPU has as many
-#    SMs, for 2 waves.</details>
+# 3. Which numbers of programs need exactly 3 waves for 256 tiles? Which of them would you launch?
+#    <details><summary>Answer</summary>86 to 127. The smallest, since more programs gain nothing. Or 128 if the GPU has
+#    as many SMs, for 2 waves.</details>
 #
+# In [exercise 04a](../exercises/04a_tile_walk.ipynb) you write the walk in another order of tiles. In [exercise
+# 04b](../exercises/04b_tables.ipynb) you build the tables for matrices with any strides.
+
+# %% [markdown]
 # ## Summary
 #
-# - A kernel cannot take a list; it can take tables of addresses, sizes and strides, and look up the row while it runs.
-# - An address keeps nothing alive: whoever holds a table must hold the tensors. A loaded address has no alignment
-#   either, until you say it.
+# - A kernel cannot take a list. It can take tables of addresses, sizes and strides, and choose the row while it runs.
+# - An address keeps no memory alive, so keep the tensors as long as the table. A loaded address has no known alignment,
+#   until you promise one.
 # - Static round-robin: subtract the tiles of earlier problems, divide by the tiles per row, step by the number of
-#   programs. Nothing is stored and nobody waits.
-# - The number of programs comes from the machine; time goes in waves, so a few programs more may gain nothing.
-# - Strides are facts to be passed, not assumed; and the store's mask protects the neighbour, not you.
+#   programs. Nothing is stored, and no program waits for another.
+# - The number of programs comes from the GPU. Time goes in waves, so a few programs more may gain nothing.
+# - Read strides from the tensor. The store's mask protects the neighbour's memory.
 #
-# Round-robin gives every program the same *number* of tiles. What if tiles are not equally long?
-# Next: [05 Scheduling](05_scheduling.ipynb).
+# ## References
+#
+# - Triton, [Group GEMM](https://triton-lang.org/main/getting-started/tutorials/08-grouped-gemm.html): the tutorial
+#   whose schedule this lesson uses.
+# - NVIDIA CUTLASS, [Grouped Kernel Schedulers](https://docs.nvidia.com/cutlass/media/docs/cpp/grouped_scheduler.html):
+#   the same walk in C++, and a variant that is computed on the host.
+# - NVIDIA, [Matrix Multiplication Background User's
+#   Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html): tiles and
+#   waves.
+#
+# ## What to read next
+#
+# Round-robin gives every program the same *number* of tiles. Lesson 05 asks what happens when tiles take different
+# times.

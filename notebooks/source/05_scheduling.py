@@ -9,11 +9,18 @@
 # %% [markdown]
 # # 05 · Scheduling
 #
-# Round-robin gives every program the same number of tiles. If tiles are not equally long, is that fair? And of two
-# schedules that take equally long, can one read half as much memory?
+# Round-robin gives every program the same number of tiles. Is that fair if tiles take different times? And can the
+# order of tiles change how much memory a kernel reads?
 #
-# You will simulate four schedules in plain Python, break and repair a dynamic one, predict how many bytes come from
-# memory, and hold all predictions against timelines recorded on an H200. About 45 minutes.
+# **About 50 minutes. Afterwards you can**
+#
+# - give two lower bounds for the time of any schedule,
+# - say which of four schedules suits a batch,
+# - write a dynamic scheduler with one atomic counter, and avoid its two traps,
+# - estimate from the order of tiles how many bytes come from memory,
+# - test a cost model against recorded timelines.
+#
+# You need: the walk of [lesson 04](04_static_round_robin.ipynb).
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -36,10 +43,11 @@ from gemm_course.figures import listing, schedules, timeline
 device = runtime.device()
 
 # %% [markdown]
-# ## Try the obvious: deal the tiles like cards
+# ## The first idea: deal the tiles like cards
 #
-# Six problems with two tiles each, on four programs. Every other problem has a long K. `simulate` runs the walk of
-# lesson 04 under a simple cost model: a tile takes a fixed time plus a time per step of its K loop.
+# The batch has six problems with two tiles each. Every other problem has a long K. Four programs compute them in
+# [round-robin](glossary.md#round-robin) order. `simulate` follows the walk of lesson 04 with a simple cost model: a
+# tile takes a fixed time plus a time for each step of its K loop.
 
 # %%
 cards = [(256, 256, 2048), (256, 256, 256)] * 3
@@ -52,13 +60,14 @@ print("tiles per program:     ", [len(line) for line in dealt.programs])
 print("µs of work per program:", [round(busy) for busy in dealt.busy])
 
 # %% [markdown]
-# Three tiles each, and yet half of the programs got every long one. Round-robin balances the *number* of tiles; here
-# the pattern of the batch and the number of programs conspire.
+# Each program got three tiles, but two of the programs got all the long ones. Round-robin balances the *number* of
+# tiles. Here the batch repeats every four tiles, like the programs.
 #
 # ## Two bounds, and the smallest scheduler
 #
-# No schedule ends before all work, spread evenly, is done (the dashed line), nor before its longest tile. Two
-# schedulers in a line or two each:
+# A schedule cannot end before all work is done, even if it is spread evenly: the dashed line. And it cannot end before
+# its longest tile. The time at which a schedule ends is its [makespan](glossary.md#makespan). Two schedulers in a few
+# lines:
 
 
 # %%
@@ -82,13 +91,13 @@ print(f"first free:  {first_free_end(costs, 4):.1f} µs")
 print(f"first free, longest tiles first: {first_free_end(sorted(costs, reverse=True), 4):.1f} µs")
 
 # %% [markdown]
-# Taking tiles when free helps; taking the long ones first helps more, but somebody has to know and sort all costs
-# before the launch. Keep that thought.
+# It helps if the program that is free takes the next tile. It helps more if the longest tiles come first. But for that
+# somebody must know and sort all costs before the launch. We return to this.
 #
-# ## The layer: when are tiles unequal?
+# ## When are tiles unequal?
 #
-# In the forward pass of our 8 experts the tokens are rows: M differs, K does not, so every tile costs the same. In
-# the weight gradient the tokens are *summed over*: K differs. Three routers, 8,192 tokens:
+# In the forward pass of a layer with 8 experts, the tokens are rows: M differs between experts, K does not. So every
+# tile costs the same. In the weight gradient the sum runs over the tokens: K differs. Three routers, 8,192 tokens:
 
 # %%
 routers = {"uniform": "uniform", "skewed": "zipf", "one-hot": "one_hot"}
@@ -96,16 +105,19 @@ tokens = {name: testing.routed_sizes(router, 8192) for name, router in routers.i
 batches = {name: [(2048, 1536, n) for n in counts] for name, counts in tokens.items()}
 for name, counts in tokens.items():
     summed = [model.tile_us(k) for k in counts]
-    print(f"{name:8} tokens {counts}")
+    print(f"{name:8} tokens per expert: {counts}")
     print(f"         µs per tile: forward {model.tile_us(2048):.0f}, gradient {min(summed):.0f} to {max(summed):.0f}")
 
 # %% [markdown]
-# An expert without tokens still has a gradient. It is zero, and the zeros must be written: the shortest tiles.
+# An expert without tokens has a gradient, too. It is zero, and the kernel must write the zeros. These are the shortest
+# tiles.
 #
 # ## Four schedules on three batches
 #
-# *Round-robin* steps by the number of programs, *chunks* gives each program one contiguous run, *swizzled* is
-# round-robin over another order of tiles, *dynamic* lets a free program take the next tile.
+# - *Round-robin*: from one tile to the next, a program steps by the number of programs.
+# - *Chunks*: each program gets one contiguous run of tiles.
+# - *Swizzled*: round-robin over another order of the tiles, which goes through each matrix in strips.
+# - *Dynamic*: the program that is free takes the next tile.
 
 # %%
 orders = ["round_robin", "chunks", "swizzled", "dynamic"]
@@ -122,32 +134,33 @@ bound = runs["skewed", "dynamic"].lower_bounds.work
 timeline.compare(skewed, rows=132, bounds=dict.fromkeys(orders, bound))
 
 # %% [markdown]
-# Chunks hand whole problems to neighbouring programs, so the first eighth of them gets the longest problem, all of it.
-# Swizzled draws the same picture as round-robin: inside one problem all tiles cost the same, so their order cannot
-# change a time in this model. Its turn comes below.
+# Chunks give a whole problem to neighbouring programs, so an eighth of the programs gets all of the longest problem.
+# Swizzled looks like round-robin: within a problem all tiles cost the same, so in this model their order changes no
+# time. It will matter for memory traffic, below.
 #
-# ## The tail, and waves that are not full
+# ## Waves that are not full
 #
-# Even equal tiles leave programs idle at the end, when their number is no multiple of the number of programs.
+# Even equal tiles leave programs idle at the end, unless their number is a multiple of the number of programs. The last
+# [wave](glossary.md#wave) takes as long as a full one.
 
 # %%
 one_problem = tile_counts(batches["uniform"], 128, 256)[0]
 schedules.waves(132, (one_problem, 133, 8 * one_problem))
 
 # %% [markdown]
-# One of these problems alone fills less than one wave; all eight together fill almost six. That is the second gift
-# of grouping, after the saved launches. What the tail costs in each case:
+# One of these problems has 96 tiles and fills less than one wave. All eight together fill almost six waves. This is the
+# second gain of grouping, after the saved launches. How much time is lost at the end, from the first idle program on?
 
 # %%
 for (batch, order), run in runs.items():
     if order in ("round_robin", "dynamic"):
-        print(f"{batch:8} {order:12} tail {run.tail_us:5.1f} µs, {run.tail_share:4.0%} of the machine's time")
+        print(f"{batch:8} {order:12} {run.tail_us:5.1f} µs, {run.tail_share:4.0%} of the programs' time")
 
 # %% [markdown]
 # ## Dynamic: one counter
 #
-# The whole scheduler is one number in memory. A program draws a ticket with an atomic addition; the ticket is its
-# tile. This kernel computes nothing and only counts how often each tile was drawn.
+# The whole scheduler is one number in memory. A program takes a ticket with an atomic addition. The number on the
+# ticket is its tile. This kernel multiplies nothing; it only counts how often each tile is taken.
 
 
 # %%
@@ -163,31 +176,66 @@ def draw(counter_ptr, drawn_ptr, total):
 counter = torch.zeros(1, dtype=torch.int32, device=device)
 drawn = torch.zeros(12, dtype=torch.int32, device=device)
 draw[(4,)](counter, drawn, 12)
-print("tiles drawn:  ", drawn.tolist())
-print("counter after:", counter.item())
+print("tickets per tile:", drawn.tolist())
+print("counter after:   ", counter.item())
 
 # %% [markdown]
-# Twelve tiles, sixteen tickets: each of the four programs learns that it is done by drawing one that is too high.
-# On a GPU they race for tickets; in the interpreter programs run one after another, and the first draws every tile.
+# Twelve tiles need sixteen tickets. A program learns that no tile is left from a ticket that is too high, and there are
+# four programs. On a GPU the programs compete for tickets. In the [interpreter](glossary.md#interpreter) they run one
+# after another, so the first takes every tile.
 #
 # ### What goes wrong: the second launch
 #
-# Training launches this kernel again and again. Guess what the second launch computes, then run:
+# Training launches this kernel again and again.
+#
+# **Guess** before you open the output: how often is each tile taken in the second launch?
 
-# %%
+# %% tags=["hide-output"]
 drawn.zero_()
 draw[(4,)](counter, drawn, 12)
-print("tiles drawn by the second launch:", drawn.tolist())
+print("tickets per tile, second launch:", drawn.tolist())
 
 # %% [markdown]
-# Nothing, silently: the outputs keep what the first launch left in them, so a test that launches once passes. Repair
-# it: put `counter.zero_()` at the top of the cell above.
+# Never: the counter is still 16. No error follows, and the outputs keep the result of the first launch. So a test that
+# launches once passes. Repair it: put `counter.zero_()` at the top of the cell above.
 #
-# That repair is one more kernel before every launch. The library's kernel needs none. The number of tickets is known,
-# tiles plus programs, so whoever draws the very last one can put the counter back:
+# That repair costs a launch before each launch. There is a better one. The number of tickets is known: tiles plus
+# programs. The program that takes the very last ticket can set the counter back to 0.
+
 
 # %%
-listing.show(round_robin.next_dynamic_tile)
+@triton.jit
+def draw_and_reset(counter_ptr, drawn_ptr, total):
+    ticket = tl.atomic_add(counter_ptr, 1)
+    while ticket < total:
+        tl.atomic_add(drawn_ptr + ticket, 1)
+        ticket = tl.atomic_add(counter_ptr, 1)
+    if ticket == total + tl.num_programs(0) - 1:
+        tl.store(counter_ptr, 0)
+
+
+# %%
+counter.zero_()
+for launch in range(2):
+    drawn.zero_()
+    draw_and_reset[(4,)](counter, drawn, 12)
+    print(f"launch {launch}: tickets per tile {drawn.tolist()}, counter after {counter.item()}")
+
+# %% [markdown]
+# ## The production kernel
+#
+# The library's kernel is that of lesson 04. Its `next_tile` takes tickets in the same way if the configuration says
+# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory
+# access, so a program waits only for its own ticket. Click a line to read the source.
+
+# %%
+from IPython.display import display
+
+parts = (round_robin.next_dynamic_tile, round_robin.first_tile, round_robin.next_tile, round_robin.round_robin_kernel)
+display(*map(listing.fold, parts))
+
+# %% [markdown]
+# A [plan](glossary.md#plan) with this schedule can be launched any number of times:
 
 # %%
 problems = testing.reference_problems(8)
@@ -199,13 +247,15 @@ for attempt in range(3):
     for c in plan.out:
         c.fill_(float("nan"))
     plan.run()
-    print("launch", attempt, all(torch.equal(c, (a.float() @ b.float()).half()) for a, b, c in zip(A, B, plan.out)))
+    print(
+        f"launch {attempt}, right:",
+        all(torch.equal(c, (a.float() @ b.float()).half()) for a, b, c in zip(A, B, plan.out)),
+    )
 
 # %% [markdown]
-# ## What the compiler made of it
+# ## What the compiler makes of it
 #
-# Compiled for an H200, here: the kernels differ in how the next tile number is found, and in nothing else that
-# matters.
+# Compiled for an H200, the static and the dynamic kernel differ only in how a program finds its next tile:
 
 # %%
 static = GemmConfig(128, 256, 64, num_warps=8, num_stages=3, group_m=1)
@@ -216,42 +266,38 @@ for order in ("round_robin", "dynamic"):
     used = compiled[order].instructions
     print(
         f"{order:12} atomics: {'atom.' in compiled[order].ptx}, wgmma: {used['wgmma'] > 0}, "
-        f"bulk tensor loads: {used['bulk tensor load'] > 0}"
+        f"TMA loads (lesson 06): {used['bulk tensor load'] > 0}"
     )
 
 # %% tags=["nbval-ignore-output"]
 print(compiled["dynamic"].excerpt(r"\batom\.", before=2, after=4))
 
 # %% [markdown]
-# One thread draws the ticket (the predicate `@%p`), leaves it in shared memory, and everyone waits at a barrier to
-# read it. The loop over tiles contains the same lines again: a trip to the L2 cache, with nothing else to do. What it
-# costs, from the record:
-
+# One thread takes the ticket (`@%p` marks the condition) and puts it into [shared memory](glossary.md#shared-memory).
+# All threads wait at a barrier and read it there. The same lines are in the loop over tiles. So each ticket costs a
+# trip to the [L2](glossary.md#L2) cache, during which the program does nothing else. How long does it take? In the
+# one-hot batch, we compare the gaps between tiles of one problem, with tickets (dynamic) and without (chunks):
 
 # %%
-def gaps(batch, order, same_problem):
-    """µs from the end of a tile to the start of the next of the same program, as recorded."""
-    found, last = [], {}
-    for _, problem, _, _, program, _, start, end in sorted(recorded[batch, order]["tiles"], key=lambda row: row[6]):
-        if program in last and (last[program][0] == problem) == same_problem:
-            found.append((start - last[program][1]) / 1e3)
-        last[program] = problem, end
-    return statistics.median(found)
-
-
 timelines = record.load("sm_timelines")
 recorded = {(entry["batch"], entry["schedule"]): entry for entry in timelines["timelines"]}
-fetch_us = gaps("one-hot", "dynamic", same_problem=True) - gaps("one-hot", "chunks", same_problem=True)
-print(f"{timelines['provenance']['gpu']}: {fetch_us:.2f} µs a ticket; the model assumes {model.atomic_us} µs")
+gap = {
+    order: statistics.median(timeline.tile_gaps(recorded["one-hot", order], same_problem=True))
+    for order in ("dynamic", "chunks")
+}
+fetch_us = gap["dynamic"] - gap["chunks"]
+print(f"{timelines['provenance']['gpu']}: {fetch_us:.2f} µs per ticket; the model assumes {model.atomic_us} µs")
 
 # %% [markdown]
-# So dynamic costs a little per tile when the batch is uniform and buys balance when it is not.
+# So a dynamic schedule costs a little per tile. That is lost on a uniform batch, and gained back on a skewed one.
 #
-# ### What goes wrong: dynamic with the long problem last
+# ### What goes wrong: the long problem comes last
 #
-# The skewed batch, with its experts in the opposite order. Which schedule would you choose now?
+# This is the skewed batch with its experts in the opposite order: the longest problem is the last.
+#
+# **Guess** before you open the output: which ends earlier now, round-robin or dynamic?
 
-# %%
+# %% tags=["hide-output"]
 backwards = batches["skewed"][::-1]
 late = {order: simulate(backwards, order) for order in ("round_robin", "dynamic", "largest_first")}
 timeline.compare(
@@ -261,28 +307,33 @@ timeline.compare(
 )
 
 # %% [markdown]
-# A counter hands out tiles in the order of the list, and what comes last is the tail. `largest_first` needs every
-# cost in advance. Find a repair that any caller of a grouped GEMM can make without touching the kernel, then compare
-# with the next cell.
+# Dynamic ends later. A counter hands out tiles in the order of the list, so the longest tiles start last.
+# `largest_first` would need every cost before the launch.
+#
+# **Guess** before you open the output: what can a caller of a grouped GEMM do, without a change to the kernel?
 
-# %%
+# %% tags=["hide-output"]
 repaired = simulate(sorted(backwards, key=lambda problem: problem[2], reverse=True), "dynamic")
-print(f"as listed: {late['dynamic'].makespan:.0f} µs, problems sorted by K: {repaired.makespan:.0f} µs")
+print(f"dynamic, as listed: {late['dynamic'].makespan:.0f} µs; longest K first: {repaired.makespan:.0f} µs")
 
 # %% [markdown]
-# ## Reuse: who runs at the same time
+# The caller can sort the problems by K, the longest first.
 #
-# Swizzling changed no time above. Look at one problem that does not fit into the cache, and at the tiles that run
-# first. Every tile needs its row panel of A and its column panel of B; tiles that run together share them.
+# ## Reuse: which tiles run at the same time
+#
+# The swizzled order changed no time above. Now take one problem that does not fit into the cache, and look at the 132
+# tiles that run first. Each tile needs one row panel of A and one column panel of B. Tiles that run at the same time
+# share panels through the L2 cache. `group_m` is the height of a strip of tiles; the order goes through a strip column
+# by column.
 
 # %%
 large = (8192, 8192, 4096)
 schedules.working_set(large, (128, 256, 64), 132, (1, 8, 16))
 
 # %% [markdown]
-# `group_m` is the height of a strip of tiles that is walked column by column. A patch that is closer to a square
-# needs fewer panels. Below, `bytes_moved` follows every piece of A and B through a cache that drops what was used
-# longest ago; the blue bars were counted on an H200 by Nsight Compute.
+# The closer these tiles are to a square, the fewer panels they need. `bytes_moved` simulates a cache: it follows every
+# piece of A and B, and drops the piece that was not used for the longest time. The blue bars were measured on an H200
+# with Nsight Compute, NVIDIA's profiler.
 
 # %%
 counted = record.load("traffic")
@@ -297,21 +348,22 @@ for row in counted["rows"]:
 schedules.traffic(rows, compulsory=whole.compulsory)
 
 # %%
-print(f"A tile asks for its panels: {whole.requested / 1e9:.1f} GB in all, whatever the order.")
+print(f"all tiles together load {whole.requested / 1e9:.1f} GB, in any order; most of it comes from the cache")
 for row in counted["rows"]:
     print(f"group_m = {row['group_m']:2}: {row['dram_read_bytes'] / 1e9:.2f} GB from memory in {row['us']:.0f} µs")
 
 # %% [markdown]
-# The chip behaves as if half of its L2 were there. It is built as two partitions, and a line that SMs on both sides
-# use occupies both: a fit, not a proof, but a good rule for choosing `group_m`.
+# The GPU behaves as if it had half of its L2. The L2 consists of two partitions, and data that SMs on both sides use is
+# stored in both. This explanation fits the numbers; it is not proved. But half of the L2 is a good rule for choosing
+# `group_m`.
 #
-# Note what is *not* proportional: time. This product is bound by arithmetic, so most of the traffic was hidden
-# already. Bytes turn into time where memory is the limit.
+# The time changed less than the bytes. This product is limited by arithmetic, so most of the traffic happened while the
+# [tensor cores](glossary.md#tensor-core) worked. Bytes decide the time where memory is the limit.
 #
-# ## Simulated beside recorded
+# ## Simulated and recorded
 #
-# The descriptor kernel of the next lesson logged program, SM, start and end of each tile on an H200: the same
-# batches, block and number of programs.
+# The descriptor kernel of lesson 06 recorded the program, SM, start and end of each tile on an H200. Batches, block and
+# number of programs are those of the simulation.
 
 # %%
 same = all([list(problem) for problem in batches[b]] == recorded[b, o]["problems"] for b, o in recorded)
@@ -333,20 +385,29 @@ def beside(batch):
 timeline.compare(beside("skewed"), rows=132, columns=2, title="The skewed batch, a row per program")
 
 # %% [markdown]
-# **Where the model is right:** the shape. Who computes what, which programs run dry, which schedule wins under skew.
-# (Dynamic rows mix on the H200: tickets go in the order in which programs happen to ask.)
+# **The model is right** about the shape: which program computes what, which programs run out of work, which schedule
+# wins under skew. (In the recorded dynamic schedule the colours mix, because tickets go to whichever program asks
+# first.)
 #
-# The same for the other two batches. Before you scroll: which schedule has no grey between its tiles when the batch is
-# uniform, and how many of 132 programs work to the end under chunks when one expert gets everything?
+# **Guess** before you open the output: on the uniform batch, which recorded schedule has no grey between its tiles?
 
-# %%
+# %% tags=["hide-output"]
 timeline.compare(beside("uniform"), rows=132, columns=2, title="The uniform batch", height=1.6)
 
-# %%
-timeline.compare(beside("one-hot"), rows=132, columns=2, title="The one-hot batch", height=1.6)
+# %% [markdown]
+# Chunks: each program stays in one problem. The others change the problem with nearly every tile, and lose time there.
+#
+# **Guess** before you open the output: in the one-hot batch one expert gets all tokens, and the other seven have only
+# zeros to write. With chunks, how many of the 132 programs work to the end?
+
+# %% tags=["hide-output"]
+timeline.compare(beside("one-hot"), rows=132, columns=2, title="The one-hot batch", height=1.6, until=150)
 
 # %% [markdown]
-# **Where it lies:** the recorded bars are shorter, and there is grey *between* them. Closer, six programs:
+# 16: the problem has 96 tiles, and a program gets six tiles.
+#
+# **The model is wrong** in two ways. The recorded bars are shorter, and there is grey *between* them. Here are the
+# first six programs:
 
 # %%
 panels = beside("skewed")
@@ -354,8 +415,9 @@ close = {name: [bar for bar in panels[name] if bar.row < 6] for name in ("model,
 timeline.compare(close, rows=6, title="Programs 0 to 5 of round-robin on the skewed batch")
 
 # %% [markdown]
-# First lie: the gaps. With round-robin nearly every tile is in another problem, and the kernel makes three new
-# descriptors there. The model knows nothing of that; `switch.json` measured it.
+# First, the gaps. With round-robin, nearly every tile belongs to another problem than the one before, and the kernel
+# then makes three new [descriptors](glossary.md#descriptor). The model does not contain this. A separate benchmark
+# measured it:
 
 # %%
 switch = record.load("switch")
@@ -364,25 +426,25 @@ print(f"to a tile of the next problem: {switch_us:.2f} µs")
 print(f"to a tile of the same problem: {switch['same_problem_us']['median']:.2f} µs")
 
 # %% [markdown]
-# Second lie: the speed. The model's rate was read off one long dense product with all SMs busy, epilogues included.
-# Fit a line to the recorded tiles instead:
+# Second, the speed. The model's speed was measured on one long dense product that kept all SMs busy. A line through the
+# recorded tiles is less steep:
 
 # %%
 taken = [
-    (-(-entry["problems"][row[1]][2] // 64), (row[7] - row[6]) / 1e3)
-    for (_, order), entry in recorded.items() if order == "round_robin" for row in entry["tiles"]
-]  # fmt: skip
+    tile for (_, order), entry in recorded.items() if order == "round_robin" for tile in timeline.tile_lengths(entry)
+]
 per_step, per_tile = statistics.linear_regression(*zip(*taken))
 schedules.tile_times(taken, {"model": (model.tile_us(0), model.k_step_us()), "fit": (per_tile, per_step)})
 
 # %%
 bound = runs["one-hot", "dynamic"].lower_bounds.longest
 true = timeline.measure(timeline.recorded_bars(recorded["one-hot", "dynamic"])).makespan
-print(f"one-hot: the model's bound is {bound:.0f} µs, the H200 was done after {true:.0f} µs")
+print(f"one-hot: the model's lower bound is {bound:.0f} µs, but the H200 needed only {true:.0f} µs")
 
 # %% [markdown]
-# A bound is only as good as the costs it is made of. Put both into the model: the fitted rate, and a switch for every
-# problem that a program visits. The line was fitted to round-robin alone, so chunks and dynamic put it to the test.
+# A bound is only as good as its costs. So we correct the model: with the fitted speed, and with a switch for each
+# problem that a program visits. The line was fitted to round-robin only, so chunks and dynamic test the corrected
+# model.
 
 # %%
 fitted = CostModel(
@@ -410,14 +472,14 @@ schedules.model_against_record(labels, ("model", "model, corrected", "H200"))
 tested = {key: times for key, times in ends.items() if key[1] in ("chunks", "dynamic")}
 off = {key: abs(corrected / true - 1) for key, (_, corrected, true) in tested.items()}
 worst = max(off, key=off.get)
-print(f"median error on chunks and dynamic: {statistics.median(off.values()):.0%}")
-print(f"worst: {', '.join(worst)}, {off[worst]:.0%}")
+print(f"median error of the corrected model on chunks and dynamic: {statistics.median(off.values()):.0%}")
+print(f"largest error: {', '.join(worst)}, {off[worst]:.0%}")
 
 # %% [markdown]
-# ### What is left: the two effects meet
+# ### What the corrected model misses
 #
-# On the uniform batch, chunks switch once and still take longer than the corrected model says. Look at which problems
-# run at the *same time*: round-robin works on one or two, chunks on all eight at once. Ask the cache model:
+# On the uniform batch, chunks switch once per program, but take longer than the corrected model says. Which problems
+# run at the *same time*? Round-robin works on one or two, chunks on all eight. The cache model gives the traffic:
 
 # %%
 for order in ("round_robin", "chunks"):
@@ -427,26 +489,21 @@ for order in ("round_robin", "chunks"):
     print(f"{order:12} {together} problems at once, {read / 1e6:.0f} MB from memory")
 
 # %% [markdown]
-# If that is the reason, the first tiles of each program, which find a cold cache, must be the slow ones. The record
-# can say. µs per step of the K loop, by position in the program:
+# If traffic is the reason, then the first tiles of each program are the slowest, because the cache is still empty. The
+# record has the answer. Median µs per step of the K loop, for a program's first tile, its second, and so on:
 
 # %%
 for order in ("round_robin", "chunks"):
-    entry, places = recorded["uniform", order], {}
-    seen = [0] * entry["programs"]
-    for row in sorted(entry["tiles"], key=lambda row: row[6]):
-        steps = -(-entry["problems"][row[1]][2] // 64)
-        places.setdefault(seen[row[4]], []).append((row[7] - row[6]) / 1e3 / steps)
-        seen[row[4]] += 1
-    print(f"{order:12}", " ".join(f"{statistics.median(times):.2f}" for times in places.values()))
+    print(f"{order:12}", " ".join(f"{us:.2f}" for us in timeline.step_times(recorded["uniform", order])))
 
 # %% [markdown]
-# The first tiles are the slowest, as predicted. The later ones gain on them and stay behind round-robin's: all eight
-# problems stream from memory until the end. That fits the explanation; a proof would count the bytes.
+# The first tiles are the slowest, as predicted. With chunks the later tiles are faster, but slower than round-robin's:
+# all eight problems are read from memory until the end. This agrees with the explanation. A proof would count the
+# bytes.
 #
-# ## So, which schedule?
+# ## Which schedule?
 #
-# Times without recording, from the same run on the H200:
+# Times of the same kernels without recording, on the H200:
 
 # %%
 print(" " * 9, *(f"{order:>12}" for order in orders))
@@ -454,29 +511,49 @@ for batch in batches:
     print(f"{batch:9}", *(f"{recorded[batch, order]['median_us']:9.0f} µs" for order in orders))
 
 # %% [markdown]
-# No column wins every row. Where all tiles cost the same, chunks save the switches; under skew they are the worst
-# choice, and dynamic is the best. The library asks for equal K before it picks chunks, for this reason.
+# No schedule wins every row. If all tiles cost the same, chunks save the switches. Under skew they are the worst
+# choice, and dynamic is the best. So the library uses chunks only where K is equal.
 #
-# ## Try it here
-#
-# [Exercise 05](../exercises/05_better_schedule.ipynb), a better schedule: tiles with known costs, each to a program.
-# Or change a cell and run it again:
+# ## Try it
 #
 # 1. Give `cards` three programs instead of four. Why do fewer programs end earlier?
+#    <details><summary>Answer</summary>The batch repeats every four tiles. With three programs, each gets two long tiles
+#    and two short ones, so they all end after 73 µs instead of 90.</details>
 # 2. Make tickets expensive: `simulate(..., cost=CostModel(atomic_us=5))`. From which price on does round-robin win on
-#    the skewed batch? What if one ticket bought two tiles?
+#    the skewed batch? And if one ticket bought two tiles?
+#    <details><summary>Answer</summary>From about 2 µs. Two tiles per ticket halve the price, but the work is dealt in
+#    larger pieces: that helps from about 3 µs on, where round-robin is already faster.</details>
 # 3. In `beside`, draw the record with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay
 #    together?
+#    <details><summary>Answer</summary>Nearly all rows move. Neighbouring programs stay in pairs or fours, but the
+#    groups are spread over the chip: on this H200, programs 0 to 3 ran on SMs 128 to 131, and programs 8 and 9 on 14
+#    and 15.</details>
 #
+# In [exercise 05](../exercises/05_better_schedule.ipynb) you assign tiles with known costs to programs.
+
+# %% [markdown]
 # ## Summary
 #
-# - Equal numbers of tiles are equal work only where tiles cost the same: forward yes, weight gradient no.
-# - Two bounds say when to stop improving: work over programs, and the longest tile. Last waves and long last tiles
-#   are what separates you from them.
-# - A dynamic schedule is one counter: a fraction of a microsecond per tile, a counter to reset, and only as good as
-#   the order of its list.
-# - The order of tiles also decides what runs together, and with it how much memory is read; count on half of the L2.
-# - A simple model predicts shapes and winners; times need measured rates, switches and the cache.
+# - Equal numbers of tiles are equal work only where all tiles cost the same: in the forward pass, not in the weight
+#   gradient.
+# - Two bounds say when to stop improving: all work divided by the programs, and the longest tile.
+# - A dynamic schedule is one counter. It costs a fraction of a microsecond per tile, needs a reset, and is only as good
+#   as the order of its list.
+# - The order of tiles decides which of them run together, and so how much memory is read. Count on half of the L2.
+# - A simple model predicts shapes and winners. For times it needs measured speeds, switches and the cache.
 #
-# Each switch cost microseconds for descriptors. What are they, and why pay for them?
-# Next: [06 TMA descriptors](06_tma_descriptors.ipynb).
+# ## References
+#
+# - R. L. Graham, [Bounds on Multiprocessing Timing Anomalies](https://doi.org/10.1137/0117039), 1969: how far "the
+#   first free program takes the next tile" is from the best schedule.
+# - M. Osama and others, [Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the
+#   GPU](https://arxiv.org/abs/2301.03598), 2023: shares the steps of the K loop instead of tiles.
+# - NVIDIA CUTLASS, [Grouped Kernel Schedulers](https://docs.nvidia.com/cutlass/media/docs/cpp/grouped_scheduler.html).
+# - NVIDIA, [Matrix Multiplication Background User's
+#   Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html): waves that
+#   are not full.
+#
+# ## What to read next
+#
+# Each switch to another problem cost microseconds for new descriptors. Lesson 06 explains what a descriptor is, and why
+# the kernel uses them all the same.

@@ -1,13 +1,19 @@
 # %% [markdown]
 # # 06 · TMA descriptors
 #
-# Lesson 04's kernel multiplies on tensor cores, yet most of the instructions in its main loop do not multiply: they
-# compute addresses and compare them with edges. Hopper has a unit that does both. What must a kernel tell it, and
-# what does that cost when every problem is a different matrix?
+# Lesson 04's kernel multiplies on [tensor cores](glossary.md#tensor-core). Yet most instructions of its main loop do
+# not multiply: they compute addresses and compare them with the matrix's edges. Hopper has a unit that does both, the
+# [TMA](glossary.md#TMA). What must a kernel tell it? And what does that cost when every problem is another matrix?
 #
-# You will read what the compiler makes of both kernels (without a GPU), fetch a block through a descriptor, count how
-# often descriptors are made, break their rules and see what catches you, and meet the one mistake they invite.
-# About 40 minutes.
+# **About 45 minutes. Afterwards you can**
+#
+# - say what a [descriptor](glossary.md#descriptor) holds, and write a grouped kernel that uses descriptors,
+# - read in the compiled code what they save, without a GPU,
+# - tell which matrices can be described, and repair one that cannot,
+# - decide where a descriptor must end when groups share a matrix,
+# - name the GPUs that multiply FP8, and what FP8 loses.
+#
+# You need: lesson 04 (the walk over tiles).
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -15,27 +21,28 @@ import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in th
 import torch
 import triton
 import triton.language as tl
+from IPython.display import display
 
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, group_gemm, runtime, schedule, testing
 from course_kernels.bench import record
 from course_kernels.kernels import naive, tma
 from course_kernels.testing import reference
 from gemm_course.figures import descriptors as draw, ptx
-from gemm_course.figures.listing import show
+from gemm_course.figures.listing import fold, show
 
 device = runtime.device()
 
 # %% [markdown]
-# ## What fetching a block costs today
+# ## The cost of fetching a block
 #
-# This is how lessons 03 and 04 fetch: one pointer and one comparison per element, 128 × 64 of them for A alone.
+# Lessons 03 and 04 fetch with one pointer and one comparison per element. For A alone that is 128 × 64 of each:
 
 # %%
 show(naive.accumulate_tile, "for k in range", "b_ptrs +=")
 
 # %% [markdown]
-# Compile it for an H200, here, and look at the loop over K. Beside it, ahead of its explanation, the kernel of this
-# lesson: same tile, same walk, same number of stages.
+# We compile that kernel for an H200, here, without a GPU. Next to it we compile the library's descriptor kernel, which
+# this lesson explains. Both use the same [tile](glossary.md#tile), the same walk and three [stages](glossary.md#stage).
 
 # %%
 config = GemmConfig(128, 128, 64, num_warps=4, num_stages=3)
@@ -45,28 +52,32 @@ compiled = dict(zip(cases, codegen.compile_many((builds[name], target) for name,
 pointers, descriptors = compiled["pointers", "sm_90"], compiled["descriptors", "sm_90"]
 
 # %% [markdown]
-# One square is one instruction of PTX, the compiler's assembly, in the order of the text. Every thread executes them
-# for every block of K. Count the green ones.
+# One square is one instruction of [PTX](glossary.md#PTX), in the order of the text. Every thread executes all of them
+# for every block of K. Green squares multiply.
+#
+# **Guess** before you open the output: which share of the pointer kernel's loop is green?
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-output", "nbval-ignore-output"]
 draw.loop_instructions({"pointers": pointers.ptx, "descriptors": descriptors.ptx})
 
 # %% [markdown]
-# Both multiply with the same `wgmma` instructions. What shrinks is everything around them: a copy needs an address
-# and a mask per thread in one kernel, and neither in the other.
-
-# %% [markdown]
+# Only eight squares of either loop are green: both kernels multiply with the same `wgmma` instructions. The rest
+# differs. In the pointer kernel each thread computes an address and a mask for every copy. In the descriptor kernel it
+# computes neither.
+#
 # ## The idea: describe the matrix once
 #
-# A **descriptor** is 128 bytes that say where a matrix lies, how large it is and how large a block of it is. The tensor
-# memory accelerator (**TMA**) reads it, takes a row and a column, and does the rest, edges included.
+# A **descriptor** is a record of 128 bytes. It holds the address of a matrix, its extents, its strides and the shape of
+# a block. The *tensor memory accelerator* (**TMA**) is a unit of the GPU that reads a descriptor. The kernel gives it a
+# row and a column, and the TMA copies the block. Elements outside the matrix become zeros.
 
 # %%
 draw.descriptor(shape=(40, 56), leading=64, block=(16, 16), at=(30, 48))
 
 # %% [markdown]
-# In Triton: `tl.make_tensor_descriptor` in a kernel, then `load` and `store` at a position. No pointers, no masks.
-# (The last two lines are ordinary stores, so that you can look at the block.)
+# In Triton, `tl.make_tensor_descriptor` makes a descriptor in a kernel. Its methods `load` and `store` take a position.
+# They need no pointers and no masks. (The last two lines of this kernel are ordinary stores, so that you can look at
+# the block.)
 
 
 # %%
@@ -79,9 +90,12 @@ def peek(matrix, rows, cols, leading, row, col, out, BLOCK: tl.constexpr):
 
 
 # %% [markdown]
-# The element at (i, j) of this matrix is 100·i + j. A block of 8 × 8 at (9, 20) of its 12 rows and 24 columns:
+# The element at (i, j) of this matrix is 100·i + j. The matrix has 12 rows and 24 columns, and we load 8 × 8 elements
+# at (9, 20).
+#
+# **Guess:** how many of the 64 elements are zero?
 
-# %%
+# %% tags=["hide-output"]
 runtime.ensure_allocator()  # the GPU needs somewhere to write a descriptor that a kernel makes
 matrix = (100 * torch.arange(12)[:, None] + torch.arange(24)[None, :]).float().to(device)
 block = torch.empty(8, 8, device=device)
@@ -89,17 +103,65 @@ peek[(1,)](matrix, 12, 24, matrix.stride(0), 9, 20, block, BLOCK=8)
 print(block.int().cpu().numpy())
 
 # %% [markdown]
-# Outside the matrix are zeros, and zeros do not change a sum of products. So the K loop of the real kernel shrinks to
-# this, with M, N and K tails handled:
+# Only 3 × 4 elements are inside. The others are zero, and zeros do not change a sum of products. So a loop over K needs
+# no masks at all, even where K is not a multiple of the block.
+#
+# ## The smallest grouped kernel
+#
+# Here it is whole. The tables and the walk are those of lesson 04. New are the three descriptors, made when a program
+# arrives at a problem, and the loop over K. Rows of A, B and C are contiguous, so the strides are K, N and N.
+
 
 # %%
-show(tma.compute_tile, "for k in range", "acc = multiply_add")
+@triton.jit
+def pointer(table, g):
+    return tl.load(table + g).to(tl.pointer_type(tl.float16))
+
+
+@triton.jit
+def grouped_tma(a_ptrs, b_ptrs, c_ptrs, sizes, G, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
+    tile, passed = tl.program_id(0), 0
+    for g in range(G):
+        M, N, K = tl.load(sizes + 3 * g), tl.load(sizes + 3 * g + 1), tl.load(sizes + 3 * g + 2)
+        tiles_n = tl.cdiv(N, BLOCK)
+        end = passed + tl.cdiv(M, BLOCK) * tiles_n
+        if tile < end:
+            a = tl.make_tensor_descriptor(pointer(a_ptrs, g), [M, K], [K, 1], [BLOCK, BLOCK_K])
+            b = tl.make_tensor_descriptor(pointer(b_ptrs, g), [K, N], [N, 1], [BLOCK_K, BLOCK])
+            c = tl.make_tensor_descriptor(pointer(c_ptrs, g), [M, N], [N, 1], [BLOCK, BLOCK])
+            while tile < end:
+                row, col = (tile - passed) // tiles_n * BLOCK, (tile - passed) % tiles_n * BLOCK
+                acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+                for k in range(0, K, BLOCK_K):
+                    acc = tl.dot(a.load([row, k]), b.load([k, col]), acc)
+                c.store([row, col], acc.to(tl.float16))
+                tile += tl.num_programs(0)
+        passed = end
+
 
 # %% [markdown]
+# Five problems, one of them empty, none with extents that are multiples of the block:
+
+# %%
+shapes = [(40, 56, 72), (8, 120, 24), (100, 48, 200), (0, 64, 32), (33, 8, 88)]
+operands = testing.make_operands(shapes, device=device)
+results = [torch.zeros(m, n, dtype=torch.float16, device=device) for m, n, k in shapes]
+tables = [torch.tensor([each.data_ptr() for each in part], device=device) for part in (*operands, results)]
+sizes_table = torch.tensor(shapes, dtype=torch.int32, device=device)
+expected = [each.half() for each in reference.group_gemm(*operands)]
+for programs in (1, 4, 9):
+    for each in results:
+        each.zero_()
+    grouped_tma[(programs,)](*tables, sizes_table, len(shapes), BLOCK=32, BLOCK_K=32)
+    print(f"{programs} programs, exact:", all(map(torch.equal, results, expected)))
+
+# %% [markdown]
+# No line of it handles an edge: a load past the matrix gives zeros, and a store past it writes nothing.
+#
 # ## What the compiler made of it
 #
-# The last copy in each loop, with the lines before it. On the left 16 bytes per thread, sixteen times per block of K
-# and thread; on the right one elected thread asks for a whole block.
+# Back to the library's two kernels. This is the last copy in each loop, with the lines before it. On the left each
+# thread copies 16 bytes, and does so sixteen times for each block of K. On the right one thread asks for a whole block.
 
 # %% tags=["nbval-ignore-output"]
 left = pointers.excerpt(r"cp\.async\.c[ag]", before=9, after=0, occurrence=-1)
@@ -107,8 +169,8 @@ right = descriptors.excerpt(r"cp\.async\.bulk\.tensor\.2d\.shared", before=9, af
 print(ptx.side_by_side(left, right, ("pointers, sm_90", "descriptors, sm_90"), width=57))
 
 # %% [markdown]
-# On the left, find `selp`: the mask becomes the number of bytes to copy, 16 or 0. On the right, `mbarrier` is a
-# counter in shared memory: the copy reports its bytes there, and the warps wait for the sum.
+# On the left, find `selp`: it turns the mask into the number of bytes to copy, 16 or 0. On the right, `mbarrier` is a
+# counter in shared memory. The copy adds its bytes there, and the warps wait until all have arrived.
 
 # %%
 block_bytes = config.block_m * config.block_k * 2
@@ -120,8 +182,9 @@ print("fewer registers:", descriptors.registers < pointers.registers)
 print("fewer instructions in the loop:", len(ptx.inner_loop(descriptors.ptx)) < len(ptx.inner_loop(pointers.ptx)))
 
 # %% [markdown]
-# Registers, in numbers: the tile's sums alone take 128 × 128 / 128 threads = 128 of them. What is left over goes mostly
-# to addresses and masks. A thread has at most 255, so this decides whether a larger tile fits.
+# Registers next. The sums of a tile take 128 × 128 / 128 threads = 128 registers of each thread. Most of the others
+# hold addresses and masks. A thread has at most 255, so the saving decides whether a larger tile fits. Values that do
+# not fit are [spilled](glossary.md#spill) to memory.
 
 # %% tags=["nbval-ignore-output"]
 sums = config.block_m * config.block_n // (config.num_warps * 32)
@@ -133,7 +196,8 @@ for name, one in (("pointers", pointers), ("descriptors", descriptors)):
 
 # %% [markdown]
 # And on other GPUs? Blackwell (sm_100) multiplies with `tcgen05.mma` and copies as Hopper does. Ampere (sm_80) has no
-# such unit: the same source compiles, into pointers again, and worse ones. So `group_gemm` does not use it there.
+# TMA. There the same source becomes plain loads, which do not run ahead of the multiplications. So `group_gemm` uses
+# pointers on Ampere.
 
 # %%
 for (name, target), one in compiled.items():
@@ -142,17 +206,11 @@ for (name, target), one in compiled.items():
     print(f"{target:7} {name:12} multiplies with {multiply:12} fetches with {copy}")
 
 # %% [markdown]
-# ## One descriptor per problem, made on the device
+# ## The cost of making a descriptor
 #
-# In a grouped GEMM each problem has its own A, B and C. The host could send descriptors along with the tables; this
-# kernel makes them where the walk of lesson 04 arrives at a problem, from the same tables.
-
-# %%
-show(tma.tma_kernel, "if tile < min(end, stop)", "c_desc = tl.make_tensor_descriptor")
-
-# %% [markdown]
-# A few lines here, many instructions there. These are the fields that the compiled kernel fills in, first in shared
-# memory, then copied to a scratch buffer in global memory, then fenced, so that the TMA does not read an old one.
+# `tl.make_tensor_descriptor` is one line and many instructions. The compiled kernel fills in these fields in shared
+# memory and copies them to a scratch buffer in global memory. A *fence* then makes sure that the TMA reads the new
+# descriptor and not an old one.
 
 # %% tags=["nbval-ignore-output"]
 print(f"{descriptors.instructions['tensormap.replace']} field writes for A, B and C; the fields:")
@@ -164,10 +222,8 @@ programs = 132
 print(f"scratch memory: 3 × {draw.DESCRIPTOR_BYTES} bytes × {programs} programs = {3 * 128 * programs} bytes")
 
 # %% [markdown]
-# ## What a switch costs
-#
-# A program pays whenever its next tile lies in another problem. An H200's own clocks say how long the pause between
-# two tiles is:
+# A program does this each time its next tile is in another problem. We call that a *switch*. The clocks of an H200
+# measured the pause between two tiles, with and without a switch:
 
 # %%
 switch = record.load("switch")
@@ -176,8 +232,8 @@ print(f"pause before a tile of the same problem: {none:.2f} µs")
 print(f"pause before a tile of the next problem: {gap:.2f} µs, {gap / none:.0f} times as long")
 
 # %% [markdown]
-# How often it pays is a matter of the schedule. Take the weight gradients of eight experts under a uniform router, and
-# the first 8 of 132 programs:
+# The schedule decides how often a program switches. Take the weight gradients of eight experts under a uniform router.
+# The picture shows the first 8 of 132 programs:
 
 # %%
 batch = [t for t in record.load("sm_timelines")["timelines"] if t["batch"] == "uniform"]
@@ -186,8 +242,8 @@ walks = {order: schedule.walk(problems, order, 132, block, group_m=1) for order 
 draw.switches(walks)
 
 # %% [markdown]
-# Round-robin jumps 132 tiles at a time, over a whole problem: every tile is the first of its problem. A chunk stays.
-# What the H200 measured for the two, without any clock being read inside:
+# Round-robin jumps 132 tiles at a time, which is past a whole problem. So every tile is the first of its problem. With
+# chunks a program stays in one problem. An H200 measured both schedules, with no clock read inside the kernel:
 
 # %%
 for order, walk in walks.items():
@@ -196,26 +252,29 @@ for order, walk in walks.items():
     print(f"{order:12} {most} visits × {gap:.1f} µs: at most {most * gap:4.1f} µs of a recorded {recorded:5.1f} µs")
 
 # %% [markdown]
-# The saving is real, and smaller than the product says: part of a switch hides behind the last tile's stores, and a
-# kernel that reads clocks waits for these first. Chunks have their own price, which lesson 05 showed: unequal tiles.
+# The saving is real, but smaller than the five saved switches would suggest: part of each switch overlaps the previous
+# tile's store. The kernel that measured the switch waits for that store, so it overstates the switch. Chunks also have
+# a cost of their own, which lesson 05 showed: unequal work.
 #
-# Does it pay in the end? Four problems of N³, each kernel with the configuration chosen for it:
+# Are descriptors faster in the end? Four problems of N³, each kernel with the configuration chosen for it:
 
 # %%
 rows = record.load("group_gemm")["rows"]
 draw.recorded_ratio({name: row["us"] for name, row in rows.items()})
 
 # %% [markdown]
-# For small matrices a launch is over before a descriptor has earned its switch. This is why `method="auto"` looks at
-# the sizes before it chooses.
+# For small matrices they are not: the tile is finished before the saved instructions make up for the switch. This is
+# why `method="auto"` looks at the sizes before it chooses.
 
 # %% [markdown]
 # ## The rules
 #
-# The hardware insists: base address and leading stride are multiples of 16 bytes, and the other stride is 1. Which of
-# these views may be described? Decide before you run the cell.
+# The hardware has three rules. The base address and the leading stride are multiples of 16 bytes, and the other stride
+# is 1. (The *leading* stride is the one from row to row.)
+#
+# **Guess** before you open the output: which of these seven views can be described?
 
-# %%
+# %% tags=["hide-output"]
 from course_kernels.lists.launch import satisfies_descriptor_rule
 
 M = torch.zeros(96, 64, dtype=torch.float16, device=device)
@@ -226,9 +285,9 @@ for name, view in views.items():
     print(f"{name:22} starts at byte {start:3}  strides {view.stride()!s:9} {allowed}")
 
 # %% [markdown]
-# `M.T` is fine: a column-major matrix is described as its row-major transpose, and the block is transposed on arrival.
-# (A block may start at any row; its first column has to be a multiple of 16 bytes as well, in Triton.) The last one
-# has rows of 200 bytes. Triton's host-side descriptor says so:
+# `M.T` is fine: a column-major matrix is described as its row-major transpose, and the block is transposed when it
+# arrives. (In Triton a block may start at any row, but its first column must be a multiple of 16 bytes.) The last view
+# has rows of 200 bytes. A descriptor made on the host reports that:
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -236,8 +295,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 TensorDescriptor.from_tensor(views["96 × 100, of its own"], [16, 16])
 
 # %% [markdown]
-# A descriptor made on the device has nobody to raise an error, so the host has to look first. Here the third of four
-# problems has K = 33, rows of 66 bytes. We ask for descriptors, and watch what is launched:
+# A kernel cannot raise an error, so the library checks on the host before it launches. Here the third of four problems
+# has K = 33, so its rows are 66 bytes long. We ask for descriptors and look at the launches:
 
 # %%
 problems = [(128, 128, 128), (64, 64, 64), (32, 32, 33), (16, 16, 16)]
@@ -248,8 +307,8 @@ print(plan)
 print("exact:", all(map(torch.equal, plan.run(), reference.group_gemm(A, B))))
 
 # %% [markdown]
-# The answer is right, and it took a second launch: the pointer kernel took over one problem. Repair it: give the
-# matrix rows that are a multiple of 16 bytes apart, without changing its shape.
+# The result is exact, and it took a second launch: the pointer kernel computed the third problem. We can repair the
+# matrix instead. It keeps its shape and gets rows that are a multiple of 16 bytes apart:
 
 
 # %%
@@ -267,8 +326,8 @@ print(A[2].shape, A[2].stride(), GroupGemmPlan(A, B, method="tma", config=small,
 # %% [markdown]
 # ## FP8: half the bytes again
 #
-# `float8_e4m3fn` needs tensor cores that know it. Many programs test for capability 9.0; Ada (8.9) has them, too. No
-# GPU is needed to see the refusal: compile for one without.
+# `float8_e4m3fn` has 8 bits per number, and tensor cores that support it. Hopper's do (capability 9.0), and Ada's, too
+# (8.9), although many programs only test for 9.0. Compile for an Ampere GPU (8.0), and the compiler refuses:
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -283,9 +342,9 @@ for name, target in codegen.TARGETS.items():
         print(f"{name:7} {target.gpus:16} float8_e4m3fn: {'yes' if fp8 else 'no'}")
 
 # %% [markdown]
-# `group_gemm` asks `runtime.supports_fp8` and raises a `TypeError` that names the capability before anything runs.
-# (AMD's GPUs have FP8, too, and not all in this format; the course supports the other dtypes there.) Triton's
-# interpreter computes it on any machine; on a GPU without it, you see the refusal here:
+# `group_gemm` calls `runtime.supports_fp8` and raises a `TypeError` that names the capability before anything runs.
+# (AMD's GPUs have FP8, too, partly in another format. The course supports the other dtypes there.) Triton's interpreter
+# computes FP8 on any machine:
 
 # %%
 a = testing.integers((48, 64), torch.float8_e4m3fn, 1, device=device)
@@ -298,8 +357,8 @@ except TypeError as refusal:
     print(refusal)
 
 # %% [markdown]
-# On a GPU without it, repair the call by widening: float16 has every number that this type has, so nothing is lost
-# but speed.
+# On a GPU without FP8, convert to float16. It has every number that `float8_e4m3fn` has, so the result is the same and
+# only speed is lost.
 
 # %%
 every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
@@ -309,17 +368,18 @@ widened = group_gemm([a.half()], [b.half()], method="tma", out_dtype=torch.float
 print("same product:", torch.equal(widened, right))
 
 # %% [markdown]
-# The product was exact because small integers are among the few numbers that this type has. Others are rounded, by far
-# more than in bfloat16:
+# The product was exact because FP8 has all small integers. Other numbers are rounded, by far more than in bfloat16:
 
 # %%
 draw.fp8_rounding()
 
 # %% [markdown]
-# Three bits of mantissa: up to 1/16 of the value is lost. Does a sum of many products average it away? And what of
-# numbers that are small, or large?
+# With three bits of mantissa, rounding changes a value by up to 1/16. Does a sum of many products average this away?
+# And what happens to small and to large numbers?
+#
+# **Guess** the error of a 256 × 256 product of random FP8 numbers, in per cent.
 
-# %%
+# %% tags=["hide-output"]
 x, y = (torch.randn(256, 256, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
 exact = x.double() @ y.double()
 for dtype in (torch.bfloat16, torch.float8_e4m3fn):
@@ -329,14 +389,15 @@ for value in (0.0009, 300.0, 5000.0):
     print(f"{value:g} → {torch.tensor(value).clamp(-448, 448).to(torch.float8_e4m3fn).item():g}")
 
 # %% [markdown]
-# It does not: the sum of random terms shrinks by the same averaging. The range is short as well: 448 at the top,
-# nothing below 0.001. Real FP8 layers carry a scale beside each row or block, the subject of a later lesson.
+# The sum does not average it away. The errors shrink relative to the number of terms, but so does a sum of random
+# terms. The range is short as well: at most 448, and nothing below 0.001. Real FP8 layers therefore store a scale for
+# each row or block. Lesson 12 uses them.
 
 # %% [markdown]
-# ## What goes wrong, gently
+# ## What goes wrong: the bounds of the wrong matrix
 #
 # A mixture-of-experts layer packs its groups into one matrix. Why not describe the *whole* matrix once, and save every
-# switch? This kernel computes one expert's rows, which begin at `start`; its tiles are counted from there.
+# switch? This kernel computes the rows of one expert, which begin at `start`. Tiles are counted from there.
 
 
 # %%
@@ -350,8 +411,8 @@ def one_group(a_ptr, b_ptr, c_ptr, total, start, c_rows, SIZE: tl.constexpr, BLO
 
 
 # %% [markdown]
-# Four experts with 40, 24, 56 and 8 rows. The tiles of 32 rows do not fit them, and the second tile of group 0 loads
-# rows of group 1. `c_rows` is what the descriptor of C takes for the end of the matrix.
+# Four experts have 40, 24, 56 and 8 rows, and tiles have 32. So the second tile of group 0 also loads rows of group 1.
+# `c_rows` is where the descriptor of C ends.
 
 # %%
 sizes, BLOCK, SIZE = [40, 24, 56, 8], 32, 32
@@ -370,41 +431,74 @@ def wrong_rows(c_rows_of):
 
 
 # %% [markdown]
-# First attempt: every descriptor ends where the tensor ends. Which rows do you expect to be wrong?
+# First attempt: every descriptor ends where the tensor ends.
+#
+# **Guess:** which of the 128 rows are wrong afterwards?
 
-# %%
+# %% tags=["hide-output"]
 whole = wrong_rows(lambda g: len(tokens))
 print(f"{sum(whole)} of {len(whole)} rows are wrong")
 
 # %% [markdown]
-# Reading the next group's rows did no harm: their products were not used. *Writing* them destroyed finished work, and
-# no error came, because the bounds are the tensor's, not the group's. Repair it by changing one argument:
+# *Reading* the next group's rows did no harm: the products were not used. *Writing* them destroyed finished results.
+# There was no error, because the bounds are those of the tensor and not of the group. One argument repairs it:
 
 # %%
 ends_at_group = wrong_rows(lambda g: starts[g] + sizes[g])
 draw.reach(sizes, BLOCK, {"C ends with the tensor": whole, "C ends with the group": ends_at_group})
 
 # %% [markdown]
-# That is what `tma_kernel` does: its descriptors are each problem's own. The other way is one descriptor for all
-# groups of A and a mask on the last store of each group. It needs no switch at all; packed tensors will be built on it.
+# So there are two ways. The kernels of this lesson give each problem its own descriptors, which costs a switch for each
+# problem. The other way is one descriptor of A for all groups, and a mask on the last store of each group. It needs no
+# switch. Lesson 08 builds it.
 #
+# ## The production kernel
+#
+# The library's kernel is the small one with the cases that a user meets. Operands may be transposed or have any leading
+# stride. C goes through pointers where it cannot be described. Tiles go out in two halves to save shared memory. The
+# tile order and the schedule are those of lesson 05.
+
+# %%
+display(fold(tma.tma_kernel), fold(tma.compute_tile), fold(tma.make_descriptor))
+
+# %% [markdown]
 # ## Try it here
 #
 # [Exercise 06](../exercises/06_descriptor_kernel.ipynb), the descriptor kernel: three descriptors, and where each ends.
 # Or change a cell and run it again:
 #
-# - `peek` at a negative row or column: what comes back, and why does that make a convolution's padding free?
-# - Compile both with `GemmConfig(128, 256, 64, num_warps=8)`: how many registers are left to either, of 255?
-# - In `wrong_rows`, launch the groups in ascending order. Why is every row right now, and why would you not rely on it
-#   with all groups in one launch?
+# 1. Load at a negative row or column with `peek`. What do you get, and why does this give a convolution its padding?
+#    <details><summary>Answer</summary>Zeros again: coordinates are signed, and everything outside the matrix is zero. A
+#    convolution's padding is a border of zeros, so its kernel can load at -1 without masks.</details>
+# 2. Compile both kernels with `GemmConfig(128, 256, 64, num_warps=8)`. How many registers does either need, of 255?
+#    <details><summary>Answer</summary>The sums take 128 × 256 / 256 = 128 again. The pointer kernel takes all 255, the
+#    descriptor kernel fewer than 160. A larger tile would fit only the second.</details>
+# 3. In `wrong_rows`, launch the groups in ascending order. Why is every row right now, and why is that no solution?
+#    <details><summary>Answer</summary>The neighbour's tile comes later and overwrites the wrong rows with the right
+#    ones. In one launch with all groups the order is not defined, so it would be right by luck.</details>
 #
 # ## Summary
 #
-# - A descriptor is 128 bytes: address, extents, stride, block. One thread then moves a block, edges included.
-# - That about halves the loop's instructions and frees registers; the multiplications are the same.
-# - It is made where a program enters a problem, which takes microseconds: few visits per program, few microseconds.
-# - 16 bytes for address and leading stride, 1 for the other. The host checks; the pointer kernel takes the rest.
-# - Its bounds are the tensor's: reading past a group is harmless, writing is not.
+# - A descriptor is 128 bytes: address, extents, strides, block. One thread then moves a whole block, edges included.
+# - Descriptors about halve the instructions of the loop and free registers. The multiplications are the same.
+# - Making one takes microseconds. A program makes three whenever it enters a problem, so few switches cost little.
+# - Address and leading stride are multiples of 16 bytes, the other stride is 1. The host checks, and the pointer kernel
+#   computes the rest.
+# - Its bounds are the tensor's. Reading past a group is harmless. Writing past it is not.
 #
-# Tiles, stages, warps, schedule: who chooses them for a shape never seen before?
-# Next: [07 Autotuning and configuration](07_autotuning.ipynb).
+# ## References
+#
+# - Triton:
+#   [make_tensor_descriptor](https://triton-lang.org/main/python-api/generated/triton.language.make_tensor_descriptor.html),
+#   and the tutorials [Group GEMM](https://triton-lang.org/main/getting-started/tutorials/08-grouped-gemm.html) (its
+#   second kernel makes descriptors on the device) and [Persistent
+#   Matmul](https://triton-lang.org/main/getting-started/tutorials/09-persistent-matmul.html).
+# - [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), sections on tensors and `cp.async.bulk.tensor`.
+# - [Async Data Movement: TMA](https://mlc.ai/modern-gpu-programming-for-mlsys/chapter_tma/index.html), a longer
+#   introduction with pictures.
+# - Micikevicius and others, [FP8 Formats for Deep Learning](https://arxiv.org/abs/2209.05433), 2022.
+#
+# ## What to read next
+#
+# This lesson chose tile, stages and warps without saying why. The next lesson, 07, chooses them for a shape that nobody
+# has measured. For packed groups without switches go to lesson 08. FP8 with scales is in lesson 12.

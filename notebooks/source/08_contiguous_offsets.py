@@ -9,13 +9,19 @@
 # %% [markdown]
 # # 08 · Contiguous offsets
 #
-# A mixture-of-experts layer never had a list of matrices. Its tokens lie in one matrix, expert after expert, and
-# offsets say where each expert's rows end. Lists were our idea. Can a kernel read the packed matrix as it is, without
-# a descriptor per group, without a host that knows the sizes?
+# A mixture-of-experts layer does not have a list of matrices. Its tokens are in one matrix, expert after expert, and
+# offsets say where the rows of each expert end. Can a kernel read this packed matrix as it is, without a descriptor per
+# group, and without a host that knows the sizes?
 #
-# You will write that kernel, let it destroy finished work and repair it, build a descriptor whose bound moves with the
-# group, see which code the compiler can fuse and which it cannot, and end at `grouped_mm`, a drop-in for torch's.
-# About 45 minutes.
+# **About 60 minutes. Afterwards you can**
+#
+# - write a grouped kernel for packed operands with three descriptors in all,
+# - store a tile that crosses the end of its group, with a mask and with a window,
+# - tell from compiled code whether the loop over tiles and the loop over K were fused,
+# - name the four modes of `grouped_mm`, and find those of a layer's backward pass,
+# - handle tail rows, empty groups and unaligned operands.
+#
+# You need: lessons 04 and 06.
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -23,24 +29,25 @@ import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in th
 import torch
 import triton
 import triton.language as tl
+from IPython.display import display
 from triton.tools.ragged_tma import create_ragged_descriptor, to_ragged_indices
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_kernels import GemmConfig, GroupLayout, codegen, group_gemm, grouped_mm, runtime, schedule, testing
 from course_kernels.bench import record
-from course_kernels.bench.rows import rows
+from course_kernels.bench.rows import rows, title_of
 from course_kernels.kernels import contiguous
 from course_kernels.testing import reference
 from gemm_course.figures import descriptors, modes, packed as draw, pipelines, roofline
-from gemm_course.figures.listing import show
+from gemm_course.figures.listing import fold
 
 device = runtime.device()
 
 # %% [markdown]
 # ## Try the obvious: cut it into lists
 #
-# Eight experts, a skewed router, 200 tokens, sorted by expert. The matrix has 224 rows, because a serving system wants
-# buffers of one size: the last 24 are the **tail** and belong to nobody.
+# Eight experts, a skewed router, and 200 tokens, sorted by expert. The matrix has 224 rows, because a serving system
+# uses buffers of a fixed size. The last 24 rows belong to no expert. They are the **tail**.
 
 # %%
 sizes, tail, K, N = testing.routed_sizes("zipf", 200), 24, 64, 64
@@ -59,8 +66,9 @@ print("the lists, packed again, are the tokens:", torch.equal(torch.cat(list_of_
 print("exact:", torch.equal(product, expected[: sum(sizes)]))
 
 # %% [markdown]
-# Right, and it stalls twice. First, `.tolist()`: the router ran on the GPU, so the host must wait for it before it can
-# cut anything, in every layer. Second, the switches of lesson 06. Take a layer of a real size:
+# The result is right, but this way has two costs. First, `.tolist()` makes the host wait: the router ran on the GPU,
+# and the host needs the sizes before it can cut. That happens in every layer. Second, the switches of lesson 06. Take a
+# layer of a real size:
 
 # %%
 layer = [(rows, 2048, 1536) for rows in testing.routed_sizes("zipf", 8192)]
@@ -73,15 +81,16 @@ print(f"up to {most} × {gap:.1f} = {most * gap:.0f} µs spent on writing descri
 # %% [markdown]
 # ## The idea: describe the packed matrix, once
 #
-# All rows of A have the same length and lie behind one another, so *one* descriptor reaches them all. All weights have
-# the same shape, so one descriptor of three dimensions reaches those. What is left of the tables is `offs`.
+# All rows of A have the same length and follow each other in memory. So *one* [descriptor](glossary.md#descriptor) is
+# enough for all groups of A. All weights have the same shape, so one descriptor of three dimensions is enough for
+# those. Of the tables only `offs` is left. In the picture, a black mark is a descriptor.
 
 # %%
 draw.lists_and_packed(sizes, tail)
 
 # %% [markdown]
-# Nothing in this depends on the sizes: the host makes three descriptors from shapes that it knows anyway, and the
-# kernel reads `offs` when it runs.
+# Nothing of this depends on the sizes. The host makes three descriptors from shapes that it knows, and the kernel reads
+# `offs` when it runs.
 
 # %%
 BLOCK = 32
@@ -91,21 +100,21 @@ print("A:", a.shape, "in blocks of", a.block_shape)
 print("B:", b.shape, "in blocks of", b.block_shape)
 
 # %% [markdown]
-# Tiles are counted from each group's first row, and a descriptor's row coordinate may be any number, so a tile starts
-# wherever its group does. Where it *ends* is another matter. Here is the only tile of expert 3:
+# Tiles are counted from the first row of each group. A descriptor's row coordinate can be any number, so a tile can
+# start where its group does. Its *end* is the problem. Here is the only tile of expert 3:
 
 # %%
 draw.boundary_tile(sizes, tail, BLOCK, group=3)
 
 # %% [markdown]
-# It reads rows of two other experts, multiplies them with the wrong weight, and throws them away. Reading needs no
-# care at all; only the store has to know where the group ends.
+# It reads rows of two other experts, multiplies them with the wrong weight, and drops the products. So reading needs no
+# care. Only the store must know where the group ends.
 
 # %% [markdown]
 # ## Which group is this tile in?
 #
-# Call the tiles of the same rows a *strip*. Lesson 04 walked: subtract the strips of group 0, of group 1, … A program
-# that wants its next tile goes through the groups in between, one after the other. Instead, compare with all at once:
+# Call the tiles of the same rows a *strip*. Lesson 04 found a tile's problem by a walk: subtract the strips of group 0,
+# of group 1, and so on, one group after the other. We can also compare with all groups at once:
 
 # %%
 strip_ends = torch.tensor([triton.cdiv(rows, BLOCK) for rows in sizes]).cumsum(0)
@@ -115,8 +124,8 @@ for strip in (0, 2, 3, 7):
     print(f"strip {strip}: {passed.int().tolist()} add up to group {passed.sum()}")
 
 # %% [markdown]
-# How many groups end at or before this strip? That number is the group. On a GPU eight threads compare at the same
-# time, and a few more instructions add up what they found, for 8 groups or for 128.
+# The number of groups that end at or before a strip is the number of the strip's group. On a GPU the threads of a warp
+# compare at the same time, and a few more instructions add up the results.
 
 
 # %%
@@ -140,8 +149,9 @@ def find_group(strip_ends, offs, strip, BLOCK: tl.constexpr):
 # %% [markdown]
 # ## The smallest kernel
 #
-# Persistent as in lesson 04, two loads through descriptors, and a store that you pass in. It begins with the last tile:
-# a GPU promises no order, so nothing may depend on one. (`flatten` is the subject of a later section.)
+# The kernel is persistent: as in lesson 04, a fixed number of [programs](glossary.md#program) takes all tiles in turns.
+# It has two loads through descriptors, and a store that you pass in. It begins with the last tile, because a GPU
+# promises no order and a right kernel works in any. (`flatten` comes in a later section.)
 
 
 # %%
@@ -165,10 +175,12 @@ def packed_kernel(
 
 
 # %% [markdown]
-# A first store. It is masked at the end of the matrix, as lesson 03 taught. Which rows of C do you expect to be right?
+# Here is a first store. Its mask ends at the end of the matrix, as in lesson 03.
+#
+# **Guess** before you open the output: which rows of C are wrong?
 
 
-# %%
+# %% tags=["hide-output"]
 @triton.jit
 def store_whole(c, window, block, start, end, row, col, total, N):
     rows = row + tl.arange(0, block.shape[0])[:, None]
@@ -190,11 +202,11 @@ print(f"{int(wrong.sum())} of {total} rows are wrong, {int(wrong[sum(sizes) :].s
 # %% [markdown]
 # ## What goes wrong: the neighbour's rows
 #
-# The wasted rows were stored, over rows that were finished. No crash, no NaN, and with tiles in
-# ascending order even right rows in every group: the neighbour comes later and repairs them, as long as nobody runs at
-# the same time.
+# The wasted rows were stored over rows that were finished. There was no crash and no NaN. With tiles in ascending order
+# even the rows of all groups would be right: the neighbour comes later and repairs them, as long as nothing runs at the
+# same time.
 #
-# Repair it: one name in `store_whole` has to change. Then compare.
+# One name in `store_whole` has to change. Find it, then compare:
 
 
 # %%
@@ -209,31 +221,32 @@ masked = multiply(store_masked, programs=4)
 draw.overwritten(sizes, tail, {"mask at the matrix's end": whole, "mask at the group's end": masked}, expected)
 
 # %% [markdown]
-# `total` became `end`. The kernel is right now, in any order, with any number of programs.
+# `total` became `end`. Now the kernel is right in any order, with any number of programs.
 #
 # ## A bound that moves with the group
 #
-# What the mask costs: an address and a comparison for each 16 bytes of *every* tile, though few tiles cross an end.
-# A descriptor's store needs neither. If only its bound were the group's! A descriptor per group was what we wanted to
-# get rid of, and the bound is a number inside of it.
+# The mask has a cost: an address and a comparison for each 16 bytes of *every* tile, although few tiles cross an end. A
+# store through a descriptor needs neither. But the bound of a descriptor is a number inside it, and a descriptor for
+# each group is what we wanted to avoid.
 #
-# The bound is fixed. So leave it where it is, at a number larger than any matrix, 2³⁰, and *move the matrix*: push the
-# group's rows against the bound from below, and take the push back in another coordinate.
+# There is a trick. The bound stays where it is, at 2³⁰, a number larger than any matrix, and we *move the matrix*. We
+# place the group's rows just before the bound. Another coordinate then undoes the move.
 
 # %%
 draw.sliding_window(sizes, group=1, block=BLOCK)
 
 # %% [markdown]
-# `triton.tools.ragged_tma` makes such a descriptor, by adding two dimensions in front. Three coordinates now step
-# through the same rows. The hardware adds their steps up to an address, and holds each against a bound of its own:
+# `triton.tools.ragged_tma` makes such a descriptor. It adds two dimensions in front, so three coordinates now step
+# through the same rows. The hardware adds their steps to an address, and compares each coordinate with a bound of its
+# own:
 #
-# | coordinate | value | stride | what it is for |
+# | coordinate | value | stride | purpose |
 # | --- | --- | --- | --- |
 # | `sign` | 2³⁰ | 2³⁴ − leading | takes 2³⁰ rows back: 2³⁰ · 2³⁴ = 2⁶⁴ is 0 in 64 bits |
-# | `base` | the group's end | leading | moves the window to the group |
-# | `inside` | 2³⁰ − size + row | leading | meets the bound, 2³⁰, when `row` reaches `size` |
+# | `base` | the group's end | leading | moves forward to the group's end |
+# | `inside` | 2³⁰ − size + row | leading | reaches the bound, 2³⁰, when `row` reaches `size` |
 #
-# Check it with whole numbers before you believe it. Group 1 again, its first row, its last, and the first of group 2:
+# Check it with whole numbers: the first row of group 1, its last row, and the first row of group 2.
 
 # %%
 size, end = sizes[1], int(offs[1])
@@ -244,8 +257,8 @@ for row in (0, size - 1, size):
     print(f"row {row:2}: address {address} = row {address // N} of C; below the bound: {inside < 2**30}")
 
 # %% [markdown]
-# The address is right, and the hardware refuses the row that is not ours. (Only the end is guarded. No tile starts
-# before its group, so that is enough.) The store, in two lines:
+# The addresses are right, and the hardware skips the row that is not ours. (Only the end is guarded. No tile starts
+# before its group, so that is enough.) The store has two lines:
 
 
 # %%
@@ -262,13 +275,13 @@ def window_of(C):
 print("exact:", torch.equal(multiply(store_window, 4, window_of), expected))
 
 # %% [markdown]
-# Every tile takes the same two lines: full or not, no mask, and no branch.
+# Every tile, full or not, uses the same two lines. There is no mask and no branch.
 
 # %% [markdown]
 # ## What the compiler made of it
 #
-# Is a branch so bad? Here are the rivals: full tiles through a plain descriptor and the others through the mask; and
-# the walk of lesson 04 in place of the comparison.
+# Would a branch be slow? Here are two rivals to compare. The first stores full tiles through a plain descriptor and the
+# others through the mask. The second finds groups by the walk of lesson 04.
 
 
 # %%
@@ -303,61 +316,52 @@ def walking_kernel(
 print("the walk, exact:", torch.equal(multiply(store_window, 4, window_of, walking_kernel), expected))
 
 # %% [markdown]
-# To compile your own kernels for an H200, here, they have to be in a file, which the compiler's process can read:
+# `codegen` compiles kernels of a notebook's cells, too. It needs the types of the arguments, which a launch would give
+# it:
+
 
 # %%
-import inspect
-import pathlib
-import tempfile
-
-folder = tempfile.TemporaryDirectory()
-functions = (count_strips, find_group, store_masked, store_branch, store_window, packed_kernel, walking_kernel)
-text = "import triton\nimport triton.language as tl\nfrom triton.tools.ragged_tma import to_ragged_indices\n\n\n"
-text += "\n\n".join(inspect.getsource(function.fn) for function in functions)
-
-
 def compile_for_h200(kernel, store, block=128, block_k=64):
-    file = pathlib.Path(folder.name, f"{store}.py")
-    file.write_text(text.replace("STORE: tl.constexpr", f"STORE: tl.constexpr = {store}"))
-    box = f"1, 1, {block}, {block}" if store == "store_window" else f"{block}, {block}"
+    box = f"1, 1, {block}, {block}" if store is store_window else f"{block}, {block}"
     signature = {
         "a": f"tensordesc<fp16[{block}, {block_k}]>", "b": f"tensordesc<fp16[1, {block_k}, {block}]>", "c": "*fp16",
         "window": f"tensordesc<fp16[{box}]>", "offs": "*i32", "total": "i32", "N": "i32", "K": "i32", "G": "i32",
     }  # fmt: skip
-    sizes = {"BLOCK": block, "BLOCK_K": block_k, "GROUPS": 8}
-    options = {"signature": signature, "constexprs": sizes, "divisible_by_16": ("c", "offs", "N", "K")}
-    return codegen.compile_kernel(f"{file}:{kernel}", "sm_90", **options)
+    values = {"BLOCK": block, "BLOCK_K": block_k, "GROUPS": 8, "STORE": store}
+    aligned = ("c", "offs", "N", "K")
+    return codegen.compile_kernel(kernel, "sm_90", signature=signature, constexprs=values, divisible_by_16=aligned)
 
 
-# %%
-by_walk = compile_for_h200("walking_kernel", "store_window")
-by_mask = compile_for_h200("packed_kernel", "store_masked")
-by_window = compile_for_h200("packed_kernel", "store_window")
+by_walk = compile_for_h200(walking_kernel, store_window)
+by_mask = compile_for_h200(packed_kernel, store_masked)
+by_window = compile_for_h200(packed_kernel, store_window)
 
 # %% [markdown]
-# Both kernels ask for `flatten`, which tells the compiler to make one loop out of the loop over tiles and the loop over
-# K. Here is what it made: copies, multiplications and stores in the order in which they run, with loops around them.
+# Both kernels ask for `flatten`: the compiler should make one loop of the loop over tiles and the loop over K. The
+# picture shows what it did: copies, multiplications and stores in their order, with the loops around them. (The walk's
+# third loop, over groups, is around everything and not drawn.)
 
 # %% tags=["nbval-ignore-output"]
 pipelines.structure({"groups found by walking": by_walk.ptx, "groups found by comparing": by_window.ptx})
 
 # %% [markdown]
-# Above, the first copies stand inside of the loop over tiles: each tile starts with an empty pipeline, after the store
-# of the tile before. Below, they stand in front of everything, and run once per *program*. The loop's own copies fetch
-# what is needed two blocks later, be it in this tile or in the next. So the next tile's first blocks are on their way
-# before this tile is stored.
+# In the walk (top) the first copies are inside the loop over tiles. Each tile starts with an empty pipeline, after the
+# store of the previous tile. In the fused version (bottom) the first copies run once per program. Inside the loop, each
+# copy fetches the block needed two steps later, which may belong to the next tile. So the next tile's first blocks
+# arrive while this tile is stored.
 #
-# In the walk, tiles are a loop inside a third one, over groups, and the compiler leaves all three as they are. (Even if
-# it made one of the inner two, the pipeline would run empty at the end of each group.) And the branch?
+# The compiler does not fuse the loops of the walk, because they are inside a third loop, over groups. (Even if it fused
+# the inner two, the pipeline would run empty at the end of each group.) And the branch?
 
 # %% tags=["nbval-ignore-output"]
 try:
-    print("loops:", len(pipelines.loops(compile_for_h200("packed_kernel", "store_branch").ptx)[1]))
+    print("loops:", len(pipelines.loops(compile_for_h200(packed_kernel, store_branch).ptx)[1]))
 except codegen.CompileError as error:
     print(next(line for line in str(error).splitlines() if "error: " in line).partition("error: ")[2][:110], "…")
 
 # %% [markdown]
-# At the time of writing, Triton fails to fuse it at all. That leaves the mask and the window. Both are fused:
+# At the time of writing, Triton cannot compile the fused loop with the branch. The mask and the window remain, and both
+# are fused:
 
 # %% tags=["nbval-ignore-output"]
 for name, one in {"walk and window": by_walk, "mask": by_mask, "window": by_window}.items():
@@ -374,23 +378,16 @@ print("the window takes fewer instructions than the mask:", shorter)
 # %% [markdown]
 # ## What it costs
 #
-# A small model shows why the fused loop matters. One program, four tiles of six blocks, room for three blocks in
-# shared memory; a copy takes as long as two products, a store as long as three.
+# A small model shows why the fused loop matters. One program computes four tiles of six blocks, and shared memory has
+# room for three blocks. A copy takes as long as two products, a store as long as three.
 
 # %%
 runs = {name: pipelines.pipeline(4, 6, fused=fused) for name, fused in (("loop in a loop", False), ("fused", True))}
 pipelines.overlap(runs)
 
 # %% [markdown]
-# After each store the unfused program waits for copies that could have been on their way. It is a fixed price for a
-# tile, so short tiles (small K) pay the larger share. Try K blocks of 2 and of 64 in the cell above.
-#
-# This is the library's kernel: the comparison, the window, the fused loop. Find your three ideas in it.
-
-# %%
-show(contiguous.compute_tile, "passed = ", "tiles_m = tl.cdiv(end")
-show(contiguous.store_part, "if KIND == WINDOW", "desc.store([sign")
-show(contiguous.contiguous_kernel, "for tile in tl.range", "compute_tile(")
+# After each store the unfused program waits for copies that could have started earlier. This time is the same for each
+# tile, so it is a larger share of short tiles (small K). Try 2 and 64 blocks in the cell above.
 
 # %%
 library = codegen.compile_kernel("contiguous", "sm_90", dtype="float16")
@@ -398,14 +395,15 @@ steps, loops = pipelines.loops(library.ptx)
 print("loops around a multiplication:", len(loops), "with", *(f"{step.count} × {step.kind}" for step in steps[1:]))
 
 # %% [markdown]
-# Two stores, because the tile goes out in two halves: a half needs half the shared memory on its way.
+# The library's kernel is fused as well. It has two stores, because a tile goes out in two halves: a half needs half the
+# shared memory.
 #
-# ### The one coordinate that is not free
+# ### The one coordinate that must be aligned
 #
-# `top` and `ROW_STEP` are new. A descriptor's coordinate along the contiguous dimension must be a multiple of 16 bytes;
-# an H200 that is asked for another one stops the kernel. That never concerns rows of a row-major matrix. But suppose
-# tokens are *columns*: then the ragged dimension is the contiguous one. Tiles start at whole 16 bytes there, which may
-# be before the group, and the mask of the store spares what lies in front.
+# A descriptor's coordinate along the contiguous dimension must be a multiple of 16 bytes. An H200 stops the kernel at
+# any other coordinate. Rows of a row-major matrix are never concerned. But if tokens are *columns*, the ragged
+# dimension is the contiguous one. A group can start anywhere there. So a tile starts at the last 16-byte boundary at or
+# before its group, and the store's mask leaves the elements before the group untouched.
 
 # %%
 draw.whole_units(sizes, unit=16 // tokens.element_size(), group=1, block=BLOCK)
@@ -413,7 +411,8 @@ draw.whole_units(sizes, unit=16 // tokens.element_size(), group=1, block=BLOCK)
 # %% [markdown]
 # ## `grouped_mm`: four modes
 #
-# The ranks of the operands say which dimension the groups share out. Colours are groups; a stack has a matrix for each.
+# The ranks of the operands say which dimension the groups divide. A colour is a group. A stack has one matrix for each
+# group.
 
 # %%
 captions = {"m": "rows: the forward product, and the gradient of A", "n": "columns: the same, transposed"}
@@ -421,11 +420,13 @@ captions |= {"k": "the summed dimension: the gradient of B", "batch": "none: equ
 modes.four_modes(captions)
 
 # %% [markdown]
-# Why those? Of C = A·B the gradients are dA = dC·Bᵀ and dB = Aᵀ·dC. Tokens are rows of A and of dC, so dA is mode m
-# again, and in dB the tokens are summed over: mode k. Say which shapes come out before you run it.
+# Three of them are a layer's forward and backward pass. The gradients of C = A·B are dA = dC·Bᵀ and dB = Aᵀ·dC. Tokens
+# are rows of A and of dC, so dA is mode m again. In dB the tokens are summed over, which is mode k.
+#
+# **Guess** the shapes of the four results before you open the output.
 
 
-# %%
+# %% tags=["hide-output"]
 def mm(*operands, **options):
     """grouped_mm by the kernels, on a CPU, too."""
     return grouped_mm(*operands, backend="triton", config=GemmConfig(64, 64, 64), **options)
@@ -452,20 +453,20 @@ print("dA:", torch.equal(x.grad, products["dA,      mode m"]))
 print("dB:", torch.equal(w.grad, products["dB,      mode k"]))
 
 # %% [markdown]
-# Mode k is the mirror image: its tiles are whole, but a block of K that reaches past the group's end would be *summed*.
-# There the loads go through windows, which give zeros past the end. Each tile has its own number of blocks, so the
-# compiler cannot fuse the loops; `kernels/transposed.py` does by hand what `flatten` does here.
+# Mode k is the opposite case. Its tiles are whole, but a block of K that reaches past the group's end would be
+# *summed*. There the loads use windows, which give zeros past the end. Each tile has its own number of blocks, so the
+# compiler cannot fuse the loops. `kernels/transposed.py` writes by hand what `flatten` does here.
 #
 # ## A drop-in for torch's
 #
-# `torch.nn.functional.grouped_mm` has the same names in the same order. A layer written against it changes one import:
+# `torch.nn.functional.grouped_mm` has the same names in the same order. A layer that uses it changes one import:
 #
 # ```python
 # from torch.nn.functional import grouped_mm  # before
 # from course_kernels import grouped_mm  # after
 # ```
 #
-# Here both are passed to one layer, to compare them:
+# Here we pass both to one layer, to compare them:
 
 
 # %%
@@ -487,13 +488,15 @@ print("rows of each expert:", few.tolist())
 print("the same in the groups' rows:", torch.equal(ours[:used], theirs[:used]))
 
 # %% [markdown]
-# "In the groups' rows": 24 rows, 16 tokens, and two experts without any. What is in the other 8 rows? In torch's
-# result, what the memory held before: it is allocated and not written. Such bugs hide, because fresh memory is often
-# zero. But torch can be told to poison it: under `use_deterministic_algorithms` it fills uninitialised memory with NaN.
-# (torch's tensors are on the CPU here.)
+# There are 24 rows and 16 tokens, and two experts have none. The other 8 rows are the tail. In torch's result they are
+# not written, so they hold the old content of the memory. Such bugs are hard to see, because fresh memory is often
+# zero. Under `use_deterministic_algorithms`, torch fills uninitialised memory with NaN, which shows them. (torch's
+# tensors are on the CPU here.)
+#
+# **Guess:** which rows are NaN in torch's result, in torch's gradient, and in ours?
 
 
-# %%
+# %% tags=["hide-output"]
 def with_poison(function, *operands):
     """Result and gradient of the first operand, uninitialised memory filled with NaN."""
     x, w, offs = (t.clone() for t in operands)
@@ -512,9 +515,10 @@ outcome["course_kernels"] = with_poison(mm, *(t.to(device) for t in cpu))
 modes.undefined_rows(outcome, few.tolist(), ["result", "gradient of A"])
 
 # %% [markdown]
-# One NaN in a padding row, and the mean over all rows, or the norm of all gradients, is NaN. `grouped_mm` here writes
-# zeros, in the same kernel: the programs with the least to do take the tail's tiles. (`tail="keep"` with `out=` leaves
-# them as they are.) Repair torch's from outside: what has to be masked, so that result *and* gradient are defined?
+# With one NaN in a padding row, the mean over all rows is NaN, and so is the norm of all gradients. Our `grouped_mm`
+# writes zeros there in the same kernel: the programs with the fewest tiles take the tiles of the tail. (`tail="keep"`
+# with `out=` leaves these rows as they are.) To repair torch's from outside, the operand and the result must be masked,
+# so that result *and* gradient are defined:
 
 # %%
 inside = (torch.arange(24) < used)[:, None]
@@ -529,7 +533,7 @@ for name, matrix in zip(("result", "gradient of A"), with_poison(repaired, *cpu)
     print(f"{name}: {int(matrix.isnan().any(1).sum())} rows undefined")
 
 # %% [markdown]
-# Two more passes over memory, for rows that nobody wants. And an expert without tokens? Its gradient is an empty sum:
+# This costs two more passes over memory. And an expert without tokens? Its gradient is an empty sum, zero:
 
 # %%
 up_grad = mm(x.to(device).T, ours.new_ones(24, 48).to(device), offs=offs_few.to(device))
@@ -539,7 +543,7 @@ print("experts without tokens:", empty, "their gradients are zero:", not up_grad
 # %% [markdown]
 # ### Alignment
 #
-# 20 columns of 2 bytes: rows of 40 bytes, which no descriptor can describe. torch says so:
+# Rows of 20 columns of 2 bytes are 40 bytes long, and no descriptor can describe them. torch reports that:
 
 # %% tags=["nbval-ignore-output"]
 narrow, narrow_weight = operand(24, 20, seed=4), operand(8, 20, 32, seed=5)
@@ -553,12 +557,13 @@ got = mm(narrow.to(device), narrow_weight.to(device), offs=offs_few.to(device)).
 print("exact:", torch.equal(got, reference.grouped_mm(narrow, narrow_weight, offs_few, out_dtype=torch.bfloat16)))
 
 # %% [markdown]
-# The same kernel, compiled with pointers in place of the descriptor that the operand does not allow.
+# Ours computes it. It is the same kernel, compiled with pointers instead of the descriptor.
 #
 # ### Wrong offsets
 #
-# Lesson 01's mistake, `offsets` with their leading 0 where ends are wanted, has another length, so it is caught without
-# looking at the device. Values are not: that would wait for the GPU, in every call.
+# Lesson 01's mistake was to pass `offsets` with a leading 0 instead of ends. They have another length, so the library
+# notices without looking at the device. It cannot check the values in every call, because the host would wait for the
+# GPU.
 
 # %%
 with_zero = torch.cat([offs_few.new_zeros(1), offs_few])
@@ -569,14 +574,15 @@ for ends, check in ((with_zero, False), (offs_few.flip(0), True), (offs_few * 2,
         print(f"{error}\n")
 
 # %% [markdown]
-# Use `check=True` while you develop, and leave it out in the loop. Without it, wrong values give a wrong result, and
-# still no write outside of it: the kernel clamps them.
+# Use `check=True` while you develop, and leave it out in the loop. Without it, wrong values give a wrong result. They
+# still cause no write outside of the result, because the kernel clamps them.
 #
 # ## The record
 #
-# Forward products of real layers' shapes on an H200, every provider's result verified before it was timed. 100 % is the
-# ceiling: one dense product of the same size, or a copy's bandwidth where memory is the limit. It is a measurement as
-# well, and can be passed: a copy writes half of its bytes, for instance, where a product of few rows reads nearly all.
+# These are forward products of real layers' shapes on an H200. Every provider's result was verified before it was
+# timed. 100 % is the ceiling: one dense product of the same size, or the bandwidth of a copy where memory is the limit.
+# The ceiling is measured too, so a kernel can exceed it: a copy spends half of its traffic on writes, decoding almost
+# none. QuACK is a library of CuTe kernels that we compare with.
 
 # %%
 results = record.load("grouped_mm")
@@ -584,34 +590,50 @@ results["rows"] = {row.name: results["rows"][row.name] for row in rows() if row.
 roofline.against_peers(results)
 
 # %% [markdown]
-# As geometric means, over these rows and the record's unkind ones (one expert gets all, every other gets none, …):
+# The speed of this lesson's kernel compared with each of the others, as geometric means over these rows and four harder
+# ones (one expert gets all tokens, every other expert gets none, …):
 
 # %%
 ours = next(name for name, about in results["providers"].items() if about["role"] == "ours" and "absent" not in about)
+print(f"{results['providers'][ours]['label']} is")
 for other, speedup in results["speedups"][ours]["forward"].items():
     label = results["providers"].get(other, {"label": other})["label"]
-    print(f"{speedup['times']:.2f} times as fast as {label} ({speedup['rows']} rows; {speedup['worst']:.2f} at worst)")
+    print(
+        f"  {speedup['times']:.2f} times as fast as {label} ({speedup['rows']} rows; {speedup['worst']:.2f} at worst)"
+    )
 
 # %% [markdown]
-# What limits each row? Where a row lies says it: under the slope, bytes; under the flat part, arithmetic. What keeps it
-# from the roof: rows that are wasted, waves that are not full, stores that nothing hides.
+# What limits each row? A row under the slope is limited by bytes, one under the flat part by arithmetic. The distance
+# from the roof has three causes: wasted rows, a last wave that is not full, and stores that overlap with nothing. A
+# ring is our kernel, and the dots are the others.
 
 # %%
 roofline.roofline(results)
 
 # %% [markdown]
-# How much is wasted? With tiles of 128 rows, and of 16 in the two rows of decoding:
+# How much is wasted? We count with tiles of 128 rows, and of 16 in the two rows of decoding:
+#
+# **Guess** which row wastes most.
 
-# %%
+# %% tags=["hide-output"]
 for row in results["rows"].values():
     block = 128 if row["kind"] == "compute" else 16
     computed = sum(triton.cdiv(size, block) * block for size in row["sizes"])
-    print(f"{row['title']:42} {1 - sum(row['sizes']) / computed:4.0%} of the computed rows")
+    print(f"{title_of(row):52} {1 - sum(row['sizes']) / computed:4.0%} of the computed rows are wasted")
 
 # %% [markdown]
-# Short groups waste most. In decoding it costs nothing: the time goes into reading weights, and the tensor cores wait
-# in any case. Where arithmetic is the limit, it is a price that a lower tile makes smaller, and with it the reuse of
-# every block. (These shares are counted from the sizes, not measured.)
+# Short groups waste most. In decoding this costs nothing: the time goes into reading weights, and the tensor cores wait
+# in any case. Where arithmetic is the limit, a lower tile wastes less but reuses every block less. (These shares are
+# counted from the sizes, not measured.)
+#
+# ## The production kernel
+#
+# The library's kernel is built from the comparison, the window and the fused loop. Beyond the small one it takes
+# operands in any layout or as pointers, zeroes the tail, adds a bias, applies scales of 8-bit operands, and has a
+# dynamic schedule. In `compute_tile`, find `passed`, which finds the group.
+
+# %%
+display(*map(fold, (contiguous.contiguous_kernel, contiguous.compute_tile, contiguous.store_part)))
 
 # %% [markdown]
 # ## Try it here
@@ -622,25 +644,38 @@ for row in results["rows"].values():
 # 1. Let `packed_kernel` begin with tile 0 (`tile = i`), with one program and `store_whole`. How many rows are wrong
 #    now, and which?
 #    <details><summary>Answer</summary>Only rows of the tail. Every other row that is overwritten too early is written
-#    again by its owner, which comes later. With more programs on a GPU that is luck.</details>
+#    again by its owner, which comes later. With more programs on a GPU the order is not defined.</details>
 # 2. In `store_window`, forget the size: `to_ragged_indices(0, end, row)`. Is the result still right? What is the window
 #    of every group now?
-#    <details><summary>Answer</summary>Right. The rows from 0 to `end` are pushed against the bound; base and coordinate
-#    are the same as before. Only the end matters.</details>
+#    <details><summary>Answer</summary>Right. The window now holds the rows from 0 to `end`. Base and coordinate are the
+#    same as before. Only the end matters.</details>
 # 3. What does `draw.boundary_tile(sizes, tail, BLOCK, group=7)` read, and why is that harmless, too?
-#    <details><summary>Answer</summary>The tail, whatever it holds, NaN included: a row of the product depends on its
-#    own row of A alone. In mode k it would not be harmless.</details>
+#    <details><summary>Answer</summary>It reads the tail, which may hold NaN. A row of the product depends on its own
+#    row of A alone, so nothing else changes. In mode k it would not be harmless.</details>
 # 4. Compile `packed_kernel` with `store_window` and `block_k=128`. Does it fit an H200's 227 KiB of shared memory?
-#    <details><summary>Answer</summary>`shared_bytes` says: three stages of 64 KiB and the staging of the store's
-#    32 KiB leave next to nothing.</details>
+#    <details><summary>Answer</summary>See `shared_bytes` of the result: three stages of 64 KiB and 32 KiB for the store
+#    leave next to nothing.</details>
 #
 # ## Summary
 #
-# - Packed operands need one descriptor each, whatever the sizes; `offs` stays on the device, and the host never waits.
+# - Packed operands need one descriptor each, whatever the sizes. `offs` stays on the device, and the host never waits.
 # - A tile may start at any row and may read past its group. Only the store must end with the group.
-# - A window is a descriptor whose bound slides: the group is pushed against 2³⁰, and 64-bit addresses wrap around.
-# - No walk, no branch: then tiles and K become one loop, and the next tile arrives while this one is stored.
-# - The modes are a layer's forward and backward pass; the tail is zero, empty groups are ordinary, any alignment works.
+# - A window is a descriptor whose bound moves: the group's rows are placed just before 2³⁰, and the address wraps
+#   around.
+# - Without walk and branch, tiles and K become one loop. The next tile arrives while this one is stored.
+# - The modes are a layer's forward and backward pass. Our tail is zero, groups may be empty, and any alignment works.
 #
-# All of this was Triton's view of the machine. What would a library say that programs Hopper's parts one by one?
-# Next: [09 CUTLASS operators](09_cutlass_operators.ipynb).
+# ## References
+#
+# - [torch.nn.functional.grouped_mm](https://docs.pytorch.org/docs/main/generated/torch.nn.functional.grouped_mm.html),
+#   the interface that ours follows.
+# - Triton's [ragged_tma.py](https://github.com/triton-lang/triton/blob/main/python/triton/tools/ragged_tma.py), the
+#   descriptor with a bound that moves.
+# - Gale and others, [MegaBlocks: Efficient Sparse Training with Mixture-of-Experts](https://arxiv.org/abs/2211.15841),
+#   2022: packed groups instead of padding or dropped tokens.
+# - [QuACK](https://github.com/Dao-AILab/quack), compared with in the record.
+#
+# ## What to read next
+#
+# Triton decides how the kernel uses Hopper's units. The next lesson, 09, looks at a library that names each of them,
+# CUTLASS. Lesson 11 takes the modes into training, and lesson 15 shows how the record was measured.

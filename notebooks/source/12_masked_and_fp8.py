@@ -9,18 +9,21 @@
 # %% [markdown]
 # # 12 · Masked groups and FP8
 #
-# A language model writes one token at a time. In each step, a batch of some dozen conversations sends every expert a
-# few rows, often none, and other numbers in every step. A serving system records the launches of one step as a **CUDA
-# graph** and repeats them: same kernels, same shapes, same addresses. How does one recorded launch serve every step?
+# A language model writes one token at a time. This is called [decoding](glossary.md#decoding). In each step, every
+# expert gets a few rows, often none, and the numbers change from step to step. A serving system records the launches of
+# one step as a [CUDA graph](glossary.md#CUDA-graph) and repeats them: the same kernels, shapes and addresses. How can
+# one recorded launch serve every step, and how can it be fast?
 #
-# **After this lesson you can**
+# **About 60 minutes. Afterwards you can**
 #
-# - say from bytes and FLOPs how long a step of decoding takes at least, and what would make it shorter;
-# - lay out groups in slots, with a mask on the device, and write a kernel that obeys it;
-# - store numbers in eight bits with the right scales, and say what is lost;
-# - say why sums of 8-bit products need two levels, and what a shuffled weight is.
+# - compute from bytes and FLOPs the least time of a decoding step, and name two ways to shorten it;
+# - lay out groups in slots, with row counts on the device, and write a kernel for them;
+# - store numbers in eight bits with the right scales, and tell what is lost;
+# - explain why sums of 8-bit products need two levels;
+# - use shuffled weights, and tell on which GPUs they help.
 #
-# About 60 minutes. You need lessons 04 (persistent programs), 06 (descriptors) and 08 (packed groups).
+# You need: lessons [04](04_static_round_robin.ipynb) (persistent programs), [06](06_tma_descriptors.ipynb)
+# (descriptors) and [08](08_contiguous_offsets.ipynb) (packed groups).
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -28,12 +31,14 @@ import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in th
 import torch
 import triton
 import triton.language as tl
+from IPython.display import display
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from course_kernels import GemmConfig, codegen, deepgemm, quantize_1x128, quantize_128x128, runtime
 from course_kernels import scaled_grouped_mm, shuffle_weight, testing, unshuffle_weight
 from course_kernels.bench import record
-from course_kernels.kernels import masked
+from course_kernels.bench.rows import title_of
+from course_kernels.kernels import common, masked
 from course_kernels.testing import reference
 from gemm_course.figures import decoding as draw, fp8, shuffled
 from gemm_course.figures.listing import fold
@@ -43,22 +48,23 @@ device = runtime.device()
 # %% [markdown]
 # ## Where the time of a step goes
 #
-# Take 256 experts with weights of 4096 × 7168, as in DeepSeek-V3. What can the machine do, by measurement? A copy says
-# how fast memory is, a dense product how fast the tensor cores are:
+# Take 256 experts with weights of 4096 × 7168, as in DeepSeek-V3. The record has two measured limits of an H200. A copy
+# shows how fast memory is; a dense product shows how fast the [tensor cores](glossary.md#tensor-core) are:
 
 # %%
 records = {"bfloat16": record.load("grouped_mm"), "float8": record.load("scaled_grouped_mm")}
 TB_S = records["bfloat16"]["copy_tb_s"]
-peaks = {name: max(row["rate"]["forward"].get("dense", 0) for row in one["rows"].values())
-         for name, one in records.items()}  # fmt: skip
+peaks = {name: draw.dense_tflops(one) for name, one in records.items()}
 print(f"{records['bfloat16']['provenance']['gpu']}: {TB_S:.2f} TB/s")
 for name, peak in peaks.items():
     print(f"{name:8} {peak:5,.0f} TFLOP/s = {peak / TB_S:3.0f} FLOP per byte")
 
 # %% [markdown]
-# A step with `rows` rows for each expert. Before you run it, guess: how much longer do 64 rows take than one?
+# Now compute the least time of a step with `rows` rows for each expert.
+#
+# **Guess** before you open the output: how much longer do 64 rows take than one?
 
-# %%
+# %% tags=["hide-output"]
 G, N, K = 256, 4096, 7168
 ELEMENT = {"bfloat16": 2, "float8": 1}  # bytes; the result is bfloat16
 
@@ -74,46 +80,45 @@ for rows in (1, 4, 16, 64, 256, 1024, 4096):
     print(f"{rows:4} rows: {one.flops / one.moved:6.1f} FLOP per byte, at least {one.us:6,.0f} µs")
 
 
+# %% [markdown]
+# 64 rows take only 2 % longer than one. The weights have to be read in any case, and reading them takes the time. The
+# picture shows both limits: left the rate that they allow, right the least time.
+
 # %%
-def recorded(name, row):
-    """Microseconds of the faster of our two kernels."""
-    times = records[name]["rows"][row]["us"]["forward"]
-    return min(times[kernel]["median_us"] for kernel in ("triton", "cute"))
-
-
 steps = {name: [step(2**i, name) for i in range(13)] for name in records}
-measured = {name: [(1, recorded(name, "single256")), (4, recorded(name, "decode256"))] for name in records}
+rows_of = {"single256": 1, "decode256": 4}  # rows of the record with these experts: 1 and 4 rows for each
+measured = {name: [(n, draw.fastest_us(one, row)) for row, n in rows_of.items()] for name, one in records.items()}
 draw.under_the_roof(steps, peaks, TB_S, measured)
 
 # %% [markdown]
-# 64 rows take 2 % longer than one: the weights have to be read in any case, and reading them takes the time. (The
-# crosses are recorded times of our kernels. They may be a little below the line: it is a copy's bandwidth, and a copy
-# also writes.)
+# The crosses are recorded times of our kernels. (They may be a little below the line: the bandwidth is that of a copy,
+# and a copy also writes.)
 #
-# So a step of decoding becomes shorter in two ways, and both are this lesson:
+# So there are two ways to shorten a step, and this lesson covers both:
 #
-# - read *fewer* weights: those of experts without rows are not needed;
+# - read *fewer* weights: the weights of experts without rows are not needed;
 # - read *smaller* weights: eight bits take half the time of sixteen.
 
 # %% [markdown]
 # ## Slots and a mask
 #
-# Lesson 08's packed layout has `offs` on the device, so it could be recorded, too. The trouble comes earlier. In a
-# large system the rows arrive from many GPUs, and in a packed matrix the place of a group depends on all groups before
-# it. All senders would have to exchange their counts before the first row is sent.
+# The packed layout of lesson 08 also has its `offs` on the device, so its launch can be recorded, too. The problem
+# comes earlier. In a large system, rows arrive from many GPUs. In a packed matrix, the place of a group depends on the
+# sizes of all groups before it. All senders would have to exchange their counts before they send the first row.
 #
-# The **masked layout** gives each group room of its own: `max_M` slots, of which the first `group_layout[g]` are used.
+# The [masked layout](glossary.md#masked-layout) gives each group room of its own: `max_M` slots. The first
+# `group_layout[g]` slots of group g are used.
 
 # %%
 sizes, max_M = [3, 0, 17, 1, 0, 5, 24, 2], 24
 draw.packed_and_masked(sizes, max_M, group=5)
 
 # %% [markdown]
-# DeepGEMM calls this layout masked; the name `group_layout` is AITER's. It is a tensor on the device. Whoever fills the
-# slots writes it. Shapes and addresses are the same in every step, so a recorded launch needs nothing else.
+# `group_layout` is a tensor on the device. (The name is AITER's; DeepGEMM calls the layout masked.) The sender writes
+# it together with the rows. Shapes and addresses are the same in every step, so the recorded launch needs nothing else.
 #
-# How many slots? A token never chooses one expert twice, so `max_M` = number of tokens is always enough. Each token
-# chooses 8 of the 256 experts here:
+# How many slots are enough? A token never chooses the same expert twice, so `max_M` = number of tokens is always
+# enough. In the next table each token chooses 8 of 256 experts:
 
 # %%
 print("tokens   rows   experts without rows   slots used   room for X   its rows   weights")
@@ -124,12 +129,12 @@ for tokens in (8, 32, 128):
           f" {room:9,.0f} MB {used:7,.1f} MB {weights:6,.0f} MB")  # fmt: skip
 
 # %% [markdown]
-# Only 8 of 256 slots are used, whatever the batch. But room costs memory, not time: nobody has to read an unused slot.
-# (For a few hundred MB. With thousands of tokens, as in training, packing is better.)
+# Only 8 of 256 slots are used, whatever the number of tokens. But unused slots cost only memory, not time: no kernel
+# has to read them. A few hundred MB are acceptable. With thousands of tokens, as in training, pack the rows.
 #
 # ## Try the obvious: multiply every slot
 #
-# `torch.bmm` takes equal groups, and with slots all groups are equal:
+# `torch.bmm` takes groups of equal size, and with slots all groups have equal size:
 
 # %%
 N, K = 64, 64  # small, for a CPU
@@ -145,13 +150,13 @@ print("right in every group's rows:", all(used))
 print(f"rows computed: {product.shape[0] * product.shape[1]}, needed: {sum(sizes)}")
 
 # %% [markdown]
-# Right: a row of the product depends on its own row of `x` alone. Garbage in unused slots stays there. Now the price,
-# at the size of the real layer. 32 tokens, 256 rows, in tiles of 16 rows:
+# The result is right. A row of the product depends only on its own row of `x`, so garbage stays in the unused slots.
+# Next, the cost of this at the size of the real layer: 32 tokens, 256 rows, tiles of 16 rows.
 
 
 # %%
 def cost(layout, rows_computed, groups_read, N=4096, K=7168):
-    """Needed and spent: FLOP, MB of weights read, MB of rows read."""
+    """What is needed and what is spent: FLOP, MB of weights, MB of rows."""
     needed = sum(layout)
     filled = len(layout) - layout.count(0)
     return {
@@ -170,13 +175,13 @@ ways = {
 draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows": "{:,.0f}"})
 
 # %% [markdown]
-# The wasted FLOPs look terrible and cost little: the tensor cores have time. The wasted *weights* are what hurts. `bmm`
-# reads the experts that nobody asked for, more than a third of all bytes.
+# The wasted FLOPs look bad but cost little, because the tensor cores are idle most of the time. The wasted *weights*
+# matter. `bmm` also reads the experts without rows: more than a third of all bytes.
 #
 # ## The smallest kernel
 #
-# It is lesson 08's, and even simpler. Count the tiles of each group from `group_layout`. Find a tile's group by
-# comparing. A group without rows has no tile, so its weights are never read.
+# It is the kernel of lesson 08 with one change. `find_tile` counts the tiles of each group from `group_layout`, and
+# finds the group of a tile by comparing. A group without rows has no tile, so its weights are never read.
 
 
 # %%
@@ -214,10 +219,10 @@ def masked_kernel(
 
 
 # %% [markdown]
-# What differs from lesson 08 is the place of a row: `g * max_M + row`. It does not depend on the groups before.
+# The change is the place of a row: `g * max_M + row`. It does not depend on the groups before.
 #
-# Fill the result with a **canary**, a number that no product is, and launch. On a GPU the launch goes into a CUDA
-# graph; on a CPU there is none, and the same call is repeated.
+# We fill the result with a [canary](glossary.md#canary), a number that no product equals, and launch. On a GPU the
+# launch goes into a CUDA graph. A CPU has no graphs, so there the same call is repeated.
 
 # %%
 CANARY = -77.0
@@ -231,8 +236,8 @@ def launch():
 
 
 def as_graph(launch):
-    """The launch as a CUDA graph, to be replayed; where there is no GPU, the launch itself."""
-    launch()  # compiles it
+    """A function that replays the launch from a CUDA graph; without a GPU, the launch itself."""
+    launch()  # compiles the kernel
     if not runtime.has_gpu():
         return launch
     graph = torch.cuda.CUDAGraph()
@@ -242,7 +247,7 @@ def as_graph(launch):
 
 
 # %% [markdown]
-# Two steps. Between them only numbers on the device change: the rows in their slots, and `group_layout`.
+# We run two steps. Between them only numbers on the device change: the rows in their slots, and `group_layout`.
 
 # %%
 replay = as_graph(launch)
@@ -259,14 +264,16 @@ for name, now in {"one step": sizes, "the next step, same launch": [0, 20, 2, 0,
 draw.written_rows(runs, CANARY)
 
 # %% [markdown]
-# Every used row is right, every other slot is as it was.
+# Every used row is right, and every other slot keeps its canary.
 #
 # ## What goes wrong: a count that is too large
 #
-# Nothing checks the numbers on the device. Suppose that a bug upstream counts 25 rows into the 24 slots of group 6. How
-# many rows are wrong, and where are they? Decide before you look.
+# Nothing checks the counts on the device. Suppose that an earlier kernel has a bug and counts 25 rows in the 24 slots
+# of group 6.
+#
+# **Guess**: how many rows of the result are wrong, and where are they?
 
-# %%
+# %% tags=["hide-output"]
 too_many = [3, 0, 17, 1, 0, 5, 25, 0]
 group_layout.copy_(torch.tensor(too_many))
 y.fill_(CANARY)
@@ -276,17 +283,13 @@ print(f"group 7 has no rows, and {int(neighbour.sum())} of {N} elements of its s
 print("all of them are", float(y[7, 0, 0]))
 
 # %% [markdown]
-# The 25th row of group 6 is slot 0 of group 7. The load was harmless: the descriptor has three dimensions and gives
-# zeros past slot 23. The store has an address of its own, and wrote those zeros over the neighbour. In the last group
-# it would have written past the tensor.
+# One row is wrong, in another group: the 25th row of group 6 is slot 0 of group 7. The load was harmless. The
+# descriptor has three dimensions, so it gives zeros past slot 23. But the store computes its own address, and it wrote
+# those zeros over the neighbour. In the last group it would have written past the tensor.
 #
-# Repair `find_tile` and the mask of the store: a count is at most `max_M`.
-# <details><summary>Answer</summary><code>rows = tl.minimum(tl.load(...), max_M)</code> in <code>find_tile</code>, which
-# needs <code>max_M</code> as an argument, and <code>rows &lt; max_M</code> in <code>inside</code>.</details>
-#
-# `deepgemm` is this library's masked product. (The host does not know the sizes, so it cannot choose tiles from them:
-# `expected_m=` says how many rows an average group has.) It counts at most `max_M` rows. Ask for a check, and it tells
-# you:
+# `deepgemm` is the library's masked product. It uses at most `max_M` rows of each group. With `check=True` it reports a
+# bad count. (The host does not know the sizes. So `deepgemm` takes the average size as `expected_m=` and chooses its
+# tiles from that.)
 
 # %%
 y.fill_(CANARY)
@@ -298,48 +301,48 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A check waits for the device. Use it while you develop, and leave it out of the loop (a CUDA graph cannot hold it).
+# A check waits for the device, so a CUDA graph cannot hold it. Use it while you develop, and leave it out of the loop.
 #
 # ## What the compiler made of it
 #
-# Lesson 06's `wgmma` multiplies 64 rows at least. What becomes of a tile of 16?
+# The instruction `wgmma` of lesson 06 multiplies at least 64 rows.
+#
+# **Guess**: what does the compiler do with tiles of 16 rows?
 
-# %%
+# %% tags=["hide-output"]
 builds = {rows: codegen.build("masked", dtype="bfloat16", config=GemmConfig(rows, 128, 64)) for rows in (16, 64)}
 for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in builds.values())):
     multiply = next(what for what in ("wgmma", "mma.sync") if one.instructions[what])
     print(f"tiles of {rows} rows multiply with {multiply}")
 
 # %% [markdown]
-# With `mma.sync`, the older instruction, which is slower. That does not matter while memory is the limit. For the same
-# reason our kernel in CuTe DSL may waste rows: its tiles have 64 even in decoding, and with 16 bits it is about as
-# fast.
-
-# %% [markdown]
+# It uses `mma.sync`, the older and slower instruction. That does not matter as long as memory is the limit. (Our CuTe
+# kernel of lesson 10 does the opposite: it uses `wgmma` on tiles of 64 rows, most of them unused. With 16 bits it is
+# about as fast.)
+#
 # ## Half the bytes: FP8
 #
-# `float8_e4m3fn` has one bit of sign, 4 of exponent and 3 of mantissa. Here are all of its positive numbers, and the
-# part of a number that is lost when it becomes one of them:
+# `float8_e4m3fn` is the usual [FP8](glossary.md#FP8) type. It has one bit of sign, 4 of exponent and 3 of mantissa. The
+# picture shows all of its positive numbers, and how much a number loses when it is rounded to one of them:
 
 # %%
 fp8.number_line(example=13.0)
 
 # %% [markdown]
-# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Too small, it becomes 0. Too large, it becomes
-# 448. So one question matters: *do the numbers fit in the middle?* It spans 448 / 2⁻⁶, a factor of 28,672. Divide by a
-# **scale** to put them there, and multiply by it afterwards.
+# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Smaller numbers become 0; larger ones become
+# 448. So the numbers should be in the middle part, from 2⁻⁶ to 448: a factor of 28,672. To get them there, divide by a
+# [scale](glossary.md#scale) before rounding, and multiply by it later.
 #
-# One scale for how many numbers? Here are four answers for 24 rows of three experts. A change of colour is another
-# scale:
+# How many numbers share one scale? Here are four answers for 24 rows of three experts. Another colour is another scale:
 
 # %%
 sizes = [8, 8, 8]
 fp8.scale_shapes(24, sizes, 512)
 
 # %% [markdown]
-# More scales cost little: with four bytes for each 128 numbers, 3 % more to read. What do they gain? In language models
-# a few activations are up to 100,000 times as large as the others, in few tokens and few columns ("massive
-# activations"). Our rows have one of them, and other trouble, too:
+# More scales cost little: one scale of four bytes for 128 numbers adds 3 % to the bytes. What do they gain? In language
+# models, a few activations are up to 100,000 times as large as the others ("massive activations"). They are in few
+# tokens and few columns. Our example has one of them, and two other problems:
 
 # %%
 x = torch.randn(24, 512, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
@@ -354,12 +357,14 @@ largest = {
 }
 
 # %% [markdown]
-# Each scale makes its largest number 448. Guess before you run: in which rows is most lost, under each of the four?
+# Each scale maps the largest of its numbers to 448.
+#
+# **Guess**: in which rows is most lost, under each of the four?
 
 
-# %%
+# %% tags=["hide-output"]
 def stored(x, largest):
-    """x after a stay in float8, under scales that make `largest` 448."""
+    """x, divided by scales that map `largest` to 448, rounded to float8, and multiplied again."""
     scale = largest / 448
     return (x / scale).clamp(-448, 448).float().to(torch.float8_e4m3fn).double() * scale
 
@@ -368,12 +373,12 @@ attempts = {name: stored(x, top) for name, top in largest.items()}
 fp8.lost(x, attempts, sizes)
 
 # %% [markdown]
-# - **One scale:** the massive number takes 448, and pushes all others to the lower end. The quiet group is gone.
-# - **Per group:** a group no longer pays for another. Group 1 still pays for one of its rows.
-# - **Per row:** one token pays.
-# - **Per block of 1 × 128:** 127 numbers pay.
+# - **One scale:** the massive activation becomes 448, and all others become tiny. The quiet group is lost.
+# - **A scale per group:** only group 1 suffers, but all of its rows do.
+# - **A scale per row:** one token suffers.
+# - **A scale per block of 1 × 128:** 127 numbers suffer.
 #
-# Column 77 did no harm anywhere: 60 times larger is still in the middle. Integers would have suffered:
+# Column 77 did no harm anywhere: 60 times larger is still in the middle part. Compare with 8-bit integers:
 
 # %%
 ordinary = x[16:, 128:]
@@ -387,11 +392,11 @@ for times in outliers:
 fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 
 # %% [markdown]
-# An integer has equal steps, so its error grows with the outlier. Float8 has an exponent of its own: nothing happens up
-# to a factor of some 30,000, and then the small numbers are lost, more with every factor of two.
+# Integers have equal steps, so the error grows with the outlier. A float8 number has its own exponent. It loses nothing
+# up to a factor of about 30,000. Beyond that, the small numbers become 0, more and more of them.
 #
-# What is left after a product? Each row times 256 columns of weights, which stay exact for now. Those that meet the
-# large numbers are small here, so that the others count:
+# What is the error of a product? We multiply each row with 256 columns of weights, which stay exact for now. The
+# weights that meet the large numbers are small here. Otherwise the large numbers would hide the error of the others.
 
 # %%
 weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -404,28 +409,28 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
     print(f"{name:31} {error.median():8.1%} {error.max():7.1%}")
 
 # %% [markdown]
-# bfloat16 loses less than a tenth of what the best scales leave: three bits of mantissa are three bits. Scales decide
-# about the rest: how many rows suffer for a few numbers, and how much.
+# Even with the best scales, float8 loses more than ten times as much as bfloat16, because it has three bits of
+# mantissa. Scales decide how many rows lose more than that, and how much.
 #
 # ## Where does the scale go?
 #
-# One per row of X and one per column of W is simple. Both are constant along K, so they can wait:
+# One scale per row of X and one per column of W is the simple case. Both are constant along K. So the kernel can
+# multiply once, in its [epilogue](glossary.md#epilogue):
 #
 # $$y_{mn} = s_m\,t_n \sum_k q_{mk}\,r_{kn}$$
 #
-# The epilogue, the code between the last product and the store, multiplies once. Scales of blocks change *inside* the
-# sum. Each block of K has to be summed apart:
+# Scales of blocks change *inside* the sum. So each block of K has to be summed on its own, and scaled:
 #
 # $$y_{mn} = \sum_b s_{mb}\,t_{bn} \sum_{k \in b} q_{mk}\,r_{kn}$$
 #
-# That costs a multiplication and an addition per element and block, on ordinary cores, while the tensor cores go on.
-# But there is a reason to do something like it in any case.
+# This costs one multiplication and one addition for each element and block, on ordinary cores. But the tensor cores
+# give another reason to sum in blocks.
 #
 # ## Sums of few bits
 #
-# Hopper's tensor cores add the products of FP8 numbers with about 14 bits, not with the 24 of float32. DeepSeek's
-# engineers found that. What does such an adder do? It takes the largest number, the sum so far included. It cuts all
-# others where the largest number's 14 bits end. Then it adds.
+# Hopper's tensor cores add FP8 products with about 14 bits, not with the 24 bits of float32. DeepSeek's engineers found
+# this. Such an adder takes the largest of the numbers, the sum so far included. It cuts all other numbers where the 14
+# bits of the largest one end. Then it adds:
 
 
 # %%
@@ -442,8 +447,8 @@ print("10000 + 32 × 1 =", int(add_aligned(torch.tensor([10000.0]), ones)))
 print("16384 + 32 × 1 =", int(add_aligned(torch.tensor([16384.0]), ones)))
 
 # %% [markdown]
-# A sum that has grown large swallows what is small, one product after the other. The way out has two levels: after
-# every 128 products, float32 on the ordinary cores takes the sum over, and the tensor cores begin at zero.
+# In a large sum, small products are lost. The remedy has two levels. After every 128 products, float32 on ordinary
+# cores takes over the sum, and the tensor cores start again at zero.
 
 
 # %%
@@ -465,7 +470,8 @@ def positive(rows, depth, seed):
 
 
 # %% [markdown]
-# Is the model any good? An H200 added 7168 positive products, by torch with `use_fast_accum=True` and by ours:
+# Does this model describe the hardware? An H200 added 7168 positive products, by torch with `use_fast_accum=True` (one
+# sum) and by our kernel (two levels):
 
 # %%
 losses = records["float8"]["losses"]
@@ -484,11 +490,11 @@ on_the_gpu = [(7168, -losses[name]["mean"]) for name in ("torch-fast", "cute")]
 fp8.accumulators(depths, ways, on_the_gpu)
 
 # %% [markdown]
-# A seventh of the sum is gone. (Sums of both signs lose far less, because they do not grow as much.) `use_fast_accum`
-# leaves the choice to you: it means one sum. Our kernels always take two levels.
+# The model is exact to the digits shown. A seventh of the sum is lost in one sum. (Sums of positive and negative
+# numbers lose far less, because they do not grow as much.) Our kernels always use two levels.
 #
-# And a kernel that takes over the sum after every 128 products can multiply it with a scale on the way, in the same
-# instruction. A whole tile of 16 rows and 128 columns:
+# A kernel that takes over the sum after every 128 products can multiply by a scale at the same time. This is a whole
+# tile of 16 rows and 128 columns with block scales:
 
 
 # %%
@@ -500,17 +506,18 @@ def block_scaled_tile(x, w, y, x_scale, w_scale, BLOCKS: tl.constexpr, BLOCK: tl
         k = b * BLOCK + tl.arange(0, BLOCK)[None, :]
         block_x = tl.load(x + rows * (BLOCKS * BLOCK) + k)
         block_w = tl.load(w + cols[:, None] * (BLOCKS * BLOCK) + k)
-        apart = tl.dot(block_x, block_w.T)  # tensor cores, from zero
-        acc += apart * tl.load(x_scale + rows * BLOCKS + b) * tl.load(w_scale + b)  # float32
+        block = tl.dot(block_x, block_w.T)  # tensor cores, from zero
+        acc += block * tl.load(x_scale + rows * BLOCKS + b) * tl.load(w_scale + b)  # float32
     tl.store(y + rows * BLOCK + cols[None, :], acc)
 
 
 # %% [markdown]
 # ## All of it in one call
 #
-# The same rows in slots, 8 of 16 used, and weights in eight bits, too. First with a scale for each row and each column,
-# by hand. Then with blocks, 1 × 128 of X and 128 × 128 of W, by the library's quantisers. `deepgemm` sees from their
-# shapes which scales are meant. (GPUs older than Ada cannot multiply FP8; there torch computes it.)
+# Now `deepgemm` multiplies the same rows, in slots, 8 of 16 used. The weights have eight bits, too. First we use one
+# scale for each row and each column, computed by hand. Then we use blocks, 1 × 128 of X and 128 × 128 of W, by the
+# library's quantisers. `deepgemm` tells the two apart by the shapes of the scales. (GPUs older than Ada cannot multiply
+# FP8. There the library uses torch.)
 
 # %%
 backend = "auto" if runtime.supports_fp8(device) else "torch"
@@ -541,8 +548,8 @@ for name, ((xq, x_scale), (wq, w_scale)) in {"lines": by_lines, "blocks": by_blo
     print(f"{name:9} {shapes} {error.median():22.1%} {error.max():7.1%}")
 
 # %% [markdown]
-# Your tile, on the same numbers: group 0, its first 128 columns. (As float16, which has every number of FP8, and which
-# all GPUs multiply.)
+# Compare with the small kernel: group 0, its first 128 columns. (We pass the numbers as float16, which contains every
+# FP8 number and which all GPUs multiply.)
 
 # %%
 tile = torch.empty(16, 128, device=device)
@@ -558,7 +565,7 @@ def same(a, b):
 print("the same:", same(tile[:8], y[0, :8, :128]))
 
 # %% [markdown]
-# Packed rows have the same two kinds of scales, by the names of torch's `scaled_grouped_mm`. The same blocks, packed,
+# Packed rows can have the same two kinds of scales, with torch's names in `scaled_grouped_mm`. The same blocks, packed,
 # give the same product:
 
 # %%
@@ -573,10 +580,11 @@ print("the same:", same(packed.view(3, 8, 256), y[:, :8]))
 # %% [markdown]
 # ## Shuffled weights
 #
-# Decoding is reading weights, so the order of their bytes in memory matters. The threads of a warp are its *lanes*;
-# AMD's warps have 64. A lane loads 16 bytes at a time. A matrix instruction wants its lanes to hold pieces of 16 rows
-# of W, and in plain memory these rows are far apart. Weights do not change while a model serves, so AMD's AITER
-# reorders them once: **shuffled weights**. `unshuffle_weight` of the numbers 0, 1, 2, ... tells where everything is:
+# A decoding step mostly reads weights, so their order in memory matters. The threads of a warp are its
+# [lanes](glossary.md#lane); a warp of an AMD GPU has 64. A lane loads 16 bytes at a time. A matrix instruction needs 16
+# rows of W at once, and in plain memory these rows are far apart. Weights do not change while a model serves. So AMD's
+# library AITER reorders them once, when the model is loaded: **shuffled weights**. We number the pieces of 16 bytes of
+# a small weight, and use `unshuffle_weight` to see the order:
 
 # %%
 number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # of each 16 bytes in memory, from 0
@@ -584,10 +592,11 @@ place = unshuffle_weight(number)[:, ::8].flatten()  # in memory, of each 16 byte
 shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
 
 # %% [markdown]
-# One load of 64 lanes takes 16 rows × 64 bytes. In a real weight, 7168 columns wide, these 16 pieces are 14 KB
-# apart; shuffled, they are one piece of 1 KB, in the order of the lanes. On NVIDIA's GPUs the copy unit (lesson 06)
-# puts a block in order on its way. There shuffled weights only cost: they pass through registers, and in the record
-# below the product takes about twice as long with them. Keep plain weights on such a GPU.
+# One load of 64 lanes takes 16 rows × 64 bytes. In a real weight of 7168 columns, these 16 pieces are 14 KB apart.
+# Shuffled, they are one piece of 1 KB, in the order of the lanes.
+#
+# NVIDIA's GPUs do not need this: their [TMA](glossary.md#TMA) reorders a block while it copies. There, shuffled weights
+# pass through registers, and the recorded product takes about twice as long. Keep plain weights on such a GPU.
 #
 # The product is the same:
 
@@ -604,17 +613,16 @@ print("the same product:", torch.equal(plain, other))
 print("and back:", torch.equal(unshuffle_weight(w_shuffled), w))
 
 # %% [markdown]
-# ### What goes wrong: the wrong order
-#
-# A shuffled weight has the shape and the dtype of a plain one. Take a plain one for shuffled:
+# **What goes wrong: the wrong order.** A shuffled weight has the shape and the dtype of a plain one. Suppose a plain
+# weight is taken for a shuffled one:
 
 # %%
 deepgemm(x, w, other, layout, shuffled=True)
 print(f"{(plain != other).float().mean() * plain.numel() / (layout.sum() * 32):.0%} of the numbers are wrong; no error")
 
 # %% [markdown]
-# So the order must not get lost. `shuffle_weight` returns a tensor that remembers it, and refuses everything that would
-# spoil it:
+# So the order must not be lost. `shuffle_weight` returns a tensor that knows its order and refuses operations that
+# would break it:
 
 # %%
 wrong = {
@@ -633,97 +641,100 @@ for name, call in wrong.items():
 # %% [markdown]
 # ## The production kernel
 #
-# What it has that yours has not: any strides and shuffled weights (`load_shuffled`), both kinds of scales, a store
-# through lesson 08's window instead of a mask, and one loop over tiles and K (`flatten`).
+# `masked_kernel` has your loop over tiles; `compute_tile` is the rest. Beyond yours, they accept any strides, shuffled
+# weights (`load_shuffled`) and both kinds of scales. The store ends with the group by a descriptor (lesson 08). The
+# loop over tiles is fused with the loop over K (`flatten`). `add_scaled` is the block-scaled step: it multiplies one
+# block, scales it, and adds it in float32. All Triton kernels of the library with block scales call it. For Hopper
+# there is the CuTe kernel of lesson 10 as well, with the same two levels.
 
 # %%
-fold(masked.masked_kernel)
-
-# %%
-fold(masked.compute_tile)
+display(*map(fold, (masked.masked_kernel, masked.compute_tile, common.add_scaled)))
 
 # %% [markdown]
 # ## What it costs
 #
-# First the promise of the first section, from records that you know. The same steps in sixteen and in eight bits:
+# First the prediction of the first section: the same steps in sixteen and in eight bits.
 
 # %%
 for row in ("single256", "decode256", "decode32"):
-    sixteen, eight = recorded("bfloat16", row), recorded("float8", row)
-    title = records["float8"]["rows"][row]["title"]
-    print(f"{title:28} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
+    sixteen, eight = (draw.fastest_us(one, row) for one in records.values())
+    title = title_of(records["float8"]["rows"][row])
+    print(f"{title:48} {sixteen:6,.0f} µs → {eight:6,.0f} µs: {sixteen / eight:.2f} times as fast")
 
 # %% [markdown]
-# (The title counts rows, groups, N and K.) Now the masked product, in DeepGEMM's shapes of decoding: 32 groups of about
-# 20 rows in 256 slots each. Its peers are `bmm` over all slots, and torch's grouped products of packed rows, whose time
-# does not include the packing:
+# Now the masked product, in shapes of decoding that DeepGEMM uses: 32 groups of about 20 rows, in 256 slots each. We
+# compare with `bmm` over all slots, and with torch's grouped products of packed rows. (Their time does not include the
+# packing.) The line is the bandwidth of a copy: a kernel that reaches it has little left to gain.
 
 # %%
 results = record.load("masked")
 draw.masked_rates(results, rows=20, unit="tb_s")
 
 # %% [markdown]
-# The closer to the line, the less is left to gain. How much does FP8 save of a step?
+# How much does FP8 save of a step?
 
 # %%
 for name, cell in results["cells"].items():
     if cell["rows"] == 20:
         times = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in cell["speedup_over_bfloat16"].items())
-        print(f"{name}: times as fast as bfloat16: {times}")
+        print(f"{name:18} times as fast as bfloat16: {times}")
 
 # %% [markdown]
-# With many rows arithmetic is the limit, and scales of blocks have to hide behind the tensor cores. In the shapes that
-# DeepGEMM publishes:
+# With many rows, arithmetic is the limit. Then block scales have to be applied while the tensor cores work. These are
+# the shapes that DeepGEMM publishes:
 
 # %%
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The difference between the two kinds of scales is what scaling every block costs in our kernel today. (The dense
-# product adds in one sum.)
-
-# %% [markdown]
+# The dark blue bars are shorter than the orange ones: scaling every block still costs time in our kernel. (The dense
+# product adds in one sum, so it also skips the second level.)
+#
 # ## Try it here
 #
-# [Exercise 12a](../exercises/12a_scaled_epilogue.ipynb), the scaled epilogue, and
-# [exercise 12b](../exercises/12b_undo_shuffle.ipynb), undo a shuffle. Or change a cell and run it again:
+# [Exercise 12a](../exercises/12a_scaled_epilogue.ipynb): the scaled epilogue. [Exercise
+# 12b](../exercises/12b_undo_shuffle.ipynb): undo a shuffle. Or change a cell and run it again:
 #
 # 1. How many rows does `masked_kernel` compute for `[3, 0, 17, 1, 0, 5, 24, 2]`, and how many with `BLOCK_M=64`?
-#    <details><summary>Answer</summary>Eight strips of 16 rows, 128, for 52 that are needed; and six of 64,
-#    384.</details>
+#    <details><summary>Answer</summary>Eight strips of 16 rows: 128 rows, and 52 are needed. With 64, six strips: 384
+#    rows.</details>
 # 2. Launch `masked_kernel` with 100 programs in place of 4. What do most of them do?
-#    <details><summary>Answer</summary>Nothing: there are 16 tiles. They count the tiles, find that their number is too
-#    large, and end. The result is the same.</details>
-# 3. Make the massive activation 1,000 times the median. Which of the four scales is still too coarse?
-#    <details><summary>Answer</summary>Only the one for all: it still loses half of the quiet group. A factor of 1,000
-#    fits in the middle of the range, so within a group nothing is lost but the usual 2 %.</details>
-# 4. Let float32 take over after every 32 products, or every 512: `add_up(products, 32)`. What is gained, and what does
+#    <details><summary>Answer</summary>Nothing, because there are 16 tiles. They count the tiles, find that their number
+#    is too large, and end. The result is the same.</details>
+# 3. Repair `find_tile` and the mask of the store, so that a count is at most `max_M`.
+#    <details><summary>Answer</summary><code>rows = tl.minimum(tl.load(...), max_M)</code> in <code>find_tile</code>,
+#    which needs <code>max_M</code> as an argument, and <code>rows &lt; max_M</code> in <code>inside</code>.</details>
+# 4. Make the massive activation 1,000 times the median. Which of the four scales is still too coarse?
+#    <details><summary>Answer</summary>Only the one scale for all: it still loses half of the quiet group. A factor of
+#    1,000 fits in the middle part, so within a group only the usual 2 % are lost.</details>
+# 5. Let float32 take over after every 32 products, or every 512: `add_up(products, 32)`. What is gained, and what does
 #    it cost?
-#    <details><summary>Answer</summary>With 32 nothing is lost here: sums stay small enough for 14 bits. With 512 it is
-#    about 0.4 %. Each take-over costs an addition for every number of the tile, on the ordinary cores.</details>
-# 5. `quantize_1x128(x.float(), power_of_two=True)` rounds scales up to powers of two. Does it lose more?
-#    <details><summary>Answer</summary>Hardly: numbers move down by less than one power of two, and the relative error
-#    in the middle is the same everywhere. In exchange, multiplying by the scale is exact.</details>
+#    <details><summary>Answer</summary>With 32 nothing is lost here: the sums stay small enough for 14 bits. With 512 it
+#    is about 0.4 %. Each take-over costs one addition for every number of the tile, on the ordinary cores.</details>
 #
 # ## Summary
 #
-# - A step of decoding takes as long as reading its weights: read fewer of them, and smaller ones.
-# - Slots with a mask on the device give each group a place that depends on no other; unused slots cost memory, no time.
-# - A kernel counts tiles from the mask: no rows, no tile, no weights read; one recorded launch serves every step.
-# - Float8 loses at most 1/16 of a number that fits its range. A scale puts numbers there; all that share it suffer for
-#   the largest.
-# - Sums of 8-bit products need float32 after every 128: there the scales of blocks come in, too.
+# - A decoding step takes as long as reading its weights. Read fewer of them, and smaller ones.
+# - In the masked layout, the place of a group does not depend on other groups. Unused slots cost memory, not time.
+# - The kernel counts its tiles on the device. An expert without rows has no tile, so its weights are not read. One
+#   recorded launch serves every step.
+# - Float8 loses at most 1/16 of a number in its middle range. A scale moves numbers there. One large number spoils all
+#   that share its scale.
+# - Sums of 8-bit products need float32 after every 128 products. Block scales are applied at the same time.
 #
 # ## References
 #
-# - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3.2: scales of
+# - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3: scales of
 #   1 × 128 and 128 × 128, the adder of 14 bits, and sums in two levels.
-# - [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM): the masked layout for decoding under CUDA graphs.
+# - [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM): the masked layout for decoding with CUDA graphs.
 #   [DeepEP](https://github.com/deepseek-ai/DeepEP): senders that fill such slots.
 # - Micikevicius et al., [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433), 2022.
 # - Sun et al., [Massive activations in large language models](https://arxiv.org/abs/2402.17762), 2024.
 # - [AITER](https://github.com/ROCm/aiter), AMD's library: `deepgemm`, `shuffle_weight`.
-# - Compared with, in the records: torch's `grouped_mm` and `scaled_grouped_mm`, QuACK, a loop of cuBLAS calls.
+# - Compared with, in the records: torch's `grouped_mm` and `scaled_grouped_mm`,
+#   [QuACK](https://github.com/Dao-AILab/quack) (kernels in CuTe DSL), a loop of cuBLAS calls.
 #
-# To read next: all of this lesson's times come from a benchmark; how to trust one is the subject of lesson 15.
-# Next: [13 Helion](13_helion.ipynb).
+# ## What to read next
+#
+# Lesson 13 writes grouped products in Helion, a language above Triton. For the hardware side of FP8, section 3.3 of the
+# DeepSeek-V3 report is the best source. Lesson 15 shows when to trust the benchmarks of this lesson.

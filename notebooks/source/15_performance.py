@@ -1,11 +1,18 @@
 # %% [markdown]
 # # 15 · Performance
 #
-# Somebody shows you a table: a padded `bmm` beats the grouped kernel, four times over. You know from lesson 01 that
-# it computes rows that nobody wants. Is the table wrong, or were you?
+# Somebody shows you a table: a padded `bmm` is four times as fast as the grouped kernel. You know from lesson 01 that
+# it computes rows that nobody needs. Is the table wrong, or were you?
 #
-# You will fool yourself with a stopwatch in seven ways and repair each, write an honest benchmark in a dozen lines,
-# read a recorded one against the roof of the machine, and then find the five lies in that table. About 45 minutes.
+# **About 60 minutes. Afterwards you can**
+#
+# - name seven ways in which a stopwatch misleads, and repair each,
+# - write an honest benchmark in a dozen lines,
+# - read a recorded benchmark against the roof of the machine,
+# - explain the time of a kernel by arithmetic, bytes, wasted rows and the last wave,
+# - find the five lies in that table.
+#
+# You need: lessons 01 and 05; the records are of the kernels of lessons 08 and 10.
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -16,6 +23,7 @@ import torch
 
 from course_kernels import GemmConfig, codegen, runtime, testing
 from course_kernels.bench import grouped, record, timing
+from course_kernels.bench.rows import title_of
 from gemm_course.figures import measuring, record_analysis, roofline as draw
 from gemm_course.figures.simulated_gpu import L2_BYTES, MEMORY_TB_S, PEAK_TFLOPS, SimulatedGpu
 from gemm_course.figures.listing import show
@@ -25,9 +33,10 @@ device = runtime.device()
 # %% [markdown]
 # ## Try the obvious: a stopwatch
 #
-# To measure on any machine, and to know the truth, you get a simulated GPU: a host that enqueues kernels, a device
-# that works them off, an L2 cache, a clock that slows when the chip is hot. Its constants are round numbers near an
-# H200's, **none of them measured**. It says nothing about kernels. What it shows is what a method of measuring does.
+# You get a simulated GPU, so that you can measure on any machine and know the truth. A host puts kernels into a queue.
+# A device executes them, with an L2 cache and a clock that slows down when the chip is hot. Its constants are round
+# numbers near an H200's, **none of them measured**. The simulation tells nothing about kernels. It shows what a method
+# of measuring does.
 
 
 # %%
@@ -53,13 +62,14 @@ for n, run in runs.items():
 print(f"the device's peak: {PEAK_TFLOPS:.0f} TFLOP/s")
 
 # %% [markdown]
-# Two wrong answers at once. The first call takes 20 ms whatever it computes: the kernel is compiled or loaded. The
-# second takes 3 µs whatever it computes, and beats the peak of the device. Launching is all that the host did; the
-# device has not even begun. **Warm up, and then wait for the device.**
+# Both answers are wrong. The first call takes 20 ms for any size: the kernel is compiled or loaded. The second takes 3
+# µs for any size, which is faster than the peak of the device. In that time the host has only launched the kernel, and
+# the device has not begun. **Warm up, and then wait for the device.**
 #
-# ## Wait, or better: let the device hold the watch
+# ## Wait, or let the device take the time
 #
-# `synchronize` makes the host wait. An *event* is a mark in the queue, and the device notes when it gets there.
+# `synchronize` makes the host wait. An *event* is a mark in the queue. The device notes the time when it reaches the
+# mark.
 
 
 # %%
@@ -97,15 +107,19 @@ brackets = {"stopwatch": (begin, launched), "events": (mark.at, done.at), "synch
 measuring.lanes(gpu.spans[first_span:], brackets)
 
 # %% [markdown]
-# Three launches. The stopwatch sees the host's side, synchronising adds the host's waking up, events see the device.
-# For a product that is over before the host has launched it, no method will do alone: see graphs, below.
+# The picture has three launches. The stopwatch sees the host's side. Synchronising adds the time in which the host
+# wakes up. Events see the device. If a product takes less time than its launch, none of these methods is enough: see
+# graphs, below.
 #
-# ## Repeat it, and watch the clock
+# ## Repeat, and watch the clock
 #
-# One call is no measurement. Two hundred, between events, from a cold chip, once on random numbers and once on zeros:
+# One call is not enough. Here are two hundred calls between events from a cold chip, once on random numbers and once on
+# zeros.
+#
+# **Guess:** which of the two is faster, and does it stay so?
 
 
-# %%
+# %% tags=["hide-output"]
 def each_call(gpu, run, repeats):
     pairs = []
     for _ in range(repeats):
@@ -124,15 +138,15 @@ for name, fill in (("zeros", "zeros"), ("random", "randn")):
 measuring.call_by_call(series, PEAK_TFLOPS)
 
 # %% [markdown]
-# Read three things. The very first dot, at the bottom, is the loading: **warm up**. The random series sinks while the
-# chip heats up: **run until it settles**. And zeros are faster for good. Switching transistors cost power, zeros
-# switch none, and a chip at its power limit lowers its clock: **measure on random data**. No layer multiplies zeros.
-# (The stray dots get a section of their own.)
+# The picture shows three effects. The first dot, at the bottom, is the loading: **warm up**. The random series sinks
+# while the chip heats up: **run until it settles**. And zeros stay faster. A transistor that switches costs power,
+# zeros switch few of them, and a chip at its power limit lowers its clock: **measure on random data**. No layer
+# multiplies zeros. (The stray dots get a section of their own.)
 #
 # ## Empty the cache
 #
-# A benchmark calls with the same operands again and again. In a model, other layers have run in between. Our layer
-# of 8 experts while it decodes, one row each, with weights of growing size:
+# A benchmark calls with the same operands again and again. In a model, other layers run in between. Take our layer of 8
+# experts while it decodes, one row each, with weights of growing size:
 
 
 # %%
@@ -155,12 +169,12 @@ measured = {name: [apparent_rate(mb, name == "flushed") for mb in sizes] for nam
 measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
-# Warm, the small ones "read" more than memory can deliver. **Overwrite the cache before each timed call.** Then a
-# rate above memory's tells you at once that something is off.
+# With a warm cache, small weights seem to be read faster than memory can deliver. **Overwrite the cache before each
+# timed call.** Then a rate above the memory's is a sign of a mistake.
 #
 # ## Take turns
 #
-# The kernel against itself, from a cold chip: first all calls of the one, then all calls of the other.
+# There are two orders to compare two kernels: first all calls of one and then all calls of the other, or in turn.
 
 
 # %%
@@ -176,7 +190,12 @@ def in_turn(gpu, functions, repeats):
     return times
 
 
-# %%
+# %% [markdown]
+# We compare a kernel with itself, from a cold chip.
+#
+# **Guess:** in which order does it look as fast as itself?
+
+# %% tags=["hide-output"]
 twins = {}
 for method in (in_sequence, in_turn):
     gpu = SimulatedGpu(seed=5)
@@ -186,15 +205,17 @@ for method in (in_sequence, in_turn):
 measuring.spread(twins)
 
 # %% [markdown]
-# In sequence, whoever comes first is "faster": it met the cool chip. **Interleave**, and drift meets all alike. (On a
-# real GPU, other people's jobs and the weather of the data centre drift as well.)
+# In sequence, the first one looks faster, because it met the cool chip. **Take turns**, and drift affects all kernels
+# alike. (On a real GPU, other people's jobs and the temperature of the room drift as well.)
 #
-# ## One number for many: which?
+# ## One number for many calls
 #
-# The dots far to the right are calls that something got in the way of. What do they do to the number that you report?
-# Ten benchmarks of 40 calls each, of the same kernel:
+# A few calls are off the scale to the right: something disturbed them. How do they change the number that you report?
+# We run ten benchmarks of the same kernel, 40 calls each.
+#
+# **Guess:** which of mean, median and minimum varies most between the ten?
 
-# %%
+# %% tags=["hide-output"]
 numbers = {"mean": statistics.fmean, "median": statistics.median, "minimum": min}
 found = {name: [] for name in numbers}
 for seed in range(10):
@@ -208,14 +229,16 @@ for name, values in found.items():
     print(f"{name:8} from {min(values):5.1f} to {max(values):5.1f} µs: {max(values) / min(values) - 1:.1%} apart")
 
 # %% [markdown]
-# The mean depends on how many accidents fell into your forty. The minimum is steady here, and yet no typical call: it
-# keeps the luckiest clock. **Report the median, and the quartiles**, which say how far apart two medians must be to
-# mean something.
+# The mean depends on how many disturbed calls are among your forty. The minimum is steady here, but it is not a typical
+# call: it comes from the luckiest clock. **Report the median and the quartiles.** The quartiles show how far apart two
+# medians must be to mean something.
 #
 # ## What goes wrong: a kernel that is fast because it is wrong
 #
-# This one is real, computed with torch: our 8 experts, and a kernel that leaves out the rows that do not fill a tile
-# of 128. Fewer tiles, less time. Would your check catch it?
+# This kernel is real and runs with torch. It multiplies our 8 experts, but leaves out the rows that do not fill a tile
+# of 128. So it has fewer tiles and takes less time.
+#
+# It is defined here next to the right one:
 
 # %%
 tokens = testing.routed_sizes("zipf", 512)
@@ -235,18 +258,22 @@ def full_tiles_only():
         part[:whole] = r[:whole] @ e
 
 
-# %%
+# %% [markdown]
+# We compare both with the exact result.
+#
+# **Guess:** does the comparison find the mistake?
+
+# %% tags=["hide-output"]
 for function in (all_rows, full_tiles_only):
     function()
     print(f"{function.__name__:16} correct: {torch.equal(out, exact)}")
 
 # %% [markdown]
-# It passes! The wrong kernel wrote into the same buffer as the right one, and what it left out was already there.
-# Repair the check: put `out.fill_(float("nan"))` in front of `function()`, and run the cell again.
+# It passes! The wrong kernel wrote into the same buffer as the right one, so the rows it left out were already there.
+# Repair the check: put `out.fill_(float("nan"))` before `function()`, and run the cell again.
 #
-# <details><summary>What you should see</summary>The second line says <code>False</code>: NaN is equal to nothing.
-# Results that are only compared after a right kernel ran prove nothing: <b>poison every output, verify, then
-# time.</b></details>
+# <details><summary>Answer</summary>The second line now says <code>False</code>: NaN is equal to nothing. A result that
+# is compared after a right kernel ran proves nothing. <b>Poison every output, verify, then time.</b></details>
 
 # %%
 out.fill_(float("nan"))
@@ -258,7 +285,7 @@ print("never written:      ", missing)
 # %% [markdown]
 # ## The smallest honest benchmark
 #
-# All habits together take a dozen lines. Say after each line which of the pictures above it prevents.
+# All habits together take a dozen lines. For each line, say which of the pictures above it prevents.
 
 
 # %%
@@ -279,22 +306,24 @@ def honest(gpu, functions, repeats=60):
 
 
 # %% [markdown]
-# The library's own, for real GPUs, is the same loop, and what it times was verified over poison first:
+# The library's benchmark for real GPUs is the same loop. Before it times a kernel, it fills the output with poison and
+# verifies the result:
 
 # %%
 show(timing.interleaved_us, "flush = ", "return")
 
 # %%
-show(grouped.verified_call, "# The freed", "return")
+show(grouped.verified_call, "# The freed", "verify(function()")
 
 # %% [markdown]
-# Flushing does one thing more: it keeps the device busy while the host enqueues. Without it a short kernel waits for
-# its launch, and you time the host again. That is the next question.
+# Flushing has a second effect: it keeps the device busy while the host fills the queue. Without it a short kernel waits
+# for its launch, and you time the host again. The next section is about that.
 #
 # ## As called, or in a graph?
 #
-# A CUDA graph replays many launches at the price of one. Our 8 experts, as a loop of small products and in one
-# launch, each both ways, and called back to back without a flush:
+# A [CUDA graph](glossary.md#CUDA-graph) replays many launches at the cost of one. Take our 8 experts, once as a loop of
+# small products and once in one launch. We measure each as called and in a graph. The last column calls it back to
+# back, without a flush:
 
 
 # %%
@@ -327,16 +356,16 @@ for name in ("loop", "grouped"):
         print(f"{name:8}{way:7}{host:5.0f} {on_device:13.1f} {many:17.1f}")
 
 # %% [markdown]
-# Three numbers, three questions. *In a graph*: how good is the kernel? *As called*: what does it cost me? *The host's
-# time*: will anybody notice? Back to back a call takes the longer of host and device (which finds its cache warm). A
-# table has to say which one it shows. One that shows a rival as called and itself in a graph tells a sixth lie, not
-# counted below.
+# The three numbers answer three questions. *In a graph*: how good is the kernel? *As called*: how long does my call
+# take? *The host's time*: will it limit the program? Back to back, a call takes the longer of the host's time and the
+# device's (whose cache is warm). A table has to say which number it shows. A table that shows the other library as
+# called and its own in a graph tells a sixth lie, which is not among the five below.
 #
 # ## The roof
 #
-# Lesson 01 drew the intensity of an expert; here is what it is for. A kernel can do no more than the arithmetic units
-# allow, and no more than memory can feed them. Both ceilings below were *measured*, in the same run as everything else:
-# the flat one is the fastest dense cuBLAS product of the rows' sizes, the slope is a copy.
+# Lesson 01 computed the intensity of an expert: FLOP per byte. A kernel can do no more than the arithmetic units allow,
+# and no more than memory can feed them. Both ceilings below were *measured*, in the same run as everything else. The
+# flat one is the fastest dense cuBLAS product of the rows' sizes, the slope is a copy.
 
 # %%
 results = record.load("grouped_mm")
@@ -352,20 +381,20 @@ for each in results["providers"].values():
 draw.roofline(results)
 
 # %% [markdown]
-# Left of the ridge, FLOP are free and every byte counts: decoding. Right of it, bytes are free: training. Six rows
-# have about 32,768 tokens and lie far apart nevertheless. Why?
+# Left of the ridge, arithmetic costs nothing and every byte counts: decoding. Right of it, bytes cost nothing:
+# training. Six rows have about 32,768 tokens, and yet they are far apart. Why?
 #
-# <details><summary>Answer</summary>The number of experts: each brings weights of its own, and the more there are, the
-# fewer tokens these are read for. Small N and K do the rest: each row of A and C is used for less.</details>
+# <details><summary>Answer</summary>The number of experts. Each has weights of its own. With more experts, each weight
+# is read for fewer tokens. Small N and K also count: each row of A and C is used for less arithmetic.</details>
 #
-# A point above the roof is a question, not a triumph. Here there is an answer: a copy writes as much as it reads, and
-# reading alone can be faster than that.
+# If a point is above the roof, ask why. Here the reason is known: a copy writes as much as it reads, and reading alone
+# can be faster.
 #
 # ## What the compiler made of it: the roof inside the chip
 #
-# A tile has an intensity of its own: FLOP per byte that its main loop fetches. Divide the dense rate by it, and you
-# have the traffic that the L2 cache must stand. Registers, shared memory and spills can be read off as well, all of it
-# before anything is measured and without a GPU:
+# A tile has an intensity of its own: FLOP per byte that its main loop fetches. The dense rate divided by it is the
+# traffic that the [L2](glossary.md#L2) cache must deliver. The compiler shows registers, shared memory and
+# [spills](glossary.md#spill) as well, before anything is measured and without a GPU:
 
 # %% tags=["nbval-ignore-output"]
 compute_bound = [name for name, entry in results["rows"].items() if entry["kind"] == "compute"]
@@ -379,27 +408,29 @@ for config, one in zip(configs, codegen.compile_many(builds)):
           f" {one.registers} registers, {one.shared_bytes // 1024} KiB, spills: {bool(one.spills)}")  # fmt: skip
 
 # %% [markdown]
-# The smaller the tile, the more it asks of the cache: one reason why large tiles win where rows are many, and why
-# programs that share their loads (clusters) exist. If there are spills, or narrow loads, stop here: there is nothing to
-# measure yet.
+# The smaller the tile, the more traffic it needs from the cache. This is one reason why large tiles win where there are
+# many rows, and why clusters exist, in which programs share their loads. If you see spills or narrow loads, repair them
+# first. There is nothing to measure yet.
 #
-# ## Against every peer
+# ## Against every other library
 #
-# The same rows as bars, each against its own ceiling. All of them verified, interleaved, in graphs.
+# Here are the same rows as bars, each against its own ceiling. All were verified, timed in turn and run in graphs.
+# QuACK is a library of CuTe kernels.
 
 # %%
 draw.against_peers(results)
 
 # %% [markdown]
-# "Faster than torch" is a weak claim if all bars are short, and "behind QuACK" a mild one if both touch the line.
-# Compare with the ceiling first.
+# "Faster than torch" says little if all bars are short. "Slower than QuACK" is no problem if both reach the line. So
+# compare with the ceiling first.
 #
-# The same as one factor per row, with the gradients beside it, for training spends two thirds of its products there:
+# The next picture shows one factor per row, with the gradients beside it, because training spends two thirds of its
+# products there:
 
 # %%
 record_analysis.speedups_over_peers(results, ours)
 
-# %%
+# %% tags=["hide-input"]
 for name, speedups in results["speedups"].items():
     print(results["providers"][name]["label"])
     for of, others in speedups.items():
@@ -407,14 +438,13 @@ for name, speedups in results["speedups"].items():
         print(f"  {of:8}", ",  ".join(f"{each}: {mean[each]}" for each in ("torch", "best peer") if each in mean))
 
 # %% [markdown]
-# Geometric means over the rows, and the worst row beside them: a mean alone would let one huge win pay for a loss. (As
-# called, QuACK runs one configuration; in graphs, the best of twelve for each row, and of three for gradients. A table
-# has to say that, too.)
+# The table has geometric means over the rows, with the worst row in brackets. Without the worst row, one huge win would
+# hide a loss. (As called, QuACK runs one configuration. In graphs it runs the best of twelve for each row, and of three
+# for gradients. A table has to say that, too.)
 #
-# One more look before you trust it. Two rows of the table have the same dense product, measured at two moments of the
-# run:
+# One more check. Two rows of the table have the same dense product, measured at two moments of the run:
 
-# %%
+# %% tags=["hide-input"]
 twin_rows = [results["rows"][name] for name in ("zipf128-up", "half-empty128")]
 print("the same product:", len({(sum(e["sizes"]), e["N"], e["K"]) for e in twin_rows}) == 1)
 first, second = (entry["us"]["forward"]["dense"] for entry in twin_rows)
@@ -424,60 +454,64 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
       max(first["q1_us"], second["q1_us"]) < min(first["q3_us"], second["q3_us"]))  # fmt: skip
 
 # %% [markdown]
-# Same work, same method: whatever lies between the medians is the chip, most likely its clock, which nobody recorded.
-# Providers of one row took turns and may be compared. A difference of that size *between* rows, or between two days,
-# means nothing. And quartiles say how far the calls of one moment lie apart, not how far two moments do.
+# The work and the method are the same, so the difference between the medians is the chip, most likely its clock, which
+# was not recorded. Providers of one row took turns and can be compared. A difference of that size *between* rows, or
+# between two days, means nothing. Quartiles show how far apart the calls of one moment are. They do not show how far
+# apart two moments are.
 #
 # ## In turn, or alone?
 #
-# A layer does not take turns with other people's kernels: it runs one, again and again. So the large rows were measured
-# once more, each kernel alone and back to back, the first third of a second not counted. Before you look: same kernels,
-# same problems. Will the order be the same?
+# A layer does not take turns with other kernels. It runs one kernel again and again. So the large rows were measured
+# once more, each kernel alone and back to back, without the first third of a second.
+#
+# **Guess:** the kernels and the problems are the same. Is the order the same?
 
-# %%
+# %% tags=["hide-output"]
 alone = record.load("sustained")
 others = [name for name in ("cute", "quack", "torch", "dense") if name in results["providers"] and name != ours]
 print(f"times of others over {results['providers'][ours]['label']}'s: below 1 they are faster")
-print(" " * 54 + "".join(f"{name:>16}" for name in others))
-print(" " * 54 + f"{'turns   alone':>16}" * len(others))
+print(" " * 53 + "".join(f"{name:>16}" for name in others))
+print(" " * 53 + f"{'turns   alone':>16}" * len(others))
 for name, entry in alone["rows"].items():
-    line = f"{name:15} {entry['title']:38}"
+    line = f"{title_of(entry):53}"
     for other in others:
         for us in (of["rows"][name]["us"]["forward"] for of in (results, alone)):
             line += f"{us[other]['median_us'] / us[ours]['median_us']:8.2f}" if other in us else f"{'–':>8}"
     print(line)
 
 # %% [markdown]
-# It is not. The cycles that a kernel needs are the same both times; the clock is not. These rows run at the chip's
-# power limit, 700 W, and what its power leaves is the clock. In turn there is one clock for all, which follows too
-# slowly to tell them apart: whoever needs fewer cycles wins. Alone, each has its own: whoever needs less *energy* wins,
-# and moving bytes costs a good part of it. Lesson 08's programs share nothing that they load, lesson 09's clusters do.
-# Which row should care least?
+# It is not. A kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's
+# power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt
+# within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of
+# its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08
+# share nothing that they load, the clusters of lesson 10 do. Which row should differ least?
 #
 # <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
 # little to save.</details>
 #
-# Neither clock nor power is in these two records, so from them alone this is a guess; `benchmarks/NOTES.md` tells how
-# it was looked into, with counters of energy and bytes. (The same kernel twice, alone, differed by up to 0.8 %.) Even
-# the best configuration depends on the question:
+# Clock and power are not in these two records, so this explanation is a guess from them alone. `benchmarks/NOTES.md`
+# describes how it was checked, with counters of energy and bytes. (The same kernel, measured alone twice, differed by
+# up to 0.8 %.) Even the best configuration depends on the question. These are QuACK's:
 
 # %%
 for name in alone["rows"]:
     best = [of["rows"][name]["choice"]["forward"].get("quack", "–") for of in (results, alone)]
-    print(f"{name:15} QuACK's best: in turn {best[0]:31} alone {best[1]}")
+    print(f"{title_of(alone['rows'][name]):53}  in turn {best[0]:31} alone {best[1]}")
 
 # %% [markdown]
-# The larger a tile, the less is read for each product, and the longer its store keeps the SM waiting. Both measurements
-# are honest, and neither is a step of your model, where other kernels run in between and some of them draw little. Say
-# which one you show, and where a choice is close, take both.
+# A larger tile reads less for each product, but its store keeps the SM waiting longer. Both measurements are honest.
+# Neither is a step of your model, where other kernels run in between and some of them need little power. Say which one
+# you show. Where a choice is close, take both.
 #
-# ## What a call adds, as recorded
+# ## The cost of a call, as recorded
+#
+# If the host's time for a call is longer than the device's, the device waits for the host:
 
 # %%
 called = [name for name in results["providers"] if any(name in e["us"]["called"] for e in results["rows"].values())]
 record_analysis.as_called(results, [name for name in called if name in (ours, "torch", "loop")])
 
-# %%
+# %% tags=["hide-input"]
 for name in called:
     entries = [e for e in results["rows"].values() if name in e["us"]["called"] and name in e["us"]["forward"]]
     bound = sum(e["host_us"][name] > e["us"]["forward"][name]["median_us"] for e in entries)
@@ -486,13 +520,13 @@ for name in called:
     print(f"{label:32} host {min(host):6.1f} to {max(host):7.1f} µs a call; the limit in {bound} of {len(host)} rows")
 
 # %% [markdown]
-# The host's time of a loop grows with the number of groups; that of one launch does not.
+# The host's time of a loop grows with the number of groups. That of one launch does not.
 #
 # ## What limits each row?
 #
-# Take a row's time and explain it from below. First the roof: arithmetic at the rate of this row's dense product, or
-# the bytes at a copy's rate. Where it is arithmetic, add what tiles of 128 × 256 compute for rows that do not exist
-# (lesson 08), then the last wave that is not full (lesson 05). What is left has other causes.
+# We explain a row's time in steps. First comes the roof: arithmetic at the rate of this row's dense product, or the
+# bytes at a copy's rate. Where arithmetic is the limit, we add the rows of 128 × 256 tiles that are past the end of
+# their group (lesson 08), then the last wave, which is not full (lesson 05). The rest has other causes.
 
 # %%
 explained = record_analysis.shares(results, ours, (128, 256), about["sms"])
@@ -502,17 +536,19 @@ record_analysis.where_time_goes(results, explained)
 for name, share in explained.items():
     waste, part = max((value, part) for part, value in share.parts.items() if part != "the roof")
     then = f"next: {part}, {waste:.0%}" if waste > 0.005 else "nothing else to see"
-    print(f"{name:15} bound by {share.bound:10} {share.parts['the roof']:4.0%} of its time; {then}")
+    roof, title = share.parts["the roof"], title_of(results["rows"][name])
+    print(f"{title:54} bound by {share.bound:10} {roof:4.0%} of its time; {then}")
 
 # %% [markdown]
-# The model is crude: it is cut where it says more than was measured, smaller tiles waste fewer rows, and a dense
-# product has waves of its own. But it says where to look. Rows that do not exist ask for another tile, a last wave for
-# another schedule, the rest for a profiler: short K loops that start and end too often, stores that nothing overlaps.
+# The model is crude, for three reasons: (a) shares are cut at 100 %; (b) it assumes 128 × 256 tiles, and smaller ones
+# waste fewer rows; (c) the dense rate already contains a last wave. But it shows where to look. Wasted rows need
+# another tile, and a last wave another schedule. For the rest, use a profiler: K loops may be short, or stores may
+# overlap with nothing.
 #
 # ## Five lies
 #
-# Now to that table. Eight experts, 1,536 tokens, a mildly skewed router. `bmm` needs its rows padded and its result
-# unpadded, `grouped` needs them sorted and put back:
+# Now the table. Eight experts, 1,536 tokens, a mildly skewed router. `bmm` needs its rows padded and its result
+# unpadded. `grouped` needs its rows sorted and put back:
 
 # %%
 tokens = testing.routed_sizes("zipf", 1536, s=0.2)
@@ -536,8 +572,9 @@ def kernels(gpu, new):
 
 
 # %% [markdown]
-# `efficiency` is the share of the peak that a kernel's arithmetic reaches, `streaming` that of the bandwidth: here
-# `bmm` has the better main loop and too few loads in flight. These are assumptions. The benchmark is not:
+# `efficiency` is the share of the peak that a kernel's arithmetic reaches. `streaming` is the share of the bandwidth.
+# Here `bmm` has the better main loop and too few loads on their way. These are assumptions. The rest is a benchmark
+# like many others:
 
 # %%
 gpu = SimulatedGpu(seed=12)
@@ -560,26 +597,25 @@ for name, rate in claimed.items():
 print("the winner:", max(claimed, key=claimed.get))
 
 # %% [markdown]
-# **Find the five lies before you read on.** One of them betrays itself in the output. Change the cell, run it, and
-# watch the winner.
+# **Find the five lies before you read on.** One of them shows in the output. Change the cell, run it, and watch the
+# winner.
 #
-# <details><summary>Lie 1: it beats the peak</summary><b>No synchronisation.</b> The host's clock is read while the
-# device still works: this is the time of one launch against that of three. Use events, or synchronise before both
-# readings.</details>
+# <details><summary>Lie 1: the rate is above the peak</summary><b>No synchronisation.</b> The host's clock is read while
+# the device still works: it compares one launch with three. Use events, or synchronise before both readings.</details>
 #
-# <details><summary>Lie 2: work that nobody asked for</summary><b>Padded FLOP are counted.</b> The padded rows are work,
-# but not the work that was asked for: <code>flops</code> must be <code>2 * M * K * N</code> for both. Count what the
-# problem needs, never what a kernel does. Better still: compare times.</details>
+# <details><summary>Lie 2: useless work</summary><b>Padded FLOP are counted.</b> The result does not need the padded
+# rows: <code>flops</code> must be <code>2 * M * K * N</code> for both. Count what the problem needs, never what a
+# kernel does. Better still: compare times.</details>
 #
 # <details><summary>Lie 3: two different jobs</summary><b>Packing is timed for one side only.</b> <code>grouped</code>
 # sorts its rows and puts them back within the timed loop; <code>pad</code> was called once, in the set-up, and
 # <code>unpad</code> never. Time both from the same input to the same output.</details>
 #
-# <details><summary>Lie 4: the data</summary><b>Zeros.</b> <code>gpu.zeros</code> fills operands that no power is spent
-# on. Use <code>gpu.randn</code>.</details>
+# <details><summary>Lie 4: the data</summary><b>Zeros.</b> <code>gpu.zeros</code> makes operands that cost little power.
+# Use <code>gpu.randn</code>.</details>
 #
-# <details><summary>Lie 5: the second call</summary><b>A warm L2.</b> Every call finds the operands that the last one
-# left in the cache; the layer will not. Flush before each timed call, and while you are there, take turns.</details>
+# <details><summary>Lie 5: the second call</summary><b>A warm L2.</b> Every call finds the operands of the last call in
+# the cache. A layer in a model does not. Flush before each timed call, and take turns.</details>
 #
 # The corrected benchmark:
 
@@ -595,9 +631,6 @@ print("the winner:", min(truth, key=lambda name: statistics.median(truth[name]))
 
 # %%
 measuring.spread({"Between events, flushed, in turn, from tokens to tokens": truth})
-
-# %% [markdown]
-# Another winner, with boxes that do not touch. What was each lie worth? The same benchmark with any of them left in:
 
 
 # %%
@@ -616,7 +649,14 @@ def claim(lies):
     return times["grouped"] / times["bmm"] * (G * longest / M if "padded FLOP" in lies else 1.0)
 
 
-# %%
+# %% [markdown]
+# Now `grouped` wins, and the boxes do not overlap. How much did each lie add? We start with the published benchmark and
+# repair one lie after the other. Then we leave only one lie in.
+#
+# **Guess:** how many repairs does it take until the winner changes?
+
+
+# %% tags=["hide-output"]
 lies = ["no sync", "padded FLOP", "packing", "zeros", "warm L2"]
 repairs = ["with events", "… and needed FLOP", "… and all packing", "… and random data", "… and a flushed L2"]
 ratios = {"as published": claim(lies)} | {repair: claim(lies[i:]) for i, repair in enumerate(repairs, 1)}
@@ -626,38 +666,56 @@ measuring.claims(ratios, "padded bmm", "grouped")
 measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim([])}, "padded bmm", "grouped")
 
 # %% [markdown]
-# Four repairs of five leave the wrong winner standing. Left alone, three of the lies would still have been enough;
-# *no sync* makes a draw of anything with equally many launches. And *zeros* alone does next to nothing here: flushed,
-# `bmm` waits for memory and stays below its power limit. With a warm cache it computes all the time, and zeros pay.
-# Lies help each other, so repairing one and seeing no change proves nothing.
+# After four repairs of five, the winner is still wrong. Three of the lies would each have been enough alone. *No sync*
+# alone makes a draw of kernels with equally many launches. *Zeros* alone does next to nothing here: with a flushed
+# cache, `bmm` waits for memory and stays below its power limit. With a warm cache it computes all the time, and zeros
+# help. So lies strengthen each other. If you repair one and see no change, it proves nothing.
 #
-# Be fair to the author: the table would have been right elsewhere. The first question below asks where.
+# The author may have been right elsewhere. The first question below asks where.
 #
 # ## Try it
 #
-# - Give every expert the same number of tokens: `tokens = [192] * 8` before `kernels`. Who wins the honest benchmark
-#   now?
-#   <details><summary>Answer</summary><code>padded bmm</code>: nothing is padded, <code>pad</code> moves no more bytes
-#   than <code>sort</code>, and its better main loop outweighs its weaker loads. Lesson 01's record said so,
-#   too.</details>
-# - Add a sixth lie: in `layers`, wrap one of the two in `gpu.graph(...)`. What does it gain in the honest benchmark,
-#   and what would it gain back to back?
-#   <details><summary>Answer</summary>Flushed, only shorter gaps between its three kernels: their launches were hidden
-#   behind the flush. Back to back it needs one launch where the other needs three, on the host.</details>
-# - Suppose that a row lay at a third of the roof, and its time were mostly "the rest". Name two measurements that you
-#   would make next.
-#   <details><summary>Answer</summary>A timeline per SM (lesson 05), which shows gaps and idle SMs; counters of bytes
-#   (lesson 05 again) and of tensor core activity; and before both, what the compiler made of the loop.</details>
+# 1. Give every expert the same number of tokens: `tokens = [192] * 8` before `kernels`. Who wins the honest benchmark
+#    now?
+#    <details><summary>Answer</summary><code>padded bmm</code>. Nothing is padded, <code>pad</code> moves no more bytes
+#    than <code>sort</code>, and its better main loop outweighs its weaker loads. Lesson 01's record says the
+#    same.</details>
+# 2. Add a sixth lie: in `layers`, wrap one of the two in `gpu.graph(...)`. What does it gain in the honest benchmark,
+#    and what would it gain back to back?
+#    <details><summary>Answer</summary>In the honest benchmark it only shortens the gaps between its three kernels,
+#    because their launches overlap with the flush. Back to back its host needs one launch, where the other needs
+#    three.</details>
+# 3. Suppose that a row reaches a third of the roof, and most of its time is "the rest". Name two measurements that you
+#    would make next.
+#    <details><summary>Answer</summary>A timeline per SM (lesson 05), which shows gaps and idle SMs. Counters of bytes
+#    (lesson 05) and of tensor core activity. And before both, look at what the compiler made of the loop.</details>
 #
 # With a GPU, `course bench` measures all rows on your machine, and `course bench --roofline roof.png` draws its roof.
-# Exercise 15 (find the lies, in `exercises/`) is not out yet.
 #
 # ## Summary
 #
-# - The host's clock times launches. Events time the device; graphs leave the launches out; say which one you show.
-# - Warm, random, flushed, in turn, median with quartiles: each habit stands for a wrong number that you have seen.
+# - The host's clock times launches. Events time the device. Graphs leave out the launches. Say which one you show.
+# - Warm up, use random data, flush, take turns, report median and quartiles. Each habit prevents a wrong number.
 # - Poison the outputs, verify, then time. A kernel that skips work is fast.
-# - Compare with the roof before you compare with anybody: arithmetic or bytes, both ceilings measured.
-# - Count the work that the problem needs, from the same input to the same output, and believe no rate above the roof.
+# - Compare with the roof before you compare with other libraries: arithmetic or bytes, both ceilings measured.
+# - Count the work that the problem needs, from the same input to the same output. Believe no rate above the roof.
 #
-# This was the last lesson. Back to the map: [00 Start here](00_start_here.ipynb).
+# ## References
+#
+# - Hoefler and Belli, [Scientific Benchmarking of Parallel Computing Systems](https://doi.org/10.1145/2807591.2807644),
+#   2015: twelve rules for reporting measurements.
+# - Williams, Waterman and Patterson, [Roofline: An Insightful Visual Performance Model for Multicore
+#   Architectures](https://zenodo.org/record/1236156), 2009.
+# - He, [Strangely, Matrix Multiplications on GPUs Run Faster When Given "Predictable"
+#   Data](https://www.thonking.ai/p/strangely-matrix-multiplications), 2024: zeros, power and the clock.
+# - Triton's [do_bench](https://triton-lang.org/main/python-api/generated/triton.testing.do_bench.html), which flushes
+#   the cache and times with events.
+# - Compared with in the record: [torch's
+#   grouped_mm](https://docs.pytorch.org/docs/main/generated/torch.nn.functional.grouped_mm.html) and
+#   [QuACK](https://github.com/Dao-AILab/quack).
+#
+# ## What to read next
+#
+# This was the last lesson. To use the kernels, read the README and call `course bench` on your own shapes. To change
+# one, begin with the exercises of lessons 08 and 10. `benchmarks/NOTES.md` has the measurements that did not fit into a
+# lesson.

@@ -12,6 +12,7 @@ from course_kernels.lists.api import GroupGemmPlan, group_gemm
 from course_kernels.masked.api import deepgemm
 from course_kernels.masked.shuffle import shuffle_weight, unshuffle_weight
 from course_kernels.packed.api import grouped_mm
+from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.quantize import quantize_1x128, quantize_128x128
 from course_kernels.packed.scaled import scaled_grouped_mm
 from course_kernels.packed.training import to_fp8_then_scaled_grouped_mm
@@ -23,6 +24,7 @@ __all__ = [
     "deepgemm",
     "gmm",
     "group_gemm",
+    "group_sums",
     "grouped_gemm_jagged",
     "grouped_gemm_jagged_persistent",
     "grouped_mm",

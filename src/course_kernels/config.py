@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Literal, TypeAlias, get_args
 
-SCHEDULES = ("round_robin", "chunks", "dynamic")
+ScheduleName: TypeAlias = Literal["round_robin", "chunks", "dynamic"]
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 KERNELS = ("naive", "round_robin", "tma", "contiguous", "transposed", "masked")
 # Schedules that a kernel does not have. On the naive kernel, one launch for each problem, a schedule has no effect.
 _ABSENT_SCHEDULES = {
@@ -46,11 +48,11 @@ class GemmConfig:
     group_m: int = 8
     programs_per_sm: int = 1
     store_parts: int = 1
-    schedule: str = "round_robin"
+    schedule: ScheduleName = "round_robin"
     programs: int | None = None
     num_xcds: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("block_m", "block_n", "block_k"):
             value = getattr(self, name)
             if type(value) is not int or value < 16 or value & (value - 1):
@@ -156,7 +158,7 @@ class GemmConfig:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
         return None
 
-    def fitted(self, kernel: str, itemsize: int, out_itemsize: int | None = None, **limits) -> GemmConfig | None:
+    def fitted(self, kernel: str, itemsize: int, out_itemsize: int | None = None, **limits: Any) -> GemmConfig | None:
         """This configuration with as many of its stages as are valid, at least two if it has them; None if no number
         of stages is valid. Arguments as for ``valid_for``."""
         for stages in range(self.num_stages, min(self.num_stages, 2) - 1, -1):
@@ -180,9 +182,9 @@ class LaunchOptions:
     """
 
     programs: int | None = None
-    schedule: str | None = None
+    schedule: ScheduleName | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_programs("programs", self.programs)
         if self.schedule not in (None, *SCHEDULES):
             raise ValueError(f"schedule must be None or one of {SCHEDULES}, got {self.schedule!r}")

@@ -12,6 +12,11 @@ _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 # Bound once: every call asks them.
 is_compiling = torch.compiler.is_compiling
 functorch_level = torch._C._functorch.peek_interpreter_stack
+is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor  # for is_grads_batched
+is_profiling = torch.autograd._profiler_enabled
+has_overrides = torch.overrides.has_torch_function_variadic  # of __torch_function__, by a tensor or a mode
+_FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
+_forward_ad = torch.autograd.forward_ad
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
 
@@ -23,10 +28,42 @@ def is_plain(*tensors) -> bool:
     """
     if is_compiling() or _dispatch_modes() or functorch_level() is not None or _tracing_state() is not None:
         return False
+    if getattr(_forward_ad, "_current_level", -1) >= 0 and is_forward_mode():
+        return False
     for tensor in tensors:
         if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
             return not isinstance(tensor, Tensor)
     return True
+
+
+def is_intercepted(tensor: Tensor) -> bool:
+    """Whether a tensor's class computes operations on its own, and has no memory that a kernel could read."""
+    kind = type(tensor)
+    return kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+def is_traced() -> bool:
+    """Whether ``make_fx`` or ``torch.jit.trace`` records operations."""
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return proxies is not None or _tracing_state() is not None
+
+
+def is_forward_mode() -> bool:
+    """Whether tensors may be dual ones of forward-mode differentiation."""
+    return getattr(_forward_ad, "_current_level", -1) >= 0 and torch._C._is_fwd_grad_enabled()
+
+
+def wants_function() -> bool:
+    """Whether a derivative has to be an ``autograd.Function``: ``torch.func`` and forward mode take these, and
+    ``functionalize`` takes operators alone."""
+    if functorch_level() is None:
+        return is_forward_mode()
+    return all(level.key() != _FUNCTIONALIZE for level in torch._C._functorch.get_interpreter_stack())
+
+
+def unwrapped(tensor):
+    """A tensor as it is without the transform of ``torch.func`` that once wrapped it and has ended since."""
+    return torch._C._functorch.unwrap_if_dead(tensor) if isinstance(tensor, Tensor) else tensor
 
 
 def wants_grad(*tensors) -> bool:
@@ -51,15 +88,14 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def refuse_tangents(function: str, *tensors) -> None:
-    """Raise on dual tensors: kernels compute primal values alone, and the tangent would be lost silently.
+    """Raise on dual tensors where there is no forward-mode derivative: the tangent would be lost silently.
 
     Raises:
         RuntimeError: naming the function.
     """
-    forward_ad = torch.autograd.forward_ad
-    if getattr(forward_ad, "_current_level", -1) < 0:
+    if getattr(_forward_ad, "_current_level", -1) < 0:
         return
-    if any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+    if any(isinstance(t, Tensor) and _forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise RuntimeError(
             f"{function} has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
             "torch.func.grad), or unpack_dual it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias, get_args
+
 import torch
 
 FP8 = torch.float8_e4m3fn
@@ -11,7 +13,8 @@ OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 IN_DTYPES = (*OUT_DTYPES, FP8)
 SCALED_DTYPES = (FP8, FP8_E5M2)  # of operands with scales
 # How float32 operands are multiplied: in full, or with 10 bits of mantissa on tensor cores.
-PRECISIONS = ("ieee", "tf32")
+Precision: TypeAlias = Literal["ieee", "tf32"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 # Triton's names. ``tl.dtype(name)`` is the type itself.
 TRITON_TYPES = {
     torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", FP8: "fp8e4nv", FP8_FNUZ: "fp8e4b8",

@@ -3,14 +3,14 @@
 Importing this module changes nothing. Triton decides between compiler and interpreter while it is being imported, so
 the mode is fixed when the first kernel is loaded (``load_triton``); until then, ``mode`` says what it will be.
 
-=================  =============================================  =====================================
-``mode()``         when                                           where kernels want their tensors
-=================  =============================================  =====================================
-``"gpu"``          torch sees a GPU                               on that GPU
-``"interpreter"``  no GPU, or ``TRITON_INTERPRET=1``              on the CPU; Triton's interpreter runs kernels
-``"compile-only"`` no GPU and ``TRITON_INTERPRET=0``, or Triton   on the CPU; kernels can be compiled for any GPU
-                   was imported before, for its compiler          but not run
-=================  =============================================  =====================================
+==================  =============================================  =================================================
+``mode()``          when                                           where kernels want their tensors
+==================  =============================================  =================================================
+``"gpu"``           torch sees a GPU                               on that GPU
+``"interpreter"``   no GPU, or ``TRITON_INTERPRET=1``              on the CPU; Triton's interpreter runs kernels
+``"compile-only"``  no GPU and ``TRITON_INTERPRET=0``, or Triton   on the CPU; kernels can be compiled for any GPU
+                    was imported before, for its compiler          but not run
+==================  =============================================  =================================================
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ import importlib.util
 import os
 import sys
 import threading
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
+Mode: TypeAlias = Literal["gpu", "interpreter", "compile-only"]
+_Parameters, _Result = ParamSpec("_Parameters"), TypeVar("_Result")
 TOO_LATE = (
     "triton was imported for its compiler, and this process has no GPU (or TRITON_INTERPRET=1 came later), so kernels "
     "cannot run in Triton's interpreter. Restart the process with TRITON_INTERPRET=1, or import gemm_course or run a "
@@ -65,7 +68,7 @@ def _library_is_interpreted() -> bool:
     return standard is not None and type(standard.zeros).__name__ == "InterpretedFunction"
 
 
-def _decide() -> tuple[str, str | None]:
+def _decide() -> tuple[Mode, str | None]:
     """The mode, and the reason why kernels cannot run in it, or None."""
     with _loading:
         return _decide_alone()
@@ -85,7 +88,7 @@ def _decide_alone() -> tuple[str, str | None]:
     return ("compile-only", TOO_LATE) if imported else ("interpreter", None)
 
 
-def mode() -> str:
+def mode() -> Mode:
     """How kernels run in this process: "gpu", "interpreter" or "compile-only"; see the module's table."""
     return _decide()[0]
 
@@ -181,6 +184,7 @@ def check_can_launch(tensor_device: torch.device) -> None:
 
 @functools.cache
 def _properties(index: int):
+    _check_gpu(torch.device("cuda", index))
     return torch.cuda.get_device_properties(index)
 
 
@@ -188,9 +192,15 @@ def _index(tensor_device: torch.device | None) -> int | None:
     tensor_device = device() if tensor_device is None else torch.device(tensor_device)
     if tensor_device.type != "cuda":
         return None
-    if tensor_device.index is None and not has_gpu():
+    if tensor_device.index is not None:
+        return tensor_device.index
+    _check_gpu(tensor_device)
+    return torch.cuda.current_device()
+
+
+def _check_gpu(tensor_device: torch.device) -> None:
+    if not has_gpu():
         raise RuntimeError(f"torch sees no GPU, got device {str(tensor_device)!r}")
-    return torch.cuda.current_device() if tensor_device.index is None else tensor_device.index
 
 
 def num_sms(tensor_device: torch.device | None = None) -> int | None:
@@ -311,7 +321,7 @@ def allows_tf32() -> bool:
         return matmul.fp32_precision == "tf32"
 
 
-def outside_graphs(function):
+def outside_graphs(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Decorator: ``torch.compile`` calls the function between two graphs and does not trace it.
 
     Like ``torch.compiler.disable``, but imports the compiler (almost a second) only where something is compiled.

@@ -3,7 +3,8 @@
 Importing it, before Triton, has kernels run in Triton's interpreter where no GPU is visible: in this process and, by
 `TRITON_INTERPRET` in the environment, in those that it starts. A value that the user has set is left alone.
 
-In a notebook: `from gemm_course import check`. That starts the process that checks answers, in the background.
+In a notebook: `from gemm_course import check, hint, solution`. `check` starts the process that checks answers, in the
+background.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if os.path.basename(sys.argv[0]) in ("course", "-m") and signal.getsignal(signal
 
 from course_kernels import runtime  # noqa: E402
 
-__all__ = ["check"]
+__all__ = ["check", "hint", "solution"]
 
 if runtime.mode() == "interpreter":
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -39,8 +40,12 @@ elif not runtime.has_gpu() and "TRITON_INTERPRET" not in os.environ and "triton"
 
 
 def __getattr__(name: str):
-    if name != "check":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "check":
+        from gemm_course import notebook_help
+
+        return getattr(notebook_help, name)
     from gemm_course import notebook_check  # slow
 
     notebook_check.start()

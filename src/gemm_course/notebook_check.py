@@ -10,6 +10,7 @@ import atexit
 import threading
 
 from course_kernels.service import ServiceDied
+from gemm_course import notebook_help
 from gemm_course.exercises import manifest, progress
 from gemm_course.judging.exercise import Exercise
 from gemm_course.judging.judge_process import JudgeProcess, Task
@@ -60,6 +61,7 @@ def check(function) -> Result | None:
         known = ", ".join(each.function for each in manifest.exercises())
         print(f"check wants the function of an exercise: {known}; got {name or type(function).__name__}")
         return None
+    notebook_help.note_checked(exercise)
     try:
         source = cells.of_function(function, name)
     except (TypeError, ValueError) as error:
@@ -74,6 +76,8 @@ def check(function) -> Result | None:
     if result.status not in (TODO, UNCHECKED):
         # Not to stderr: graders, nbgrader for one, take that for a failure of the cell.
         progress.note_result(exercise.id, result.points, result.passed, tell=print)
+    if result.passed:
+        notebook_help.show_next_step(exercise)
     if result.panels:
         _draw(result.panels)
     return result

@@ -1,13 +1,26 @@
-"""torch's contexts around a call: both APIs cast under autocast, and refuse dual tensors by name."""
+"""torch's contexts around a call: what each of them is recognised by."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import group_gemm, grouped_mm
-from course_kernels.contexts import autocast_dtype, cast, is_plain, refuse_tangents, wants_grad
+from course_kernels.contexts import (
+    autocast_dtype,
+    cast,
+    is_forward_mode,
+    is_intercepted,
+    is_plain,
+    is_traced,
+    refuse_tangents,
+    unwrapped,
+    wants_function,
+    wants_grad,
+)
 
 
 def test_autocast_is_asked_for_the_devices_kind():
@@ -42,16 +55,58 @@ def test_gradients_are_wanted_of_who_requires_them_where_they_are_recorded():
         assert not wants_grad(wanted)
 
 
-def test_both_apis_cast_and_refuse_in_the_same_words():
+def test_dual_levels_are_no_plain_ones():
+    plain, forward = torch.ones(2), torch.autograd.forward_ad
+    with forward.dual_level():
+        assert is_forward_mode()
+        assert not is_plain(plain)
+        assert wants_function()
+        refuse_tangents("f", plain, None, [1])
+        with pytest.raises(RuntimeError, match="f has no forward-mode derivative"):
+            refuse_tangents("f", None, forward.make_dual(plain, plain))
+    assert not is_forward_mode()
+    assert not wants_function()
+
+
+def test_functions_are_for_transforms_and_operators_for_functionalize():
+    plain, seen = torch.ones(2), {}
+
+    def note(name, result=None):
+        return lambda x: (seen.update({name: wants_function()}), x.sum())[1]
+
+    torch.func.grad(note("grad"))(plain)
+    torch.func.functionalize(torch.func.grad(note("grad inside")))(plain)
+    torch.func.grad(torch.func.functionalize(note("functionalize inside")))(plain)
+    torch.func.functionalize(torch.func.vmap(note("vmap inside")))(plain[None])
+    assert seen == {"grad": True, "grad inside": False, "functionalize inside": False, "vmap inside": False}
+
+
+def test_what_a_transform_leaves_behind_is_unwrapped():
+    left, plain = [], torch.ones(2)
+    torch.func.grad(lambda x: (left.append(x), x.sum())[1])(plain)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        left[0].untyped_storage()
+    assert unwrapped(left[0]).data_ptr() == plain.data_ptr()
+    assert unwrapped(plain) is plain
+    assert unwrapped(None) is None
+
+
+def test_tensors_whose_class_computes_are_intercepted():
+    class Named(torch.Tensor):
+        pass
+
+    plain = torch.ones(2)
+    assert is_intercepted(TwoTensor(plain, plain))
+    assert not any(map(is_intercepted, (plain, torch.nn.Parameter(plain), plain.as_subclass(Named))))
+
+
+def test_programs_that_are_traced():
+    seen = [is_traced()]
+    make_fx(lambda x: (seen.append(is_traced()), x + 1)[1])(torch.ones(2))
+    assert seen == [False, True]
+
+
+def test_both_apis_cast_alike():
     a, b, offs = torch.ones(4, 8), torch.ones(1, 8, 8), torch.tensor([4], dtype=torch.int32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert grouped_mm(a, b, offs=offs).dtype == group_gemm([a], [b[0]])[0].dtype == torch.bfloat16
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(a, a)
-        for name, call in (
-            ("grouped_mm", lambda: grouped_mm(dual, b, offs=offs)),
-            ("group_gemm", lambda: group_gemm([dual], [b[0]])),
-        ):
-            with pytest.raises(RuntimeError, match=f"{name} has no forward-mode derivative"):
-                call()
-        refuse_tangents("f", a, None, [1])

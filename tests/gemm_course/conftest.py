@@ -7,12 +7,14 @@ import pytest
 from gemm_course.grading import reader
 from gemm_course.isolation import bubblewrap
 from gemm_course.judging import pool
+from gemm_course.notebook_files import locations
 from hand_ins import outcome, read_here
 
 
 @pytest.fixture(autouse=True)
 def _state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")  # not among what a test hands in
+    monkeypatch.setattr(locations, "COPIES", "my_course_in_a_test")  # of this checkout's own copies, tests know nothing
 
 
 @pytest.fixture(scope="module")

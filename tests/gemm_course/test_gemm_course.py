@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+import forked
 
 
 def after_import(before: str = "", **environment: str) -> tuple[str, str]:
@@ -15,7 +15,8 @@ def after_import(before: str = "", **environment: str) -> tuple[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     # As on a machine without a GPU.
     environment = {**inherited, "CUDA_VISIBLE_DEVICES": "", **environment}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = forked.run(script, environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr
 
 
@@ -41,5 +42,5 @@ def test_triton_imported_before_is_a_warning():
 
 def test_it_has_check_and_nothing_by_other_names():
     script = "import gemm_course\ntry: gemm_course.chek\nexcept AttributeError as error: print(error)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "'gemm_course' has no attribute 'chek'" in done.stdout
+    done = forked.run(script)
+    assert "'gemm_course' has no attribute 'chek'" in done.stdout, done.stderr

@@ -1,19 +1,38 @@
-"""A notebook, top to bottom, in a real browser: JupyterLab on loopback, Chromium over DevTools."""
+"""A lesson, top to bottom, in a real browser, as `make lab` opens it: JupyterLab and Chromium over DevTools."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from browser import IS_IDLE, RUN_S, jupyterlab, wait_for
+import lab
+from browser import IS_IDLE, RUN_S, changed_files, checkout, jupyterlab, wait_for
+from gemm_course.notebook_files import locations
 from places import ROOT
 
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
 
-NOTEBOOK = ROOT / "notebooks" / "00_start_here.ipynb"
+NOTEBOOK = ROOT / lab.FIRST
 
+# What a learner sees before doing anything.
+OPENED = """(() => {
+    const panel = window.jupyterapp.shell.currentWidget;
+    return {unsaved: panel.context.model.dirty, numbers: document.querySelectorAll('.cm-lineNumbers').length,
+            popups: document.querySelectorAll('.Toastify__toast, .jp-Dialog').length};
+})()"""
+# A new terminal is told to write where it finds the command.
+TERMINAL = """(async () => {
+    const widget = await window.jupyterapp.commands.execute('terminal:create-new');
+    await widget.content.ready;
+    widget.content.session.send({type: 'stdin', content: ['command -v course > where\\r']});
+})()"""
+SAVE = """(async () => {
+    const panels = [...window.jupyterapp.shell.widgets('main')];
+    await panels.find(widget => widget.context?.path.endsWith('.ipynb')).context.save();
+})()"""
 
 RUN_ALL = """(async () => {
     await window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs');
@@ -35,13 +54,6 @@ RESULT = """(() => {
 })()"""
 
 
-@pytest.fixture
-def jupyter(tmp_path):
-    """The address that opens NOTEBOOK in a JupyterLab over the repository."""
-    with jupyterlab(ROOT, tmp_path) as address:
-        yield address(NOTEBOOK.relative_to(ROOT))
-
-
 def stored_cells():
     """What each code cell of the stored notebook shows: source, whether an error is expected, pictures."""
     notebook = nbformat.read(NOTEBOOK, as_version=nbformat.NO_CONVERT)
@@ -51,10 +63,28 @@ def stored_cells():
             yield cell.source, "raises-exception" in cell.metadata.get("tags", []), pictures
 
 
-def test_first_lesson_runs_in_a_browser(page, jupyter):
-    before = NOTEBOOK.read_bytes()
+def test_first_lesson_runs_in_a_browser_and_the_checkout_stays_as_it_was(page, tmp_path):
+    root, log = checkout(tmp_path / "course"), tmp_path / "log"
+    mine = root / locations.COPIES
+    before = (mine / lab.FIRST).read_bytes()
+    with log.open("w") as stderr, jupyterlab(mine, tmp_path, stderr) as address:
+        run_first_lesson(page, address(lab.FIRST))
+        page.evaluate(SAVE)
+        page.evaluate(TERMINAL)
+        where = wait_for("answer of a terminal", lambda: (mine / "where").exists() and (mine / "where").read_text(), 30)
+        assert where.strip() == str(Path(sys.executable).with_name("course"))
+    assert (mine / lab.FIRST).read_bytes() != before, "it was saved"
+    assert changed_files(root) == []
+    assert [line for line in log.read_text().splitlines() if "signal 15" not in line] == [], "in the learner's terminal"
+
+
+def run_first_lesson(page, address):
     try:
-        page.open(jupyter)
+        page.open(address)
+        opened = page.evaluate(OPENED)
+        assert not opened["unsaved"], "nothing was done yet"
+        assert opened["numbers"] > 0, "messages name lines"
+        assert opened["popups"] == 0
         assert page.evaluate(RUN_ALL) == 0, "outputs were left from before the run"
         expected = list(stored_cells())
 
@@ -78,4 +108,3 @@ def test_first_lesson_runs_in_a_browser(page, jupyter):
         page.screenshot(path)
         print(f"The page as it was: {path}")
         raise
-    assert NOTEBOOK.read_bytes() == before, "the run must not change the stored notebook"

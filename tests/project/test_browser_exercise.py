@@ -1,9 +1,8 @@
-"""An exercise in a real browser, as a learner meets it: unsolved, two wrong answers, the right one."""
+"""An exercise in a real browser, as a learner meets it: unsolved, two wrong answers, a hint, the right one."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -14,14 +13,15 @@ from places import MUTANTS, ROOT
 
 pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
 
-from browser import RUN_S, jupyterlab, wait_for
+from browser import RUN_S, changed_files, checkout, jupyterlab, wait_for
 from gemm_course.exercises import manifest
 from gemm_course.notebook_files import cells as submission
+from gemm_course.notebook_files import locations
 
 (EXERCISE,) = manifest.find("03")
 NOTEBOOK = f"exercises/{EXERCISE.name}.ipynb"
 MUTANTS = MUTANTS / EXERCISE.name
-ENDLESS_S = 15  # a check of its own takes less than 10 s; here browser and server share the cores with it
+ENDLESS_S = 30  # a check of its own takes less than 10 s; here browser, server and other tests share the cores
 
 FIND = """
     const panel = window.jupyterapp.shell.currentWidget;
@@ -60,10 +60,27 @@ RUN = f"""(async () => {{{FIND}
         red: cell.node.querySelectorAll('.ansi-red-fg').length,
         bold: [...cell.node.querySelectorAll('.ansi-bold')].map(span => span.innerText),
         errors: outputs.filter(output => output.output_type === 'error').length,
+        links: [...cell.node.querySelectorAll('.jp-OutputArea-output a')].map(
+            link => decodeURI(link.pathname).split('/').pop()),
         pictures: [...cell.node.querySelectorAll('.jp-OutputArea-output img')]
             .filter(image => image.complete && image.naturalWidth > 0 && image.width > 300).length,
     }};
 }})()"""
+
+
+CALL = """(async () => {
+    const panel = window.jupyterapp.shell.currentWidget, notebook = panel.content;
+    notebook.activeCellIndex = notebook.widgets.length - 1;
+    await window.jupyterapp.commands.execute('notebook:insert-cell-below');
+    const cell = notebook.activeCell;
+    cell.model.sharedModel.setSource(%s);
+    await window.jupyterapp.commands.execute('notebook:run-cell');
+    await new Promise(done => setTimeout(done, 500));
+    cell.node.scrollIntoView({block: 'end'});
+    const outputs = [...cell.node.querySelectorAll('.jp-OutputArea-output')];
+    return {text: outputs.map(output => output.innerText).join('\\n'),
+            highlighted: cell.node.querySelectorAll('.jp-RenderedMarkdown pre span').length};
+})()"""
 
 
 def mutant(name):
@@ -87,17 +104,15 @@ def answer(page, source=None):
     return shown
 
 
-@pytest.fixture
-def learner(tmp_path):
-    """A learner's folder and state: the exercises without the checkout around them, and nothing done so far."""
-    shutil.copytree(ROOT / "exercises", tmp_path / "course" / "exercises")
-    return tmp_path / "course", tmp_path / "state"
+def call(page, code):
+    """Run code in a new cell at the end; its text, and how many of its words are highlighted."""
+    return page.evaluate(CALL % json.dumps(code))
 
 
-def test_an_exercise_is_solved_in_a_browser(page, learner, tmp_path):
-    folder, state = learner
+def test_an_exercise_is_solved_in_a_browser(page, tmp_path):
+    root, state = checkout(tmp_path / "course"), tmp_path / "state"
     kept = state / "grouped-gemm-course" / "progress.json"
-    with jupyterlab(folder, tmp_path, XDG_STATE_HOME=str(state)) as address:
+    with jupyterlab(root / locations.COPIES, tmp_path, XDG_STATE_HOME=str(state)) as address:
         try:
             page.open(address(NOTEBOOK))
             page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
@@ -121,11 +136,23 @@ def test_an_exercise_is_solved_in_a_browser(page, learner, tmp_path):
             assert endless["pictures"] == 0
             assert endless["seconds"] < ENDLESS_S
 
+            hint = call(page, "hint()")["text"]
+            assert hint.startswith(f"Exercise {EXERCISE.id} · {EXERCISE.title}, hint 1 of"), "this notebook's own"
+            assert "is shown after a pass" in call(page, f'solution("{EXERCISE.id}")')["text"]
+
             solution = submission.of_notebook(ROOT / "solutions" / f"{EXERCISE.name}.ipynb", EXERCISE.function)
             right = answer(page, solution)
             assert f"pass: {EXERCISE.points} of {EXERCISE.points} points" in right["text"]
             assert (right["bold"], right["pictures"]) == ([], 0)
             assert json.loads(kept.read_text())["exercises"][EXERCISE.id]["passed"] is True
+            assert f"1 of {len(manifest.exercises())} exercises solved." in right["text"]
+            assert right["links"] == [f"{each}.ipynb" for each in ["04_static_round_robin"]], "what comes next"
+            shown = call(page, f'solution("{EXERCISE.id}")')
+            assert f"def {EXERCISE.function}(" in shown["text"]
+            assert shown["highlighted"] > 10
+            page.evaluate("(async () => { await window.jupyterapp.commands.execute('docmanager:save'); })()")
+            assert "exercises solved" in (root / locations.COPIES / NOTEBOOK).read_text(), "it is saved"
+            assert changed_files(root) == []
             assert {each["kernel"] for each in (unsolved, wrong, endless, right)} == {right["kernel"]}, (
                 "it was restarted"
             )

@@ -140,7 +140,7 @@ def test_a_wrong_product_says_how_to_have_it_again(monkeypatch):
     (Accumulate(), "grouped_mm", lambda out: out[1, 0, 0].zero_(), "the part of a group without rows"),
     (Tgmm(accumulate=True), "ptgmm", lambda out: out[1, 0, 0].zero_(), "the part of a group without rows"),
     (Gmm(layout_out="every_other"), "gmm", lambda out: out.as_strided((1,), (1,), 65).zero_(), "memory around existi"),
-], ids=str)  # fmt: skip
+], ids=("rows", "around Y", "accumulate", "ptgmm", "gmm"))  # fmt: skip
 def test_what_is_written_beside_results_is_reported(monkeypatch, call, name, spoil, message):
     monkeypatch.setattr(ck, name, spoiled(getattr(ck, name), spoil))
     with pytest.raises(AssertionError, match=message):

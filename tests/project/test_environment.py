@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ else:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "site").glob("*.md"))  # of the site; read as files, too, by way of the README's links
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split()
 
@@ -59,7 +61,7 @@ def test_conda_and_pip_install_the_same():
     through_pip = next(each["pip"] for each in conda["dependencies"] if isinstance(each, dict))
     assert "--editable ." in through_pip, "the library itself"
     extras = PROJECT["optional-dependencies"]
-    expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["dev"])
+    expected = bounds(extras["course"] + extras["cutlass"] + extras["helion"] + extras["site"] + extras["dev"])
     expected["python"], expected["pip"] = PROJECT["requires-python"], ""
     assert plain | bounds(each for each in through_pip if not each.startswith("-")) == expected
 
@@ -113,7 +115,8 @@ def test_dev_container_opens_the_same_course():
     assert "tools/bootstrap.py" in settings["postCreateCommand"]
     assert settings["postAttachCommand"] == "make lab"
     assert f"PORT ?= {settings['forwardPorts'][0]}\n" in MAKEFILE
-    assert settings["customizations"]["codespaces"]["openFiles"] == [lab.FIRST]
+    assert settings["postCreateCommand"].endswith("course lab --copies"), "for an editor that opens them itself"
+    assert settings["customizations"]["codespaces"]["openFiles"] == [f"my_course/{lab.FIRST}"]
     dockerfile = (ROOT / ".devcontainer" / settings["build"]["dockerfile"]).read_text(encoding="utf-8")
     assert re.search(r"python:([\d.]+)", dockerfile)[1] in SpecifierSet(PROJECT["requires-python"])
     assert "chromium" in dockerfile
@@ -133,10 +136,12 @@ def test_readme_names_every_target_and_no_other():
     assert {first or second for first, second in commands} == set(TARGETS)
 
 
-def test_readme_links_lead_somewhere():
-    links = [link for link in re.findall(r"\]\(([^)#\s]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)\)", path.read_text(encoding="utf-8")) if "://" not in link]
+    made = {"lessons.md", "exercises.md", "reference.md"}  # by tools/make_site.py; its own test checks them
+    assert links or path.parent.name == "site"
+    assert [link for link in links if link not in made and not (path.parent / link).exists()] == []
 
 
 def test_readme_maps_every_notebook():
@@ -144,9 +149,10 @@ def test_readme_maps_every_notebook():
     assert listed == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 
-def test_readme_code_runs():
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 2
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "site" / "library.md"], ids=lambda path: path.name)
+def test_examples_run(path):
+    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks
     if importlib.util.find_spec("cutlass") is None:
         blocks = [block for block in blocks if "cutlass_ops" not in block]
     done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True)
@@ -283,7 +289,60 @@ def test_environment_is_ready_only_after_success_and_for_these_dependencies(tmp_
     assert not bootstrap.is_ready(["course"])
 
 
+def test_a_log_says_what_pip_does_in_a_few_words():
+    packages = ", ".join(f"package-{number}" for number in range(90))
+    assert bootstrap.short(f"Installing collected packages: {packages}") == "Installing 90 packages"
+    downloading = "Downloading https://host/a/long/way/torch-2.13.0-cp311-none.whl.metadata (24 kB)"
+    assert bootstrap.short(downloading) == "Downloading torch-2.13.0-cp311-none.whl.metadata (24 kB)"
+    assert len(bootstrap.short("Preparing " + "x" * 200)) == 80
+
+
 # tools/lab.py and tools/run_tests.py
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_a_terminal_has_the_users_shell_and_the_courses_commands_first(monkeypatch, tmp_path, name):
+    """Also where the shell's own settings set PATH anew."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name}")
+    monkeypatch.setenv("SHELL", found)
+    settings = tmp_path / {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/config.fish"}[name]
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    if name != "zsh":  # of these, only zsh has no option for what comes after its settings
+        settings.write_text(
+            {"bash": "PATH=/usr/bin:/bin; MINE=1", "fish": "set -gx PATH /usr/bin /bin; set MINE 1"}[name]
+        )
+    command = [*lab.shell(), "-i", "-c", "echo $MINE; command -v python"]
+    shown = subprocess.run(
+        command,
+        env={**lab.environment(), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    ).stdout.split()
+    assert shown[-1] == str(Path(sys.executable).with_name("python"))
+    assert name == "zsh" or shown[0] == "1"
+
+
+@pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/nowhere/bash", ""])
+def test_without_a_shell_that_it_knows_a_terminal_has_bash(monkeypatch, shell):
+    monkeypatch.setenv("SHELL", shell)
+    assert Path(lab.shell()[0]).name in ("bash", "sh")
+
+
+def test_lab_sets_what_this_jupyterlab_knows():
+    """A name that JupyterLab has dropped would do nothing."""
+    schemas = Path(sys.prefix) / "share" / "jupyter" / "lab" / "schemas"
+    if not schemas.is_dir():
+        pytest.skip("JupyterLab is not installed in this environment")
+    for name, values in json.loads((lab.SETTINGS / "overrides.json").read_text()).items():
+        package, _, plugin = name.rpartition(":")
+        schema = json.loads((schemas / package / f"{plugin}.json").read_text())
+        for key, value in values.items():
+            assert key in schema["properties"]
+            if isinstance(value, dict) and key != "defaultViewers":
+                assert value.keys() <= schema["properties"][key]["default"].keys()
 
 
 def test_lab_takes_the_next_port_when_one_is_taken():

@@ -69,7 +69,7 @@ def test_the_table_is_written_after_each_shape_and_can_be_read(monkeypatch, tmp_
     assert (content["helion"], content["seconds"], content["effort"]) == ("1.5.1", 7, "full")
     monkeypatch.setattr(tuned, "TABLES", tmp_path)
     tuned.forget_tables()
-    assert {each.us for each in tuned.read_table("sm_90")} == {1.5}
+    assert [each.us for each in tuned.read_table("sm_90")].count(1.5) == 4
     tuned.forget_tables()
 
 

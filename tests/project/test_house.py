@@ -91,6 +91,7 @@ LATE_IMPORTS = {
     """,
     "`from gemm_course import check` starts a process; any other import must not": """
         gemm_course gemm_course.notebook_check
+        gemm_course gemm_course.notebook_help
     """,
 }
 

@@ -1,4 +1,4 @@
-"""What the README shows is what the tool makes of the code and the records."""
+"""What README and site show is what the tool makes of the code and the records."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ def tool():
     return module
 
 
-def test_stored_picture_is_what_the_tool_draws(tool):
-    data = tool.TARGET.read_bytes()
-    assert len(data) < 200_000
-    stored = Image.open(io.BytesIO(data)).convert("RGB")
-    drawn = Image.open(io.BytesIO(tool.png(tool.hero()))).convert("RGB")
-    assert stored.size == drawn.size
-    assert stored.width == tool.PIXELS_WIDE
-    # Another version of matplotlib may set an edge of a letter otherwise.
-    difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
-    assert difference.mean() < 2
+def test_stored_pictures_are_what_the_tool_draws(tool):
+    assert len(tool.PICTURES) == 2
+    for target, draw in tool.PICTURES.items():
+        data = target.read_bytes()
+        assert len(data) < 200_000
+        stored = Image.open(io.BytesIO(data)).convert("RGB")
+        drawn = Image.open(io.BytesIO(tool.png(draw()))).convert("RGB")
+        assert stored.size == drawn.size
+        assert stored.width == tool.PIXELS_WIDE
+        # Another version of matplotlib may set an edge of a letter otherwise.
+        difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
+        assert difference.mean() < 2, target.name
 
 
-def test_readme_tables_are_the_records(tool):
-    readme = tool.README.read_text()
-    assert tool.with_tables(readme) == readme
+def test_tables_are_the_records(tool):
+    page = tool.PAGE.read_text(encoding="utf-8")
+    assert tool.with_tables(page) == page
     for right, wrong in (("| 4 × 1024³ |", "| 4 × 1025³ |"), ("| 4 each over 256,", "| 5 each over 256,")):
-        assert right in readme
-        assert tool.with_tables(readme.replace(right, wrong)) == readme
+        assert right in page
+        assert tool.with_tables(page.replace(right, wrong)) == page
 
 
 def test_a_row_shows_the_kernel_that_it_would_run_on(tool, monkeypatch):

@@ -104,13 +104,89 @@ def test_the_map_has_every_lesson_in_order():
     assert all(name.startswith(f"{number}_") for number, name in rows)
 
 
-def test_every_lesson_ends_with_the_way_to_the_next():
-    ends = ["".join(path.read_text(encoding="utf-8").rstrip().splitlines()[-2:]) for path in SOURCES]
-    found = [re.search(r"(Next|Back to the map): \[[^]]+\]\((\w+)\.ipynb\)", end)[2] for end in ends]
-    assert found == [*names(SOURCES)[1:], names(SOURCES)[0]]
+def text_cells(path):
+    """The prose of a lesson's source, a cell each, without what the renderer adds."""
+    return [cell.source for cell in render.jupytext.read(path).cells if cell.cell_type == "markdown"]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+every_source = pytest.mark.parametrize("path", SOURCES, ids=names(SOURCES))
+
+
+@every_source
+def test_a_lesson_begins_with_its_time_and_goals(path):
+    first = text_cells(path)[0]
+    number, title = re.match(r"# (\d\d) · (.+)\n", first).groups()
+    assert (number, title.strip()) == (path.stem[:2], title)
+    assert re.search(r"\*\*About \d+ minutes\. Afterwards you can\*\*\n\n(- .+\n(  .+\n)*){2,5}", first + "\n"), first
+
+
+@every_source
+def test_the_map_says_how_long_a_lesson_takes(path):
+    rows = re.findall(r"^# \| \[[^]]+\]\((\w+)\.ipynb\) .*\|(.*)\|$", SOURCES[0].read_text("utf-8"), re.MULTILINE)
+    minutes = re.findall(r"\*\*About (\d+) minutes\.", text_cells(path)[0])
+    assert path == SOURCES[0] or dict(rows)[path.stem] == f" about {minutes[0] if minutes else '?'} min "
+
+
+@every_source
+def test_a_lesson_ends_with_summary_references_and_what_to_read_next(path):
+    cells = text_cells(path)
+    last = cells[-1]
+    places = [last.find(f"## {heading}\n") for heading in ("Summary", "References", "What to read next")]
+    assert -1 not in places, last
+    assert places == sorted(places)
+    summary, references, _ = (part.strip() for part in re.split(r"^## .*\n", last[places[0] :], flags=re.MULTILINE)[1:])
+    assert 3 <= len(re.findall(r"^- ", summary, re.MULTILINE)) <= 6
+    assert re.findall(r"\]\(https://[^)]+\)", references) or path == SOURCES[0]
+
+
+def test_a_lesson_links_to_the_one_before_and_the_one_after():
+    for at, path in enumerate(SOURCES):
+        wanted = [SOURCES[i].stem for i in ([at - 1, 0] if at else []) + ([at + 1] if at + 1 < len(SOURCES) else [])]
+        cells = nbformat.read(render.notebook_of(path), as_version=nbformat.NO_CONVERT).cells
+        for line in (cells[0].source.splitlines()[2], cells[-1].source.splitlines()[-1]):
+            assert re.findall(r"\]\((\w+)\.ipynb\)", line) == wanted
+
+
+@every_source
+def test_a_guess_comes_before_its_answer(path):
+    """A cell that begins a paragraph with **Guess** is followed by code whose output is hidden, and no other is."""
+    cells = [cell for cell in render.build(path).cells if cell.source.strip()]
+    for before, cell in zip([None, *cells], cells):
+        if cell.cell_type == "code":
+            asks = before is not None and re.search(r"^\*\*Guess\b", before.source, re.MULTILINE) is not None
+            assert ("hide-output" in cell.metadata.get("tags", [])) == asks, cell.source.splitlines()[0]
+
+
+@every_source
+def test_every_question_has_an_answer(path):
+    """Each item of a list of things to try holds a folded answer."""
+    for cell in text_cells(path):
+        found = re.search(r"^## Try it.*?\n(.*?)(?=^## |\Z)", cell, re.MULTILINE | re.DOTALL)
+        items = re.split(r"^\d+\. ", found[1], flags=re.MULTILINE)[1:] if found else []
+        assert [item for item in items if "<details><summary>Answer</summary>" not in item] == []
+
+
+# Lessons 00 to 02 and 15 explain no kernel of the library.
+KERNELS = [path for path in NOTEBOOKS if path.stem[:2] not in ("00", "01", "02", "15")]
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=names(KERNELS))
+def test_a_lesson_shows_the_whole_production_kernel_folded(path):
+    outputs = [output.get("data", {}).get("text/html", "") for cell in code_cells(path) for output in cell.outputs]
+    assert any("<details><summary><code>" in html and "../src/" in html for html in outputs)
+
+
+def test_every_link_to_the_glossary_finds_its_word():
+    glossary = (render.NOTEBOOKS / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^## (.+)$", glossary, re.MULTILINE)
+    assert words == sorted(words, key=str.lower)
+    anchors = {word.replace(" ", "-") for word in words}  # as JupyterLab names them, and the site's configuration, too
+    for path in [*SOURCES, *sorted((ROOT / "solutions").glob("*.ipynb"))]:
+        used = re.findall(r"glossary\.md#([^)]+)", path.read_text(encoding="utf-8"))
+        assert set(used) <= anchors, path.name
+
+
+@every_source
 def test_notebook_is_in_step_with_its_source(path):
     assert render.differences(path) == []
 
@@ -211,6 +287,21 @@ def test_rendering_twice_leaves_no_diff_and_a_change_is_noticed(lesson):
     assert b"ZeroDivisionError" in stored[0]
     assert render.differences(path) == []
     assert "cell 0" in render.differences(lesson(text.replace("one", "two")))[0]
+
+
+def test_prose_alone_is_stored_without_running_and_other_code_is_refused(lesson, capsys):
+    import asyncio
+
+    text = "# %% [markdown]\n# old\n\n# %%\nprint('ran')\n"
+    assert asyncio.run(render.render_all([lesson(text)]))
+    path = lesson(text.replace("old", "new").replace("# %%\nprint", '# %% tags=["hide-output"]\nprint'))
+    assert render.render_text([path])
+    assert render.differences(path) == []
+    stored = nbformat.read(render.notebook_of(path), as_version=nbformat.NO_CONVERT)
+    assert (stored.cells[0].source, stored.cells[1].outputs[0].text) == ("new", "ran\n")
+    assert stored.cells[1].metadata == {"jupyter": {"outputs_hidden": True}, "tags": ["hide-output"]}
+    assert not render.render_text([lesson(text.replace("ran", "other"))])
+    assert "render it without --text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

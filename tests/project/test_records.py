@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 
@@ -53,12 +54,16 @@ def test_a_record_that_depends_on_changed_code_is_stale(name):
     assert record.is_stale(measured)
 
 
+@functools.cache
 def imported(path):
     """Files of the library that a Python file imports."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            yield from (file for name in names if (file := provenance.ROOT / f"{name.replace('.', '/')}.py").is_file())
+            paths = [provenance.ROOT / f"{name.replace('.', '/')}.py" for name in names]
+            found.update(path for path in paths if path.is_file())
+    return found
 
 
 ROOMS = ("bench", "gmm", "jagged", "kernels", "lists", "masked", "packed", "layout", "testing")
@@ -77,8 +82,23 @@ BY_ITSELF = {
         "packed/tuning/lookup.py",
         "bench/tune.py",
         "bench/interface.py",
+        "packed/tuning/time_model.py",
     },
-    "sweep_cute": {"packed/problem.py", "packed/scaling.py", "packed/checks.py"},
+    # What chooses, checks or names rows has no part in a configuration's time.
+    "configurations": (
+        chosen_by := {
+            "bench/grouped.py",
+            "bench/interface.py",
+            "bench/rows.py",
+            "packed/problem.py",
+            "packed/scaling.py",
+            "packed/tuning/defaults.py",
+            "packed/tuning/lookup.py",
+            "packed/tuning/time_model.py",
+        }
+    ),
+    "configurations_h100": chosen_by,
+    "sweep_cute": {"packed/problem.py", "packed/scaling.py", "packed/checks.py", "packed/tuning/time_model.py"},
     "fuzz": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
     "sanitizers_triton": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
 }
@@ -102,9 +122,7 @@ def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_w
     for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
         assert "lists" in rooms(name)
         assert "packed" not in rooms(name)
-    using_packed = (
-        "gmm grouped_mm jagged masked sustained scaled_grouped_mm sweep_cute fuzz fuzz_cute tuning zoo zoo_h100"
-    )
+    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm sweep_cute fuzz fuzz_cute tuning zoo"
     for name in using_packed.split():
         assert "packed" in rooms(name)
         assert "lists" not in rooms(name)
@@ -153,21 +171,22 @@ def test_parts_are_measured_and_written_with_what_they_depend_on(monkeypatch, tm
 
 
 def test_a_part_has_a_record_of_each_gpu_that_it_is_measured_on():
-    assert run.file_name("zoo", "NVIDIA H200") == "zoo"
-    assert run.file_name("zoo", "NVIDIA H100 80GB HBM3") == "zoo_h100"
+    assert run.file_name("configurations", "NVIDIA H200") == "configurations"
+    assert run.file_name("configurations", "NVIDIA H100 80GB HBM3") == "configurations_h100"
     assert run.file_name("grouped_mm", "NVIDIA H100 80GB HBM3") == "grouped_mm", "one record, whatever measured it"
-    assert run.DEPENDS_ON["zoo"] == run.DEPENDS_ON["zoo_h100"]
-    with pytest.raises(ValueError, match="zoo has records of h200, h100, and this is NVIDIA B200"):
-        run.file_name("zoo", "NVIDIA B200")
+    assert run.DEPENDS_ON["configurations"] == run.DEPENDS_ON["configurations_h100"]
+    with pytest.raises(ValueError, match="configurations has records of h200, h100, and this is NVIDIA B200"):
+        run.file_name("configurations", "NVIDIA B200")
 
 
-@pytest.mark.parametrize(("gpu", "file"), [("NVIDIA H200", "zoo"), ("NVIDIA H100 PCIe", "zoo_h100")])
+@pytest.mark.parametrize(("gpu", "file"), [("H200", "configurations"), ("H100 PCIe", "configurations_h100")])
 def test_the_gpu_names_the_file(monkeypatch, tmp_path, gpu, file):
-    monkeypatch.setattr(run, "RECORDS", {"zoo": run.RECORDS["zoo"]._replace(measure=lambda: {"us": 7})})
+    part = run.RECORDS["configurations"]._replace(measure=lambda: {"us": 7})
+    monkeypatch.setattr(run, "RECORDS", {"configurations": part})
     monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: gpu)
     monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"gpu": gpu})
-    monkeypatch.setattr("sys.argv", ["run.py", "zoo", "--out", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["run.py", "configurations", "--out", str(tmp_path)])
     run.main()
     assert [path.name for path in tmp_path.iterdir()] == [f"{file}.json"]
 
@@ -175,7 +194,7 @@ def test_the_gpu_names_the_file(monkeypatch, tmp_path, gpu, file):
 def test_a_gpu_without_a_record_is_refused_before_measuring(monkeypatch, capsys):
     monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: "NVIDIA B200")
-    monkeypatch.setattr("sys.argv", ["run.py", "switch", "zoo"])
+    monkeypatch.setattr("sys.argv", ["run.py", "switch", "configurations"])
     with pytest.raises(SystemExit):
         run.main()
     assert "this is NVIDIA B200" in capsys.readouterr().err

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 import lab
+from gemm_course.notebook_files import copies
+from places import ROOT
 
 # A page that nobody looks at has no focus, and then JupyterLab has no current widget: activate the notebook.
 IS_IDLE = """(() => {
@@ -24,7 +26,8 @@ IS_IDLE = """(() => {
     const panel = panels.find(widget => widget.context?.path.endsWith('.ipynb'));
     if (panel) window.jupyterapp.shell.activateById(panel.id);
     return panel === window.jupyterapp?.shell.currentWidget &&
-        panel?.sessionContext?.session?.kernel?.status === 'idle' && panel.content.widgets.length > 0;
+        panel?.sessionContext?.session?.kernel?.status === 'idle' &&
+        panel.content.widgets.length > 0 && panel.content.widgets.length === panel.content.model?.cells.length;
 })()"""
 
 
@@ -44,7 +47,7 @@ BROWSERS = (
 )
 
 
-# No virtual scrolling, so that every output is in the page; no saving, so that the notebook stays as it is.
+# No virtual scrolling, so that every output is in the page; saved is what a test saves.
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},
     "docmanager-extension/plugin": {"autosave": False},
@@ -84,6 +87,7 @@ class Page:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self.socket, self.ids = None, itertools.count(1)
+        self.events = []  # of the domains that a test enables
         try:
             self._connect(Path(profile) / "DevToolsActivePort")
         except BaseException:
@@ -107,6 +111,8 @@ class Page:
         self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:  # events come in between
             answer = json.loads(self.socket.recv())
+            if "method" in answer:
+                self.events.append(answer)
             if answer.get("id") == number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return answer["result"]
@@ -142,13 +148,32 @@ def stop(process):
         process.wait()
 
 
+def checkout(place):
+    """A checkout under git with the course's notebooks, and the working copies that `make lab` makes of them."""
+    for folder in ("notebooks", "exercises", "solutions", "docs"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns(".*", "*backup*", "source"))
+    shutil.copy(ROOT / ".gitignore", place)
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=place, check=True)
+    copies.update(place)
+    return place
+
+
+def changed_files(place):
+    """What git calls changed, or new, since `checkout`."""
+    command = ["git", "status", "--porcelain"]
+    status = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout
+    return [line for line in status.splitlines() if not line.startswith("A  ")]
+
+
 @contextlib.contextmanager
-def jupyterlab(folder, own, **environment):
+def jupyterlab(folder, own, stderr=None, **environment):
     """A real JupyterLab over a folder; yields a function from a notebook in it to the address that opens it.
 
     Args:
         folder: its root.
         own: an empty folder for its settings, workspaces and running servers.
+        stderr: a file for what it writes into the learner's terminal.
         environment: variables for it and its kernels.
     """
     for name, values in SETTINGS.items():
@@ -165,7 +190,7 @@ def jupyterlab(folder, own, **environment):
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     port = lab.free_port(18888 + 100 * worker)  # other workers look for one at the same time
     command = [*lab.command(port, folder), "--expose-app-in-browser"]
-    server = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment})
+    server = subprocess.Popen(command, cwd=folder, env={**lab.environment(), **environment}, stderr=stderr)
     try:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {TOKEN}"}

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 
-from exercise_checks import bearing_on, drawn_for, expected, judged_alone
-
-SEEDS = range(12)
+from exercise_checks import SEEDS, bearing_on, drawn_for, expected, judged_alone
 
 
 def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):

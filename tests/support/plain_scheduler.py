@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-import importlib.util
+import ast
+import functools
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 
 import pytest
 
 from course_kernels.kernels.cute_sm90 import config
 
 
-def load(arch: SimpleNamespace, name: str = "scheduler", **others: ModuleType) -> ModuleType:
+class _Lanes(ast.NodeTransformer):
+    """Makes every function a generator, which hands on what the generators yield that it calls."""
+
+    def __init__(self, generators: set[str]):
+        self.generators = generators
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """It yields, if only in a branch that is never taken."""
+        self.generic_visit(node)
+        node.body += ast.parse("if False: yield").body
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """A call of one of them waits for its result."""
+        self.generic_visit(node)
+        name = getattr(node.func, "id", getattr(node.func, "attr", None))
+        return ast.YieldFrom(node) if name in self.generators else node
+
+
+def load(
+    arch: SimpleNamespace, exchanges: frozenset[str] = frozenset(), name: str = "scheduler", **others: ModuleType
+) -> ModuleType:
     """The scheduler's module anew, or the one called ``name``, with Python's integers for the kernel's and ``arch`` for
     ``cute.arch``. It imports ``others`` for the kernel's modules of these names. What others import, and may have
-    compiled, stays as it is."""
+    compiled, stays as it is.
+
+    Names of ``arch`` given as ``exchanges`` are generators, and then every function of the module is one: a test that
+    runs a warp switches between its lanes where they exchange values.
+    """
     stand_in = ModuleType("cutlass")
     vars(stand_in).update(Boolean=bool, Int32=int, Float64=float, Constexpr=type, const_expr=bool, min=min, max=max)
     stand_in.range = lambda *bounds, unroll: range(*bounds)
@@ -24,12 +50,21 @@ def load(arch: SimpleNamespace, name: str = "scheduler", **others: ModuleType) -
         jit=lambda function: function, Tensor=tuple, Pointer=object, size=len, ceil_div=lambda a, b: -(-a // b),
         arch=arch,
     )  # fmt: skip
-    path = Path(config.__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"plain_{name}", path)
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(f"plain_{name}")
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "cutlass", stand_in)
+        patched.setitem(sys.modules, module.__name__, module)
         for other, found in others.items():
             patched.setitem(sys.modules, f"course_kernels.kernels.cute_sm90.{other}", found)
-        spec.loader.exec_module(module)
+        exec(_code(name, exchanges), vars(module))
     return module
+
+
+@functools.cache
+def _code(name: str, exchanges: frozenset[str]) -> CodeType:
+    path = Path(config.__file__).with_name(f"{name}.py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if exchanges:
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        tree = ast.fix_missing_locations(_Lanes(functions | exchanges).visit(tree))
+    return compile(tree, str(path), "exec")

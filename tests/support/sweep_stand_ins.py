@@ -15,8 +15,11 @@ US = {config.name: 90.0 - i for i, config in enumerate([*SWEPT, *SWEPT_8_BIT])} 
 
 
 def cost_of_choosing(of, times, operand_bytes=2):
-    """The chosen configuration's time over the fastest one's, for ``LARGE`` by the tests' clock."""
+    """The chosen configuration's time over the fastest one's, for ``LARGE`` by the tests' clock; None where it is not
+    among the measured ones."""
     chosen = configurations.chosen(LARGE, of, operand_bytes).name
+    if chosen not in times:
+        return None
     return round(US[chosen] / min(US[name] for name in times if name not in ("torch", "dense", "mine")), 3)
 
 

@@ -103,13 +103,12 @@ def ranking(row: Row, entry: Mapping) -> str:
 
 def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
     """The configuration that the library chooses for a pass of a row."""
-    processors, bandwidth = runtime.num_sms(), runtime.memory_bandwidth()
     form, size, depth = {
         "forward": (grouped_cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
         "dA": (grouped_cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
         "dB": (grouped_cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
     }[pass_name]
-    gpu = time_model.Gpu("sm_90", processors or 132, bandwidth or time_model.UNKNOWN_BANDWIDTH)
+    gpu = grouped_cute.gpu_of(runtime.device()) or time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
     return grouped_cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from course_kernels import grouped_gemm_jagged, grouped_gemm_jagged_persistent, runtime
 from course_kernels.bench.interface import Calls, Operands, Provider
 from course_kernels.bench.providers import Torch
-from course_kernels.bench.rows import Row, by_name
+from course_kernels.bench.rows import Row, by_name, describe
 from course_kernels.jagged.tuned import find_config
 
 __all__ = [
@@ -52,10 +52,13 @@ def rows() -> list[SharedRow]:
     The last three are bound by arithmetic: the projections of Qwen3-30B-A3B over its 128 groups, and a large B.
     """
     real = {"zipf128-up": "qwen3-up", "zipf128-down": "qwen3-down", "jitter8-square": "square"}
-    table = by_name()
+    table, document = by_name(), (64, 128, 192, 256)
     return [
-        SharedRow("document", "64, 128, 192, 256 rows, 128, 256", (64, 128, 192, 256), 128, 256, "compute"),
-        *(SharedRow(f"tb-{n}", f"4 of {n}, {n}, {n}", (n,) * 4, n, n, "compute") for n in (128, 256, 512, 1024)),
+        SharedRow("document", describe(document, 128, 256, "64 to 256"), document, 128, 256, "compute"),
+        *(
+            SharedRow(f"tb-{n}", describe((n,) * 4, n, n, f"{n:,} each"), (n,) * 4, n, n, "compute")
+            for n in (128, 256, 512, 1024)
+        ),
         *(
             SharedRow(name, table[row].title, table[row].sizes, table[row].N, table[row].K, "compute")
             for row, name in real.items()

@@ -9,10 +9,26 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["EVERY_PASS", "PASSES", "Row", "by_name", "equal", "jittered", "rows", "select", "variants", "zipf"]
+__all__ = [
+    "EVERY_PASS",
+    "PASSES",
+    "Row",
+    "by_name",
+    "describe",
+    "equal",
+    "jittered",
+    "named",
+    "rows",
+    "select",
+    "title_of",
+    "variants",
+    "zipf",
+]
 
 # What is measured of a row. "called" is the forward product as a user calls it; the others are CUDA graphs.
 PASSES = ("forward", "called", "dA", "dB")
@@ -20,6 +36,7 @@ PASSES = ("forward", "called", "dA", "dB")
 EVERY_PASS = (*PASSES, "step")
 _PRODUCTS_OF_A_STEP = ("forward", "dA", "dB")
 _ELEMENT_BYTES = 2  # of bfloat16, the dtype of results and, by default, of operands
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +45,7 @@ class Row:
 
     Attributes:
         name: short, for the command line and records.
-        title: for tables.
+        title: for tables and figures, in the form of ``describe``.
         sizes: rows of each group; any may be 0.
         N, K: extents of every group's weight.
         kind: what bounds it on an H200: "compute" (arithmetic) or "memory" (reading the weights).
@@ -79,6 +96,43 @@ class Row:
         return "TFLOP/s" if self.kind == "compute" else "TB/s"
 
 
+def describe(sizes: Sequence[int], N: int, K: int, routing: str = "") -> str:
+    """A row's title: "128 experts, 32,768 tokens (Zipf), N 1536, K 2048"; ``routing`` says how the sizes were drawn."""
+    how = f" ({routing})" if routing else ""
+    return f"{len(sizes)} experts, {sum(sizes):,} tokens{how}, N {N}, K {K}"
+
+
+# Words of titles in records that are older than `describe`, and what they mean.
+_ROUTINGS = {"Zipf": "Zipf", "±30%": "±30%", "every other": "half empty", "in one of": "all to one",
+             "equal": "equal"}  # fmt: skip
+_EACH = re.compile(r"(?:(?P<rows>\d+) each over|(?P<groups>\d+) of (?P<same>\d+),) ")
+
+
+def title_of(entry: Mapping, lines: int = 1) -> str:
+    """The title of a record's row in the form of ``describe``, whatever the record's age.
+
+    Args:
+        entry: "title" and, where it has them, "sizes", "N" and "K".
+        lines: 2 breaks the title before its extents.
+    """
+    title = entry["title"]
+    if ", N " not in title and (extents := re.search(r", (\d+), (\d+)$", title)):
+        each, sizes = _EACH.search(title), entry.get("sizes")
+        if each and not sizes:
+            sizes = [int(each["same"] or 0)] * int(each["groups"] or 0)
+        routing = next((meaning for words, meaning in _ROUTINGS.items() if words in title), "")
+        if each:
+            routing = f"{int(each['rows'] or each['same']):,} each"
+        if sizes:
+            model = title[: title.rfind(": ") + 2] if ": " in title else ""
+            title = model + describe(sizes, *map(int, extents.groups()), routing)
+    return title.replace(", N ", "\nN ") if lines == 2 else title
+
+
+def _row(name: str, routing: str, sizes: tuple[int, ...], N: int, K: int, kind: str) -> Row:
+    return Row(name, describe(sizes, N, K, routing), sizes, N, K, kind)
+
+
 def jittered(groups: int, mean: float, seed: int) -> tuple[int, ...]:
     """Sizes drawn evenly within ±30 % of a mean. The sums of the rows below are within 0.2 % of groups × mean."""
     draw = random.Random(seed)
@@ -110,15 +164,15 @@ def equal(groups: int, total: int) -> tuple[int, ...]:
 def rows() -> list[Row]:
     """The nine rows of the performance targets: seven bound by arithmetic, then two of decoding, bound by memory."""
     return [
-        Row("equal12", "8192 over 12 equal, 2048, 1024", equal(12, 8192), 2048, 1024, "compute"),
-        Row("jitter4", "~32768 over 4 ±30%, 6144, 7168", jittered(4, 8192, 1), 6144, 7168, "compute"),
-        Row("jitter8-tall", "~32768 over 8 ±30%, 7168, 3072", jittered(8, 4096, 154), 7168, 3072, "compute"),
-        Row("jitter8-square", "~32768 over 8 ±30%, 4096, 4096", jittered(8, 4096, 351), 4096, 4096, "compute"),
-        Row("zipf8", "16384 over 8 Zipf(0.8), 14336, 4096", zipf(8, 16384, 4), 14336, 4096, "compute"),
-        Row("zipf128-up", "32768 over 128 Zipf(0.8), 1536, 2048", zipf(128, 32768, 5), 1536, 2048, "compute"),
-        Row("zipf128-down", "32768 over 128 Zipf(0.8), 2048, 768", zipf(128, 32768, 6), 2048, 768, "compute"),
-        Row("decode256", "4 each over 256, 4096, 7168", (4,) * 256, 4096, 7168, "memory"),
-        Row("decode32", "20 each over 32, 7168, 2048", (20,) * 32, 7168, 2048, "memory"),
+        _row("equal12", "equal", equal(12, 8192), 2048, 1024, "compute"),
+        _row("jitter4", "±30%", jittered(4, 8192, 1), 6144, 7168, "compute"),
+        _row("jitter8-tall", "±30%", jittered(8, 4096, 154), 7168, 3072, "compute"),
+        _row("jitter8-square", "±30%", jittered(8, 4096, 351), 4096, 4096, "compute"),
+        _row("zipf8", "Zipf", zipf(8, 16384, 4), 14336, 4096, "compute"),
+        _row("zipf128-up", "Zipf", zipf(128, 32768, 5), 1536, 2048, "compute"),
+        _row("zipf128-down", "Zipf", zipf(128, 32768, 6), 2048, 768, "compute"),
+        _row("decode256", "4 each", (4,) * 256, 4096, 7168, "memory"),
+        _row("decode32", "20 each", (20,) * 32, 7168, 2048, "memory"),
     ]
 
 
@@ -126,10 +180,10 @@ def variants() -> list[Row]:
     """Four rows with harder sizes: jittered, all rows in one group, every other group empty, one row a group."""
     halved = tuple(size * (g % 2) for g, size in enumerate(equal(128, 65536)))
     return [
-        Row("jitter12", "~8192 over 12 ±30%, 2048, 1024", jittered(12, 8192 / 12, 11), 2048, 1024, "compute"),
-        Row("one-hot8", "16384 in one of 8, 4096, 4096", (0, 0, 0, 16384, 0, 0, 0, 0), 4096, 4096, "compute"),
-        Row("half-empty128", "32768 over every other of 128, 1536, 2048", halved, 1536, 2048, "compute"),
-        Row("single256", "1 each over 256, 4096, 7168", (1,) * 256, 4096, 7168, "memory"),
+        _row("jitter12", "±30%", jittered(12, 8192 / 12, 11), 2048, 1024, "compute"),
+        _row("one-hot8", "all to one", (0, 0, 0, 16384, 0, 0, 0, 0), 4096, 4096, "compute"),
+        _row("half-empty128", "half empty", halved, 1536, 2048, "compute"),
+        _row("single256", "1 each", (1,) * 256, 4096, 7168, "memory"),
     ]
 
 
@@ -139,22 +193,27 @@ def by_name() -> dict[str, Row]:
 
 
 def select(names: Sequence[str] | None) -> list[Row]:
-    """Rows by name, in the order of the table, each once.
+    """Rows by name, as ``named``."""
+    return named("rows", by_name(), names)
+
+
+def named(what: str, table: Mapping[str, T], names: Sequence[str] | None) -> list[T]:
+    """Entries of a table by name, in the order of the table, each once.
 
     Args:
+        what: the argument's name, for the error.
         names: names or beginnings of names ("zipf128" selects two rows). None selects all.
 
     Raises:
-        ValueError: a name that no row's name begins with.
+        ValueError: a name with which no entry's name begins.
     """
-    table = by_name()
     if names is None:
         return list(table.values())
     for name in names:
         if not any(known.startswith(name) for known in table):
             near = difflib.get_close_matches(name, table, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(table)}"
-            raise ValueError(f"rows must be names or beginnings of names, got {name!r}; {hint}")
-    # A full name selects one row, even if another name begins with it.
+            raise ValueError(f"{what} must be names or beginnings of names, got {name!r}; {hint}")
+    # A full name selects one entry, even if another name begins with it.
     chosen = {k for name in names for k in ([name] if name in table else [x for x in table if x.startswith(name)])}
-    return [row for name, row in table.items() if name in chosen]
+    return [entry for name, entry in table.items() if name in chosen]

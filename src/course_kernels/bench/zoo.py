@@ -1,7 +1,8 @@
 """The expert layers of published models, as rows of the benchmark: model × tokens × routing × projection.
 
-The thirteen rows of `bench.rows` are the ones that choices were made from. These are shapes that users have. Python's
-generator draws the routings from fixed seeds, so they are the same on every machine.
+The thirteen rows of `bench.rows` are those that choices were once made from. These are shapes that users have, and the
+time model is fitted to them. Python's generator draws the routings from fixed seeds, so they are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from course_kernels.bench.rows import Row, zipf
+from course_kernels.bench.rows import Row, named, zipf
 
 __all__ = ["MODELS", "PROJECTIONS", "ROUTINGS", "TOKENS", "Model", "compact", "routed", "rows", "select_models"]
 
@@ -27,7 +28,7 @@ PROJECTIONS = ("up", "down")
 # its copies 4.27 TB/s. An H100 has less bandwidth, so rows just above it are bound by memory there.
 COMPUTE_BOUND_FLOP_PER_BYTE = 150.0
 _DRAWS_ONE_BY_ONE = 64
-_DECODED = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b")
+_COMPACT = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b", "granite-3.0-3b-a800m")
 _ROUTING_TITLES = {"random": "random", "zipf": "Zipf", "half-cold": "half cold"}
 
 
@@ -132,25 +133,8 @@ def row_of(model: Model, tokens: int, routing: str, projection: str) -> Row:
 
 
 def select_models(names: Sequence[str] | None) -> list[Model]:
-    """Models by name, in the order of `MODELS`, each once.
-
-    Args:
-        names: names or beginnings of names ("gpt-oss" selects two). None selects all.
-
-    Raises:
-        ValueError: a name that no model's name begins with.
-    """
-    table = {model.name: model for model in MODELS}
-    if names is None:
-        return list(MODELS)
-    for name in names:
-        if not any(known.startswith(name) for known in table):
-            near = difflib.get_close_matches(name, table, n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"there are: {', '.join(table)}"
-            raise ValueError(f"models must be names or beginnings of names, got {name!r}; {hint}")
-    # A full name selects one model, even if another name begins with it.
-    chosen = {k for name in names for k in ([name] if name in table else [x for x in table if x.startswith(name)])}
-    return [model for name, model in table.items() if name in chosen]
+    """Models by name, as ``rows.named``: "gpt-oss" selects two."""
+    return named("models", {model.name: model for model in MODELS}, names)
 
 
 def rows(
@@ -189,12 +173,10 @@ def rows(
 
 
 def compact() -> list[Row]:
-    """The rows that take a few minutes: every model's up projection with 512 and 4,096 tokens, Zipf's law; and 64
-    tokens, as in decoding, of four models.
+    """Twenty rows that differ most, which take about three minutes: five models, 512 and 4,096 tokens, Zipf's law.
 
     Notes:
         DeepSeek-V3 needs the most memory, 15 GB for each weight. Operands and results are 32 GB, and torch's own weight
         gradient makes it 47; a training step may hold two weight gradients more, which is 62. That fits on 80 GB.
     """
-    decoding = rows(_DECODED, tokens=(64,), routings=("zipf",), projections=("up",))
-    return [*rows(tokens=(512, 4096), routings=("zipf",), projections=("up",)), *decoding]
+    return rows(_COMPACT, tokens=(4096, 512), routings=("zipf",))

@@ -15,6 +15,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from course_kernels.codegen.spec import FunctionName
 from course_kernels.service import answer_all
 
 ARTEFACTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn", "cubin", "hsaco")
@@ -75,7 +76,11 @@ def compile_build(build, target) -> dict:
     from triton.compiler import ASTSource
 
     kernel = find_kernel(build.kernel)
-    constexprs = dict(build.constexprs)
+    module = sys.modules[kernel.fn.__module__]
+    constexprs = {
+        name: getattr(module, value.name) if isinstance(value, FunctionName) else value
+        for name, value in build.constexprs.items()
+    }
     for parameter in kernel.params:
         given = parameter.name in constexprs or parameter.name in build.signature
         if not given and parameter.has_default:

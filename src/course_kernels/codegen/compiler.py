@@ -18,8 +18,9 @@ from pathlib import Path
 
 from course_kernels.codegen import child
 from course_kernels.codegen.builds import build
+from course_kernels.codegen.cells import plain_function, write_file
 from course_kernels.codegen.compiled import Compiled
-from course_kernels.codegen.spec import KERNELS, Build
+from course_kernels.codegen.spec import KERNELS, Build, FunctionName
 from course_kernels.codegen.targets import Target, find_target
 from course_kernels.service import Service, ServiceDied
 
@@ -101,7 +102,8 @@ def compile_kernel(kernel, target: str | Target, *, timeout: float = 120.0, **op
     Args:
         kernel: a ``Build``; or a name of one of the library's kernels, with the options of ``build``; or any
             ``@triton.jit`` function, as "module:function", "path/to/file.py:function" or itself, with the options of
-            ``Build`` (``signature``, ``constexprs``, ``divisible_by_16``, ``num_warps``, ``num_stages``).
+            ``Build`` (``signature``, ``constexprs``, ``divisible_by_16``, ``num_warps``, ``num_stages``). A function
+            may be one of a notebook's cell, and ``constexprs`` may have functions of its module, or of cells.
         target: a name in ``TARGETS``.
         timeout: seconds.
 
@@ -152,21 +154,27 @@ def _as_build(kernel, options: dict) -> Build:
     if isinstance(kernel, str) and ":" not in kernel:
         return build(kernel, **options)
     if not isinstance(kernel, str):
-        kernel = _name_of_function(kernel)
+        kernel, options = _from_function(kernel, options)
     place, colon, function = kernel.rpartition(":")
     if place.endswith(".py"):
         kernel = f"{Path(place).resolve()}{colon}{function}"  # the child was started in another directory
     return Build(kernel, **{"signature": {}, "label": function, **options})
 
 
-def _name_of_function(kernel) -> str:
-    while not hasattr(kernel, "__code__") and hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    if not hasattr(kernel, "__code__"):
+def _from_function(kernel, options: dict) -> tuple[str, dict]:
+    """The name of a function, and the options with functions among the constexprs named.
+
+    Functions of cells are written to a file, all into the same one.
+    """
+    function = plain_function(kernel)
+    if function is None:
         raise TypeError(f"kernel must be a Build, a name of {KERNELS} or a function, got {type(kernel).__name__}")
-    if not Path(kernel.__code__.co_filename).is_file():
-        raise ValueError(
-            f"kernel {kernel.__qualname__!r} was defined in a notebook cell or at a prompt, where another process "
-            "cannot read it: write it to a file (%%writefile kernel.py) and name it 'kernel.py:function'"
-        )
-    return f"{kernel.__code__.co_filename}:{kernel.__name__}"
+    constexprs = options.get("constexprs", {})
+    passed = {name: inner for name, value in constexprs.items() if (inner := plain_function(value)) is not None}
+    place = Path(function.__code__.co_filename)
+    if not place.is_file():
+        place = write_file(*passed.values(), function)
+    if passed:
+        named = {name: FunctionName(inner.__name__) for name, inner in passed.items()}
+        options = {**options, "constexprs": {**constexprs, **named}}
+    return f"{place}:{function.__name__}", options

@@ -14,6 +14,13 @@ KERNELS = (*LIST_KERNELS, *PACKED_KERNELS, "masked")
 LAYOUTS = {"any": Layout.ANY, "row": Layout.ROW_MAJOR, "col": Layout.COL_MAJOR}
 
 
+@dataclasses.dataclass(frozen=True)
+class FunctionName:
+    """A compile-time argument that is a ``@triton.jit`` function of the kernel's module."""
+
+    name: str
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Build:
     """One specialisation of a kernel, ready to be compiled.
@@ -21,8 +28,9 @@ class Build:
     Args:
         kernel: "naive", "round_robin", "tma", "contiguous", "transposed", "masked", or "module:function" or
             "path/to/file.py:function" for any ``@triton.jit`` function.
-        signature: type of each run-time argument by name, as Triton writes them: "*fp16", "i32", "*i64", ...
-        constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1.
+        signature: type of each run-time argument by name, as Triton writes them: ``"*fp16"``, ``"i32"``, ...
+        constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1;
+            a ``FunctionName`` for a function of the kernel's module.
         divisible_by_16: names of run-time arguments that are multiples of 16 (addresses: of 16 bytes). Triton looks
             at the arguments of a launch to find them; only with them are loads and stores wide.
         num_warps: warps per program.

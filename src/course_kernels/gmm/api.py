@@ -12,6 +12,7 @@ from course_kernels.contexts import autocast_dtype, cast, is_compiling, is_plain
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
+from course_kernels.packed.checks import Backend
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_into
@@ -28,9 +29,9 @@ def gmm(
     config: Mapping[str, int] | GemmConfig | None = None,
     grid_dim: int | None = None,
     *,
-    rhs_layout: str = "auto",
+    rhs_layout: checks.RhsLayout = "auto",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """Multiply the rows of each group with the group's matrix: ``out[rows of g] = lhs[rows of g] @ rhs[g] + bias[g]``.
 
@@ -47,7 +48,8 @@ def gmm(
         work_stealing: programs take the next tile from a counter in memory, instead of every n-th tile.
         config: a dict with AITER's keys (BLOCK_SIZE_M, BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE; GRID_DIM, num_warps,
             num_stages may be left out; see ``get_config``), or a GemmConfig.
-        grid_dim: programs of the launch, at most one for each tile: fewer than SMs leave some to other kernels.
+        grid_dim: programs of the launch, at most one for each tile: fewer than SMs leave some to other kernels. It
+            takes the place of GRID_DIM in ``config``.
         rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N).
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``work_stealing``, ``config`` and ``grid_dim`` are for the Triton kernels,
@@ -79,7 +81,7 @@ def gmm(
         checks.check_bias(bias, (rhs.shape[0], N), lhs)
     if existing_out is not None:
         _check_existing_out(existing_out, (M, N), preferred_element_type, lhs, rhs, bias)
-    launch = launch_of("gmm", config, grid_dim, bool(work_stealing))
+    launch = launch_of("gmm", config, grid_dim, work_stealing)
     refuse_tangents("gmm", lhs, rhs, bias)
     ends = group_ends(group_sizes, M, "the rows of lhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
@@ -97,9 +99,9 @@ def ptgmm(
     config: Mapping[str, int] | GemmConfig | None = None,
     grid_dim: int | None = None,
     *,
-    lhs_layout: str = "auto",
+    lhs_layout: checks.LhsLayout = "auto",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """Multiply the columns of each group with the rows of the group: ``out[g] = lhs[:, g] @ rhs[g, :]``, the gradient
     of a layer's weights.
@@ -117,7 +119,7 @@ def ptgmm(
             operands; not with gradients.
         accumulate: add to what ``existing_out`` (and ``bias_grad``) holds: in float32, rounded once.
         config: as for ``gmm``; BLOCK_SIZE_K and BLOCK_SIZE_N are the tile of the result, BLOCK_SIZE_M its depth.
-        grid_dim: programs of the launch, at most one for each tile.
+        grid_dim: programs of the launch, at most one for each tile, in place of GRID_DIM in ``config``.
         lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out; where K equals M it takes (K, M).
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``config`` and ``grid_dim`` are for the Triton kernels, which "auto" then
@@ -164,9 +166,9 @@ def nptgmm(
     accumulate: bool = False,
     config: Mapping[str, int] | GemmConfig | None = None,
     *,
-    lhs_layout: str = "auto",
+    lhs_layout: checks.LhsLayout = "auto",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """As ``ptgmm``, with a program for each tile of the result instead of programs that stay.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -16,8 +17,10 @@ from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.memory import check_writable, overlaps_itself, share_memory
 from course_kernels.packed.checks import BACKENDS, check_dense
 
-RHS_LAYOUTS = ("auto", "gkn", "gnk")
-LHS_LAYOUTS = ("auto", "km", "mk")
+RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
+LhsLayout: TypeAlias = Literal["auto", "km", "mk"]
+RHS_LAYOUTS: tuple[RhsLayout, ...] = get_args(RhsLayout)
+LHS_LAYOUTS: tuple[LhsLayout, ...] = get_args(LhsLayout)
 _NAMES = {"mat_a": "lhs", "mat_b": "rhs", "offs": "group_sizes (as ends)", "out_dtype": "preferred_element_type"}
 
 

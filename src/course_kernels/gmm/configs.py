@@ -12,7 +12,9 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig, LaunchOptions, check_programs
 from course_kernels.contexts import is_compiling
 from course_kernels.packed.backends.launch_arguments import INTERPRETER_PROGRAMS
+from course_kernels.packed.problem import typical_rows
 from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.packed.tuning import time_model
 
 FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
 # As many as a launch can have; it is capped by the number of tiles.
@@ -90,9 +92,11 @@ def launch_of(
     default.
 
     Raises:
-        TypeError, ValueError: ``config`` or ``grid_dim`` is wrong.
+        TypeError, ValueError: ``config``, ``grid_dim`` or ``work_stealing`` is wrong.
     """
     check_programs("grid_dim", grid_dim)
+    if type(work_stealing) is not bool:
+        raise TypeError(f"work_stealing must be True or False, got {work_stealing!r}")
     programs = ONE_PROGRAM_PER_TILE if function == "nptgmm" else grid_dim
     given = None if config is None else as_config(function, config)
     if programs is None and not work_stealing:
@@ -112,7 +116,7 @@ def get_config(
     arch: tuple[int, int] | int | str | None = None,
     accumulate: bool = False,
 ) -> dict[str, int]:
-    """The configuration that the Triton kernels choose for a shape, as AITER's dict.
+    """The table's configuration of the Triton kernels for a shape, as AITER's dict.
 
     Args:
         gmm_type: "gmm", "ptgmm" or "nptgmm".
@@ -133,31 +137,36 @@ def get_config(
         TypeError: an extent is no integer.
 
     Notes:
-        The one lookup of the library, ``packed.tuning.lookup``. AITER ignores the shape; here it decides. On a
-        Hopper GPU, ``backend="auto"`` computes many products with a kernel in CuTe DSL that has configurations of its
-        own.
+        As the launch chooses: by ``packed.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
+        ``packed.tuning.lookup``. AITER ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes
+        many products with a kernel in CuTe DSL that has configurations of its own.
     """
     if gmm_type not in FUNCTIONS:
         raise ValueError(f"gmm_type must be one of {FUNCTIONS}, got {gmm_type!r}")
     here = runtime.Device.of(runtime.device())
     name = tuned.canonical_arch(here.arch if arch is None else arch)
+    there = here if name == tuned.canonical_arch(here.arch) else None
     if arch is None and here.num_sms is None:
         sms = None
     else:
-        sms = here.num_sms if name == tuned.canonical_arch(here.arch) else tuned.num_sms(name)
-    return dict(_items(gmm_type, M, K, N, G, dtype, name, sms, bool(accumulate)))
+        sms = there.num_sms if there else tuned.num_sms(name)
+    gpu = None
+    if sms and tuned.has_descriptors(name):
+        gpu = time_model.Gpu.of(there) if there else time_model.Gpu(name, sms, time_model.UNKNOWN_BANDWIDTH)
+    return dict(_items(gmm_type, M, K, N, G, dtype, name, sms, gpu, bool(accumulate)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _items(gmm_type, M, K, N, G, dtype, arch, sms, accumulate) -> tuple[tuple[str, int], ...]:
+def _items(gmm_type, M, K, N, G, dtype, arch, sms, gpu, accumulate) -> tuple[tuple[str, int], ...]:
     """The entries of ``get_config``. ``arch``: canonical."""
-    if gmm_type == "gmm":
-        config = tuned.get_config("grouped_mm", M, K, N, G, dtype=dtype, arch=arch)
-    else:
-        uses_tma = False if accumulate else None  # the hardware adds to float32 alone, so the result has no descriptor
-        config = tuned.get_config(
-            "grouped_mm_k", K, M, N, G, dtype=dtype, arch=arch, uses_tma=uses_tma, accumulate=accumulate
-        )
+    op, extents = ("grouped_mm", (M, K, N, G)) if gmm_type == "gmm" else ("grouped_mm_k", (K, M, N, G))
+    # The hardware adds to float32 alone, so other results have no descriptor.
+    uses_tma = False if accumulate and gmm_type != "gmm" else None
+    config = tuned.get_config(op, *extents, dtype=dtype, arch=arch, uses_tma=uses_tma, accumulate=accumulate)
+    if uses_tma is None:
+        rows = round(typical_rows(M, G) * G)
+        asked = (rows, K, N, G) if gmm_type == "gmm" else (K, rows, N, G)
+        config = time_model.for_triton(op, *asked, dtype, gpu) or config
     if config.programs is None and gmm_type != "nptgmm":
         programs = INTERPRETER_PROGRAMS if arch is None else sms and sms * config.programs_per_sm
         config = dataclasses.replace(config, programs=programs)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
-from course_kernels.jagged.checks import check_form, check_values
+from course_kernels.jagged.checks import Implementation, check_form, check_values
 from course_kernels.packed.api import grouped_mm
 
 __all__ = ["grouped_gemm_jagged", "grouped_gemm_jagged_persistent"]
 
 
 def grouped_gemm_jagged(
-    A_packed: Tensor, B: Tensor, group_offsets: Tensor, *, implementation: str = "auto", check: bool = False
+    A_packed: Tensor, B: Tensor, group_offsets: Tensor, *, implementation: Implementation = "auto", check: bool = False
 ) -> Tensor:
     """Multiply packed groups of rows by one B; by name of an implementation, with a program for every tile.
 
@@ -60,7 +60,7 @@ def grouped_gemm_jagged(
 
 
 def grouped_gemm_jagged_persistent(
-    A_packed: Tensor, B: Tensor, group_offsets: Tensor, *, implementation: str = "auto", check: bool = False
+    A_packed: Tensor, B: Tensor, group_offsets: Tensor, *, implementation: Implementation = "auto", check: bool = False
 ) -> Tensor:
     """Multiply packed groups of rows by one B; by name of an implementation, with a fixed number of programs.
 

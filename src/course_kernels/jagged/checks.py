@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias, get_args
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,8 @@ from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.packed.checks import check_dense
 
-IMPLEMENTATIONS = ("auto", "triton", "helion")
+Implementation: TypeAlias = Literal["auto", "triton", "helion"]
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 
 def check_form(A_packed, B, group_offsets, implementation) -> None:

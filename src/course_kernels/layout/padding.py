@@ -24,7 +24,7 @@ def pack_indices(row_groups: Tensor, offsets: Tensor, max_m: int) -> Tensor:
 
 def gather(rows: Tensor, index: Tensor, fill: float) -> Tensor:
     """rows[index] with `fill` where index is -1."""
-    if rows.shape[0] == 0:  # a row for indices of -1 to read; what comes of rows still has a gradient
+    if rows.shape[0] == 0:  # a row for indices of -1 to read; the result still depends on `rows`, so it has a gradient
         rows = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
     if rows.dtype.is_floating_point and rows.dtype.itemsize == 1:
         # torch has few operations on fp8 values, but all of them on their bytes.

@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
-from course_kernels.dtypes import FP8, IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
-from course_kernels.memory import check_apart, check_writable, overlaps_itself
+from course_kernels.contexts import (
+    functorch_level,
+    is_batched_by_autograd,
+    is_compiling,
+    is_intercepted,
+    is_profiling,
+    is_traced,
+    refuse_tangents,
+    wants_function,
+)
+from course_kernels.dtypes import FP8, Precision
+from course_kernels.lists.checks import Method, Settings, check_operands, prepare_out
 
-METHODS = ("auto", "naive", "round_robin", "tma")
+if TYPE_CHECKING:
+    from course_kernels.lists.launch import Launch  # imports Triton
+
+Matrices: TypeAlias = Sequence[torch.Tensor] | torch.nn.ParameterList
 
 
 def group_gemm(
-    group_A: Sequence[torch.Tensor],
-    group_B: Sequence[torch.Tensor],
+    group_A: Matrices,
+    group_B: Matrices,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
-    out: Sequence[torch.Tensor] | None = None,
+    precision: Precision = "ieee",
+    out: Matrices | None = None,
     config: GemmConfig | None = None,
 ) -> list[torch.Tensor]:
     """Multiply many pairs of matrices of different sizes, in one launch where they are alike in layout.
@@ -52,12 +65,15 @@ def group_gemm(
     Raises:
         TypeError: an argument is not a sequence of tensors, or of an unsupported or mixed dtype.
         ValueError: lengths, shapes or devices do not fit, or a name is unknown.
-        RuntimeError: called while a CUDA graph is being captured (capture a plan's ``run`` instead), or on dual tensors
-            of forward-mode differentiation, or the process cannot run kernels.
+        RuntimeError: called while a CUDA graph is being captured (capture a plan's ``run`` instead), or with ``out``
+            on dual tensors of forward-mode differentiation or under ``torch.func``, or the process cannot run kernels.
 
     Notes:
-        Differentiable in reverse mode, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
-        method, over transposed views.
+        Differentiable in both modes, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
+        method, over transposed views. ``torch.func.vmap`` makes one launch of all elements of the batch.
+        Tensors that kernels cannot read (subclasses with ``__torch_dispatch__``, such as DTensor, and those that
+        ``functionalize`` and ``make_fx`` trace) are multiplied by torch, and only where ``method`` is "auto". So are
+        the gradients of ``is_grads_batched``, whatever the method.
         Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
         ``torch.matmul`` are; not where ``out`` is given. A plan is made for fixed memory and casts nothing.
         Under ``torch.compile``, kernels are launched between two graphs.
@@ -65,9 +81,25 @@ def group_gemm(
         Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
     """
-    settings = _Settings.checked(method, out_dtype, precision, config)
-    group_A, group_B = _check_operands(group_A, group_B, precision, autocasts=out is None)
-    refuse_tangents("group_gemm", *group_A, *group_B)
+    settings = Settings.checked(method, out_dtype, precision, config)
+    group_A, group_B = check_operands(group_A, group_B, precision, autocasts=out is None)
+    if out is not None:
+        refuse_tangents("group_gemm with out", *group_A, *group_B)
+        if functorch_level() is not None:
+            raise RuntimeError("out must be None under torch.func, which does not see it written to")
+    elif not is_compiling() and group_A:
+        if wants_function():
+            return list(_GroupGemm.apply(settings, *group_A, *group_B))
+        if functorch_level() is not None or is_traced() or any(map(is_intercepted, (*group_A, *group_B))):
+            return _by_torch(group_A, group_B, settings)
+        if is_profiling():
+            with torch.profiler.record_function("course_kernels::group_gemm"):
+                return _differentiable(group_A, group_B, settings, out)
+    return _differentiable(group_A, group_B, settings, out)
+
+
+def _differentiable(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]:
+    """The products of checked operands, with what their gradients need."""
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (*group_A, *group_B))
     if not needs_grad:
         return _compute(group_A, group_B, settings, out)
@@ -106,22 +138,22 @@ class GroupGemmPlan:
 
     def __init__(
         self,
-        group_A: Sequence[torch.Tensor],
-        group_B: Sequence[torch.Tensor],
+        group_A: Matrices,
+        group_B: Matrices,
         *,
-        method: str = "auto",
+        method: Method = "auto",
         out_dtype: torch.dtype | None = None,
-        precision: str = "ieee",
-        out: Sequence[torch.Tensor] | None = None,
+        precision: Precision = "ieee",
+        out: Matrices | None = None,
         config: GemmConfig | None = None,
         programs: int | None = None,
         record: bool = False,
-    ):
-        settings = _Settings.checked(method, out_dtype, precision, config)
+    ) -> None:
+        settings = Settings.checked(method, out_dtype, precision, config)
         if programs is not None and (type(programs) is not int or programs < 1):
             raise ValueError(f"programs must be a positive integer, got {programs!r}")
-        group_A, group_B = _check_operands(group_A, group_B, precision)
-        self.out = _prepare_out(group_A, group_B, settings, out)
+        group_A, group_B = check_operands(group_A, group_B, precision)
+        self.out: list[torch.Tensor] = prepare_out(group_A, group_B, settings, out)
         self._prepared = _prepare(group_A, group_B, self.out, settings, programs, record, kept=True)
 
     def run(self) -> list[torch.Tensor]:
@@ -144,7 +176,7 @@ class GroupGemmPlan:
         raise TypeError("a GroupGemmPlan cannot be copied or pickled, for it consists of addresses: make a new plan")
 
     @property
-    def launches(self):
+    def launches(self) -> list[Launch]:
         """One ``launch.Launch`` per kernel launch of ``run``, in order."""
         return self._prepared.launches
 
@@ -154,112 +186,8 @@ class GroupGemmPlan:
         return f"GroupGemmPlan of {problems}, {len(self.launches)} launch{'es' * (len(self.launches) != 1)}:{lines}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    method: str
-    out_dtype: torch.dtype | None
-    precision: str
-    config: GemmConfig | None
-
-    @classmethod
-    def checked(cls, method, out_dtype, precision, config) -> _Settings:
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {METHODS}, got {method!r}")
-        if out_dtype is not None and out_dtype not in OUT_DTYPES:
-            raise TypeError(f"out_dtype must be one of {OUT_DTYPES}, got {out_dtype!r}")
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
-        if config is not None and not isinstance(config, GemmConfig):
-            raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
-        return cls(method, out_dtype, precision, config)
-
-    def result_dtype(self, operand_dtype: torch.dtype) -> torch.dtype:
-        return self.out_dtype or default_out_dtype(operand_dtype)
-
-
-def _check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
-    if isinstance(group, torch.Tensor) or not isinstance(group, (Sequence, torch.nn.ParameterList)):
-        raise TypeError(f"{name} must be a list or tuple of 2-D tensors, got {type(group).__name__}")
-    for i, tensor in enumerate(group):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}[{i}] must be a torch.Tensor, got {type(tensor).__name__}")
-        if tensor.dim() != 2:
-            raise ValueError(f"{name}[{i}] must be 2-D, got shape {tuple(tensor.shape)}")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name}[{i}] must be a dense (strided) tensor, got layout {tensor.layout}")
-        if tensor.is_neg():  # a view of a conjugate's imaginary part: the memory holds the values with the other sign
-            raise ValueError(f"{name}[{i}] is a lazily negated view, which kernels cannot read: use its resolve_neg()")
-        if max(tensor.shape) > MAX_EXTENT:
-            raise ValueError(f"{name}[{i}] must have extents below 2**31 - 2**16, got shape {tuple(tensor.shape)}")
-    return tuple(group)
-
-
-def _check_operands(
-    group_A, group_B, precision, autocasts: bool = False
-) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    group_A, group_B = _check_sequence("group_A", group_A), _check_sequence("group_B", group_B)
-    if autocasts and group_A and (dtype := autocast_dtype(group_A[0].device.type)):
-        group_A, group_B = (tuple(cast(tensor, dtype) for tensor in group) for group in (group_A, group_B))
-    if len(group_A) != len(group_B):
-        raise ValueError(
-            f"group_A and group_B must have the same length, got {len(group_A)} and {len(group_B)} matrices"
-        )
-    if not group_A:
-        return group_A, group_B
-    dtype, device = group_A[0].dtype, group_A[0].device
-    if dtype not in IN_DTYPES:
-        raise TypeError(f"group_A[0] must have a dtype of {IN_DTYPES}, got {dtype}")
-    for name, group in (("group_A", group_A), ("group_B", group_B)):
-        for i, tensor in enumerate(group):
-            if tensor.dtype != dtype:
-                raise TypeError(f"{name}[{i}] must have the dtype of group_A[0], {dtype}, got {tensor.dtype}")
-            if tensor.device != device:
-                raise ValueError(f"{name}[{i}] must be on the device of group_A[0], {device}, got {tensor.device}")
-    for i, (a, b) in enumerate(zip(group_A, group_B)):
-        if a.shape[1] != b.shape[0]:
-            raise ValueError(
-                f"problem {i}: group_A[{i}] has K = {a.shape[1]} columns and group_B[{i}] has {b.shape[0]} rows; "
-                f"they must be equal (shapes {tuple(a.shape)} and {tuple(b.shape)})"
-            )
-    runtime.check_dtype("group_A", dtype, device, "Convert the operands to float16.")
-    if dtype == torch.float32 and precision == "tf32" and not runtime.supports_tf32(device):
-        raise ValueError(
-            f"precision must be 'ieee' on this GPU, got 'tf32': TF32 needs an NVIDIA GPU of compute capability 8.0 or "
-            f"newer; {device} has {runtime.capability(device)}"
-        )
-    return group_A, group_B
-
-
-def _prepare_out(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
-    """Allocate the outputs, or check those given. Nothing is written."""
-    if out is not None:
-        out = list(_check_sequence("out", out))
-        if len(out) != len(group_A):
-            raise ValueError(f"out must have the length of group_A, {len(group_A)}, got {len(out)} matrices")
-    if not group_A:
-        return []
-    dtype, device = settings.result_dtype(group_A[0].dtype), group_A[0].device
-    shapes = [(a.shape[0], b.shape[1]) for a, b in zip(group_A, group_B)]
-    if out is None:
-        return [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-    for i, (tensor, shape) in enumerate(zip(out, shapes)):
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"out[{i}] must have shape {shape}, got {tuple(tensor.shape)}")
-        if tensor.dtype != dtype:
-            raise TypeError(f"out[{i}] must have dtype {dtype}, got {tensor.dtype}")
-        if tensor.device != device:
-            raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
-        check_writable(f"out[{i}]", tensor)
-        if overlaps_itself(tensor):
-            raise ValueError(f"out[{i}] has elements that share memory (strides {tensor.stride()}); pass a clone of it")
-    check_apart({"group_A": group_A, "group_B": group_B}, out)
-    return out
-
-
-def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
-    out = _prepare_out(group_A, group_B, settings, out)
+def _compute(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]:
+    out = prepare_out(group_A, group_B, settings, out)
     if not group_A:
         return out
     device = group_A[0].device
@@ -275,6 +203,18 @@ def _compute(group_A, group_B, settings: _Settings, out) -> list[torch.Tensor]:
         )
     _prepare(group_A, group_B, out, settings).run()
     return out
+
+
+def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
+    """The products by torch's own operations, for tensors that have no memory for kernels to read."""
+    if settings.method != "auto":
+        raise TypeError(
+            f"method must be 'auto' for tensor subclasses, make_fx and functionalize, got {settings.method!r}: the "
+            "matrices have no memory of their own there, which kernels could read"
+        )
+    dtype = settings.result_dtype(group_A[0].dtype)
+    with torch.autocast(group_A[0].device.type, enabled=False):  # it would round the widened operands again
+        return [(a.float() @ b.float()).to(dtype) for a, b in zip(group_A, group_B)]
 
 
 @runtime.outside_graphs
@@ -299,6 +239,7 @@ class _GroupGemm(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         ctx.settings, *operands = inputs
         ctx.save_for_backward(*operands)
+        ctx.save_for_forward(*operands)
 
     @staticmethod
     def backward(ctx, *grads):
@@ -312,11 +253,18 @@ class _GroupGemm(torch.autograd.Function):
         need_A, need_B = ctx.needs_input_grad[1 : half + 1], ctx.needs_input_grad[half + 1 :]
 
         plain = dataclasses.replace(settings, out_dtype=None)  # a gradient has its operand's dtype
+        batched = any(map(is_batched_by_autograd, grads))  # by is_grads_batched, which kernels do not see
 
         def grouped(lefts, rights, needed):
             chosen = [i for i in range(half) if needed[i]]
-            # apply, not group_gemm: operands are checked, and torch.func wants to see every Function.
-            results = _GroupGemm.apply(plain, *map(lefts, chosen), *map(rights, chosen)) if chosen else ()
+            if not chosen:
+                return [None] * half
+            pairs = [*map(lefts, chosen)], [*map(rights, chosen)]
+            if batched:
+                results = _by_torch(*pairs, dataclasses.replace(plain, method="auto"))
+            else:
+                # apply, not group_gemm: operands are checked, and torch.func wants to see every Function.
+                results = _GroupGemm.apply(plain, *pairs[0], *pairs[1])
             table = dict(zip(chosen, results))
             return [table.get(i) for i in range(half)]
 
@@ -325,3 +273,34 @@ class _GroupGemm(torch.autograd.Function):
             *grouped(lambda i: grads[i], lambda i: group_B[i].t(), need_A),
             *grouped(lambda i: group_A[i].t(), lambda i: grads[i], need_B),
         )
+
+    @staticmethod
+    def jvp(ctx, _, *tangents):
+        """Each operand's tangent times the other operand, summed in float32 and rounded once."""
+        operands, half = ctx.saved_tensors, len(tangents) // 2
+        dtype = ctx.settings.result_dtype(operands[0].dtype)
+        lefts, rights, places = [], [], []
+        for i in range(half):
+            for a, b in ((tangents[i], operands[half + i]), (operands[i], tangents[half + i])):
+                if a is not None and b is not None:
+                    lefts.append(a)
+                    rights.append(b)
+                    places.append(i)
+        wide = dataclasses.replace(ctx.settings, out_dtype=torch.float32)
+        terms = _GroupGemm.apply(wide, *lefts, *rights)
+        found = [[term for term, place in zip(terms, places) if place == i] for i in range(half)]
+        empty = [operands[i].new_zeros(operands[i].shape[0], operands[half + i].shape[1]) for i in range(half)]
+        return tuple((sum(each) if each else zeros).to(dtype) for each, zeros in zip(found, empty))
+
+    @staticmethod
+    def vmap(info, in_dims, settings, *operands):
+        """Every element of the batch is a problem more, in the same launch."""
+        size = info.batch_size
+        spread = [
+            operand if dim is None else operand.select(dim, i)
+            for operand, dim in zip(operands, in_dims[1:])
+            for i in range(size)
+        ]
+        results = _GroupGemm.apply(settings, *spread)
+        stacks = tuple(torch.stack(results[i : i + size]) for i in range(0, len(results), size))
+        return stacks, (0,) * len(stacks)

@@ -8,6 +8,7 @@ from course_kernels.config import GemmConfig
 from course_kernels.contexts import refuse_tangents
 from course_kernels.masked.problem import Operands, Options, resolve_mark, rows_class
 from course_kernels.masked.torch_op import multiply
+from course_kernels.packed.checks import Backend
 
 
 def deepgemm(
@@ -20,7 +21,7 @@ def deepgemm(
     *,
     shuffled: bool | None = None,
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     config: GemmConfig | None = None,
     expected_m: int | None = None,
 ) -> Tensor:

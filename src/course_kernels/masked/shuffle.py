@@ -8,6 +8,8 @@ and split into groups, and computes nothing.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +33,9 @@ class ShuffledWeight(Tensor):
     is_shuffled = True
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func in _plain_results():
             with torch._C.DisableTorchFunctionSubclass():
@@ -44,12 +48,12 @@ class ShuffledWeight(Tensor):
             raise TypeError(_refusal(name))
         return rule(func, args, kwargs)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShuffledWeight:
         if id(self) not in memo:
             memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
         return memo[id(self)]
 
-    def __repr__(self, **_) -> str:
+    def __repr__(self, **_: Any) -> str:
         return f"ShuffledWeight(shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}')"
 
 

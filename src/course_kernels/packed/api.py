@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
-from course_kernels.packed.checks import check_options
+from course_kernels.contexts import autocast_dtype, cast, has_overrides, is_compiling, refuse_tangents
+from course_kernels.packed.checks import Backend, Tail, check_options
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 
@@ -20,9 +21,9 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
-    tail: str = "zero",
+    tail: Tail = "zero",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     config: GemmConfig | None = None,
     accumulate: bool = False,
     main_grad: Tensor | None = None,
@@ -57,8 +58,8 @@ def grouped_mm(
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
             group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
             (on Hopper with the extra ``cutlass``; see ``packed.backends.cute.match_variant``), and "triton" for the
-            rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" for groups of more than a few rows where that
-            can be had, and "triton" elsewhere.
+            rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" where that can be had and is expected to be
+            faster (``packed.tuning.time_model``), and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones, for the Triton kernels;
             gradients choose theirs, and backend "torch" has none.
         accumulate: add the product to what ``out`` holds: in float32, rounded once. In mode "k" alone, and not with
@@ -78,13 +79,17 @@ def grouped_mm(
         TypeError: an argument is no tensor, or of an unsupported or mixed dtype.
         ValueError: ranks, shapes, devices or the number of groups do not fit, a name is unknown, ``out`` or
             ``main_grad`` overlaps an operand, or ``check`` finds a wrong end (with its index and value).
-        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+        RuntimeError: ``out`` or ``main_grad`` is given under ``torch.func``, or with dual tensors of forward-mode
+            differentiation; or the process cannot run kernels.
 
     Notes:
-        Differentiable in mat_a, mat_b and bias, in reverse mode, to any order, under ``torch.func``, too. Gradients are
+        Differentiable in mat_a, mat_b and bias, in both modes, to any order, under ``torch.func``, too. Gradients are
         grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
         The gradient of an operand whose columns are contiguous, such as ``weight.mT``, is stored like the operand.
-        One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile``, whatever the group ends.
+        One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile`` and ``torch.export``, whatever
+        the group ends, with sizes that only a run knows, too; by this name a profile shows each call.
+        DTensors are sharded as for torch's own: all but the ragged extent, and K with a sum of partial results, to
+        which a bias may belong; weights sharded by expert are gathered, but in mode "batch".
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
         alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
@@ -108,6 +113,9 @@ def grouped_mm(
         ``out``, ``tail``                     no such arguments                accepted
         meta and fake tensors                 bfloat16 only                    every dtype
         ``FlopCounterMode``                   counts nothing                   counts all, the tail included
+        forward mode, ``torch.func.hessian``  NotImplementedError              accepted
+        ``out`` of DTensors, or in            no such argument                 ValueError, RuntimeError
+        ``torch.func``
         ``torch.autocast``                    operands stay as they are        cast as those of ``torch.matmul``
         other bad arguments                   RuntimeError                     TypeError or ValueError
         rows of the result, on a GPU          padded to 16 bytes               contiguous
@@ -116,6 +124,12 @@ def grouped_mm(
         strided ``offs``, on a GPU            taken to be contiguous           accepted
         ====================================  ===============================  ======================================
     """
+    if has_overrides(mat_a, mat_b, offs, bias, out) and not is_compiling():
+        return handle_torch_function(
+            grouped_mm, (mat_a, mat_b, offs, bias, out), mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype,
+            out=out, tail=tail, check=check, backend=backend, config=config, accumulate=accumulate,
+            main_grad=main_grad,
+        )  # fmt: skip
     if tail != "zero" or config is not None or accumulate:
         check_options(tail, config, out is not None, accumulate)
     if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
@@ -125,9 +139,10 @@ def grouped_mm(
                 bias = cast(bias, dtype)
         if mat_b.dim() == 2:
             mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
-    refuse_tangents("grouped_mm", mat_a, mat_b, bias)
     operands = Operands(mat_a, mat_b, offs, bias)
     options = Options(out_dtype, tail == "keep", check, backend, config, bool(accumulate))
+    if out is not None or main_grad is not None:
+        refuse_tangents("grouped_mm with out or main_grad", mat_a, mat_b, bias)
     if main_grad is not None:
         if out is not None:
             raise ValueError("main_grad must be None where out is given, which has no gradients")
@@ -139,7 +154,12 @@ def cut_to_shared_k(mat_a, mat_b):
     """The operands of mode "k" without what only the longer one has; any others as they are."""
     if not (isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor) and mat_a.dim() == 2 and mat_b.dim() == 2):
         return mat_a, mat_b
-    if mat_a.shape[1] == mat_b.shape[0]:
+    if is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy, and tracing has
+
+        if not guard_or_false(mat_a.shape[1] != mat_b.shape[0]):
+            return mat_a, mat_b
+    elif mat_a.shape[1] == mat_b.shape[0]:
         return mat_a, mat_b
     shared = min(mat_a.shape[1], mat_b.shape[0])
     return mat_a[:, :shared], mat_b[:shared]

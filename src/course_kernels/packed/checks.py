@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -14,8 +15,10 @@ from course_kernels.dtypes import MODE_OF_RANKS, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_writable, overlaps_itself, share_memory
 
-BACKENDS = ("auto", "triton", "cute", "torch")
-TAILS = ("zero", "keep")
+Backend: TypeAlias = Literal["auto", "triton", "cute", "torch"]
+Tail: TypeAlias = Literal["zero", "keep"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+TAILS: tuple[Tail, ...] = get_args(Tail)
 # Which dimension of which operand the groups share out, and what its extent is called.
 _RAGGED = {"m": ("mat_a", 0, "rows"), "n": ("mat_b", 1, "columns"), "k": ("mat_a", 1, "columns")}
 
@@ -32,6 +35,19 @@ def check_dense(name: str, value) -> None:
     if value.layout != torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else value.layout
         raise TypeError(f"{name} must be a dense (strided) tensor, got layout {layout}")
+
+
+def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:
+    """Whether two extents that must be equal are not. Where a traced program will know only when it runs, it checks
+    then, and says which rule is broken."""
+    if not isinstance(one, torch.SymInt) and not isinstance(other, torch.SymInt):
+        return bool(one != other)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
+
+    if guard_or_false(one != other):
+        return True
+    torch._check_value(one == other, lambda: f"{rule}, got {one} and {other}")
+    return False
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
@@ -58,7 +74,7 @@ def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
         if offs is not None:
             got = f"shape {_shape(offs)}" if isinstance(offs, Tensor) else type(offs).__name__
             raise ValueError(f"offs must be None where mat_a and mat_b are both 3-D, got {got} {shapes}")
-        if mat_a.shape[0] != mat_b.shape[0]:
+        if differ(mat_a.shape[0], mat_b.shape[0], "mat_a and mat_b must hold as many matrices"):
             raise ValueError(
                 f"mat_a holds {mat_a.shape[0]} matrices and mat_b holds {mat_b.shape[0]}; they must be equal {shapes}"
             )
@@ -70,7 +86,7 @@ def check_groups(mode: str, mat_a: Tensor, mat_b: Tensor, offs) -> int:
     if mode == "k":
         return offs.shape[0]
     holder, groups = ("mat_b", mat_b.shape[0]) if mode == "m" else ("mat_a", mat_a.shape[0])
-    if offs.shape[0] != groups:
+    if differ(offs.shape[0], groups, f"offs must have one end for each group of {holder}"):
         hint = ": it wants the exclusive ends alone, without a leading 0" if offs.shape[0] == groups + 1 else ""
         raise ValueError(
             f"offs must have one end for each of the {groups} groups of {holder}, got {offs.shape[0]}{hint}"
@@ -97,7 +113,7 @@ def check_bias(mode: str, bias, shape: tuple[int, int], dtypes: set[torch.dtype]
             f"bias must be None where mat_b is 2-D and mat_a 3-D, got shape {_shape(bias)}: each group has columns of "
             "its own there, and no bias (G, N) describes them"
         )
-    if tuple(bias.shape) != shape:
+    if bias.dim() != 2 or any(differ(*each, "bias must have shape (G, N)") for each in zip(bias.shape, shape)):
         raise ValueError(f"bias must have shape (G, N) = {shape}, got {_shape(bias)}")
     if bias.dtype not in dtypes:
         wanted = " or ".join(sorted(map(str, dtypes)))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import unwrapped
 from course_kernels.memory import check_has_memory
 from course_kernels.packed.backends.choice import choose
 from course_kernels.packed.checks import check_ends, check_options, check_out
@@ -108,6 +109,7 @@ def execute(operands: Operands, options: Options, out: Tensor | None = None) -> 
 
 
 def _execute_unknown(operands: Operands, options: Options, out: Tensor | None) -> Tensor:
+    operands = Operands(*map(unwrapped, operands))  # vjp's function runs after its transform has ended
     problem = Problem.of(operands, options)
     check_has_memory(operands._asdict())
     if out is None:

@@ -9,18 +9,28 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.contexts import functorch_level, is_compiling, is_plain, refuse_tangents, wants_grad
+from course_kernels.contexts import (
+    is_batched_by_autograd,
+    is_compiling,
+    is_plain,
+    is_profiling,
+    refuse_tangents,
+    unwrapped,
+    wants_function,
+    wants_grad,
+)
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory
-from course_kernels.packed.checks import BACKENDS, check_dense, check_offs, check_out, check_out_form
+from course_kernels.packed import derivatives, sharding
+from course_kernels.packed.checks import BACKENDS, Backend, check_dense, check_offs, check_out, check_out_form
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds
 
 
 def group_sums(
-    matrix: Tensor, offs: Tensor, *, out: Tensor | None = None, accumulate: bool = False, backend: str = "auto"
+    matrix: Tensor, offs: Tensor, *, out: Tensor | None = None, accumulate: bool = False, backend: Backend = "auto"
 ) -> Tensor:
     """Sum the rows of each group in float32.
 
@@ -40,29 +50,34 @@ def group_sums(
     Raises:
         TypeError: an argument is no tensor, or of an unsupported dtype.
         ValueError: shapes or devices do not fit, there is nothing to accumulate to, or ``out`` overlaps another tensor.
-        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+        RuntimeError: ``out`` is given and matrix is a dual tensor of forward-mode differentiation, or the process
+            cannot run kernels.
 
     Notes:
-        Differentiable in matrix, to any order, under ``torch.func``, too; the tail's gradient is zero. One operator,
-        ``torch.ops.course_kernels.group_sums``, under ``torch.compile``. Deterministic bit for bit, on any GPU.
-        Wrong ends give an unspecified result, and never an access outside of the tensors.
+        Differentiable in matrix, in both modes, to any order, under ``torch.func``, too; the tail's gradient is zero.
+        One operator, ``torch.ops.course_kernels.group_sums``, under ``torch.compile``, with a sharding strategy for
+        DTensors. Deterministic bit for bit, on any GPU. Wrong ends give an unspecified result, and never an access
+        outside of the tensors.
     """
     _check(matrix, offs, backend)
-    refuse_tangents("group_sums", matrix)
     if out is None:
         if accumulate:
             raise ValueError("accumulate must be False where out is not given, got True: there is nothing to add to")
-        differentiable = wants_grad(matrix)
-        if is_plain(matrix, offs):
-            return _Sums.apply(matrix, offs, backend) if differentiable else _sums(matrix, offs, backend)
-        if not is_compiling() and functorch_level() is not None:
-            return _Sums.apply(matrix, offs, backend)
+        if is_plain(matrix, offs) and not is_profiling() and not is_batched_by_autograd(matrix):
+            return _Sums.apply(matrix, offs, backend) if wants_grad(matrix) else _sums(matrix, offs, backend)
+        if not is_compiling():
+            sharding.register()
+            if wants_function():
+                return _Sums.apply(matrix, offs, backend)
         return torch.ops.course_kernels.group_sums(matrix, offs, backend)
+    refuse_tangents("group_sums with out", matrix)
     if wants_grad(matrix):
         raise ValueError("out cannot be given when matrix requires a gradient: detach matrix, or omit out")
-    if is_plain(matrix, offs, out):
+    if is_plain(matrix, offs, out) and not is_profiling():
         _sums_into(matrix, offs, out, accumulate, backend)
     else:
+        if not is_compiling():
+            sharding.refuse("out", out, matrix, offs)
         check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
         torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend)
     return out
@@ -106,7 +121,8 @@ def _sums_into(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, back
 def _execute(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str) -> None:
     if not out.numel():
         return
-    matrix, offs = matrix.resolve_neg(), offs.contiguous()
+    # Unwrapped for vjp, whose function runs after its transform has ended.
+    matrix, offs = unwrapped(matrix).resolve_neg(), unwrapped(offs).contiguous()
     device = matrix.device
     if backend == "torch" or (backend == "auto" and device.type == "cpu"):
         _loop(matrix, offs, out, accumulate)
@@ -181,6 +197,7 @@ _library.define(
 def _operator(matrix, offs, backend, fake=False):
     _check(matrix, offs, backend)
     if fake:
+        sharding.register()
         return matrix.new_empty((offs.shape[0], matrix.shape[1]), dtype=torch.float32)
     return _sums(matrix, offs, backend)
 
@@ -202,9 +219,10 @@ for _name, _function in (("group_sums", _operator), ("group_sums_out", _operator
 
 
 def _setup(ctx, inputs, output) -> None:
-    matrix, offs, _ = inputs
+    matrix, offs, ctx.backend = inputs
     ctx.total, ctx.dtype = matrix.shape[0], matrix.dtype
     ctx.save_for_backward(offs)
+    ctx.save_for_forward(offs)
 
 
 def _gradients(ctx, grad) -> tuple:
@@ -228,15 +246,33 @@ class _Sums(torch.autograd.Function):
     backward = staticmethod(_gradients)
 
     @staticmethod
+    def jvp(ctx, tangent, *_):
+        """The same sums of the tangent."""
+        (offs,) = ctx.saved_tensors
+        return group_sums(tangent, offs, backend=ctx.backend)
+
+    @staticmethod
     def vmap(info, in_dims, matrix, offs, backend):
         """One sum for each element of the batch."""
-        tensors = (matrix, offs)
-
-        def element(i):
-            return group_sums(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims)), backend=backend)
-
-        return torch.stack([element(i) for i in range(info.batch_size)]), 0
+        return _batched(info, in_dims, matrix, offs, backend, lambda *each: group_sums(*each[:2], backend=each[2]))
 
 
-torch.library.register_autograd("course_kernels::group_sums", _gradients, setup_context=_setup, lib=_library)
-torch.library.register_vmap("course_kernels::group_sums", _Sums.vmap, lib=_library)
+def _batched(info, in_dims, matrix, offs, backend, compute):
+    tensors = (matrix, offs)
+
+    def element(i):
+        return compute(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims)), backend)
+
+    return torch.stack([element(i) for i in range(info.batch_size)]), 0
+
+
+def _batched_operator(info, in_dims, matrix, offs, backend):
+    return _batched(info, in_dims, matrix, offs, backend, torch.ops.course_kernels.group_sums)
+
+
+def _operator_tangent(ctx, tangent, *_) -> Tensor:
+    return torch.ops.course_kernels.group_sums(tangent, *ctx.saved_tensors, ctx.backend)
+
+
+derivatives.register(_library, "group_sums", _setup, _gradients, _operator_tangent)
+torch.library.register_vmap("course_kernels::group_sums", _batched_operator, lib=_library)

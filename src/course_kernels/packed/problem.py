@@ -123,7 +123,7 @@ class Problem(NamedTuple):
             check_scaling(options.scaling, mode)
         groups = checks.check_groups(mode, mat_a, mat_b, offs)
         rows, depth, columns = mat_a.shape[-2], mat_a.shape[-1], mat_b.shape[-1]
-        if depth != mat_b.shape[-2]:
+        if checks.differ(depth, mat_b.shape[-2], "mat_a must have as many columns as mat_b has rows"):
             raise ValueError(
                 f"mat_a has K = {depth} columns and mat_b has {mat_b.shape[-2]} rows; they must be equal (shapes "
                 f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)})"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.dtypes import FP8, MAX_EXTENT, OUT_DTYPES
+from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
 from course_kernels.packed.checks import BACKENDS, check_dense, check_offs
 from course_kernels.packed.scaling import BLOCK, padded_columns
 from course_kernels.packed.torch_ops import is_plain
 
-LARGEST = 448.0  # of float8_e4m3fn
+LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}  # magnitudes
 LEAST = 2.0**-100
 _BACKENDS = tuple(name for name in BACKENDS if name != "cute")
 
@@ -22,7 +24,7 @@ def quantize_1x128(
     dtype: torch.dtype = FP8,
     power_of_two: bool = False,
     offs: Tensor | None = None,
-    backend: str = "auto",
+    backend: Literal["auto", "triton", "torch"] = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 elements along its last dimension.
 
@@ -94,7 +96,11 @@ def quantize_1x128(
 
 
 def quantize_128x128(
-    w: Tensor, *, dtype: torch.dtype = FP8, power_of_two: bool = False, backend: str = "auto"
+    w: Tensor,
+    *,
+    dtype: torch.dtype = FP8,
+    power_of_two: bool = False,
+    backend: Literal["auto", "triton", "torch"] = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Round a tensor to float8 with a factor for each block of 128 x 128 elements of its last two dimensions.
 
@@ -184,30 +190,35 @@ def _device_of(x: Tensor):
 # ---- without kernels
 
 
-def _scale_of(largest: Tensor, power_of_two: bool) -> Tensor:
+def scale_of(largest: Tensor, dtype: torch.dtype, power_of_two: bool) -> Tensor:
+    """The factors for values whose largest magnitudes are given."""
     # A tensor to divide by: CUDA multiplies with a number's reciprocal.
-    scale = largest.clamp(min=LEAST) / torch.full_like(largest, LARGEST)
+    scale = largest.clamp(min=LEAST) / torch.full_like(largest, LARGEST[dtype])
     if power_of_two:
         scale = ((scale.view(torch.int32) + 0x7FFFFF) & 0x7F800000).view(torch.float32)
     return scale
 
 
-def _rounded(x: Tensor, scale: Tensor, dtype: torch.dtype, inside: Tensor | None = None) -> Tensor:
-    """Values in float8: x times the reciprocal of its factor; 0 where not ``inside``."""
+def rounded(
+    x: Tensor, inverse: Tensor, dtype: torch.dtype, inside: Tensor | None = None, memory=torch.preserve_format
+) -> Tensor:
+    """Values in float8: x times the reciprocal of its factor; NaN where x is not finite, 0 where not ``inside``.
+    ``memory`` is the memory format of the result."""
     wide = x.float()
-    values = torch.where(wide.isfinite(), wide * scale.reciprocal(), torch.nan)
+    values = torch.where(wide.isfinite(), wide * inverse, torch.nan)
     if inside is not None:
         values = torch.where(inside, values, 0.0)
-    return torch.empty_like(x, dtype=dtype).copy_(values)
+    return torch.empty_like(x, dtype=dtype, memory_format=memory).copy_(values)
 
 
-def _magnitudes(x: Tensor) -> Tensor:
+def magnitudes_of(x: Tensor) -> Tensor:
+    """Magnitudes in float32; 0 for NaN and infinities."""
     return torch.where(x.isfinite(), x.float().abs(), 0.0)
 
 
 def _lines_by_torch(x: Tensor, dtype, power_of_two: bool, offs: Tensor | None, columns: int):
     at = torch.arange(x.shape[-1], device=x.device)
-    magnitudes, inside, column = _magnitudes(x), None, at // BLOCK
+    magnitudes, inside, column = magnitudes_of(x), None, at // BLOCK
     if offs is not None:
         # The tail is a group of its own, whose columns come after all others.
         starts = torch.cat([offs.new_zeros(1), offs]).long().clamp(0, x.shape[-1])
@@ -219,8 +230,8 @@ def _lines_by_torch(x: Tensor, dtype, power_of_two: bool, offs: Tensor | None, c
     used = torch.zeros(columns + 1, dtype=torch.bool, device=x.device).index_fill(0, column, True)[:columns]
     largest = magnitudes.new_zeros((*x.shape[:-1], columns + 1))
     largest = largest.scatter_reduce(-1, column.expand(x.shape), magnitudes, "amax")
-    scale = _scale_of(largest, power_of_two)
-    q = _rounded(x, scale.gather(-1, column.expand(x.shape)), dtype, inside)
+    scale = scale_of(largest, dtype, power_of_two)
+    q = rounded(x, scale.reciprocal().gather(-1, column.expand(x.shape)), dtype, inside)
     scale = torch.where(used, scale[..., :columns], 0.0)
     return q, scale.mT.contiguous().mT if x.dim() > 1 else scale
 
@@ -228,8 +239,8 @@ def _lines_by_torch(x: Tensor, dtype, power_of_two: bool, offs: Tensor | None, c
 def _squares_by_torch(w: Tensor, dtype, power_of_two: bool):
     rows, cols = w.shape[-2:]
     high, wide = -(-rows // BLOCK), -(-cols // BLOCK)
-    padded = torch.nn.functional.pad(_magnitudes(w), (0, wide * BLOCK - cols, 0, high * BLOCK - rows))
+    padded = torch.nn.functional.pad(magnitudes_of(w), (0, wide * BLOCK - cols, 0, high * BLOCK - rows))
     blocks = padded.unflatten(-1, (wide, BLOCK)).unflatten(-3, (high, BLOCK))
-    scale = _scale_of(blocks.amax((-3, -1)), power_of_two)
-    factors = scale.repeat_interleave(BLOCK, -2)[..., :rows, :].repeat_interleave(BLOCK, -1)[..., :cols]
-    return _rounded(w, factors, dtype), scale
+    scale = scale_of(blocks.amax((-3, -1)), dtype, power_of_two)
+    inverse = scale.reciprocal().repeat_interleave(BLOCK, -2)[..., :rows, :].repeat_interleave(BLOCK, -1)[..., :cols]
+    return rounded(w, inverse, dtype), scale

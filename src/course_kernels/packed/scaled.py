@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import ScalingType, SwizzleType
+from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import refuse_tangents, wants_grad
+from course_kernels.contexts import has_overrides, is_compiling, refuse_tangents, wants_grad
 from course_kernels.dtypes import MODE_OF_RANKS
 from course_kernels.packed.api import cut_to_shared_k
-from course_kernels.packed.checks import check_options
+from course_kernels.packed.checks import Backend, Tail, check_options
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.scaling import LINE, ROW, SQUARE
 from course_kernels.packed.torch_ops import multiply, multiply_into
@@ -19,11 +21,11 @@ def scaled_grouped_mm(
     mat_a: Tensor,
     mat_b: Tensor,
     scale_a: Tensor | list[Tensor],
-    scale_recipe_a,
+    scale_recipe_a: ScalingType | list[ScalingType],
     scale_b: Tensor | list[Tensor],
-    scale_recipe_b,
-    swizzle_a=None,
-    swizzle_b=None,
+    scale_recipe_b: ScalingType | list[ScalingType],
+    swizzle_a: SwizzleType | list[SwizzleType] | None = None,
+    swizzle_b: SwizzleType | list[SwizzleType] | None = None,
     bias: Tensor | None = None,
     offs: Tensor | None = None,
     output_dtype: torch.dtype | None = torch.bfloat16,
@@ -31,9 +33,9 @@ def scaled_grouped_mm(
     use_fast_accum: bool = False,
     *,
     out: Tensor | None = None,
-    tail: str = "zero",
+    tail: Tail = "zero",
     check: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     config: GemmConfig | None = None,
 ) -> Tensor:
     """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
@@ -104,6 +106,13 @@ def scaled_grouped_mm(
         ``quantize_128x128`` make them; for a layer's three products see there.
         Float8 operands have no gradient: ``to_fp8_then_scaled_grouped_mm`` is for training.
     """
+    tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out)
+    if has_overrides(*tensors) and not is_compiling():
+        return handle_torch_function(
+            scaled_grouped_mm, tensors, mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a,
+            swizzle_b, bias, offs, output_dtype, contraction_dim, use_fast_accum, out=out, tail=tail, check=check,
+            backend=backend, config=config,
+        )  # fmt: skip
     check_options(tail, config, out is not None)
     scaling, of_tensors = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)

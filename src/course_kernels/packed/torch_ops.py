@@ -13,9 +13,17 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
-from course_kernels.contexts import functorch_level, is_compiling, is_plain, wants_grad
+from course_kernels.contexts import (
+    functorch_level,
+    is_batched_by_autograd,
+    is_compiling,
+    is_plain,
+    is_profiling,
+    wants_function,
+    wants_grad,
+)
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.packed import flops
+from course_kernels.packed import derivatives, flops, sharding
 from course_kernels.packed.checks import check_main_grad, check_out_form
 from course_kernels.packed.execute import execute
 from course_kernels.packed.group_sums import group_sums
@@ -25,16 +33,27 @@ from course_kernels.packed.scaling import ROW
 
 def multiply(operands: Operands, options: Options) -> Tensor:
     """A grouped product, scaled or not, in any of torch's contexts but autocast; differentiable without scales."""
-    if is_plain(*operands):
+    if is_plain(*operands) and not is_profiling():
         if operands.scale_a is None and wants_grad(operands.mat_a, operands.mat_b, operands.bias):
             return _Differentiable.apply(*operands[:4], options)
         return execute(operands, options)
-    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if not is_compiling():
         Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
-        flops.register()
-        if scale_a is None and functorch_level() is not None:
+        _tell_torch()
+        if operands.scale_a is None and wants_function():
             return _Functional.apply(*operands[:4], options)
+    return _dispatched(operands, options)
+
+
+def _tell_torch() -> None:
+    """Make the operators known to those parts of torch that have been imported by now."""
+    flops.register()
+    sharding.register()
+
+
+def _dispatched(operands: Operands, options: Options) -> Tensor:
+    """The operator."""
+    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     tail = (options.out_dtype, bool(options.check), options.backend, encode_config(options.config))
     if scale_a is None:
         return torch.ops.course_kernels.grouped_mm(mat_a, mat_b, offs, bias, *tail)
@@ -47,14 +66,17 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
     """A grouped product, scaled or not, written to a given tensor; no gradients."""
     if wants_grad(operands.mat_a, operands.mat_b, operands.bias):
         raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
-    if is_plain(out, *operands):
+    if is_plain(out, *operands) and not is_profiling():
         execute(operands, options, out)
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out
     if not is_compiling():
+        if functorch_level() is not None and wants_function():
+            raise RuntimeError("out must be None under torch.func, which does not see it written to")
+        sharding.refuse("out", out, *operands)
         problem = Problem.of(operands, options)
         check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)
-        flops.register()
+        _tell_torch()
     torch.ops.course_kernels.grouped_mm_out(
         *operands, options.out_dtype, out, options.keep_tail, bool(options.check), options.backend,
         encode_config(options.config), bool(options.accumulate), options.scaling,
@@ -67,6 +89,7 @@ def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor)
     if is_compiling() or functorch_level() is not None:
         raise RuntimeError("main_grad must be None under torch.compile and torch.func: they do not see it written to")
     mat_a, mat_b, _, bias, *_ = operands
+    sharding.refuse("main_grad", main_grad, *operands)
     check_main_grad(main_grad, mat_a, mat_b, is_plain(main_grad, *operands))
     if not wants_grad(mat_a, mat_b, bias):
         return multiply(operands, options)
@@ -156,7 +179,7 @@ def _grouped_mm_out(
 
 
 def _check_fake(operands: Operands, options: Options) -> Problem:
-    flops.register()
+    _tell_torch()
     problem = Problem.of(operands, options)
     problem.readable(operands)
     return problem
@@ -179,51 +202,83 @@ def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
     needs_a, needs_b = ctx.needs_input_grad[:2]
     ctx.backend, ctx.mode, ctx.dtype = backend, MODE_OF_RANKS[mat_a.dim(), mat_b.dim()], mat_a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.across = _is_column_major(mat_a), _is_column_major(mat_b)
+    ctx.across = is_column_major(mat_a), is_column_major(mat_b)
     ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
 
 
-def _is_column_major(matrix: Tensor) -> bool:
+def _keep_all(ctx, mat_a, mat_b, offs, bias, backend, product) -> None:
+    """What the gradients and forward mode need."""
+    _keep(ctx, mat_a, mat_b, offs, bias, backend)
+    ctx.save_for_forward(mat_a, mat_b, offs)
+    ctx.form = product.shape, product.dtype
+
+
+def is_column_major(matrix: Tensor) -> bool:
     """Whether a matrix's columns are contiguous, and its rows are not. A matrix of one row is stored either way: torch
     gives it the strides (1, 1) as the transpose of a column."""
     down, across = matrix.stride()[-2:]
     return down == 1 and (across > 1 or (across == 1 and matrix.shape[-2] == 1))
 
 
-def _gradients(ctx, grad, needs, main_grad=None) -> tuple:
+def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:
     """Of mat_a, mat_b, offs and bias, those of them that ``needs`` says: products of the other modes. Configurations
     are chosen anew, since a given one was meant for other extents. mat_b's is added to ``main_grad`` instead, if that
     is given."""
     mat_a, mat_b, offs = ctx.saved_tensors
     needs_a, needs_b, _, needs_bias, *_ = needs
+    if is_batched_by_autograd(grad):  # by is_grads_batched, which the dispatcher alone sees
+        compute = _dispatched
     if 0 in grad.stride():  # sum() hands back one element, expanded: no descriptor reads strides of 0
         grad = grad.contiguous()
     options = Options(backend=ctx.backend)
     narrow = grad.to(ctx.dtype)
-    grad_a = _product(ctx.across[0], narrow, mat_b.mT, offs, options) if needs_a else None
+    grad_a = _product(compute, ctx.across[0], narrow, mat_b.mT, offs, options) if needs_a else None
     grad_b = grad_bias = None
     if needs_b and main_grad is None:
-        grad_b = _product(ctx.across[1], mat_a.mT, narrow, offs, options)
+        grad_b = _product(compute, ctx.across[1], mat_a.mT, narrow, offs, options)
     elif needs_b:
-        _product(_is_column_major(main_grad), mat_a.mT, narrow, offs, options, main_grad)
+        _product(compute, is_column_major(main_grad), mat_a.mT, narrow, offs, options, main_grad)
     if needs_bias:
         # Rounded once: the sums are float32.
-        sums = group_sums(grad, offs, backend=ctx.backend) if ctx.mode == "m" else grad.sum(1, dtype=torch.float32)
+        if ctx.mode != "m":
+            sums = grad.sum(1, dtype=torch.float32)
+        elif compute is multiply:
+            sums = group_sums(grad, offs, backend=ctx.backend)
+        else:
+            sums = torch.ops.course_kernels.group_sums(grad, offs, ctx.backend)
         grad_bias = sums.to(ctx.bias_dtype)
     return grad_a, grad_b, None, grad_bias
 
 
-def _product(across: bool, left: Tensor, right: Tensor, offs, options: Options, added_to: Tensor | None = None):
+def _product(
+    compute, across: bool, left: Tensor, right: Tensor, offs, options: Options, added_to: Tensor | None = None
+):
     """A gradient, stored as the operand is, column-major or not: autograd would transpose any other one in memory.
-    Or the float32 sum of it and of ``added_to``, which is stored as it is."""
+    Or the float32 sum of it and of ``added_to``, which is stored as it is. ``compute`` makes the product."""
     if across:  # the transposed product, which kernels write row by row
         left, right = right.mT, left.mT
     operands = Operands(left, right, offs)
     if added_to is not None:
         options = options._replace(out_dtype=torch.float32, accumulate=True)
         return multiply_into(added_to.mT if across else added_to, operands, options)
-    product = multiply(operands, options)
+    product = compute(operands, options)
     return product.mT if across else product
+
+
+def _tangent(ctx, tangent_a, tangent_b, _, tangent_bias, compute=multiply) -> Tensor:
+    """Forward mode: each operand's tangent times the other operand, summed in float32 and rounded once."""
+    mat_a, mat_b, offs = ctx.saved_tensors
+    shape, dtype = ctx.form
+    options, terms = Options(torch.float32, backend=ctx.backend), []
+    if tangent_a is not None:
+        terms.append(compute(Operands(tangent_a, mat_b, offs), options))
+    if tangent_b is not None:
+        terms.append(compute(Operands(mat_a, tangent_b, offs), options))
+    if tangent_bias is not None and ctx.mode == "m":
+        terms.append(compute(Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias), options))  # no K, but the bias
+    elif tangent_bias is not None:
+        terms.append(tangent_bias[:, None, :].expand(shape).float())
+    return sum(terms).to(dtype)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -272,37 +327,39 @@ def _is_asked_for_b(ctx) -> bool:
         ) from None
 
 
-def _setup_operator(ctx, inputs, output) -> None:
+def _setup_operator(ctx, inputs, product) -> None:
     mat_a, mat_b, offs, bias, _, _, backend, _ = inputs
-    _keep(ctx, mat_a, mat_b, offs, bias, backend)
+    _keep_all(ctx, mat_a, mat_b, offs, bias, backend, product)
 
 
 def _operator_gradients(ctx, grad) -> tuple:
-    return *_gradients(ctx, grad, ctx.needs_input_grad), None, None, None, None
+    return *_gradients(ctx, grad, ctx.needs_input_grad, compute=_dispatched), None, None, None, None
 
 
-torch.library.register_autograd(
-    "course_kernels::grouped_mm", _operator_gradients, setup_context=_setup_operator, lib=_library
-)  # fmt: skip
+def _operator_tangent(ctx, *tangents) -> Tensor:
+    return _tangent(ctx, *tangents[:4], compute=_dispatched)
 
 
-def _batched(info, in_dims, mat_a, mat_b, offs, bias, options: Options):
+derivatives.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _operator_tangent)
+
+
+def _batched(info, in_dims, mat_a, mat_b, offs, bias, options: Options, compute=multiply):
     """vmap: one product for each element of the batch."""
     tensors = (mat_a, mat_b, offs, bias)
 
     def element(i):
-        return multiply(Operands(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))), options)
+        return compute(Operands(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))), options)
 
     return torch.stack([element(i) for i in range(info.batch_size)]), 0
 
 
 def _batched_operator(info, in_dims, mat_a, mat_b, offs, bias, out_dtype, check, backend, config):
     options = Options(out_dtype, False, check, backend, decode_config(config))
-    return _batched(info, in_dims, mat_a, mat_b, offs, bias, options)
+    return _batched(info, in_dims, mat_a, mat_b, offs, bias, options, _dispatched)
 
 
 class _Functional(torch.autograd.Function):
-    """The operator under ``torch.func``, which does not look into an operator's own gradient."""
+    """The operator under ``torch.func`` and in forward mode, which do not look into an operator's own derivatives."""
 
     @staticmethod
     def forward(mat_a, mat_b, offs, bias, options):
@@ -311,11 +368,15 @@ class _Functional(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         mat_a, mat_b, offs, bias, options = inputs
-        _keep(ctx, mat_a, mat_b, offs, bias, options.backend)
+        _keep_all(ctx, mat_a, mat_b, offs, bias, options.backend, output)
 
     @staticmethod
     def backward(ctx, grad):
         return *_gradients(ctx, grad, ctx.needs_input_grad), None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        return _tangent(ctx, *tangents[:4])
 
     vmap = staticmethod(_batched)
 

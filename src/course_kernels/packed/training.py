@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias, get_args
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
-from course_kernels.dtypes import FP8, FP8_E5M2, OUT_DTYPES
+from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.packed.checks import check_dense, check_offs
-from course_kernels.packed.quantize import LEAST, quantize_1x128, quantize_128x128
+from course_kernels.packed.checks import Backend, check_dense, check_offs
+from course_kernels.packed.quantize import magnitudes_of, quantize_1x128, quantize_128x128, rounded, scale_of
 from course_kernels.packed.scaled import scaled_grouped_mm
+from course_kernels.packed.torch_ops import is_column_major
 
-RECIPES = ("rowwise", "blockwise")
-_LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}
+Recipe: TypeAlias = Literal["rowwise", "blockwise"]
+RECIPES: tuple[Recipe, ...] = get_args(Recipe)
 
 
 def to_fp8_then_scaled_grouped_mm(
@@ -22,11 +25,11 @@ def to_fp8_then_scaled_grouped_mm(
     mat_b: Tensor,
     *,
     offs: Tensor,
-    recipe: str = "rowwise",
+    recipe: Recipe = "rowwise",
     out_dtype: torch.dtype | None = None,
     grad_dtype: torch.dtype = FP8,
     power_of_two: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """Round both operands to float8 with factors and multiply the groups' rows, forward and backward.
 
@@ -83,7 +86,7 @@ def _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype) -> None:
         raise ValueError(f"recipe must be one of {RECIPES}, got {recipe!r}")
     if out_dtype is not None and out_dtype not in OUT_DTYPES:
         raise TypeError(f"out_dtype must be one of {OUT_DTYPES}, got {out_dtype!r}")
-    allowed = tuple(_LARGEST) if recipe == "rowwise" else (FP8,)
+    allowed = SCALED_DTYPES if recipe == "rowwise" else (FP8,)
     if grad_dtype not in allowed:
         raise TypeError(f"grad_dtype must be one of {allowed} with recipe {recipe!r}, got {grad_dtype!r}")
 
@@ -99,7 +102,7 @@ class _Layer(torch.autograd.Function):
         mat_a, mat_b, offs, recipe, _, ctx.grad_dtype, power_of_two, backend = inputs
         needs_a, needs_b, *_ = ctx.needs_input_grad
         ctx.rounding = _Rounding(recipe, power_of_two, backend)
-        ctx.dtypes, ctx.across = (mat_a.dtype, mat_b.dtype), mat_b.stride(1) == 1 != mat_b.stride(2)
+        ctx.dtypes, ctx.across = (mat_a.dtype, mat_b.dtype), is_column_major(mat_b)
         ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
 
     @staticmethod
@@ -155,41 +158,21 @@ class _Rounding:
 
     def _lines(self, matrix: Tensor, dtype) -> tuple[Tensor, Tensor]:
         """A matrix (..., lines, D) in float8, D contiguous as tensor cores want it, and a factor for each line."""
-        values = matrix.detach().float()
-        finite = values.isfinite()
-        magnitudes = values.abs().where(finite, 0.0)
-        largest = magnitudes.amax(-1) if matrix.shape[-1] else magnitudes.sum(-1)  # of nothing there is no largest
-        scale, inverse = self._factors(largest, dtype)
-        return _rounded(values * inverse[..., None], finite, dtype), scale
+        matrix = matrix.detach()
+        magnitudes = magnitudes_of(matrix)
+        largest = magnitudes.amax(-1) if matrix.shape[-1] else magnitudes.sum(-1)  # amax refuses lines of length 0
+        scale = scale_of(largest, dtype, self._power_of_two)
+        return rounded(matrix, scale.reciprocal()[..., None], dtype, memory=torch.contiguous_format), scale
 
     def _lines_of_groups(self, matrix: Tensor, offs: Tensor, dtype) -> tuple[Tensor, Tensor]:
         """The transpose of a matrix (total_m, lines) in float8, total_m contiguous, and a factor for each line of each
         group (G, lines). Values after the last group are zeros."""
-        values, layout = matrix.detach().float(), GroupLayout.from_ends(offs)
-        finite = values.isfinite()
-        groups = layout.row_groups(values.shape[0]).long() if layout.G else offs.new_full(values.shape[:1], -1).long()
-        groups = torch.where(groups < 0, layout.G, groups)  # of the tail: one more, which is left out
-        largest = values.new_zeros(layout.G + 1, values.shape[1])
-        magnitudes = values.abs().where(finite, 0.0)
-        largest = largest.scatter_reduce(0, groups[:, None].expand_as(values), magnitudes, "amax")
-        scale, inverse = self._factors(largest[:-1], dtype)
-        inverse = torch.cat([inverse, inverse.new_zeros(1, inverse.shape[1])])
-        # Of the tail infinities and NaN are zeros, too.
-        inside = groups[:, None] < layout.G
-        values = torch.where(inside, values, 0.0) * inverse[groups]
-        return _rounded(values.mT, (finite | ~inside).mT, dtype), scale
-
-    def _factors(self, largest: Tensor, dtype) -> tuple[Tensor, Tensor]:
-        """Factors of lines from their largest magnitudes, and what to multiply the lines with."""
-        scale = largest.clamp(min=LEAST) / _LARGEST[dtype]
-        if self._power_of_two:
-            mantissa, exponent = torch.frexp(scale)
-            scale = torch.ldexp(torch.ones_like(scale), torch.where(mantissa == 0.5, exponent - 1, exponent))
-        return scale, 1.0 / scale
-
-
-def _rounded(values: Tensor, finite: Tensor, dtype) -> Tensor:
-    """Values in float8, contiguous, NaN where they were not finite."""
-    largest = _LARGEST[dtype]
-    values = values.clamp(-largest, largest).where(finite, torch.nan)
-    return torch.empty(values.shape, dtype=dtype, device=values.device).copy_(values)
+        matrix, layout = matrix.detach(), GroupLayout.from_ends(offs)
+        total, lines = matrix.shape
+        groups = layout.row_groups(total).long() if layout.G else offs.new_full((total,), -1).long()
+        groups = torch.where(groups < 0, layout.G, groups)  # the tail is one more group, which is left out
+        largest = torch.zeros(layout.G + 1, lines, device=matrix.device)
+        largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
+        scale = scale_of(largest, dtype, self._power_of_two)
+        inverse, inside = scale.reciprocal()[groups].mT, groups < layout.G
+        return rounded(matrix.mT, inverse, dtype, inside, memory=torch.contiguous_format), scale[:-1]

@@ -1,8 +1,12 @@
 """What each program of a grouped GEMM computes, and when: tile orders and a simulator, in plain Python.
 
 `tiles` and `walk` say what the kernels do, tile by tile; `simulate` adds a cost model and gives a timeline;
-`bytes_moved` adds a cache and gives the traffic. Nothing here computes with torch or Triton, or needs a GPU; importing
-the package loads torch all the same.
+`bytes_moved` adds a cache and gives the traffic. `tile_counts` is the number of tiles of each problem, and
+`one_launch_per_problem` the timeline that grouping saves. Problems are (M, N, K) in plain numbers. The defaults of
+`CostModel` are those of an H200, in microseconds; it says which of them are measured. Use a timeline to see the waves
+and the idle tail of an order of tiles, and the traffic to see what it reuses, before writing the kernel.
+
+Nothing here computes with torch or Triton, or needs a GPU; importing the package loads torch all the same.
 """
 
 from course_kernels.schedule.orders import (

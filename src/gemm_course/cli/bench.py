@@ -21,7 +21,7 @@ examples:
   course bench --rows equal12 decode           rows whose names begin so
   course bench --providers triton torch --passes forward dB
   course bench --json mine.json --plot mine.png --roofline roof.png
-  course bench --zoo                           layers of published models: a compact set (about ten minutes)
+  course bench --zoo                           layers of published models: a compact set (about five minutes)
   course bench --zoo qwen3 dbrx --tokens 64 16384 --routing random zipf --passes forward step
 
 exit codes: 0 measured; 1 a result of grouped_mm was wrong or failed; 2 wrong usage; 3 no GPU to measure on

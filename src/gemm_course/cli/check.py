@@ -26,26 +26,26 @@ EXAMPLES = """\
 examples:
   course check 03            the answer in exercises/03_tail_masks.ipynb, as it was last saved
   course check mine.ipynb    the answers in a notebook of any name
-  course check 04            every exercise of lesson 04
-  course check 03 --watch    at once, and again each time that the notebook is saved
-  course check --watch       whichever notebook is saved
-  course check --all         a line for each exercise
-  course check --all --json  all of them, for a script
+  course check 04            all exercises of lesson 04
+  course check 03 --watch    now, and each time the notebook is saved
+  course check --watch       each notebook when it is saved
+  course check --all         one line for each exercise
+  course check --all --json  all exercises, for a script
 
-exit codes: 0 every answer passes; 1 one does not, or is not there yet; 2 wrong usage; 3 no exercises here, or an
-            answer that cannot be checked here. With --watch, after Ctrl-C: how the last checks went.
+exit codes: 0 all answers pass; 1 an answer is wrong or missing; 2 wrong usage; 3 no exercises here, or this machine
+            cannot check an answer. With --watch, after Ctrl-C: the result of the last checks.
 """
 
 MISSING = "missing"  # no answer: no notebook, or none that can be read
-_DOCTOR = "course doctor   says what this machine lacks"
+_DOCTOR = "course doctor   shows what this machine lacks"
 
 
 def run(
     exercise: Annotated[str | None, Argument(metavar="NN", help="number, name or notebook of an exercise")] = None,
-    every: Annotated[bool, Option("--all", help="every exercise, a line for each")] = False,
-    watch: Annotated[bool, Option("--watch", help="check again each time that a notebook is saved")] = False,
+    every: Annotated[bool, Option("--all", help="all exercises, one line for each")] = False,
+    watch: Annotated[bool, Option("--watch", help="check again each time a notebook is saved")] = False,
     seed: Annotated[
-        int | None, Option(metavar="N", parser=integer(0, 2**32 - 1), help="draw the same inputs again")
+        int | None, Option(metavar="N", parser=integer(0, 2**32 - 1), help="use the same inputs again")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -72,12 +72,12 @@ def run(
 def _misuse(named: str, every: bool, watch: bool, as_json: bool) -> str:
     """What is wrong with a combination of options."""
     if watch and (every or as_json):
-        return "--watch goes with one exercise or with none, not with --all or --json"
+        return "--watch takes one exercise or none, and neither --all nor --json"
     if named and every:
-        return "name one exercise, or say --all"
+        return "name one exercise, or use --all"
     if not (named or every or watch):
         left = progress.unsolved(manifest.exercises(), progress.load())
-        return "name an exercise, or say --all" + (f"; the first unsolved is {left[0].id}" if left else "")
+        return "name an exercise, or use --all" + (f"; the first unsolved is {left[0].id}" if left else "")
     return ""
 
 
@@ -117,7 +117,7 @@ class _Checker:
             points, total = sum(each.points for each in checked), sum(exercise.points for exercise, _ in notebooks)
             print(f"\n{sum(each.passed for each in checked)} of {len(notebooks)} pass, {points} of {total} points")
             if wrong := [each.exercise for each in checked if each.status == FAILED]:
-                print(f"course check {wrong[0]}   says what is wrong and where")
+                print(f"course check {wrong[0]}   shows what is wrong and where")
             if any(each.status == UNCHECKED for each in checked):
                 print(_DOCTOR)
         return results
@@ -143,24 +143,25 @@ class _Checker:
         kept = progress.load()
         if result.passed:
             left = progress.unsolved(manifest.exercises(), kept)
+            other = f"\n  course solution {exercise.id}   one way to write it, to compare with"
             if not left:
-                return "all exercises are solved"
+                return f"all exercises are solved{other}"
             there = locations.notebook(left[0])
-            shown = locations.shown(there) if there.exists() else f"`course reset {left[0].id}` puts its notebook here"
-            return f"next: {left[0].id} · {left[0].title}: {shown}"
+            shown = locations.shown(there) if there.exists() else f"`course reset {left[0].id}` restores its notebook"
+            return f"next: {left[0].id} · {left[0].title}: {shown}{other}"
         if result.status == UNCHECKED:
-            return f"next: have this machine repaired, and check again\n  {_DOCTOR}"
+            return f"next: repair this machine, and check again\n  {_DOCTOR}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
         verb = "write" if result.status == TODO else "repair"
         first = f"next: {verb} {exercise.function} in {locations.shown(path)}, save it (Ctrl-S), and check again"
         left = f"{count - given} of {count} hints left" if given < count else "the last hint again"
         rows = [(f"course hint {exercise.id}", left)]
         if not self.watching:
-            rows.append((f"course check {exercise.id} --watch", "checks at each save"))
+            rows.append((f"course check {exercise.id} --watch", "checks after each save"))
         if result.status != TODO:
             rows.append((f"course check {exercise.id} --seed {result.seed}", "the same inputs again"))
         if result.panels:
-            rows.append(("the check at the notebook's end", "draws what is wrong"))
+            rows.append(("the check at the notebook's end", "draws the mistake"))
         width = max(len(what) for what, _ in rows)
         return "\n".join([first, *(f"  {what:<{width}}   {why}" for what, why in rows)])
 
@@ -177,7 +178,7 @@ def _row(result: Result, path: Path) -> dict:
 def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
     """One line on an exercise, and one on what is wrong first."""
     if result is None or result.status == TODO:
-        reason = problem or "not begun"
+        reason = problem or "not started"
         return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"
     sign = terminal.verdict(result.status)
     line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"

@@ -1,6 +1,7 @@
 """`course doctor`: what this machine has, and what of the course runs on it and how.
 
-`examine` collects the facts, `problems` judges them, `report` writes the page. So any machine can be judged anywhere.
+`examine` collects the facts, `problems` judges them, `report` writes the page for a learner, `full_report` all that is
+known. So any machine can be judged anywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from gemm_course.judging import isolation_report
 
 EXAMPLES = """\
 examples:
-  course doctor            the page; a kernel is run, and one compiled, to prove it
+  course doctor            what a learner needs; a kernel is run, and one compiled, to prove it
+  course doctor --all      everything: packages, tests, what confines the answers to exercises
   course doctor --quick    runs and compiles nothing
   course doctor --json     everything, for a program
 
@@ -35,6 +37,7 @@ _WIDTH = 100
 def run(
     as_json: Annotated[bool, Option("--json", help="facts, plan and problems as JSON")] = False,
     quick: Annotated[bool, Option("--quick", help="run and compile nothing")] = False,
+    every: Annotated[bool, Option("--all", help="show everything that is known")] = False,
 ) -> int:
     """What this machine has, and what of the course runs how."""
     facts = examine(trials=not quick)
@@ -46,7 +49,10 @@ def run(
         result |= {"plan": dict(plan(facts)), "problems": [dataclasses.asdict(problem) for problem in found]}
         print(json.dumps(result, indent=1))
     else:
-        print(report(facts, color=terminal.has_styles(sys.stdout)))
+        show = full_report if every else report
+        print(show(facts, color=terminal.has_styles(sys.stdout)))
+        if not every:
+            print("`course doctor --all` shows everything.")
     return FAILED if stopped else OK
 
 
@@ -75,6 +81,7 @@ class Problem:
     what: str
     remedy: str
     notebooks_only: bool = False  # whether the library runs all the same
+    for_tests: bool = False  # whether a learner need not know
 
 
 def problems(facts: Machine) -> list[Problem]:
@@ -103,7 +110,7 @@ def _missing(facts: Machine) -> Iterator[Problem]:
                       "make lab installs it" if here else remedy, notebooks_only=True)  # fmt: skip
     if here and (missing := [name for name in FOR_TESTS if facts.packages[name] is None]):
         what = f"{', '.join(missing)} missing, needed to run the tests"
-        yield Problem(False, what, "make test installs it", notebooks_only=True)
+        yield Problem(False, what, "make test installs it", notebooks_only=True, for_tests=True)
 
 
 def _interpreter_lacks_numpy(facts: Machine) -> bool:
@@ -265,8 +272,38 @@ def _tried(trial: Trial | None) -> str:
 
 
 def report(facts: Machine, color: bool = False) -> str:
-    """The facts, the plan and the problems as a page of text, at most 100 characters wide."""
+    """What a learner needs to know, as a page of text, at most 100 characters wide."""
+    short = [(name, text) for name, text in fact_rows(facts) if name in ("Python", "torch", "Triton", "GPU", "")]
+    title = "The lessons" if facts.in_checkout else "What runs how"
+    return _page(facts, [("This machine", short), (title, lessons(facts))], color, for_tests=False)
 
+
+def full_report(facts: Machine, color: bool = False) -> str:
+    """The facts, the plan and the problems as a page of text, at most 100 characters wide."""
+    return _page(facts, [("This machine", fact_rows(facts)), ("What runs how", plan(facts))], color, for_tests=True)
+
+
+def lessons(facts: Machine) -> list[tuple[str, str]]:
+    """How the lessons run on a machine, and what single ones still need."""
+    hardware = [row for row in _hardware_features(facts) if row[1] not in ("in the interpreter", "in hardware")]
+    speeds = dict(plan(facts))["live timings"]
+    needs = []
+    if facts.in_checkout:
+        missing = {
+            "lesson 09": ("CUTLASS", "cutlass", CUTLASS.values()), "lesson 13": ("Helion", "helion", ("helion",)),
+        }  # fmt: skip
+        needs = [
+            (lesson, f'needs {what}: pip install ".[{extra}]"')
+            for lesson, (what, extra, names) in missing.items()
+            if not all(map(facts.packages.get, names))
+        ]
+    return [
+        ("kernels", _how_kernels_run(facts)), *_without_kernels(facts), *hardware, ("speeds", speeds),
+        ("compiling", _how_kernels_compile(facts)), *needs,
+    ]  # fmt: skip
+
+
+def _page(facts: Machine, parts: list[tuple[str, list]], color: bool, for_tests: bool) -> str:
     def paint(text: str, style: str) -> str:
         return terminal.with_style(text, style) if color else text
 
@@ -275,17 +312,19 @@ def report(facts: Machine, color: bool = False) -> str:
         return [textwrap.fill(value, _WIDTH, initial_indent=f"  {name:<14}", subsequent_indent=indent)
                 for name, value in pairs]  # fmt: skip
 
-    found = problems(facts)
+    found = [problem for problem in problems(facts) if for_tests or not problem.for_tests]
     stopped = any(problem.stops for problem in found)
-    lines = [paint("This machine", "bold"), *rows(fact_rows(facts)), "", paint("What runs how", "bold")]
-    lines += rows(plan(facts))
+    lines = []
+    for title, pairs in parts:
+        lines += [paint(title, "bold"), *rows(pairs), ""]
     if found:
-        lines += ["", paint("To repair" if stopped else "Worth knowing", "bold")]
+        lines += [paint("To repair" if stopped else "Worth knowing", "bold")]
     for problem in found:
         mark = paint("✗", "red") if problem.stops else paint("!", "yellow")
         lines.append(f"  {mark} " + textwrap.fill(problem.what, _WIDTH - 4, subsequent_indent="    "))
         lines.append(textwrap.fill(f"→ {problem.remedy}", _WIDTH, initial_indent="    ", subsequent_indent="      "))
-    return "\n".join([*lines, "", paint(_verdict(facts, found), "bold red" if stopped else "bold green")])
+    lines += [""] if found else []
+    return "\n".join([*lines, paint(_verdict(facts, found), "bold red" if stopped else "bold green")])
 
 
 def _verdict(facts: Machine, found: list[Problem]) -> str:
@@ -322,6 +361,7 @@ def fact_rows(facts: Machine) -> list[tuple[str, str]]:
         ("Triton", version("triton")),
         ("NumPy", version("numpy")),
         ("CUTLASS", cutlass if any(map(facts.packages.get, CUTLASS.values())) else "not installed"),
+        ("Helion", facts.packages.get("helion") or "not installed"),
         *[("GPU" if i == 0 else "", gpu) for i, gpu in enumerate(gpus)],
         ("NVIDIA driver", facts.driver or "none"),
         *[(name, version(name)) for name in ("jupyterlab", "ipykernel", "matplotlib", *FOR_TESTS)],

@@ -25,46 +25,48 @@ from gemm_course.judging.results import UNCHECKED
 
 EXAMPLES = """\
 examples:
-  course grade hand-ins                                  everybody, every exercise, into grades.csv
-  course grade hand-ins --only 03                        a class that was asked for exercise 03 alone
+  course grade hand-ins                                  all students, all exercises, into grades.csv
+  course grade hand-ins --only 03                        only exercise 03
   course grade hand-ins --only 03 --only 04 --out w2.csv --jobs 4
-  course grade hand-ins --gradescope scores              and scores/STUDENT/results.json
+  course grade hand-ins --gradescope scores              also writes scores/STUDENT/results.json
 
-What may be in DIR, side by side: a folder for each student, holding notebooks, an exercises/ folder or the whole
-repository; zip files of the same, alice.zip; notebooks, alice.ipynb or alice_03_tail_masks.ipynb. Copies, as in
-"03_tail_masks (1).ipynb", count as versions: each is checked, the best counts, and the message says which.
-Only the cell with the answer runs, in a process of its own; nothing is unpacked onto the disk, no link is followed.
+DIR may contain, side by side:
+  a folder for each student, with notebooks, an exercises/ folder or the whole repository;
+  zip files of such a folder: alice.zip;
+  notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
+Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
+names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
 
-Without --only every exercise counts, 0 points where a student handed in nothing, and the summary says which exercises
-nobody answered. Name with --only what was asked for, the same for everybody whose grades are compared.
+Without --only all exercises count, and an exercise that was not handed in has 0 points. The summary names exercises
+that nobody answered. Use the same --only for all students whose grades you compare.
 
-Interrupted, the same command goes on where it stopped: what was checked is kept in grades.csv.journal and checked
-again only when the answer, the seed or the course's own code has changed. Everybody gets the same inputs. They are
-drawn for the first run, so that nobody can know them, and kept for the next; --seed N draws those of N.
+If a run is interrupted, start the same command again: it continues. Results are kept in grades.csv.journal. An answer
+is checked again only if the answer, the seed or the course's code has changed. All students get the same inputs. They
+are drawn at random in the first run and kept for later runs; --seed N chooses them.
 
-exit codes: 0 graded; 1 graded, but something that was handed in cannot be (status "refused"); 2 wrong usage, or
-            nothing to grade; 3 the results cannot be written, or answers not checked (status "unchecked"), here;
+exit codes: 0 graded; 1 graded, but some files could not be (status "refused"); 2 wrong usage, or nothing to grade;
+            3 results cannot be written, or answers cannot be checked on this machine (status "unchecked");
             130 interrupted
 """
 OK, REFUSED = exit_codes.OK, exit_codes.FAILED
 
 
 def run(
-    folder: Annotated[File, Argument(metavar="DIR", help="holds what was handed in")] = None,
+    folder: Annotated[File, Argument(metavar="DIR", help="folder with the submissions")] = None,
     out: Annotated[Path, Option(metavar="CSV", help="the table of grades")] = Path("grades.csv"),
     jobs: Annotated[int, Option(metavar="N", parser=integer(1, 256), help="answers checked at a time")] = 2,
     gradescope_in: Annotated[
         File, Option("--gradescope", metavar="DIR", help="also write DIR/STUDENT/results.json")
     ] = None,
-    only: Annotated[Names, Option(metavar="NN", help="grade this exercise alone; may be repeated")] = None,
+    only: Annotated[Names, Option(metavar="NN", help="grade only this exercise; may be repeated")] = None,
     seed: Annotated[
         int | None,
-        Option(metavar="N", parser=integer(0, 2**32 - 1), help="inputs to draw (default: those of the last run)"),
+        Option(metavar="N", parser=integer(0, 2**32 - 1), help="seed of the inputs (default: that of the last run)"),
     ] = None,
 ) -> int:
     """Grade a folder of submissions: one row for each student and exercise, and a total."""
     if folder is None:
-        raise _stop(USAGE, "name the folder that holds what was handed in")
+        raise _stop(USAGE, "name the folder with the submissions")
     try:
         wanted = {each for name in only or () for each in find(name)}
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]
@@ -79,14 +81,14 @@ def run(
         raise _stop(USAGE, str(error)) from None
     if there.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
         names = sorted([*there.unrecognized, *(path.name for path in earlier)])
-        print(f"course grade: not submissions, passed over: {_few(names)}", file=sys.stderr)
+        print(f"course grade: skipped, because they are not submissions: {_few(names)}", file=sys.stderr)
     if there.alike:
-        text = "one student, though letters in names of folders are composed in several ways"
+        text = "folder names that differ only in Unicode composition are taken for one student"
         print(f"course grade: {text}: {_few(there.alike)}", file=sys.stderr)
     if not there.students:
-        raise _stop(USAGE, f"{folder} holds no submission: no folder, no notebook, no zip file")
+        raise _stop(USAGE, f"{folder} has no submissions: no folder, no notebook, no zip file")
     if out.exists() and not out.is_file():
-        raise _stop(CANNOT, f"{out} cannot be written: it is there, and no file")
+        raise _stop(CANNOT, f"{out} cannot be written: it exists, and it is not a file")
     target = out
     try:
         if gradescope_in is not None:
@@ -103,10 +105,10 @@ def run(
                 target = gradescope_in
                 gradescope.write(target, graded, seed)
     except KeyboardInterrupt:
-        text = f"interrupted. What was checked is kept in {journal_path}: the same command goes on from there."
+        text = f"interrupted. Results so far are kept in {journal_path}. Run the same command again to continue."
         raise Stop(INTERRUPTED, text) from None
     except BlockingIOError:
-        raise _stop(CANNOT, f"{journal_path} is in use: another `course grade` writes the same file") from None
+        raise _stop(CANNOT, f"{journal_path} is in use by another `course grade`") from None
     except OSError as error:
         raise _stop(CANNOT, f"{error.filename or target} cannot be written: {error.strerror}") from None
     except RuntimeError as error:
@@ -144,7 +146,7 @@ def _summary(out: Path, graded: list[Grade], missing: str) -> int:
     for line in _checked_again([*unchecked, *(each for each in graded if each.off_gpu)]):
         print(line)
     if unchecked:
-        raise _stop(CANNOT, f"not checked, as that cannot be done here: {_many(len(unchecked), 'answer')}")
+        raise _stop(CANNOT, f"not checked, because this machine cannot: {_many(len(unchecked), 'answer')}")
     return REFUSED if refused else OK
 
 
@@ -155,7 +157,7 @@ def _checked_again(graded: list[Grade]) -> list[str]:
     messages = Counter(each.message for each in graded).most_common()
     lines = [f"{_many(number, 'answer')}: {message}" for message, number in messages[:5]]
     lines += [f"{len(messages) - 5} more messages, see the table"] if len(messages) > 5 else []
-    return [*lines, "They are checked again each time: repair that (`course doctor` says more), and run this again."]
+    return [*lines, "Repair that (`course doctor` says more) and run this again: these answers are checked each time."]
 
 
 def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise]) -> str:
@@ -165,12 +167,12 @@ def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exe
     """
     if not missing:
         return ""
-    text = f"nobody handed in an answer to {', '.join(each.name for each in missing)}: "
+    text = f"nobody answered {', '.join(each.name for each in missing)}: "
     text += f"0 of {sum(each.points for each in missing)} points for everybody"
     asked = [f"--only {each.id}" for each in exercises if each not in missing]
     if is_selection or not asked:
         return text
-    return f"{text}.\nIf they were not asked for it, grade again with {' '.join(asked)}: nothing is checked again."
+    return f"{text}.\nIf you did not ask for them, grade again with {' '.join(asked)}. Results so far are used again."
 
 
 def _many(number: int, word: str) -> str:

@@ -1,4 +1,4 @@
-"""`course list`: the catalogue of exercises. What has been reached in them is `course progress`."""
+"""`course list`: the catalogue of exercises. `course progress` shows points and hints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemm_course.notebook_files import locations
 
 EXAMPLES = """\
 examples:
-  course list           what there is, which of it is solved, what comes next
+  course list           all exercises, those that are solved, and the next one
   course list --json    the same for a script
 
 `course progress` shows points and hints.
@@ -22,14 +22,14 @@ exit codes: 0 done; 2 wrong usage
 
 
 def run(as_json: Json = False) -> int:
-    """The exercises in order: what each is about, and in which notebook."""
+    """The exercises in order, with their titles and notebooks."""
     kept = progress.load()
     rows = []
     for each in manifest.exercises():
-        entry = progress.entry_of(kept, each.id)
+        entry, notebook = progress.entry_of(kept, each.id), locations.notebook(each)
         rows.append({"id": each.id, "title": each.title, "lesson": each.lesson, "function": each.function,
-                     "notebook": f"exercises/{each.name}.ipynb", "points": entry["points"], "of": each.points,
-                     "passed": entry["passed"], "there": locations.notebook(each).exists()})  # fmt: skip
+                     "notebook": locations.shown(notebook), "points": entry["points"], "of": each.points,
+                     "passed": entry["passed"], "there": notebook.exists()})  # fmt: skip
     if as_json:
         print(json.dumps(rows, indent=1))
         return OK
@@ -51,13 +51,13 @@ def what_next(kept: dict[str, dict]) -> str:
     exercise = left[0]
     notebook = locations.notebook(exercise)
     if not notebook.exists():
-        return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   puts its notebook here"
+        return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   restores its notebook"
     given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
-    hints = f"a nudge; {given} of {count} hints used" if given else "a nudge, where it is stuck"
+    hints = f"the next hint; {given} of {count} used" if given else "a first hint"
     return (
         f"next: {terminal.paint(f'{exercise.id} · {exercise.title}', 'bold')}\n"
         f"  open {locations.shown(notebook)} in JupyterLab (`course lab` starts it) and write "
         f"{exercise.function}, then\n"
-        f"  course check {exercise.id}   how far is it?\n"
+        f"  course check {exercise.id}   checks your answer\n"
         f"  course hint {exercise.id}    {hints}"
     )

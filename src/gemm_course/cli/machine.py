@@ -71,7 +71,7 @@ class Machine:
 
 def examine(trials: bool = True) -> Machine:
     """The facts about this machine and this process; with trials of a kernel and the compiler, about three seconds."""
-    names = ("torch", "triton", *NEEDED, *FOR_TESTS, *CUTLASS.values())
+    names = ("torch", "triton", *NEEDED, *FOR_TESTS, *CUTLASS.values(), "helion")
     built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
     if torch.version.hip:
         built_for = f"ROCm {torch.version.hip}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from gemm_course.cli import terminal
-from gemm_course.cli.exit_codes import OK
+from gemm_course.cli.exit_codes import CANNOT, OK, Stop
 from gemm_course.cli.list_ import what_next
 from gemm_course.cli.options import Json
 from gemm_course.exercises import manifest, progress
@@ -14,15 +19,24 @@ EXAMPLES = """\
 examples:
   course progress           points and hints of each exercise, and what comes next
   course progress --json    the same for a script
+  course progress --anew    begin anew; what was reached so far is kept in a file beside
 
 `course list` shows what the exercises are about, and their notebooks.
 
-exit codes: 0 done; 2 wrong usage
+Progress belongs to your account on this machine: another clone of the course there counts on. Answers are in the
+notebooks; `course reset NN` empties one.
+
+exit codes: 0 done; 2 wrong usage; 3 the file cannot be renamed
 """
 
 
-def run(as_json: Json = False) -> int:
+def run(
+    as_json: Json = False,
+    anew: Annotated[bool, Option("--anew", help="begin anew, and keep the old progress in a file beside")] = False,
+) -> int:
     """What has been reached: the best points of each exercise, hints used, what comes next."""
+    if anew:
+        return _begin_anew()
     kept, exercises = progress.load(), manifest.exercises()
     left = progress.unsolved(exercises, kept)
     rows = []
@@ -44,8 +58,26 @@ def run(as_json: Json = False) -> int:
         bar = terminal.paint(terminal.bar(row["points"], row["of"], 10), "dim")
         reached = f"{row['points']:>2} of {row['of']:>2}"
         print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{_help_taken(row, len(exercise.hints))}")
-    print(f"\n{what_next(kept)}")
+    print(f"\n{what_next(kept)}\n")
+    print(terminal.paint(f"kept in {_with_tilde(progress.path())}, for all of this account", "dim"))
+    print(terminal.paint("course progress --anew   begins anew", "dim"))
     return OK
+
+
+def _begin_anew() -> int:
+    try:
+        kept = progress.begin_anew()
+    except (OSError, RuntimeError) as error:
+        raise Stop(CANNOT, f"{progress.path()} cannot be renamed: {error}") from None
+    print(f"progress begins anew; the old one is {_with_tilde(kept)}" if kept else "there is no progress yet")
+    return OK
+
+
+def _with_tilde(path: Path) -> str:
+    """A path with `~` for the home directory."""
+    with contextlib.suppress(ValueError, RuntimeError):
+        return str("~" / path.relative_to(Path.home()))
+    return str(path)
 
 
 def _help_taken(row: dict, count: int) -> str:

@@ -12,7 +12,7 @@ from gemm_course.cli.exercise_argument import find_one
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, Stop
 from gemm_course.cli.options import ExerciseName
 from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import cells, locations
+from gemm_course.notebook_files import cells, locations, stubs
 
 EXAMPLES = """\
 examples:
@@ -23,7 +23,6 @@ examples:
 exit codes: 0 shown; 1 not passed yet; 2 no such exercise, or several of which any may be meant;
             3 this installation has no solutions
 """
-_BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
 def run(
@@ -51,19 +50,10 @@ def run(
         progress.note_given_up(found.id)
     if why:
         print(f"# {why}")
-    print(f"# Exercise {found.id} · {found.title}\n{_without_markers(source)}")
+    print(f"# Exercise {found.id} · {found.title}")
+    for line, is_solution in stubs.solution_lines(source):
+        print(terminal.paint(line, "green") if is_solution else line)
     return OK
-
-
-def _without_markers(source: str) -> str:
-    """The cell without the markers; on a terminal the lines between them are green."""
-    lines, inside = [], False
-    for line in source.splitlines():
-        if line.strip() in (_BEGIN, _END):
-            inside = line.strip() == _BEGIN
-        else:
-            lines.append(terminal.paint(line, "green") if inside else line)
-    return "\n".join(lines)
 
 
 def _not_yet(exercise: manifest.Exercise, entry: dict) -> str:

@@ -17,14 +17,16 @@ from gemm_course.runner.runs.e04a_tile_walk import BARE, BLOCK_M, BLOCK_N, LOG, 
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4
+MAX_STEP = 40  # larger wrong ones have no name
+CHUNKS = "this program computes a run of neighbouring tiles; round-robin deals tiles one by one: p, p + P, p + 2P"
 
 Tile = tuple[int, int, int]  # problem, row, column
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Batches on few and on more programs; on more programs than tiles; with empty problems; of empty ones only.
+    """Batches on few, more and one program, on more programs than tiles; with all kinds of empty problems; of these.
 
-    No later problem begins with program 0: else a walk that restarts in each problem would compute the same.
+    With several programs no later problem begins with program 0: else a walk that restarts in each problem works.
     """
 
     def sizes(grid):
@@ -40,8 +42,9 @@ def draw(rng: random.Random) -> list[Case]:
                 return [sizes(grid) for grid in grids]
 
     def empty():
-        m, n = rng.choice([(0, rng.randint(1, 40)), (rng.randint(1, 40), 0), (0, 0)])
-        return [m, n, rng.randint(1, 64)]
+        """A problem of each kind that has no tiles, in any order; K is never 0."""
+        kinds = [(0, rng.randint(1, 40)), (rng.randint(1, 40), 0), (0, 0)]
+        return [[m, n, rng.randint(1, 64)] for m, n in rng.sample(kinds, 3)]
 
     def case(problems, programs, *checks):
         shown = ", ".join(f"{m} × {n}" for m, n, _ in problems)
@@ -50,15 +53,18 @@ def draw(rng: random.Random) -> list[Case]:
 
     few, more = rng.choice([3, 4, 5]), rng.choice([6, 7, 8])
     tiny = [sizes(grid) for grid in rng.sample(GRIDS[:2], 2)]
-    holes = [empty(), *batch(few), empty()]
-    holes[2:2] = [empty() for _ in range(rng.randint(2, 3))]
-    holes[-2:-2] = [empty()]
+    first, between, last = empty(), empty(), empty()
+    one, two, three = batch(few)
+    holes = [first[0], one, *between, two, last[0], three, last[1]]
+    # More tiles than int8 counts, before the last problem.
+    many = [sizes((2, 3)), sizes((2, rng.randint(62, 64))), sizes((3, 2))]
     return [
         case(batch(few), few, "once", "place", "turn"),
         case(batch(more), more, "programs"),
         case(tiny, sum(rows * cols for rows, cols in map(grid_of, tiny)) + rng.randint(2, 5), "programs"),
         case(holes, few, "empty"),
-        case([empty() for _ in range(rng.randint(2, 4))], few, "empty"),
+        case(empty(), few, "empty"),
+        case(many, 1, "programs"),
     ]
 
 
@@ -73,14 +79,21 @@ def _rest(a: int, b: int) -> int:
     return int(math.fmod(a, b))
 
 
+def _strip(own: int, rows: int, cols: int, height: int) -> tuple[int, int]:
+    """Row and column if tiles are counted in strips of ``height`` rows, column by column in each."""
+    strip, rest = divmod(own, height * cols)
+    high = min(height, rows - strip * height) or 1
+    return strip * height + rest % high, rest // high
+
+
 # Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
 _PLACES: dict[str, Callable] = {
     "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
-    "this counts row by row; column by column, the row changes from tile to tile": (
+    "this counts row by row; column by column means that the row changes from tile to tile": (
         lambda own, tile, rows, cols: (_quotient(own, cols), _rest(own, cols))
     ),
     "row and column are exchanged": lambda own, tile, rows, cols: (_quotient(own, rows), _rest(own, rows)),
-    "a column of tiles is as long as the problem has rows of tiles; this divides by its columns": (
+    "a column has as many tiles as the problem has rows of tiles; this divides by the number of columns": (
         lambda own, tile, rows, cols: (_rest(own, cols), _quotient(own, cols))
     ),
     "the tiles of the problems before are not subtracted": (
@@ -89,6 +102,12 @@ _PLACES: dict[str, Callable] = {
     "the tiles of the problems before are not subtracted, and this counts row by row": (
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
+    **{
+        f"this goes through strips of {height} rows of tiles; here a whole column comes first": (
+            lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height)
+        )
+        for height in (2, 3, 4, 8)
+    },
     "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
         lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
     ),
@@ -107,6 +126,7 @@ class _Walk(NamedTuple):
     returns: bool = False  # restarts at the program's first tile in each problem
     leaves: bool = False  # computes at most one tile in each problem
     wastes: bool = False  # steps on in a turn without a tile, too
+    short: bool = False  # counts passed tiles in 8 bits
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
@@ -126,35 +146,60 @@ class _Walk(NamedTuple):
                 tile += self.step
             if self.counts:
                 passed = rows * cols if self.forgets else passed + rows * cols
+            if self.short:
+                passed = (passed + 128) % 256 - 128
         return found
+
+
+def _chunks(grids, programs: int, apart: bool) -> list[list[Tile]]:
+    """Logs if every program gets neighbouring tiles: of all problems together, or of each ``apart``."""
+    tiles = [[(g, *_PLACES[""](own, own, *grid)) for own in range(math.prod(grid))] for g, grid in enumerate(grids)]
+    logs: list[list[Tile]] = [[] for _ in range(programs)]
+    for part in tiles if apart else [list(itertools.chain(*tiles))]:
+        share = -(-len(part) // programs)
+        for program, line in enumerate(logs):
+            line += part[program * share : (program + 1) * share]
+    return logs
 
 
 def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk | None:
     """The known walk that computes the tiles of these logs; None without one."""
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
-    steps = [programs, *(step for step in range(1, total + 1) if step != programs)]
+    steps = [programs, *(step for step in range(1, min(total, MAX_STEP) + 1) if step != programs)]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
     walks = [_Walk(step, place, grids) for place in _PLACES for step in steps]
     right = walks[0]
+    depths = [(rows, -(-size[2] // BLOCK_N)) for (rows, _), size in zip(grids, problems)]
+    high = [(-(-size[2] // BLOCK_M), cols) for (_, cols), size in zip(grids, problems)]
     walks += [
-        right._replace(wastes=True, why="`tile` steps on where no tile is computed, too, so that a turn is lost"),
-        right._replace(grids=whole, why="a tile that is not whole is one, too: round the number of tiles up"),
-        right._replace(grids=turned, why=f"rows come in blocks of BLOCK_M = {BLOCK_M}, columns of {BLOCK_N}"),
-        right._replace(late=-1, why="a problem's last tile is the one before its end"),
+        right._replace(grids=depths, why="a row of the table is M, N, K; this takes K for N"),
+        right._replace(grids=high, why="a row of the table is M, N, K; this takes K for M"),
+        right._replace(short=True, why="tiles are counted in 8 bits, whose largest number is 127"),
+        right._replace(wastes=True, why="`tile` steps on also when no tile is computed, so a turn is lost"),
+        right._replace(grids=whole, why="a boundary tile counts as a tile: round the number of tiles up"),
+        right._replace(grids=turned, why=f"a tile has BLOCK_M = {BLOCK_M} rows and BLOCK_N = {BLOCK_N} columns"),
+        right._replace(
+            late=-1, why="the end of a problem is one too small: its last tile is the one before `passed` + its tiles"
+        ),
         right._replace(late=1, why="one too many, as `<=` in place of `<` gives"),
         right._replace(forgets=True, why="`passed` counts the tiles of all problems before, not of one"),
         right._replace(counts=False, why="`passed` stays 0: a problem's tiles are added to it when they are passed"),
         right._replace(
-            counts=False, returns=True, why="the count starts anew in each problem; turns go on from problem to problem"
+            counts=False,
+            returns=True,
+            why="this starts again at 0 in each problem; turns continue from problem to problem",
         ),
         right._replace(
-            returns=True, why="this begins every problem with the program's first tile of all; carry `tile` on"
+            returns=True,
+            why="this begins each problem with the program's very first tile; keep `tile` from problem to problem",
         ),
         right._replace(leaves=True, why="this moves on to the next problem after every tile"),
     ]
-    return next((walk for walk in walks if walk.logs(programs) == logs), None)
+    found = next((walk for walk in walks if walk.logs(programs) == logs), None)
+    chunks = found is None and any(_chunks(grids, programs, apart) == logs for apart in (False, True))
+    return right._replace(why=CHUNKS) if chunks else found
 
 
 # ---- findings
@@ -173,7 +218,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check == "once" and (text := feedback.loads_outside(ran)):
         yield Finding(check, text, picture)
     if check == "empty":
-        if text := _about_empty(problems, logs, bare):
+        if logs != want and (text := _about_empty(problems, logs, bare)):
             yield Finding(check, text, picture)
     elif logs != want:
         walk = _explain(problems, logs)
@@ -202,7 +247,7 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, st
         number = {tile: i for i, tile in enumerate(_Walk(1, grids=grids).logs(1)[0])}
         found = [[number.get(tile, -1) for tile in line] for line in logs]
         if any(line != sorted(set(line)) or line[:1] == [-1] for line in found):
-            yield "place", "not judged, since tiles do not follow one another as they are counted"
+            yield "place", "not judged, since the tiles are not in an order that counting could give"
         yield "turn", _difference(logs, want)
     elif walk.why:
         yield "turn", _difference(logs, want) + because
@@ -239,7 +284,7 @@ def _about_step(walk: _Walk, logs, want) -> str:
     program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
     does, turns = (_numbers(program, step, len(line[program]))
                    for step, line in ((walk.step, logs), (len(logs), want)))  # fmt: skip
-    text = f"program {program} of {len(logs)} computes {does}, and its turns are {turns}"
+    text = f"program {program} of {len(logs)} computes {does}; its turns are {turns}"
     if len(logs[program]) > 1:
         text += f":\na step of {walk.step} leads to another program's tile"
     return text + "; tl.num_programs(0) is the number of programs"
@@ -254,7 +299,7 @@ def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]
         else:
             has = counted(len(logs[program]), "tile")
             share = len(want[program])
-            yield "programs", f"program {program} of {len(logs)} computes {has}, and its share is {share}"
+            yield "programs", f"program {program} of {len(logs)} computes {has}; its share is {share}"
     elif walk.step != len(logs):
         yield "programs", _about_step(walk, logs, want)
     else:
@@ -268,14 +313,14 @@ def _about_empty(problems, logs, bare) -> str | None:
     for program, line in enumerate(logs):
         if empty := next((tile for tile in line if 0 <= tile[0] < len(grids) and tile[0] not in full), None):
             m, n, _ = problems[empty[0]]
-            return f"program {program} computes {_tile(empty)}, which is {m} × {n} and has no tiles"
+            return f"program {program} computes {_tile(empty)}, which is {m} × {n}, so it has no tiles"
     for program, (line, other) in enumerate(itertools.zip_longest(logs, bare, fillvalue=[])):
         should = [(full[g] if 0 <= g < len(full) else g, row, col) for g, row, col in other]
         if line != should:
             at = _first_difference(line, should)
             got, want = (_tile(tiles[at]) if at < len(tiles) else "no further tile" for tiles in (line, should))
-            text = f"program {program} computes {got}; with the empty problems left out, it is {want}"
-            return f"{text}:\nempty are problems {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
+            text = f"program {program} computes {got}; without the empty problems it computes {want}"
+            return f"{text}:\nthe empty problems are {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
     return None
 
 
@@ -289,7 +334,7 @@ def _difference(logs, want) -> str:
         if line != should:
             at = _first_difference(line, should)
             if at >= len(line):
-                return f"program {program} of {len(logs)} never computes {_tile(should[at])}, and it is its turn"
+                return f"program {program} of {len(logs)} never computes {_tile(should[at])}, although it is its turn"
             turn = f"when it is the turn of {_tile(should[at])}" if at < len(should) else "after its last turn"
             return f"program {program} of {len(logs)} computes {_tile(line[at])} {turn}"
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Iterator
 
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
@@ -14,7 +15,7 @@ SHOWN = 24
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Costs that repeat with the number of programs; a long tile at the end; equal tiles; too few tiles; none."""
+    """Costs that repeat with the number of programs; a long tile at the end; equal ones; too few; none; one program."""
 
     def case(costs, programs, *checks):
         text = ", ".join(map(str, costs[:SHOWN])) + (", ..." if len(costs) > SHOWN else "")
@@ -34,6 +35,7 @@ def draw(rng: random.Random) -> list[Case]:
         case([cost] * (equal * rng.randint(2, 3) + 1), equal, "uniform"),
         case([rng.randint(5, 20) for _ in range(rng.randint(2, 4))], rng.randint(5, 7), "idle"),
         case([], rng.randint(2, 4), "idle"),
+        case([rng.randint(5, 20) for _ in range(rng.randint(3, 5))], 1, "last"),
     ]
 
 
@@ -56,7 +58,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if len(schedule) != programs:
         text = f"the schedule has {counted(len(schedule), 'list')} for {counted(programs, 'program')}"
         if check == "idle" and all(schedule):
-            yield Finding("idle", f"{text}: a program without a tile still looks up its list, which must be empty")
+            yield Finding("idle", f"{text}: a program without a tile needs a list, too, an empty one")
         else:
             yield Finding("*", f"{text}: there must be one for each")
         return
@@ -83,7 +85,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         )
         text += f"; in all, {counted(lost, 'tile')} lost and {counted(more, 'tile')} repeated"
         if more and len(set(costs)) < len(costs):
-            text += "\ntiles may have equal costs: a cost does not say which tile it belongs to"
+            text += "\ntiles may have equal costs, so a cost does not identify a tile"
         yield Finding("once", text, panels)
         if check in ("work", "last", "uniform"):
             yield Finding(check, "not compared, since not every tile is computed once", panels)
@@ -111,12 +113,17 @@ def _brief(value) -> str:
 
 def _changed(costs: list[int], after) -> str:
     if not isinstance(after, list) or len(after) != len(costs):
-        return "the list of costs has another length after the call: work on a copy"
-    tile = next(t for t, (was, now) in enumerate(zip(costs, after)) if was != now)
-    return (
-        f"the list of costs was changed: tile {tile} took {costs[tile]} µs before the call, and {after[tile]} µs after."
-        "\n.sort() orders the caller's list itself, and tiles lose their numbers; sorted() makes a new one"
-    )
+        left = f"{len(after)} of {len(costs)} costs are left" if isinstance(after, list) else "it is no list any more"
+        return (
+            f"the list of costs was changed, and {left} after the call: .pop(), .remove() and del change the "
+            "caller's\nlist. Work on a copy, such as list(costs)"
+        )
+    tile = next((t for t, (was, now) in enumerate(zip(costs, after)) if was != now or type(now) is not int), 0)
+    now = f"{after[tile]} µs" if type(after[tile]) is int else str(after[tile])[:20]
+    text = f"the list of costs was changed: tile {tile} took {costs[tile]} µs before the call, and {now} after."
+    if Counter(map(str, after)) == Counter(map(str, costs)):
+        return f"{text}\n.sort() changes the caller's list, so the tiles lose their numbers; sorted() makes a new list"
+    return f"{text}\nThe caller keeps this list: mark assigned tiles in a list of your own, such as list(costs)"
 
 
 def _another(schedule: list, second) -> str:
@@ -124,7 +131,7 @@ def _another(schedule: list, second) -> str:
     got = second[place] if isinstance(second, list) and place < len(second) else second
     return (
         f"called again with the same costs, program {place} gets tiles {str(got)[:40]}, not {schedule[place]}:"
-        "\nis anything kept from the first call, or left to chance?"
+        "\ndoes the function keep anything from the first call, or use random numbers?"
     )
 
 
@@ -152,15 +159,33 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
         return
     if check == "work":
         idle = work.index(min(work))
-        text = f"program {last} has {end} µs of work, and program {idle} has {min(work)} µs; {int(allowed)} µs will do"
+        text = f"program {last} has {end} µs of work, and program {idle} has {min(work)} µs"
+        text += f"; up to {int(allowed)} µs are accepted"
         if all(program == tile % programs for program, line in enumerate(schedule) for tile in line):
-            text += "\nevery tile went to program tile % programs: that is round-robin, which does not look at costs"
+            text += "\nevery tile went to program tile % programs: that is round-robin, which ignores costs"
         elif end == sum(costs):
-            text += "\nall of it went to one program: does its total grow when it is given a tile?"
+            text += "\nall of it went to one program: do you add a tile's cost to its program's total?"
         yield Finding(check, text, panels)
         return
     tile = schedule[last][-1]
-    text = f"program {last} ends after {end} µs, and longest tile first ends after {longest_first} µs"
+    text = f"program {last} ends after {end} µs, and longest-tile-first ends after {longest_first} µs"
     if costs[tile] == max(costs):
         text += f"\nthe longest tile, tile {tile}, takes {costs[tile]} µs and starts after {end - costs[tile]} µs"
+    if why := _dealt(costs, programs, schedule):
+        text += f"\n{why}"
     yield Finding(check, text, panels)
+
+
+def _dealt(costs: list[int], programs: int, schedule: list[list[int]]) -> str:
+    """The fixed order in which the longest tiles were dealt, in words; empty if it is none of the known ones."""
+    has = Counter(tuple(sorted(costs[tile] for tile in line)) for line in schedule)
+    longest = sorted(costs, reverse=True)
+    there, back = range(programs), range(programs)[::-1]
+    for name, second in (("back and forth", back), ("in turn", there)):
+        lines: list[list[int]] = [[] for _ in there]
+        for at, cost in enumerate(longest):
+            turn, place = divmod(at, programs)
+            lines[(second if turn % 2 else there)[place]].append(cost)
+        if has == Counter(tuple(sorted(line)) for line in lines):
+            return f"longest first, but dealt {name}: give the next tile to the program that is free first"
+    return ""

@@ -14,34 +14,40 @@ from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.runner.runs.e06_descriptor_kernel import BLOCK_K, BLOCK_M, BLOCK_N, UNIT
 
-AS_THE_MATRIX = "Extents and strides of its descriptor must be those of this matrix"
+AS_THE_MATRIX = "The descriptor's extents and strides must be those of this matrix"
 REASON_ABOVE = "wrong for the reason above"
 NOT_JUDGED = "not judged, as nothing of C is right"
 ZERO = "C is 0 everywhere"
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Every second group, so that no other group repairs wrong rows; all of them; N equal to K; whole blocks."""
+    """Every second group, so that no other group repairs wrong rows; all of them; N equal to K; whole blocks.
 
-    def case(groups, n, k, programs, *checks):
-        sizes = [BLOCK_M * rng.randint(0, 1) + rng.randint(5, BLOCK_M - 2) for _ in range(4)]
+    The last has three blocks of K, and three tiles to a group; its sums pass 2,048, from where float16 rounds them.
+    """
+
+    def case(groups, n, k, programs, *checks, long=False):
+        whole = [2] * 4 if long else [rng.randint(0, 1) for _ in range(4)]
+        sizes = [BLOCK_M * tiles + rng.randint(5, BLOCK_M - 2) for tiles in whole]
         if len(groups) == 4:
             sizes[rng.randint(1, 2)] = 0
         ends = list(accumulate(sizes))
         total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 9)
-        a, b = (whole_numbers(rng, rows, k) for rows in (total, 4 * n))
+        low, high = (3, 8) if long else (1, 3)
+        a, b = (whole_numbers(rng, rows, k, low=low, high=high) for rows in (total, 4 * n))
         inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "programs": programs}
         some = "" if len(groups) == 4 else f", of which {' and '.join(map(str, groups))} are computed"
         label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
         return Case(inputs, ("tiles", "depth", "descriptors", "extents", "group", *checks), label=label)
 
-    square = UNIT * rng.randint(3, 7)
+    square = UNIT * rng.randint(5, 7)  # two tiles of columns, so that no mistake at b.load is right by chance
     n, k = BLOCK_N + UNIT * rng.randint(1, 3), BLOCK_K + UNIT * rng.randint(1, 7)
     return [
         case([0, 2], n, k, 2),
         case([0, 1, 2, 3], n, k, 3),
         case([0, 1, 2, 3], square, square, 2, "transposed"),
         case([1, 3], BLOCK_N, BLOCK_K, 2),
+        case([0, 2], n, 3 * BLOCK_K, 2, long=True),
     ]
 
 
@@ -57,6 +63,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
     for g in groups:
         want[slice(*bounds[g])], mine[slice(*bounds[g])] = a[slice(*bounds[g])] @ b[g].T, True
+    want = want.to(c.values.dtype).double()
     pictures = _pictures(c, want, bounds, groups)
     read = False
     for event in ran.events:
@@ -74,6 +81,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
     right = c.values.double() == want
     if right[mine].all():
+        if not written and (times := int(c.counts[mine].max())) > 1:
+            yield Finding("depth", f"every element of C is right, and was stored {times} times: store after the loop")
         return
     some = _some_line(right, bounds, groups)
     skip = _reached(bounds, groups, bool(past))
@@ -166,6 +175,15 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         """Whether the written C is `product(rows of A, B)` in every group."""
         return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
 
+    def same_but_last(group: int) -> bool:
+        """Whether of the written C of a group its last row alone is missing."""
+        start, end = bounds[group]
+        product = (a[start:end] @ b[group].T).to(c.values.dtype)
+        missing = c.missing[start:end]
+        return (
+            bool(missing[-1].all()) and not missing[:-1].any() and torch.equal(c.values[start : end - 1], product[:-1])
+        )
+
     # With less than one block, a loop that leaves out the rest gives zeros, like an answer that computes nothing.
     if depth < BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
         return "tiles", ZERO
@@ -182,6 +200,19 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
     for name, step in (("BLOCK_N", BLOCK_N), ("BLOCK_M", BLOCK_M)):
         if gave(lambda x, y, step=step: sum(_block(x, k) @ _block(y, k).T for k in range(0, depth, step))):
             return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        if any(gave(lambda x, y, i=i, dtype=dtype: feedback.roundings(x @ y.T, dtype)[-i]) for i in (0, 1)):
+            return "tiles", f"these are the right sums, rounded to {name}: C holds c.dtype, and a store converts to it"
+        if gave(lambda x, y, dtype=dtype: _summed_in(dtype, x, y)):
+            return "depth", f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
+    full = [g for g in groups if bounds[g][0] < bounds[g][1]]
+    if full and all(same_but_last(g) for g in full):
+        g = full[0]
+        return "tiles", (
+            f"row {bounds[g][1] - 1} of C, the last one of group {g}, was not written: the descriptor of C ends a row "
+            "too early"
+        )
     if b.shape[1] == depth and gave(lambda x, y: x @ y):
         return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
     if gave(lambda x, y: x @ _reshaped(y)):
@@ -200,6 +231,14 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
     if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
         return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
     return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
+
+
+def _summed_in(dtype: torch.dtype, x, y):
+    """The product if its sum is rounded to a type after each block of K."""
+    found = torch.zeros(len(x), len(y), dtype=torch.float64)
+    for k in range(0, x.shape[1], BLOCK_K):
+        found = (found + _block(x, k) @ _block(y, k).T).to(dtype).double()
+    return found
 
 
 def _block(matrix, k: int):
@@ -247,10 +286,11 @@ def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[in
     if early is None or not (read or written):
         return ""
     start, end = bounds[early]
+    what = "A is read as zero" if read else "C is not written"
     return (
-        f"{'A is read as zero' if read else 'C is not written'} from row {max(start, end - start)} on, the number of "
-        f"rows of group {early}: coordinates count from the row where the pointer is, and from row 0 its descriptor "
-        f"has to end at row {end}"
+        f"{what} in group {early} from row {max(start, end - start)} on: its descriptor ends at row {end - start}, "
+        f"and the group's tiles start at row {start}. Coordinates count from the pointer, which is at row 0, so the "
+        f"extent must be the group's end, {end}"
     )
 
 

@@ -39,7 +39,7 @@ def draw(rng: random.Random) -> list[Case]:
         return case(check, calls, f"{count} groups of about {centre} rows")
 
     base, count = rng.randint(17, 30), groups()
-    doubled = [[(base << i) * count, count, N, K, "float16"] for i in range(7)]
+    doubled = [[(base << i) * count, count, N, K, "float16"] for i in range(12)]
     total = count * rng.randint(200, 900)
     layers = [
         [total, count, N, K, "float16"],
@@ -49,14 +49,16 @@ def draw(rng: random.Random) -> list[Case]:
         [2 * total, 2 * count, N, K, "float16"],
     ]
     types = [[total, count, N, K, name] for name in ("float16", "float32", "float8_e4m3fn")]
+    types.append([total, count, N, 2 * K, "float16"])  # as many bytes in a row as with K in float32
     small = [[rows, count, N, K, "float16"] for rows in (0, 1, count - 1)] + [[total, count, N, K, "float16"]]
-    power, half = 1 << rng.randint(8, 12), 1 << rng.randint(7, 11)
+    # The picture's centres, 1024, 1536 and 2048, may have been learnt by heart.
+    power, half = 1 << rng.choice([8, 9, 12]), 1 << rng.choice([7, 8, 10, 11])
     return [
         shared("hits", power, 4 * power),
         shared("between", 3 * half, 2 * half),
-        case("rows", doubled, f"{count} groups of {base} rows, doubled six times"),
+        case("rows", doubled, f"{count} groups of {base} rows, doubled eleven times"),
         case("layer", layers, f"N = {N}, K = {K}"),
-        case("types", types, "float16, float32, float8_e4m3fn"),
+        case("types", types, f"float16, float32, float8_e4m3fn, K = {K}; float16, K = {2 * K}"),
         case("empty", small, f"0, 1 and {count - 1} rows for {count} groups"),
     ]
 
@@ -111,11 +113,11 @@ def _hits(check: str, calls: list, keys: list, count: int) -> Iterator[Finding]:
     if edge is None:
         if keys[-1] == keys[0]:
             text = f"{_rows(calls[order[0]])} and\n{_rows(calls[-1])} share the key {_shown(keys[0])}"
-            yield Finding(check, f"{text}: it hardly depends on the rows, if at all")
+            yield Finding(check, f"{text}: it does not depend on the rows, or too little")
         return
     i, j = edge
     text = (
-        f"{count} batches of about the same size have {len(different)} keys; the first edge lies between"
+        f"{count} batches of about the same size have {len(different)} keys; the first edge is between"
         f"\n{_rows(calls[i])}: {_shown(keys[i])}, and\n{_rows(calls[j])}: {_shown(keys[j])}"
     )
     if len(different) == len({call[0] for call in calls[:count]}):
@@ -135,6 +137,11 @@ def _shown(key) -> str:
 
 
 def _shares(check: str, one: list, other: list, key) -> str:
+    if check == "types" and one[3] != other[3]:
+        return (
+            f"{one[4]} with K = {one[3]} and {other[4]} with K = {other[3]} share the key {_shown(key)}:\ntheir rows "
+            "have equally many bytes, but another number of elements; the key needs both, the size of an element and K"
+        )
     if check == "types":
         sizes = [getattr(torch, call[4]).itemsize for call in (one, other)]
         return (
@@ -142,7 +149,10 @@ def _shares(check: str, one: list, other: list, key) -> str:
             "bytes:\nwhat fits into shared memory for one may not fit for the other"
         )
     if check == "rows":
-        return f"{_rows(one)} and\n{_rows(other)} share the key {_shown(key)}"
+        text = f"{_rows(one)} and\n{_rows(other)} share the key {_shown(key)}"
+        return text + (
+            ": is there a largest number of rows, above which all are alike?" if one[0] >= 2048 * one[1] else ""
+        )
     names = [f"{name} = {a} and {b}" for name, a, b in zip(("groups", "N", "K"), one[1:4], other[1:4]) if a != b]
     return f"two layers share the key {_shown(key)}; they differ in {', '.join(names)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from itertools import accumulate
@@ -20,12 +21,12 @@ STRIP = 6  # height of a tile's row in the picture, in tokens
 def draw(rng: random.Random) -> list[Case]:
     """Every second group, once without a tail; all of them; the empty ones alone."""
 
-    def case(sizes, groups, n, tail):
+    def case(sizes, groups, n, tail, dtype="float16"):
         ends = list(accumulate(sizes))
-        a, b = (whole_numbers(rng, rows, DEPTH) for rows in (ends[-1] + tail, len(sizes) * n))
-        inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "capacity": max(sizes)}
+        a, b = (whole_numbers(rng, rows, DEPTH, low=9, high=31) for rows in (ends[-1] + tail, len(sizes) * n))
+        inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "capacity": max(sizes), "dtype": dtype}
         some = "" if len(groups) == len(sizes) else f", of which {' and '.join(map(str, groups))} are written"
-        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} behind the last"
+        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} in the tail; C is {dtype}"
         return Case(inputs, ("tiles", "partial", "neighbours", "tail", "empty", "features"), label=label)
 
     def short(but=0):
@@ -38,7 +39,7 @@ def draw(rng: random.Random) -> list[Case]:
     first = long()
     # Group 1 does not end at a multiple of BLOCK_M: a tile rounded down and one moved back differ.
     return [
-        case([first, short(but=2 * BLOCK_M - first), short(), long()], [3, 1], BLOCK_N, 0),
+        case([first, short(but=2 * BLOCK_M - first), short(), long()], [3, 1], BLOCK_N, 0, "float32"),
         case([2 * BLOCK_M, short(), long(), short(), long()], [4, 2, 0], features, rng.randint(2 * BLOCK_M, 40)),
         case([long(), 0, short(), BLOCK_M * 2, short()], [4, 3, 2, 1, 0], features, rng.randint(2 * BLOCK_M, 40)),
         case([long(), 0, long(), 0], [3, 1], features, 2 * BLOCK_M),
@@ -46,6 +47,66 @@ def draw(rng: random.Random) -> list[Case]:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """As `_compared`, with the known mistake that gives this C, if there is one."""
+    found = list(_compared(case, ran))
+    why = _known(case, ran.outputs["C"]) if found else ""
+    return (each._replace(message=f"{each.message}\n{why}") if why else each for each in found)
+
+
+# Mistake → (first row, first column, end) of what tile (j, i) of a group stores, from j, i, start and end.
+_STORES = {
+    "i and j are exchanged: i counts tiles along the group, j along N": (
+        lambda j, i, start, end: (i * BLOCK_N, start + j * BLOCK_M, end)
+    ),
+    "rows are counted by i: i counts tiles along the group, and j those along N": (
+        lambda j, i, start, end: (i * BLOCK_N, start + i * BLOCK_M, end)
+    ),
+    "columns are counted by j: j counts tiles along N, and i those along the group": (
+        lambda j, i, start, end: (j * BLOCK_N, start + j * BLOCK_M, end)
+    ),
+    "the group's end is rounded up to a whole tile: the last column is `end` - 1": (
+        lambda j, i, start, end: (j * BLOCK_N, start + i * BLOCK_M, start - (start - end) // BLOCK_M * BLOCK_M)
+    ),
+}
+_ROUNDED_DOWN = "the group's start is rounded down: `start` can be any number"
+
+
+def _known(case: Case, c: Written) -> str:
+    """The known mistake whose stores give exactly this C; empty without one."""
+    if why := next((why for why, place in _STORES.items() if _gives(case, c, place)), ""):
+        return why
+    for unit in (2, 4, 8, 16, 32):
+        if _gives(case, c, lambda j, i, start, end, unit=unit: (j * BLOCK_N, start - start % unit + i * BLOCK_M, end)):
+            return _ROUNDED_DOWN
+    return ""
+
+
+def _gives(case: Case, c: Written, place) -> bool:
+    a, (n, total) = case.inputs["a"].double(), c.values.shape
+    bounds = bounds_of(case.inputs["ends"])
+    b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
+    # Room for what reaches past C: there, a probe leaves it out.
+    found = torch.full((n + _room(case), total + _room(case)), torch.nan, dtype=torch.float64)
+    tiles_n, tiles_m = -(-n // BLOCK_N), -(-case.inputs["capacity"] // BLOCK_M)
+    for g in case.inputs["groups"]:
+        start, end = bounds[g]
+        for i, j in itertools.product(range(tiles_m), range(tiles_n)):
+            row, column, stop = place(j, i, start, end)
+            acc = torch.zeros(BLOCK_N, BLOCK_M, dtype=torch.float64)
+            part = b[g][j * BLOCK_N : (j + 1) * BLOCK_N] @ a[start + i * BLOCK_M : start + (i + 1) * BLOCK_M].T
+            acc[: part.shape[0], : part.shape[1]] = part
+            wide, high = min(BLOCK_M, max(stop - column, 0)), min(BLOCK_N, max(n - row, 0))
+            found[row : row + high, column : column + wide] = acc[:high, :wide]
+    found = found[:n, :total].to(c.values.dtype)
+    return torch.equal(c.missing, torch.isnan(found)) and torch.equal(c.values[~c.missing], found[~c.missing])
+
+
+def _room(case: Case) -> int:
+    """More elements than any tile of a case reaches past C."""
+    return 2 * max(case.inputs["capacity"], BLOCK_N) + BLOCK_N * BLOCK_M
+
+
+def _compared(case: Case, ran: Ran) -> Iterator[Finding]:
     """First stores outside of the computed groups; then these groups, full and partial tiles separately."""
     c, groups = ran.outputs["C"], sorted(case.inputs["groups"])
     bounds = bounds_of(case.inputs["ends"])
@@ -54,6 +115,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
     for g in groups:
         want[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
+    want = want.to(c.values.dtype).double()
     pictures = _pictures(c, want, bounds, groups)
     yield from _outside(case, ran, pictures)
     reported = set()
@@ -66,6 +128,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     right = c.values.double() == want
     if not mine.any() or right[:, mine].all():
         return
+    if (rounded := _rounded(c, want, mine)) is not None:
+        yield Finding("tiles", rounded, pictures)
+        yield Finding("partial", "wrong for the reason above", pictures)
+        return
     if not right[:, mine].any():
         g = groups[0]
         part = slice(None), slice(*bounds[g])
@@ -77,6 +143,17 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         for check, columns in (("tiles", range(start, last)), ("partial", range(last, end))):
             if columns and not right[:, columns].all():
                 yield Finding(check, _wrong(case, c, want, g, bounds[g], columns), pictures)
+
+
+def _rounded(c: Written, want, mine) -> str | None:
+    """A message if what was written of the computed groups is right but for its rounding."""
+    for dtype in (torch.float16, torch.bfloat16):
+        if dtype == c.values.dtype:
+            continue
+        if any(torch.equal(c.values[:, mine].double(), each[:, mine]) for each in feedback.roundings(want, dtype)):
+            name, holds = (str(each).removeprefix("torch.") for each in (dtype, c.values.dtype))
+            return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
+    return None
 
 
 def _outside(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
@@ -163,7 +240,7 @@ def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], column
     if by != g:
         return f"{text}\ncolumn {first + col} belongs to group {g}, and {tile} wrote it last"
     if (times := int(part.counts[row, col])) > 1:
-        return f"{text}\ncolumn {first + col} was written {times} times: what lies past an end is left out, not moved"
+        return f"{text}\ncolumn {first + col} was written {times} times: elements past an end are left out, not moved"
     return text
 
 

@@ -25,24 +25,26 @@ from gemm_course.judging.feedback import row_panel
 from gemm_course.runner.runs.e09_pick_operator import ALIGNMENT_BYTES, ALONG_K, ALONG_N, Operator, from_plain
 
 # The mistakes that each case is drawn to tell apart; those of the last, of operators that compute the same.
-IN_ORDER = (("first", "total", "fetched", "clusters"), ("tile", "pair"), ("exchanged", "columns"), ("empty",))
+IN_ORDER = (("first", "total", "fetched", "clusters"), ("tile", "pair"), ("exchanged", "columns"), ("empty", "rest"))
 EQUAL = ("first", "small", "area", "alone")
 
 
 def draw(rng: random.Random) -> list[Case]:
     """Four products with groups or columns that end inside a block; one of whole blocks; two without an operator."""
     cases = []
-    # Operators; dtype; K past a multiple of 16; where they want B's stride 1; whether B has it elsewhere; offsets.
+    # Operators; dtype; K past a multiple of 16; where they want B's stride 1; whether B has it elsewhere; offsets as
+    # they come and as they are wanted.
     plans = [
-        (HOPPER, "bfloat16", 0, rng.choice((ALONG_K, ALONG_N)), False, "int32"),
-        (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int32"),
-        (BLACKWELL, "float8_e4m3fn", 8, ALONG_K, False, "int32"),
-        (BLACKWELL, "float16", 0, ALONG_N, True, "int64"),
+        (HOPPER, "bfloat16", 0, rng.choice((ALONG_K, ALONG_N)), False, "int32", "int64"),
+        (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int64", "int64"),
+        (BLACKWELL, "float8_e4m3fn", 8, ALONG_K, False, "int32", "int32"),
+        (BLACKWELL, "float16", 0, ALONG_N, True, "int64", "int32"),
     ]
-    for at, (family, dtype, rest, b_stride, turned, offsets) in enumerate(plans):
+    for at, (family, dtype, rest, b_stride, turned, offsets, wanted) in enumerate(plans):
         later = [name for names in IN_ORDER[at + 1 :] for name in names]
         found, sizes, columns = _problem(rng, family, IN_ORDER[at], later)
         rule = {"dtype": getattr(torch, dtype), "b_stride": b_stride, "divisibility": 16 if "8" in dtype else 8}
+        rule["offsets"] = getattr(torch, wanted)
         fitting = [each._replace(**rule) for each in found]
         K = 16 * rng.randint(2, 4) + rest
         cases.append(_case(rng, fitting, sizes, columns, K, turned, offsets, IN_ORDER[at]))
@@ -90,7 +92,10 @@ def _case(rng, fitting, sizes, columns, K, turned, offsets, likely, target=None,
     rule = fitting[0]
     name = dtype or str(rule.dtype).removeprefix("torch.")
     others = rng.sample(BLACKWELL if "90a" in rule.targets else HOPPER, 3)
-    others = [each._replace(**{f: getattr(rule, f) for f in ("dtype", "b_stride", "divisibility")}) for each in others]
+    others = [
+        each._replace(**{f: getattr(rule, f) for f in ("dtype", "b_stride", "divisibility", "offsets")})
+        for each in others
+    ]
     other = torch.float16 if rule.dtype is torch.bfloat16 else torch.bfloat16
     more = rng.sample(BLACKWELL if "100f" in rule.targets else HOPPER, 3)
     others += [each._replace(dtype=other, b_stride=rule.b_stride) for each in more]
@@ -139,6 +144,13 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         text = f"the first thing returned must be one of the catalogue's operators, got: {value['kind'][:40]}"
         yield Finding("*", text)
         return
+    if value["changed"]:
+        name = "catalogue" if value["changed"] == "catalogue" else "sizes"
+        yield Finding(
+            "target",
+            f"the caller's list `{name}` was changed: .sort(), .remove() and .pop() work on it itself; sorted() and a "
+            "list of your own do not",
+        )
     picked = catalogue[value["at"]]
     if picked not in fitting:
         yield Finding("target", _not_for(catalogue, picked, fitting, target, name))
@@ -181,7 +193,10 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
         for name in names
         if min(fitting, key=lambda each: MISTAKES[name][0](each, sizes, columns)) == picked
     ]
-    reason = f"\nit would be the one if {why[0]}" if why else ""
+    depth = case.inputs["mat_a"].shape[1]
+    if min(fitting, key=lambda each: score(each, sizes, depth)) == picked:
+        why.insert(1, "K were N: mat_b is (G, K, N)")
+    reason = f"\nit would be the one if {', or if '.join(why[:2])}" if why else ""
     down = [block(each) for each in (picked, right[0])]
     if rows * across == least_rows * least_across:
         text = (
@@ -194,7 +209,7 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
     share = 1 - sum(sizes) * columns / (rows * across)
     text = (
         f"{_named(catalogue, picked)} computes {rows} × {across} of C, in blocks of {down[0][0]} × {down[0][1]},\n"
-        f"where there are {sum(sizes)} × {columns}: {share:.0%} for nothing\n{_named(catalogue, right[0])} computes "
+        f"where there are {sum(sizes)} × {columns}: {share:.0%} wasted\n{_named(catalogue, right[0])} computes "
         f"{least_rows} × {least_across}, in blocks of {down[1][0]} × {down[1][1]}"
     )
     each = [[rounded(size, unit) for size in sizes] for unit, _ in down]
@@ -263,7 +278,7 @@ def _wrong_stride(picked: Operator, given: dict, kept: bool) -> str | None:
     """A message if mat_b has not stride 1 where an operator wants it, or was copied without need."""
     along = picked.b_stride.index(1)
     if given["stride"][along] == 1:
-        return None if kept else "mat_b lies as the operator takes it, and was copied nonetheless"
+        return None if kept else "mat_b has the layout that the operator needs, and was copied all the same"
     names = ("G", "K", "N")
     has = [name for name, step in zip(names, given["stride"]) if step == 1]
     return (

@@ -28,7 +28,7 @@ def draw(rng: random.Random) -> list[Case]:
         a, b = (whole_numbers(rng, *shape, low=9, high=31) for shape in ((k, total), (total, n)))
         a[:, ends[-1] :], b[ends[-1] :] = torch.nan, torch.nan
         inputs = {"a": a, "b": b, "ends": ends}
-        label = f"K = {k}, N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} behind the last"
+        label = f"K = {k}, N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} after the last"
         return Case(inputs, CHECKS, label=label)
 
     def part():
@@ -53,7 +53,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     ]  # fmt: skip
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
     if group_sums.held_before(c).all() and filled:
-        yield Finding("*", "C is NaN everywhere. It held NaN before: a result replaces what is there", pictures)
+        yield Finding("*", "C is NaN everywhere. It held NaN before: store the result, do not add to C", pictures)
         return
     if c.missing.all() and filled:
         yield Finding("*", "nothing of C was written", pictures)
@@ -72,7 +72,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check:
         yield Finding(check, why, pictures)
         if check != "tokens" and len(wrong) == len(filled):
-            yield Finding("tokens", "wrong for the reason below")
+            yield Finding("tokens", "wrong, for the reason below")
 
 
 def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _why(groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> 
     g = (told or order)[0]
     got, text = groups[g].values, feedback.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
     if not told and not groups[g].missing.any():
-        return "tail", f"{text}\nNaN is what the rows behind the last group hold: a block reaches into them"
+        return "tail", f"{text}\nthe rows after the last group hold NaN, and a block adds some of them"
     if groups[g].missing.any():
         return "tokens", f"{text}\nis each tile of C stored, to its last row and column?"
     if all((groups[each].values == 0).all() for each in wrong):

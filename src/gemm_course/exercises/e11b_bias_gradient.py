@@ -15,7 +15,7 @@ from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.runner.runs.e11b_bias_gradient import BLOCK
 
 CHECKS = ("sums", "tail", "empty", "writer", "float32", "bounds")
-REASON_BELOW = "wrong for the reason below"
+REASON_BELOW = "wrong, for the reason below"
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -27,7 +27,7 @@ def draw(rng: random.Random) -> list[Case]:
         # A block's sum passes 2048, from where float16 holds no odd numbers.
         grad = whole_numbers(rng, total, n, low=131, high=250)
         grad[ends[-1] :] = torch.nan
-        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} behind the last"
+        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} after the last"
         return Case({"grad": grad, "ends": ends}, CHECKS, label=label)
 
     def part():
@@ -86,7 +86,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 def _nothing(out: Written) -> str:
     """A message if no sum was stored, or none but NaN; empty otherwise."""
     if group_sums.held_before(out).all():
-        return "out is NaN everywhere. It held NaN before: a sum replaces what is there"
+        return "out is NaN everywhere. It held NaN before: store the sum, do not add to out"
     return "nothing of out was written" if out.missing.all() else ""
 
 
@@ -107,8 +107,8 @@ def _writers(ran: Ran, bounds: list, right: bool) -> str:
     if right and (out.counts == blocks[:, None]).all():
         return f"{text}, once for each block of group {g}: the store belongs after the loop"
     return (
-        f"{text}, by several programs or turns of a loop, and the last one decides what it holds: let one program own "
-        "each sum, and store it once"
+        f"{text}, by several programs or turns of a loop, and the last store wins: let one program own each sum, and "
+        "store it once"
     )
 
 
@@ -120,7 +120,7 @@ def _why(rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tu
     if any(rows[g].missing.any() for g in wrong):
         return "sums", f"{text}\nis each sum stored, to the last column?"
     if not told:
-        return "tail", f"{text}\nNaN is what the rows behind the last group hold: a block reaches into them"
+        return "tail", f"{text}\nthe rows after the last group hold NaN, and a block adds some of them"
     if all((rows[g].values == 0).all() for g in wrong):
         return "*", f"{text}\nout is 0 everywhere: nothing was added"
     for g in told:

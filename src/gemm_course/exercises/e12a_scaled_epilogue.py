@@ -31,7 +31,7 @@ def draw(rng: random.Random) -> list[Case]:
         # Small multiples of 1/4 and 1/2: scaled sums are exact in float32. No scale is 1, no two neighbours are equal.
         numbers = [3, 5, 6, 7, 9, 11]
         first = rng.randrange(len(numbers))
-        # Where every group has the same scales, its own rows and group 0's could not be told apart.
+        # Where every group has the same scales, its own rows and group 0's would give the same result.
         scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
         scale_b = torch.tensor(rng.sample([1, 3, 5, 7], groups)) / 2
         for g, size in enumerate(sizes):
@@ -63,7 +63,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
     found = _why(case, parts, sums, want, wrong) if wrong else []
     if wrong and any(event["matrix"] == "scale_b" and event["kind"] == "load" for event in ran.events):
-        found = [("token", "wrong for the reason below")]
+        found = [("token", "wrong, for the reason below")]
     for check, why in found:
         yield Finding(check, why, pictures)
         if check == "*":
@@ -84,7 +84,7 @@ def _past_the_rows(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Findi
             text = f"row {row} of C[{g}] was written, and group {g} has {feedback.counted(size, 'row')}"
             if row < size:
                 text = f"row {row} of C[{g}] was written {int(c.counts[rows][row].max())} times"
-            text += ": a tile's last rows may be the next group's, so the store has to be masked by `inside`"
+            text += ": a tile's last rows may belong to the next group, so mask the store with `inside`"
             yield Finding("rows", text, pictures)
             break
     for event in ran.events:
@@ -126,7 +126,8 @@ def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> l
         why = "the numbers are nearly right: they were rounded on the way. Multiply `acc` while it is float32"
         return [("rounding", f"{text}\n{why}")]
     if torch.isnan(parts[wrong[0]].values).any():
-        return [("token", f"{text}\nNaN is what the tables of scales hold past their ends, and past a group's rows")]
+        why = "the tables of scales hold NaN past their ends and past a group's rows: some of it was loaded"
+        return [("token", f"{text}\n{why}")]
     right = any(feedback.right_as_written(parts[g], want[g], (BLOCK, BLOCK)) for g in parts)
     return [("token" if right else "*", text)]
 
@@ -145,7 +146,7 @@ def _likely_scales(case: Case) -> Iterator[tuple]:
     def token(g):
         return _token_scales(case, g)[:, None]
 
-    yield ("token", "group"), "neither scale is in it: these are the sums alone", lambda g: 1.0
+    yield ("token", "group"), "neither scale is in it: these are the unscaled sums", lambda g: 1.0
     yield ("token",), "the tokens' scales are missing", lambda g: table[g]
     yield ("group",), "the group's scale is missing", lambda g: token(g)
     yield ("token",), "the tokens' scales were applied twice", lambda g: token(g) ** 2 * table[g]
@@ -153,7 +154,7 @@ def _likely_scales(case: Case) -> Iterator[tuple]:
     yield ("token", "group"), "both scales were applied twice", lambda g: (token(g) * table[g]) ** 2
     yield (
         ("token", "group"),
-        "this was divided by the scales: FP8 number times scale is the number meant",
+        "this was divided by the scales: multiply, stored number times scale is the real number",
         lambda g: 1 / (token(g) * table[g]),
     )
     yield ("token", "group"), "the scales were added to each other: they are factors", lambda g: token(g) + table[g]

@@ -1,4 +1,4 @@
-"""Exercise 12b: the inverse of the (16, 16) shuffle that makes a weight's packs lie as AMD's kernels load them."""
+"""Exercise 12b: the inverse of the (16, 16) shuffle, which puts a weight's packs in the order of AMD's loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemm_course.judging.feedback import RIGHT, WRONG
 
 ROWS, COLUMNS, PACK_BYTES = 16, 32, 16  # of a block; of a pack
 TWO_BYTES, ONE_BYTE = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.int8)
-NOT_COUNTED = "not counted, as the weight is not what it was"
+NOT_COUNTED = "not counted, because the weight is wrong"
 
 
 def shuffled(weight: Tensor) -> Tensor:
@@ -60,9 +60,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         return
     if got.dtype != want.dtype:
         text = f"the result is {got.dtype}, and the weight {want.dtype}".replace("torch.", "")
-        yield Finding("kept", f"{text}: elements move, and stay what they are")
+        yield Finding("kept", f"{text}: elements move, and keep their type")
     if unchanged is not True:
-        yield Finding("kept", "the argument was changed: the caller keeps its shuffled weight")
+        yield Finding("kept", "the argument was changed: return a new tensor, and leave the shuffled weight as it is")
     right = got.double() == want.double()
     if not right.all():
         yield Finding(check, _why(got.double(), case, right), _pictures(right))
@@ -122,7 +122,7 @@ def _likely_results(given: Tensor, want: Tensor) -> Iterator[tuple[str, Tensor]]
         given.view(-1, *blocks[::-1], packs, ROWS, own).permute(0, 2, 4, 1, 3, 5),
     )
     yield (
-        "the order within a block is wrong: the first packs of its 16 rows lie together, then the second ones",
+        "the order within a block is wrong: the first packs of its 16 rows come first, then the second ones",
         given.view(-1, *blocks, ROWS, packs, own).permute(0, 1, 3, 2, 4, 5),
     )
     yield (

@@ -12,11 +12,10 @@ from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
 from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N
 
-HARD_CODED = 4  # never drawn as a number of workers where other numbers are to be told from it
+HARD_CODED = 4  # never drawn as a number of workers where a check compares it with other numbers
+NOT_COUNTED = "not counted, because not every tile is computed exactly once"
 
 Tile = tuple[int, int, int]  # first row, end of its group, first column
-Numbering = Callable[[Sequence[int], int], list[Tile]]
-Dealing = Callable[[list[list[Tile]], int], list[list[Tile]]]
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -157,7 +156,7 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     (
         "place",
-        "the first tile of a group counts for the group before: a group whose tiles end at n has passed for tile n, "
+        "the first tile of a group is counted in the group before. A group whose tiles end at n has passed for tile n, "
         "so compare with <=",
         _after,
     ),
@@ -183,10 +182,10 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     (
         "empty",
-        "a group without rows has no tile: nothing may be rounded up to one for it",
+        "a group without rows has no tile: do not round its strips up to one",
         lambda sizes, N: _groups(sizes, N, strips=lambda size: max(_strips(size), 1)),
     ),
-    ("empty", "the walk ends at the first group without rows, and other groups follow", _up_to_empty),
+    ("empty", "the walk ends at the first group without rows, but other groups follow", _up_to_empty),
 )  # fmt: skip
 
 
@@ -215,7 +214,7 @@ _DEALINGS: tuple[tuple[str, str, Callable], ...] = (
         "each group starts anew with worker 0, so the first workers get more than others: count through all groups",
         _anew,
     ),
-    ("turn", "each worker computes neighbouring tiles; in turn, its next tile is `workers` further on", _in_runs),
+    ("turn", "each worker computes neighbouring tiles: its next tile should be `workers` further on", _in_runs),
     (
         "once",
         "each worker computes all tiles from its own number on: hl.grid's third argument is the step",
@@ -243,11 +242,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     value = ran.value if isinstance(ran.value, dict) else {}
     log, skipped = value.get("tiles"), value.get("skipped")
     if not isinstance(log, list) or not isinstance(skipped, list) or any(len(line) != 4 for line in log):
-        yield Finding("*", "nothing came back of the walk")
+        yield Finding("*", "the walk recorded no tiles")
         return
     if wrong := next((line for line in log if any(type(each) is not int for each in line)), None):
         name, bad = next((n, v) for n, v in zip(("row", "end", "col"), wrong[1:]) if type(v) is not int)
-        yield Finding("*", f"COMPUTE_TILE wants whole numbers, and `{name}` is {bad}: / divides, // counts")
+        yield Finding("*", f"COMPUTE_TILE needs whole numbers, and `{name}` is {bad}: / divides, // counts")
         return
     if unknown := next((line[0] for line in log if not 0 <= line[0] < workers), None):
         yield Finding("*", f"worker {unknown} computes a tile; there are workers 0 to {workers - 1}")
@@ -283,7 +282,7 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
             return
     every = _flat(groups)
     if not any(got):
-        yield Finding("*", f"no worker computes a tile, and there are {len(every)}")
+        yield Finding("*", f"no worker computes a tile, but there are {len(every)}")
         return
     for step in range(1, len(every) + 1):
         if step != workers and got == [every[worker::step] for worker in range(workers)]:
@@ -294,20 +293,21 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
     times, known = Counter(_flat(got)), set(every)
     empty = " (groups without rows are between the others)" if 0 in sizes else ""
     if strange := next((tile for tile in _flat(got) if tile not in known), None):
-        text = f"{_name(strange)} is computed, and there is no such tile{empty}"
+        text = f"{_name(strange)} is computed, but there is no such tile{empty}"
         yield Finding("empty" if empty else "place", text, panels)
     lost, more = [t for t in every if not times[t]], [t for t in every if times[t] > 1]
     check = "empty" if empty else "once"
     if lost:
-        yield Finding(
-            check, f"{_name(lost[0])} is never computed; in all, {counted(len(lost), 'tile')} missing", panels
-        )
+        yield Finding(check, f"{_name(lost[0])} is never computed; {counted(len(lost), 'tile')} missing in all", panels)
     if more:
         by = [str(worker) for worker, line in enumerate(got) if more[0] in line]
         text = f"{_name(more[0])} is computed {times[more[0]]} times, by worker{'s' * (len(by) > 1)} {', '.join(by)}"
         yield Finding(check, text, panels)
     if not lost and not more:
         yield Finding("turn", _difference(got, want), panels)
+    else:
+        # Which turn it is, and whether the number of workers matters, shows only where every tile is computed once.
+        yield from (Finding(each, NOT_COUNTED) for each in ("turn", "workers") if each in case.checks)
 
 
 def _difference(got, want) -> str:
@@ -317,7 +317,7 @@ def _difference(got, want) -> str:
             continue
         at = next((i for i, pair in enumerate(zip(line, should)) if pair[0] != pair[1]), min(len(line), len(should)))
         if at >= len(line):
-            return f"worker {worker} of {len(got)} never computes {_name(should[at])}, and it is its turn"
+            return f"worker {worker} of {len(got)} never computes {_name(should[at])}, although it is its turn"
         turn = f"when it is the turn of {_name(should[at])}" if at < len(should) else "after its last turn"
         return f"worker {worker} of {len(got)} computes {_name(line[at])} {turn}"
     return ""

@@ -47,7 +47,7 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
         text += " was never written: it holds whatever was in memory"
         if in_loop:
             return f"{text}. The store is in the loop, and for this group the loop never runs"
-        return f"{text}. Its sum is zero, and zeros have to be stored, too"
+        return f"{text}. Its sum is zero: zeros have to be stored, too"
     if (result.values == 0).all():
         return ""
     if torch.isnan(result.values).all():
@@ -55,7 +55,7 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
     if (found := range_of_sum(result.values, parts)) is None:
         return f"{text} is not zero"
     text += f" is not zero but the sum over {_tokens(*found)}"
-    return f"{text}: is a block added before the loop asks whether there is one?" if found[0] == start else text
+    return f"{text}: is a block added before the loop checks whether there is one?" if found[0] == start else text
 
 
 def range_of_sum(got: Tensor, parts: Tensor) -> tuple[int, int] | None:
@@ -86,7 +86,7 @@ def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int,
     """
     (first, stop), (start, end) = found, bounds[g]
     if first == stop:
-        return False, f"this is 0, and group {g} has {_tokens(start, end)}: does the loop run?"
+        return False, f"this is 0, and group {g} has {_tokens(start, end)}: does the loop run at all?"
     text = f"group {g} has {_tokens(start, end)}, and this is the sum over {_tokens(first, stop)}"
     last = start + (end - start - 1) // block * block  # first token of its last block
     if (first, stop) == (0, end - start):
@@ -104,7 +104,7 @@ def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int,
 
 def _too_far(stop: int, end: int, whole: int, bounds: list) -> str:
     if stop == whole and stop > end + 1:
-        return f": the whole last block is summed, with {stop - end} of the next tokens. A mask has to leave them out"
+        return f": the whole last block is summed, with {stop - end} of the next tokens. Mask them"
     if stop == end + 1:
         return ": one too many, as `<=` in place of `<` gives"
     if stop == bounds[-1][1]:

@@ -105,6 +105,10 @@ MISTAKES: dict[str, tuple[Callable, str]] = {
     ),
     "clusters": (_clusters, "clusters were counted, and not what they compute: a larger one takes longer"),
     "empty": (_at_least_one, "a group without rows had a cluster, too"),
+    "rest": (
+        lambda each, sizes, columns: score(each, sizes[1:], columns),
+        "the first group did not count: as the difference of two ends, it begins at 0",
+    ),
     "area": (_area_of, "a block's size decided: what it fetches is rows plus columns, so its shape counts"),
     "small": (
         lambda each, sizes, columns: (score(each, sizes, columns)[0], reuse(*block(each))),

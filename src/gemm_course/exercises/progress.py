@@ -79,6 +79,19 @@ def note_given_up(exercise: str, tell: Tell | None = None) -> None:
     _update(exercise, lambda entry: entry.update(gave_up=True), tell)
 
 
+def begin_anew() -> Path | None:
+    """Set all progress aside. Returns where it is kept now; None if there was none. OSError if that cannot be done."""
+    with _lock():
+        number, target = 1, path()
+        while (aside := target.with_suffix(f".before-{number}.json")).exists():
+            number += 1
+        try:
+            os.rename(target, aside)
+        except FileNotFoundError:
+            return None
+    return aside
+
+
 def entry_of(kept: dict[str, dict], exercise: str) -> dict:
     """The entry of an exercise in `load`'s result; if it has none, that of an exercise not begun."""
     return kept.get(exercise) or _entry({})

@@ -97,49 +97,50 @@ def tile_step(cases: Sequence[tuple[int, GemmConfig]]) -> Figure:
 
 @styled()
 def sm_budget(uses: Sequence[Use], itemsize: int = 2) -> Figure:
-    """Draw what configurations use of one SM's registers and shared memory; the dashed lines are the limits."""
+    """Draw what configurations use of a thread's registers and an SM's shared memory; the dashed lines are the limits.
+
+    Values that are spilled lie past the limit of a thread's registers.
+    """
     figure, (registers, shared) = canvas_grid(0.62 * len(uses) + 1.5, 1, 2, sharey=True)
     most = SM_SHARED_BYTES
     for y, use in enumerate(uses):
         config = use.config
-        bytes_of_register = 4 * config.num_warps * 32
-        sums = ("sums", min(use.sums, use.registers) * bytes_of_register, GREEN)
-        other = ("other", (use.registers - use.sums) * bytes_of_register, GREY)
-        spilled = ("spilled", use.spilled / 4 * bytes_of_register, RED)
-        _stack(registers, y, [sums, other, spilled] * config.programs_per_sm)
+        sums = ("sums", min(use.sums, use.registers), GREEN)
+        _stack(registers, y, [sums, ("other", use.registers - use.sums, GREY), ("spilled", use.spilled / 4, RED)], 1)
         a, b = (config.block_k * lines * itemsize for lines in (config.block_m, config.block_n))
         stages = min(config.num_stages, use.shared // (a + b))  # the compiler may do with fewer
         blocks = [("A", a, BLUE), ("B", b, ORANGE)] * stages
         rest = [("result", use.shared - stages * (a + b), PINK), ("system", RESERVED_BYTES, GREY)]
         _stack(shared, y, (blocks + rest) * config.programs_per_sm)
         most = max(most, use.sm_shared)
-    for axes, limit, title in (
-        (registers, SM_REGISTERS * 4 / 1024, "registers of an SM, KiB"),
-        (shared, SM_SHARED_BYTES / 1024, "shared memory of an SM, KiB"),
+    wanted = max(max(use.registers, use.sums) + use.spilled / 4 for use in uses)
+    for axes, limit, high, title in (
+        (registers, THREAD_REGISTERS, wanted, "registers of a thread"),
+        (shared, SM_SHARED_BYTES / 1024, most / 1024, "shared memory of an SM, KiB"),
     ):
         axes.axvline(limit, color=BLACK, lw=1.2, ls="--")
-        axes.set_title(f"{title} (dashed: {limit:.0f})", fontsize=10)
-        axes.set_xticks(range(0, 321, 64))
-        axes.set_xlim(0, max(limit, most / 1024, 256) * 1.05)
+        axes.set_title(f"{title} (dashed: at most {limit:.0f})", fontsize=10)
+        axes.set_xticks(range(0, int(high) + 65, 64))
+        axes.set_xlim(0, max(limit, high) * 1.05)
         axes.tick_params(axis="y", length=0, labelcolor=BLACK)
     registers.set_yticks(range(len(uses)), ["\n".join(short_name(use.config)) for use in uses], fontsize=9)
     registers.set_ylim(len(uses) - 0.5, -0.5)
     entries = [("sums", GREEN), ("other registers", GREY), ("block of A", BLUE), ("block of B", ORANGE),
-               ("result on its way out", PINK)]  # fmt: skip
+               ("result, before it is stored", PINK)]  # fmt: skip
     entries += [("spilled to memory", RED)] * any(use.spilled for use in uses)
     figure.legend(handles=[Patch(color=color, label=name) for name, color in entries], loc="outside lower center",
-                  ncols=len(entries), fontsize=8.5, handlelength=1, columnspacing=1.2, title=_SHORT,
-                  title_fontsize=8.5)  # fmt: skip
+                  ncols=len(entries), fontsize=9, handlelength=1, columnspacing=1.2, title=_SHORT,
+                  title_fontsize=9)  # fmt: skip
     return figure
 
 
-def _stack(axes, y: float, parts: Sequence[tuple[str, float, str]]) -> None:
-    """A horizontal bar of parts (gid, bytes, colour), one after the other, in KiB."""
+def _stack(axes, y: float, parts: Sequence[tuple[str, float, str]], unit: float = 1024) -> None:
+    """A horizontal bar of parts (gid, size, colour), one after the other, in units."""
     left = 0.0
     for gid, size, color in parts:
         if size > 0:
-            axes.barh(y, size / 1024, left=left, height=0.62, color=color, ec="white", lw=0.8, gid=gid)
-            left += size / 1024
+            axes.barh(y, size / unit, left=left, height=0.62, color=color, ec="white", lw=0.8, gid=gid)
+            left += size / unit
 
 
 @styled()
@@ -156,7 +157,7 @@ def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Fig
     place, right = {}, 0.0  # a column is as wide as the longest of its names
     for sums in columns:
         place[sums] = right
-        right += max(len(" ".join(short_name(use.config))) for use in uses if use.sums == sums) + 4.5
+        right += max(len(" ".join(short_name(use.config))) for use in uses if use.sums == sums) + 8.5
     edge = min([place[sums] for sums in columns if sums > THREAD_REGISTERS], default=right) - 1.5
     axes.axhspan(limit, top, color=RED, alpha=0.10, lw=0)
     axes.fill_between([edge, max(right, edge + 12)], 0, limit, color=RED, alpha=0.10, lw=0)
@@ -166,10 +167,12 @@ def limits(uses: Sequence[Use], reasons: Mapping[str, str] | None = None) -> Fig
     for sums in columns:
         column = sorted((use for use in uses if use.sums == sums), key=lambda use: use.sm_shared)
         heights = [use.sm_shared / 1024 for use in column]
-        for use, y, at in zip(column, heights, spread_apart(heights, 0.058 * top)):
+        # Few names have room for two lines, and then leave more of it to the next column.
+        line, gap = ("\n", 0.11) if len(column) < 3 else (" ", 0.058)
+        for use, y, at in zip(column, heights, spread_apart(heights, gap * top)):
             x, color = place[sums], RED if rejection_reason(use) else BLACK
             axes.plot([x + 0.6, x + 2.2], [y, at], color=color, lw=0.6, alpha=0.6)
-            axes.text(x + 2.5, at, " ".join(short_name(use.config)), va="center", fontsize=8, color=color)
+            axes.text(x + 2.5, at, line.join(short_name(use.config)), va="center", fontsize=9, color=color)
     axes.text(-2, limit + 0.01 * top, f"an SM's shared memory ends here: {limit:.0f} KiB", va="bottom", fontsize=9)
     axes.text(edge + 0.5, 0.015 * top, f"a thread's registers\nend here: {THREAD_REGISTERS}", va="bottom", fontsize=9)
     axes.set(xlim=(-2.5, max(right, edge + 12)), ylim=(0, top), ylabel="KiB of shared memory, all programs of an SM",

@@ -1,6 +1,6 @@
-"""The Hopper kernel's clusters: blocks that two CTAs share, tiles that they take together, cut tiles, the last wave.
+"""The Hopper kernel's clusters: blocks that two CTAs share, the order of tiles, tiles cut to fit.
 
-All follow from a configuration, or from numbers of tiles and clusters; nothing in here was measured.
+All follow from a configuration; nothing in here was measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def multicast(config: CuteConfig, operand_bytes: int = 2, *, beside: bool = Fals
     Blocks in L2 have the colour of the CTA that asks for them. ``beside`` is that of `bytes_from_l2`.
     """
     _check_cluster(config)
-    figure, panels = canvas_grid(5.0, 2, 1)
+    figure, panels = canvas_grid(5.4, 2, 1)
     for axes, shared in zip(panels, (False, True)):
         _exchange(axes, config, operand_bytes, shared, beside)
         fetched = bytes_from_l2(config, operand_bytes, shared=shared, beside=beside)
@@ -82,7 +82,7 @@ def _exchange(axes, config: CuteConfig, operand_bytes: int, shared: bool, beside
                 rectangle(axes, x, 0, wide, depth, **box, gid=f"receives {cta}")
                 first = part * wide if split or name == common else cta * wide
                 text = f"{'rows' if name == 'A' else 'columns'}\n{first}–{first + wide - 1}\nof {name}"
-                centred(axes, x + wide / 2, depth / 2, text, fontsize=7.5, color=ink_on(color))
+                centred(axes, x + wide / 2, depth / 2, text, fontsize=9, color=ink_on(color))
                 _copy(axes, owner, part if split else cta, x, wide, cta, width + gap, l2 + depth)
                 if owner == cta:
                     rectangle(axes, x, l2, wide, depth, **box, gid=f"loads {cta}")
@@ -90,7 +90,7 @@ def _exchange(axes, config: CuteConfig, operand_bytes: int, shared: bool, beside
             at += count + gap
         received = (config.tile_m + config.tile_n) * depth * operand_bytes
         text = f"CTA {cta} asks for {_kib(loaded)}, receives {_kib(received)}"
-        axes.text(left, depth + 16, text, fontsize=8.5, va="bottom", color=BLACK)
+        axes.text(left, depth + 16, text, fontsize=9, va="bottom", color=BLACK)
     axes.set_aspect("equal")
     bare(axes, (-45, end + 4), (l2 - 12, depth + 45))
 
@@ -151,24 +151,26 @@ def _across(config: CuteConfig, columns: int) -> list[int]:
 
 
 @styled()
-def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
-    """Draw the tiles of a group's C that clusters take together: always one below the other, and as the kernel does.
+def order(config: CuteConfig, rows: int, columns: int, clusters: int) -> Figure:
+    """Draw the order in which clusters take a group's tiles: row by row, and in the kernel's strips.
 
-    All tiles have the configuration's most frequent shape. A cluster has a colour and its number in the order. Tiles
-    outside of C, whose outline is black, are hatched.
+    A colour is a wave: the tiles that ``clusters`` clusters compute at the same time. Titles say how many rows of A and
+    columns of B the first wave reads, together.
     """
     config = config.shapes[0]
-    tiles_m, tiles_n = -(-rows // config.tile_m), -(-columns // config.tile_n)
-    inside = tiles_m * config.tile_m, tiles_n * config.tile_n
-    ways = {"always one below the other": tiles_m + tiles_m % 2, "the odd row side by side": tiles_m}
-    height, width = inside[0] + 1.2 * config.tile_m, (tiles_n + tiles_n % 2) * config.tile_n
-    figure, panels = canvas_grid(0.5 + 0.48 * WIDTH * height / width, 1, 2)
-    for axes, (how, down) in zip(panels, ways.items()):
-        found = pairs(config, down * config.tile_m, columns)
-        idle = sum(_cluster(axes, number, tiles, inside, (rows, columns)) for number, tiles in enumerate(found))
-        idle //= config.tile_m * config.tile_n
+    found = pairs(config, rows, columns)
+    by_row = sorted(found, key=lambda tiles: tiles[0][:2])
+    ways = {"row by row": by_row, f"in strips of {config.swizzle_size} rows of clusters": found}
+    height, width = (max(tile[i] + tile[i + 2] for both in found for tile in both) for i in (0, 1))
+    figure, panels = canvas_grid(0.6 + 0.47 * WIDTH * height / width, 1, 2)
+    for axes, (how, each) in zip(panels, ways.items()):
+        for number, tiles in enumerate(each):
+            _cluster(axes, number, tiles, (rows, columns), color=color_of(number // clusters))
         _frame(axes, rows, columns, height, width)
-        axes.set_title(f"{how}: {len(found)} clusters, tiles wasted: {idle}", fontsize=9.5)
+        first = [tile for both in each[:clusters] for tile in both]
+        lines = (len({tile.row for tile in first}), config.tile_m), (len({tile.col for tile in first}), config.tile_n)
+        read = sum(count * extent for count, extent in lines)
+        axes.set_title(f"{how}: a wave reads {read:,} lines", fontsize=9.5)
     return figure
 
 
@@ -176,7 +178,7 @@ def odd_row(config: CuteConfig, rows: int, columns: int) -> Figure:
 def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
     """Draw a group's tiles in one shape only, and with the narrow and flat shapes of a configuration.
 
-    A cluster has a colour and its number in the order. C has a black outline. Wasted products are hatched.
+    A colour is a shape. C has a black outline. Wasted products are hatched.
     """
     ways = {"one shape": config.shapes[0], "cut to fit": config}
     found = {how: pairs(each, rows, columns) for how, each in ways.items()}
@@ -186,51 +188,15 @@ def cut_to_fit(config: CuteConfig, rows: int, columns: int) -> Figure:
     # One above the other: side by side, flat tiles would be lower than their numbers.
     figure, panels = canvas_grid(1 + 2 * 0.93 * WIDTH * height / width, 2, 1)
     for axes, (how, each) in zip(panels, ways.items()):
-        idle = sum(_cluster(axes, number, both, (rows, columns)) for number, both in enumerate(found[how]))
+        shapes = [(shape.tile_m, shape.tile_n) for shape in each.shapes]
+        idle = 0
+        for number, both in enumerate(found[how]):
+            color = color_of(shapes.index(both[0][2:]))
+            idle += _cluster(axes, number, both, (rows, columns), color, numbered=False)
         _frame(axes, rows, columns, height, width)
         share = f"{how}: {idle / (idle + rows * columns):.1%} of the products wasted"
         axes.set_title(f"{share}; {_extents(each, rows, columns)}", fontsize=9.5)
     return figure
-
-
-@styled()
-def last_wave(tiles: int, clusters: int) -> Figure:
-    """Draw when clusters are busy: with the last wave's tiles whole, and cut in two.
-
-    ``tiles`` counts cluster tiles. One takes a unit of time, to the right, and half of one takes half. A row is a
-    cluster; idle time is hatched. Tiles stay whole, in one panel, where halves would outnumber the clusters.
-    """
-    if min(tiles, clusters) < 1:
-        raise ValueError(f"tiles and clusters must be at least 1, got {tiles} and {clusters}")
-    full, left = divmod(tiles, clusters)
-    ways = {"whole": (1.0, left, "tiles"), "in halves": (0.5, 2 * left, "halves")}
-    if 2 * left > clusters:
-        ways = {f"stay whole, {2 * left} halves would take two turns": ways["whole"]}
-    figure, panels = canvas_grid(2.3 * len(ways), len(ways), 1)
-    for axes, (how, (time, taken, what)) in zip(panels, ways.items()):
-        for wave in range(full):
-            _part(axes, wave, 1, 0, clusters, f"{clusters} tiles", color_of(wave))
-        if left:
-            _part(axes, full, time, 0, taken, f"{taken} {what}", color_of(full))
-            _part(axes, full, time, taken, clusters, "", None)
-        axes.set_title(f"the last wave's tiles {how}: done after {full + time * bool(left):g}", fontsize=10)
-        axes.set(xlim=(-0.02, full + bool(left) + 0.02), ylim=(clusters, 0), yticks=[])
-        axes.set_ylabel(f"{clusters} clusters", fontsize=9)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelsize=8.5)
-    axes.set_xlabel("time, in that of a cluster tile", fontsize=9)
-    return figure
-
-
-def _part(axes, start: float, time: float, first: int, stop: int, text: str, color: str | None) -> None:
-    """Clusters ``first`` to before ``stop`` for some time: busy, in a colour, or idle."""
-    if first == stop:
-        return
-    idle = dict(fc=FAINT, ec=BLACK, lw=0, hatch="//////", gid="idle")
-    look = idle if color is None else dict(fc=color, ec="white", lw=1, gid="at work")
-    rectangle(axes, start, first, time, stop - first, **look)
-    if text:
-        centred(axes, start + time / 2, (first + stop) / 2, text, fontsize=8.5, color=ink_on(color))
 
 
 def _extents(config: CuteConfig, rows: int, columns: int) -> str:
@@ -250,10 +216,10 @@ def _frame(axes, rows: int, columns: int, height: float, width: float) -> None:
 
 
 def _cluster(
-    axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int], framed: tuple[int, int] | None = None
+    axes, number: int, tiles: tuple[Box, Box], inside: tuple[int, int], color: str, numbered: bool = True
 ) -> int:
-    """Draw a cluster's tiles, its number in their ``framed`` part; return the elements outside of ``inside``."""
-    color, idle = color_of(number), 0
+    """Draw a cluster's tiles, with its number if asked; return the elements outside of ``inside``."""
+    idle = 0
     for row, col, high, wide in tiles:
         used_wide = max(0, min(wide, inside[1] - col))
         used_high = max(0, min(high, inside[0] - row)) if used_wide else 0
@@ -269,7 +235,8 @@ def _cluster(
     first, last = tiles
     both = last.col + last.width - first.col, last.row + last.height - first.row
     rectangle(axes, first.col, first.row, *both, fc="none", ec="white", lw=2.5)
-    # In the middle of the used part: some of the first tile is inside.
-    y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], framed or inside))
-    centred(axes, x, y, str(number), fontsize=8, color=ink_on(color))
+    if numbered:
+        # In the middle of the first tile's part of C.
+        y, x = (at + min(extent, end - at) / 2 for at, extent, end in zip(first[:2], first[2:], inside))
+        centred(axes, x, y, str(number), va="center_baseline", fontsize=9, color=ink_on(color))
     return idle

@@ -1,10 +1,11 @@
-"""The Hopper kernel in three pictures: its warps' roles, its ring of stages, its two schedules.
+"""The Hopper kernel in pictures: its warps' roles, its ring of stages, its two schedules, and recorded gains.
 
-Times come from a small model (`simulate`), sizes from the configuration; nothing in here was measured.
+Sizes come from a configuration, times from a small model (`simulate`); only `gains` shows measurements.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS, PINGPONG, WARP_GROUP, CuteConfig
-from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle
+from gemm_course.figures.shapes import bare, canvas_grid, centred, rectangle, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, color_of, ink_on, styled
 
 _REGISTERS = 64 * 1024  # of an SM
@@ -57,14 +58,14 @@ def _registers(axes, config: CuteConfig, loading: int, multiplying: int) -> None
         else:
             centred(axes, x + WARP_GROUP / 2, registers / 2, str(registers), fontsize=9)
     for words, x, width in (("loads", 0, 32), ("write zeros", 32, 96)):
-        axes.text(x + width / 2, loading + 6, words, ha="center", va="bottom", fontsize=8, color=BLACK)
+        axes.text(x + width / 2, loading + 6, words, ha="center", va="bottom", fontsize=9, color=BLACK)
     axes.plot([32, 32], [0, loading], color="white", lw=1.5)
     share = _REGISTERS // (len(columns) * WARP_GROUP) // 8 * 8
     end = 3 * WARP_GROUP + 24
     axes.plot([0, end], [share, share], color=BLACK, lw=1.2, ls="--", gid="share")
-    axes.text(0, share + 4, f"an equal share: {share}", fontsize=8, va="bottom", color=BLACK)
-    names = ["1 warp and 3 warps", *["warp group: multiply, store"] * 2]
-    axes.set_xticks([i * (WARP_GROUP + 12) + WARP_GROUP / 2 for i in range(3)], names, fontsize=8.5, color=BLACK)
+    axes.text(0, share + 4, f"an equal share: {share}", fontsize=9, va="bottom", color=BLACK)
+    names = ["1 warp and 3 warps", *["multiply, store"] * 2]
+    axes.set_xticks([i * (WARP_GROUP + 12) + WARP_GROUP / 2 for i in range(3)], names, fontsize=9, color=BLACK)
     axes.tick_params(length=0)
     axes.set(xlim=(0, end), ylim=(0, 1.08 * max(multiplying, sums)), yticks=[])
     axes.spines["left"].set_visible(False)
@@ -165,7 +166,7 @@ def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
                 if end > start:
                     alpha = {"on its way": 0.45, "kept": 0.35}.get(kind, 1.0)
                     rectangle(axes, start, step.stage, end - start, 0.82, fc=color, alpha=alpha, ec="none", gid=kind)
-            look = dict(va="center_baseline", fontsize=8)
+            look = dict(va="center_baseline", fontsize=9)
             centred(axes, (step.start + step.end) / 2, step.stage + 0.41, str(step.block), color=ink_on(GREEN), **look)
             rectangle(axes, step.start, count - 0.85, step.end - step.start, 0.82, fc=GREEN, gid="product")
             axes.plot(step.full, step.stage + 0.08, marker="v", color=BLACK, ms=4, gid="full barrier")
@@ -174,7 +175,7 @@ def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
         for store in stores:
             width = store.end - store.start
             rectangle(axes, store.start, count - 0.85, width, 0.82, fc=ORANGE, gid="store")
-            centred(axes, store.start + width / 2, count - 0.44, "store", va="center_baseline", fontsize=8)
+            centred(axes, store.start + width / 2, count - 0.44, "store", va="center_baseline", fontsize=9)
         lanes = {f"stage {i}": i + 0.41 for i in range(count - 1)} | {"warp groups": count - 0.44}
         _name_lanes(axes, lanes, 8.5)
         axes.set(xlim=(0, last + 0.3), ylim=(count + 0.05, -0.1))
@@ -184,7 +185,7 @@ def ring(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]]) -> Figure:
     handles = [Rectangle((0, 0), 1, 1, fc=color, alpha=alpha) for color, alpha in looks]
     marks = [panels[0].plot([], [], marker="v", ls="", mfc=fill, mec=BLACK, ms=4)[0] for fill in (BLACK, "white")]
     words = ["on its way", "full, waits", "multiplied", "kept", "“full” is reported", "“empty” is reported"]
-    figure.legend([*handles, *marks], words, loc="outside upper left", ncols=6, fontsize=8.5, columnspacing=1.2)
+    figure.legend([*handles, *marks], words, loc="outside upper left", ncols=6, fontsize=9, columnspacing=1.2)
     return figure
 
 
@@ -206,12 +207,49 @@ def warp_group_turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]])
             for group in groups:
                 y, start, end = 1.0 * group, mine[0].start, mine[-1].end
                 rectangle(axes, start, y, end - start, 0.9, fc=color, gid=f"multiplies {group + 1}")
-                centred(axes, (start + end) / 2, y + 0.45, f"tile {store.tile}", fontsize=8.5, color=ink_on(color))
+                centred(axes, (start + end) / 2, y + 0.45, f"tile {store.tile}", fontsize=9, color=ink_on(color))
                 rectangle(axes, store.start, y, store.end - store.start, 0.9, fc=color, alpha=0.35, gid="store")
-                if store.end - store.start > 0.035 * last:  # else there is no room for the word
-                    centred(axes, (store.start + store.end) / 2, y + 0.45, "store", fontsize=7.5)
+                if store.end - store.start > 0.045 * last:  # else there is no room for the word
+                    centred(axes, (store.start + store.end) / 2, y + 0.45, "store", fontsize=9)
         _name_lanes(axes, {"warp group 1": 0.45, "warp group 2": 1.45, "tensor cores": 2.65}, 9)
         axes.set(xlim=(0, last + 0.3), ylim=(3.2, -0.1))
         axes.set_title(f"{name}: the tensor cores multiply {busy(steps):.0%} of the time", fontsize=10)
     panels[-1].set_xlabel("time (the product of one block = 1)", fontsize=9, color=GREY)
+    return figure
+
+
+def ratios(rows: Mapping[str, dict], product: str, before: CuteConfig, after: CuteConfig) -> list[tuple[int, float]]:
+    """For each row of the record "configurations" that has both: K, and the time of ``before`` over that of ``after``.
+
+    Args:
+        rows: of the record.
+        product: "forward", "dA" or "dB".
+    """
+    found = []
+    for row in rows.values():
+        us = row.get(product, {}).get("us", {})
+        both = [us.get(f"cute {config.name}") for config in (before, after)]
+        if None not in both:
+            found.append((row["K"], both[0] / both[1]))
+    return found
+
+
+@styled()
+def gains(found: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
+    """Draw how much faster each change made each recorded product, over K, with the median of all.
+
+    ``found`` has what `ratios` returns.
+    """
+    figure, panels = canvas_grid(2.9, 1, len(found), sharey=True)
+    for axes, (name, points) in zip(panels, found.items()):
+        depths, factors = zip(*points)
+        middle = statistics.median(factors)
+        axes.axhline(1, color=GREY, lw=1)
+        axes.axhline(middle, color=ORANGE, lw=1.5, gid="median")
+        axes.scatter(depths, factors, s=14, color=BLUE, alpha=0.6, lw=0, gid="rows")
+        axes.set_xscale("log", base=2)
+        ticks_at(axes.xaxis, [512, 1024, 2048, 4096, 8192], min(depths), max(depths))
+        axes.set_xlabel("K", fontsize=9)
+        axes.set_title(f"{name}\nmedian {middle:.2f}, {len(points)} products", fontsize=9.5)
+    panels[0].set_ylabel("time before / time after", fontsize=9)
     return figure

@@ -29,6 +29,17 @@ class Step(NamedTuple):
     us: float
 
 
+def dense_tflops(results: Mapping) -> float:
+    """TFLOP/s of the fastest dense product of a record's rows, forward."""
+    return max(row["rate"]["forward"].get("dense", 0.0) for row in results["rows"].values())
+
+
+def fastest_us(results: Mapping, row: str) -> float:
+    """Microseconds of the faster of our two kernels for a record's row, forward."""
+    times = results["rows"][row]["us"]["forward"]
+    return min(times[kernel]["median_us"] for kernel in ("triton", "cute"))
+
+
 @styled()
 def under_the_roof(
     steps: Mapping[str, Sequence[Step]],
@@ -53,7 +64,7 @@ def under_the_roof(
         peak, color = peaks[name], (BLUE, ORANGE)[order]
         ridge = peak / tb_s
         roof.plot([low, ridge, high], [low * tb_s, peak, peak], color=color, lw=1.6, zorder=2 - order)
-        side = ("top", 0.66) if order == 0 else ("bottom", 1.12)
+        side = ("top", 0.5) if order == 0 else ("bottom", 1.12)
         roof.text(high, peak * side[1], f"{name}: {peak:,.0f} TFLOP/s", ha="right", va=side[0], fontsize=9)
         x = [step.flops / step.moved for step in found]
         y = [min(peak, intensity * tb_s) for intensity in x]
@@ -63,16 +74,20 @@ def under_the_roof(
                 note = f"{step.rows} row" + "s" * (step.rows > 1)
                 roof.annotate(note, (at, rate), (-9, 2), textcoords="offset points", fontsize=9, ha="right")
         time.plot([s.rows for s in found], [s.us for s in found], color=color, lw=2, gid=f"time {name}")
-        time.text(11, found[0].us * 0.95, name, fontsize=9, va="top")
+        time.text(11, found[0].us * 1.08, name, fontsize=9, va="bottom")
         time.plot(*zip(*measured[name]), "x", color=BLACK, ms=7, mew=1.6, zorder=4, gid=f"measured {name}")
     roof.text(0.03, 0.97, f"slope: memory, {tb_s:.2f} TB/s", transform=roof.transAxes, fontsize=9, va="top")
     roof.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low * tb_s, top * 2))
     ticks_at(roof.xaxis, _POWERS[::2], low, high)
     ticks_at(roof.yaxis, _POWERS[::2], low * tb_s, top * 2)
-    roof.set(xlabel="FLOP per byte that must move", ylabel="TFLOP/s at best", title="more rows climb the slope ...")
+    roof.set(
+        xlabel="FLOP per byte that must move",
+        ylabel="TFLOP/s at best",
+        title="the most that memory and arithmetic allow",
+    )
     rows = [step.rows for step in next(iter(steps.values()))]
     time.set(xscale="log", yscale="log", xlabel="rows of each group", ylabel="µs at least")
-    time.set_title("... in the same time, up to its end")
+    time.set_title("the least time of a step")
     ticks_at(time.xaxis, _POWERS[::2], rows[0], rows[-1])
     low, high = time.get_ylim()
     ticks_at(time.yaxis, (1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000), low, high, "{:,.0f}")
@@ -215,6 +230,8 @@ def written_rows(runs: Mapping[str, tuple], canary: float) -> Figure:
     return figure
 
 
+# Kinds of operands of the record "masked", and their titles.
+_KINDS = {"float8": "float8, a scale per row and column", "float8 blocks": "float8, block scales"}
 # Providers of the record "masked", ours first, in the order of the bars.
 _PROVIDERS = {
     "cute": ("deepgemm (cute)", BLUE),
@@ -244,24 +261,24 @@ def masked_rates(results: Mapping, rows: int, unit: str) -> Figure:
         raise ValueError(f"unit must be 'tb_s' or 'tflops', got {unit!r}")
     kinds = list(cells[0]["kinds"])
     height = max(len(about["rates"]) for cell in cells for about in cell["kinds"].values()) + 2
-    figure, panels = canvas_grid(0.16 * height * len(cells) + 1.2, 1, len(kinds), sharex=True)
+    figure, panels = canvas_grid(0.17 * height * len(cells) + 1.2, 1, len(kinds), sharex=True)
     labels = {}
     for axes, kind in zip(panels, kinds):
         for top, cell in enumerate(cells):
             rates = cell["kinds"][kind]["rates"]
-            axes.text(0, top * height, f"N, K = {cell['N']}, {cell['K']}", fontsize=8, va="center")
+            axes.text(0, top * height, f"N {cell['N']}, K {cell['K']}", fontsize=9, va="center")
             for at, name in enumerate((name for name in _PROVIDERS if name in rates), top * height + 1):
                 value, (label, color) = rates[name][unit], _PROVIDERS[name]
                 labels[label] = color
                 axes.barh(at, value, height=0.88, color=color, gid=name)
                 number = f"{value:.2f} " if unit == "tb_s" else f"{value:.0f} "
-                axes.text(value, at, number, fontsize=7.5, ha="right", va="center_baseline", color=ink_on(color))
+                axes.text(value, at, number, fontsize=9, ha="right", va="center_baseline", color=ink_on(color))
         if unit == "tb_s":
             axes.axvline(results["copy_tb_s"], color=BLACK, lw=1, gid="copy")
         axes.set_ylim(height * len(cells) - 1, -1)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_title(kind, fontsize=10)
+        axes.set_title(_KINDS.get(kind, kind), fontsize=10)
     handles = [Patch(fc=color) for color in labels.values()]
     figure.legend(handles, list(labels), loc="outside upper left", ncols=3, fontsize=9)
     what = "TB/s that must move; the line is a copy" if unit == "tb_s" else "TFLOP/s that are needed"

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from gemm_course.figures.ptx import ADDRESS, COPY, MASK, MULTIPLY, PURPOSES, WAIT, inner_loop, purpose
-from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, rectangle
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, name_rows, rectangle
 from gemm_course.figures.style import (
     BLACK,
     BLUE,
@@ -18,7 +18,6 @@ from gemm_course.figures.style import (
     ORANGE,
     PINK,
     SKY,
-    WIDTH,
     WRONG,
     color_of,
     ink_on,
@@ -127,9 +126,11 @@ def switches(walks: Mapping[str, Sequence[Sequence]], programs: int = 8) -> Figu
                 centred(axes, i + 0.55, program, f"{tile.problem}", color=ink_on(color), fontsize=9)
             for i in _changes(own):
                 rectangle(axes, i - 0.05, program - 0.42, 0.13, 0.84, fc=BLACK, gid="made", zorder=3)
-        axes.set_title(f"{name}: made {sum(visits(walk))} times in all")
+        axes.set_title(f"{name}: {sum(visits(walk))} switches of all programs")
         axes.set(xlim=(-0.1, longest), ylim=(programs - 0.5, -0.5), xticks=[])
-    figure.supxlabel("tiles in order; number and colour: their problem; black bar: descriptors are made", fontsize=9)
+    figure.supxlabel(
+        "tiles in the program's order; number and colour: problem; black bar: the program makes descriptors", fontsize=9
+    )
     panels[0].set(ylabel="program", yticks=range(programs))
     return figure
 
@@ -200,19 +201,17 @@ def recorded_ratio(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Fig
 
     A row maps the providers "tma" and "round_robin" to their "median_us", as in ``group_gemm.json``.
     """
-    figure = Figure(figsize=(WIDTH * 0.8, 0.36 * len(rows) + 0.9))
-    axes = figure.subplots()
+    figure, axes = canvas(0.36 * len(rows) + 1.2)
     for y, us in enumerate(rows.values()):
         tma, pointer = us["tma"]["median_us"], us["round_robin"]["median_us"]
         change = tma / pointer - 1
         axes.barh(y, change, color=WRONG if change > 0 else BLUE, height=0.6)
         side, pad = ("left", 0.01) if change > 0 else ("right", -0.01)
-        axes.text(change + pad, y, f"{tma:.1f} against {pointer:.1f} µs", ha=side, va="center", fontsize=9)
+        axes.text(change + pad, y, f"{tma:.1f} µs, not {pointer:.1f} µs", ha=side, va="center", fontsize=9)
     axes.axvline(0, color=BLACK, lw=1)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
+    name_rows(axes, [name.replace(" x ", " × ").replace("^3", "³") for name in rows])
     axes.set_xlim(-0.65, 0.65)
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.set_title("on an H200, descriptors are faster  ◂ │ ▸  slower than pointers", loc="center")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.0%}")
+    axes.set_xlabel("time of the descriptor kernel, compared with the pointer kernel")
+    axes.set_title("descriptors are faster  ◂ │ ▸  slower", loc="center")
     return figure

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from course_kernels.bench.rows import title_of
 from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, numbers, percent, rectangle, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, ORANGE, PINK, SKY, WRONG, ink_on, styled
 
@@ -149,7 +150,7 @@ def outlier_sweep(sizes: Sequence[float], errors: Mapping[str, Sequence[float]],
         axes.axvline(size, color=GREY, lw=1, ls="--")
         axes.text(size, 1.04, name, ha="center", va="bottom", fontsize=9)
     axes.set(xscale="log", xlim=(sizes[0], sizes[-1]), ylim=(0, 1.02))
-    axes.set(xlabel="outlier / median of the other numbers under the same scale", ylabel="lost of the others")
+    axes.set(xlabel="outlier / median of the other numbers under the same scale", ylabel="error of the others")
     ticks_at(axes.xaxis, [10.0**i for i in range(9)], sizes[0], sizes[-1], "{:,.0f}")
     percent(axes.yaxis)
     return figure
@@ -172,11 +173,11 @@ def accumulators(
         axes.text(depths[-1] * 1.12, found[-1], name, va="center", fontsize=9.5)
     if measured:
         axes.plot(*zip(*measured), "x", color=BLACK, ms=10, mew=2, ls="none", zorder=4, gid="measured")
-        axes.text(0.02, 0.97, "× measured on a GPU", transform=axes.transAxes, fontsize=9.5, va="top")
+        axes.text(0.02, 0.97, "× measured on an H200", transform=axes.transAxes, fontsize=9.5, va="top")
     every = [error for found in errors.values() for error in found] + [error for _, error in measured]
     low, high = min(every) / 2, max(every) * 2
     axes.set(xscale="log", yscale="log", xlim=(depths[0] / 1.15, depths[-1] * 5), ylim=(low, high))
-    axes.set(xlabel="K, products in a sum", ylabel="lost")
+    axes.set(xlabel="K, products in a sum", ylabel="lost of the sum")
     ticks_at(axes.xaxis, depths, depths[0], depths[-1], "{:,.0f}")
     ticks_at(axes.yaxis, [10.0**i for i in range(-8, 1)], low, high)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
@@ -237,11 +238,11 @@ def block_rates(results: Mapping) -> Figure:
     figure, panels = canvas_grid(0.16 * height * half + 1.2, 1, 2, sharex=True)
     for at, (row, rates) in enumerate(zip(rows, found)):
         axes, top = panels[at // half], at % half * height
-        axes.text(0, top, row["title"], fontsize=8, va="center")
+        axes.text(0, top, title_of(row), fontsize=9, va="center")
         for y, (label, rate) in enumerate(rates.items(), top + 1):
             color = _RATES[label][0]
             axes.barh(y, rate, height=0.88, color=color, gid=label)
-            axes.text(rate, y, f"{rate:,.0f} ", fontsize=7.5, ha="right", va="center_baseline", color=ink_on(color))
+            axes.text(rate, y, f"{rate:,.0f} ", fontsize=9, ha="right", va="center_baseline", color=ink_on(color))
     for axes in panels:
         axes.set_ylim(height * half - 1, -1)
         axes.set_yticks([])
@@ -250,5 +251,5 @@ def block_rates(results: Mapping) -> Figure:
     figure.legend(
         [Patch(fc=_RATES[label][0]) for label in labels], labels, loc="outside upper left", ncols=3, fontsize=9
     )
-    figure.supxlabel("TFLOP/s; the titles are groups of rows, N, K", fontsize=9)
+    figure.supxlabel("TFLOP/s", fontsize=9)
     return figure

@@ -161,8 +161,7 @@ def products(sizes: Sequence[int]) -> Figure:
 def expert_matrices(attempts: Mapping[str, object], want, sizes: Sequence[int]) -> Figure:
     """Draw a matrix for each expert and attempt, coloured by what is in it.
 
-    Blue is right, grey is right and all zeros, orange is a wrong number, red is no number at all. Each matrix is cut
-    into cells; the worst element of a cell decides.
+    Blue is right, grey is right and all zeros, orange is a wrong number, red is NaN; the worst element decides.
 
     Args:
         attempts: name → (experts, K, N) result.
@@ -171,8 +170,7 @@ def expert_matrices(attempts: Mapping[str, object], want, sizes: Sequence[int]) 
     """
     want = numbers(want)
     colors = ("white", FAINT, _RIGHT, ORANGE, WRONG)
-    figure, panels = canvas_grid(0.95 * len(attempts) + 1.0, len(attempts), len(sizes))
-    figure.get_layout_engine().set(rect=(0, 0, 1, 0.95), hspace=0.22)  # room for the names of the rows
+    figure, panels = canvas_grid(0.95 * len(attempts) + 0.8, len(attempts), len(sizes))
     rows = panels.reshape(len(attempts), len(sizes))
     for line, (name, result) in zip(rows, attempts.items()):
         values = numbers(result)
@@ -183,15 +181,15 @@ def expert_matrices(attempts: Mapping[str, object], want, sizes: Sequence[int]) 
             state = np.where(np.isnan(values[g]), 4, np.where(values[g] != want[g], 3, 1 if zeros else 2))
             worst = state.max()
             rectangle(axes, 0, 0, 1, 1, fc=colors[worst], ec="white", gid=f"{name} {g} {worst}")
-            word = {1: "0", 3: "wrong", 4: "NaN"}.get(worst, "")
-            centred(axes, 0.5, 0.5, word, fontsize=10, color=ink_on(colors[worst]), fontweight="bold")
+            word = ("right", "0, right", "right", "wrong", "NaN")[worst]
+            weight = "bold" if worst > 2 else "normal"
+            centred(axes, 0.5, 0.5, word, fontsize=10, color=ink_on(colors[worst]), fontweight=weight)
             bare(axes, (0, 1), (1, 0))
+        line[0].set_title(" ", fontsize=10)  # room for the name, which is wider than a panel
         line[0].text(0, -0.08, name, fontsize=10, ha="left", va="bottom", in_layout=False)
     for g, (axes, size) in enumerate(zip(rows[-1], sizes)):
         axes.text(0.5, 1.08, f"expert {g}\n{size} token{'' if size == 1 else 's'}", fontsize=9, ha="center", va="top",
                   color=BLACK if size else WRONG)  # fmt: skip
-    figure.supxlabel("blue: right · grey: right, all zeros · orange: wrong numbers · red: not a number", fontsize=9,
-                     color=GREY)  # fmt: skip
     return figure
 
 
@@ -213,7 +211,7 @@ def one_writer(tiles: tuple[int, int], results: Sequence[float], alone: float) -
         for n in range(columns):
             writes = m == 0
             rectangle(left, n, m, 1, 1, fc=ORANGE if writes else FAINT, ec="white", gid=f"tile {writes}")
-            text = "sums too" if writes else ""
+            text = "also sums" if writes else ""
             centred(left, n + 0.5, m + 0.5, text, fontsize=9)
     for n in range(columns):
         arrow(left, (n + 0.5, -0.5), (n + 0.5, 0.05), BLACK)
@@ -228,7 +226,9 @@ def one_writer(tiles: tuple[int, int], results: Sequence[float], alone: float) -
     right.plot(range(1, len(results) + 1), [each - alone for each in results], "o", ms=4, color=WRONG, gid="atomic")
     right.axhline(0, color=BLUE, lw=2, gid="alone")
     right.set(xlabel="run", xlim=(0, len(results) + 1), ylabel="difference from one writer")
-    right.set_title(f"atomics: {len(set(results))} answers in {len(results)} runs", fontsize=10, color=WRONG)
-    right.text(len(results), 0, "one writer, every run", color=BLUE, fontsize=9, ha="right", va="bottom",
-               bbox=dict(fc="white", ec="none", pad=1, alpha=0.85))  # fmt: skip
+    right.set_title(
+        f"dots: atomics, {len(set(results))} answers in {len(results)} runs", fontsize=10, color=WRONG, pad=20
+    )
+    right.text(1.0, 1.02, "line: one writer, every run", color=BLUE, fontsize=9, ha="right", va="bottom",
+               transform=right.transAxes)  # fmt: skip
     return figure

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from course_kernels.bench.rows import title_of
 from course_kernels.schedule import DEFAULT_BLOCK, CostModel, Span, Timeline, tile_counts, tiles
 from gemm_course.figures.shapes import canvas_grid, name_rows, rectangle
 from gemm_course.figures.style import GREY, color_of, styled
@@ -73,6 +74,14 @@ def slots_of(
         [g if slot * workers + worker < count else None for g, count in enumerate(counts) for slot in range(count)]
         for worker in range(workers)
     ]
+
+
+def recorded_us(rows: Mapping) -> dict[str, dict[str, float]]:
+    """Row title, on two lines → provider → microseconds of the product, for the rows of the record "jagged"."""
+    return {
+        title_of(row, lines=2): {name: time["median_us"] for name, time in row["us"]["forward"].items()}
+        for row in rows.values()
+    }
 
 
 @styled()

@@ -47,9 +47,9 @@ def waste_curve(exponents: Sequence[float], waste: Sequence[float], groups: int)
     limit = groups - 1
     ax.axhline(limit, color=ORANGE, lw=1.5, ls="--", gid="one-hot")
     ax.text(exponents[0], limit * 0.985, f" one-hot: {limit} padding rows for each real one", va="top", color=BLACK)
-    for position, shift in ((0, (4, 18)), (len(exponents) // 3, (9, -12))):
+    for position, shift in ((0, (8, 34)), (len(exponents) // 3, (9, -12))):
         at = (exponents[position], waste[position])
-        ax.plot(*at, "o", color=BLUE, ms=6)
+        ax.plot(*at, "o", color=BLUE, ms=6, clip_on=False)
         name = "uniform" if exponents[position] == 0 else f"Zipf, exponent {exponents[position]:g}"
         ax.annotate(f"{name}: {at[1]:.2f}", at, shift, textcoords="offset points", va="center")
     ax.set(xlabel="Zipf exponent of the router", ylabel="padding rows / real rows")
@@ -147,8 +147,9 @@ def misread(owners: Sequence[int], taken: Sequence[int]) -> Figure:
             length = len(list(run))
             text = "none" if g < 0 else str(g)
             ink = _LABEL if g < 0 else ink_on(color_of(g))
-            box = dict(boxstyle="square,pad=0.1", fc="white" if g < 0 else color_of(g), ec="none")
-            centred(ax, start + length / 2, y + 0.4, text, color=ink, bbox=box)
+            # In front of the lines between cells, and large enough to cover the one that it is on.
+            box = dict(boxstyle="square,pad=0.35", fc="white" if g < 0 else color_of(g), ec="none")
+            centred(ax, start + length / 2, y + 0.4, text, color=ink, bbox=box, zorder=4)
             start += length
     wrong = [row for row, (right, got) in enumerate(zip(owners, taken)) if right != got]
     for row in wrong:

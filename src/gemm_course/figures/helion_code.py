@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,24 +114,35 @@ def compile_all(kernels: dict[str, Generated], target: str = "sm_90") -> dict[st
         return dict(zip(kernels, compile_many([(build, target) for build in builds], workers=1)))
 
 
+def source_lines(*functions: Callable) -> int:
+    """Lines of the functions' bodies and headers, without comments, documentation and decorators."""
+    total = 0
+    for one in functions:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(getattr(one, "fn", one)))).body
+        documented = ast.get_docstring(function) is not None
+        function.body, function.decorator_list = function.body[documented:], []
+        total += len(ast.unparse(function).splitlines())
+    return total
+
+
 def lines_from(kernel: Generated) -> dict[int, int]:
-    """Position of a line in ``helion`` → number of Triton lines that came of it, those that only copy left out."""
+    """Position of a line in ``helion`` → number of Triton lines made from it, those that only copy left out."""
     return dict(Counter(at for at, line in kernel.lines[1:] if at is not None and not _COPY.match(line)))
 
 
 @styled()
 def expansion(kernel: Generated) -> Figure:
-    """Draw beside each line of a Helion kernel how many lines of Triton came of it."""
+    """Draw beside each line of a Helion kernel how many lines of Triton are made from it."""
     counts = lines_from(kernel)
     fig, ax = canvas(0.2 * len(kernel.helion) + 0.9)
     ax.barh(range(len(kernel.helion)), [counts.get(at, 0) for at in range(len(kernel.helion))], 0.62, color=BLUE)
     for at, count in counts.items():
         ax.text(count + 0.1, at, str(count), va="center", ha="left", color=BLUE, fontsize=9)
-    name_rows(ax, kernel.helion, ha="left", family="monospace", fontsize=8.5, color=BLACK)
-    ax.tick_params(axis="y", pad=8 + 5.35 * max(map(len, kernel.helion)))
+    name_rows(ax, kernel.helion, ha="left", family="monospace", fontsize=9, color=BLACK)
+    ax.tick_params(axis="y", pad=8 + 5.85 * max(map(len, kernel.helion)))
     ax.set_xticks([])
     ax.spines["bottom"].set_visible(False)
-    title = f"Helion, line by line, and how many lines of Triton came of each ({sum(counts.values())} in all)"
+    title = f"Each line of Helion, and its number of lines in Triton ({sum(counts.values())} in all)"
     fig.suptitle(title, x=0.01, ha="left", fontsize=11)
     return fig
 

@@ -119,7 +119,7 @@ def choices(
             ticks_at(axis, powers if len(powers) <= 8 else powers[::2], values[0], values[-1], "{:,.0f}")
     axes[0].set_ylabel(labels[1])
     figure.legend(handles=[Patch(fc=color_of[name], ec=GREY, lw=0.5, label=name) for name in names], ncols=3,
-                  loc="outside lower center", fontsize=8, handlelength=1.2)  # fmt: skip
+                  loc="outside lower center", fontsize=9, handlelength=1.2)  # fmt: skip
     return figure
 
 
@@ -137,7 +137,7 @@ def slowdowns(
         most: ratios from here on have the same colour.
     """
     each = {title: _by_mean(rows) for title, rows in panels.items()}
-    heights = [len(rows) + 2.7 for rows in panels.values()]
+    heights = [len(rows) + 3.0 for rows in panels.values()]
     figure, axes = canvas_grid(0.235 * sum(heights) + 0.3, len(panels), 1, height_ratios=heights)
     for ax, (title, rows) in zip(axes, panels.items()):
         columns = each[title]
@@ -146,17 +146,17 @@ def slowdowns(
                 rectangle(ax, x - 0.5, y - 0.5, 1, 1, fc=FAINT, ec="white", lw=1, gid="missing")
                 continue
             ratio = times[columns[x]] / min(times.values())
-            _cell(ax, x, y, _heat(ratio, most), f"{ratio:.2f}", 8)
+            _cell(ax, x, y, _heat(ratio, most), f"{ratio:.2f}", 9)
             if chosen.get((title, bucket)) == columns[x]:
                 rectangle(ax, x - 0.47, y - 0.44, 0.94, 0.88, fc="none", ec=BLACK, lw=1.8, gid="chosen", zorder=3)
         ax.set(xlim=(-0.5, max(map(len, each.values())) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-        ax.set_xticks(range(len(columns)), columns, fontsize=8)
-        ax.set_yticks(range(len(rows)), list(rows), fontsize=8)
+        ax.set_xticks(range(len(columns)), columns, fontsize=9)
+        ax.set_yticks(range(len(rows)), list(rows), fontsize=9)
         ax.tick_params(length=0, labelcolor=BLACK)
         ax.set_title(title, fontsize=10)
         ax.spines[:].set_visible(False)
     handles = [Patch(fc=GREEN, label="best"), Patch(fc="none", ec=BLACK, lw=1.8, label="chosen")]
-    figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=8.5, handlelength=1.2)
+    figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=9, handlelength=1.2)
     return figure
 
 
@@ -192,14 +192,14 @@ def regrets(
         for (row, column), ratio in grid.items():
             x, y = columns.index(column), rows.index(row)
             color = FAINT if ratio is None else _heat(ratio, most)
-            _cell(ax, x, y, color, "–" if ratio is None else f"{(ratio - 1) * 100:.0f}", 8.5)
+            _cell(ax, x, y, color, "–" if ratio is None else f"{(ratio - 1) * 100:.0f}", 9)
         known = [ratio for ratio in grid.values() if ratio is not None]
         losses = f"mean +{statistics.geometric_mean(known) - 1:.1%}, worst +{max(known) - 1:.0%}" if known else ""
-        ax.set_title(f"{title}\n{losses}", fontsize=9.5)
+        ax.set_title(f"{title}\n{losses} ({len(known)} buckets)", fontsize=9)
         ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=labels[1])
-        ax.set_xticks(range(len(columns)), columns, fontsize=8)
+        ax.set_xticks(range(len(columns)), columns, fontsize=9)
         ax.tick_params(length=0, labelcolor=BLACK)
         ax.spines[:].set_visible(False)
-    axes[0].set_yticks(range(len(rows)), rows, fontsize=8)
+    axes[0].set_yticks(range(len(rows)), rows, fontsize=9)
     axes[0].set_ylabel(labels[0])
     return figure

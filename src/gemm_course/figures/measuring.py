@@ -127,7 +127,7 @@ def spread(panels: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
             axes.plot([median, median], [row - 0.38, row + 0.38], color=color, lw=2)
             text = f"{median:.1f} µs"
             if beyond := len(times) - len(near):
-                text += f" ({beyond} beyond)"
+                text += f" ({beyond} off the scale)"
             axes.text(high + 2 * room, row, text, fontsize=9, va="center", color=BLACK)
         name_rows(axes, list(panel))
         axes.set_title(title, fontsize=10)

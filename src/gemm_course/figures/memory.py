@@ -58,7 +58,7 @@ def tile_offsets(
             color = SKY if inside and tiled else "#F9DCC9" if tiled else "white" if inside else "#F4F4F4"
             rectangle(axes, j, i, 1, 1, fc=color, ec=FAINT)
             ink = BLACK if inside else WRONG if tiled else "#AAAAAA"
-            centred(axes, j + 0.5, i + 0.5, str(i * stride_row + j * stride_col), fontsize=8, color=ink)
+            centred(axes, j + 0.5, i + 0.5, str(i * stride_row + j * stride_col), fontsize=9, color=ink)
     rectangle(axes, 0, 0, cols, rows, fill=False, ec=BLACK, lw=1.6, zorder=3)
     _step(axes, (col + 0.5, -0.15), (col + 1.5, -0.15))
     axes.text(col + 0.1, -0.43, f"next column: +{stride_col}", va="bottom", fontsize=9)
@@ -210,11 +210,18 @@ def write_states(buffer, at: Sequence[int], want, canary: float) -> np.ndarray:
 
 @styled()
 def written_map(
-    buffer, at: Sequence[int], want, canary: float, block: Sequence[int] | None = None, *, title: str = ""
+    buffer,
+    at: Sequence[int],
+    want,
+    canary: float,
+    block: Sequence[int] | None = None,
+    *,
+    title: str = "",
+    name: str = "C",
 ) -> Figure:
     """Draw the `write_states` in and around an output, which is outlined, with the number of elements in each.
 
-    The tiles have boundaries if ``block`` is given, as (BLOCK_M, BLOCK_N).
+    The tiles have boundaries if ``block`` is given, as (BLOCK_M, BLOCK_N). ``name`` is the output's.
     """
     states = write_states(buffer, at, want, canary)
     (row, col), (rows, cols) = at, want.shape
@@ -229,7 +236,9 @@ def written_map(
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
-    outside = f"{counts[OUTSIDE]} elements written outside C" if counts[OUTSIDE] else "nothing written outside C"
+    outside = (
+        f"{counts[OUTSIDE]} elements written outside {name}" if counts[OUTSIDE] else f"nothing written outside {name}"
+    )
     axes.set_title(f"{title}: {outside}" if title else outside)
     return figure
 

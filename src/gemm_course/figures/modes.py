@@ -56,7 +56,7 @@ def four_modes(captions: Mapping[str, str]) -> Figure:
         x = 0.0
         for i, ((rows, cols, kind), shape) in enumerate(zip(forms, _SHAPES[mode])):
             right = _matrix(axes, x, 0, rows, cols, kind, f"{mode} {'ABC'[i]}")
-            axes.text((x + right) / 2, 1.35, f"{'ABC'[i]} {shape}", ha="center", va="top", fontsize=8.5)
+            axes.text((x + right) / 2, 1.35, f"{'ABC'[i]} {shape}", ha="center", va="top", fontsize=9)
             if i < 2:
                 centred(axes, right + 0.4, 0, "×="[i], fontsize=15)
             x = right + 0.8

@@ -43,7 +43,7 @@ def clusters(designs: Mapping[str, object]) -> Figure:
     figure, panels = canvas_grid(height, 1, len(found), width_ratios=widths)
     for axes, width, (title, cluster) in zip(panels, widths, found.items()):
         _draw(axes, cluster, strip)
-        axes.set_title(title, fontsize=9)
+        axes.set_title(title, fontsize=9.5)
         bare(axes, (-2 * strip, width - 2 * strip), (tallest + 2.8 * strip, -1.8 * strip), equal=True)
     return figure
 
@@ -59,6 +59,6 @@ def _draw(axes, cluster: Cluster, strip: float) -> None:
     sides = ((-1.4 * strip, 0, strip, cluster.rows, "A"), (0, -1.4 * strip, cluster.columns, strip, "B"))
     for x, y, wide, high, name in sides:
         rectangle(axes, x, y, wide, high, fc=FAINT, ec=GREY, lw=0.8, gid=name)
-        centred(axes, x + wide / 2, y + high / 2, name, va="center_baseline", fontsize=8, color=BLACK)
+        centred(axes, x + wide / 2, y + high / 2, name, va="center_baseline", fontsize=9, color=BLACK)
     words = f"{cluster.rows} × {cluster.columns} of C\n{cluster.reuse:.0f} products\nper element"
-    axes.text(0, cluster.rows + 0.4 * strip, words, va="top", fontsize=8.5, color=BLACK)
+    axes.text(0, cluster.rows + 0.4 * strip, words, va="top", fontsize=9, color=BLACK)

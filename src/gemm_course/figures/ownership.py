@@ -13,6 +13,7 @@ from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, RED, SKY, WIDTH, WRONG, color_of, ink_on, styled
 
 _SMALLEST_LABEL = 16  # pixels: a tile with a shorter side has no number
+_SMALLEST_STRIP = 18  # pixels: a boundary tile's part that is thinner has its number beside it
 
 
 def _cell(ax, x, y, width, height, text, face="white", edge=GREY, **options):
@@ -161,14 +162,25 @@ def owners(
             rectangle(ax, x, y, block[1], block[0], fill=False, ec=GREY, ls=":")
         face = color_of(program) if program >= 0 else "white"
         rectangle(ax, x, y, tile.cols, tile.rows, fc=face, ec="white" if program >= 0 else WRONG)
-        if labelled and min(tile.rows, tile.cols) * scale * 100 >= _SMALLEST_LABEL / 2:
+        if labelled:
             text = str(program) if program >= 0 else "–"
-            centred(ax, x + tile.cols / 2, y + tile.rows / 2, text, color=ink_on(face), fontsize=9)
+            left, top, ink = _label_place(tile, block, scale * 100)
+            centred(ax, x + left, y + top, text, color=ink or ink_on(face), fontsize=9)
     for problem, (m, n, _) in enumerate(problems):
         ax.text(lefts[problem], -0.07 / scale, f"C{problem} {m}×{n}", ha="left", va="bottom", fontsize=9, color=BLACK)
         if not m or not n:
             ax.text(lefts[problem], 0.12 / scale, "no tiles", ha="left", va="center", fontsize=9, color=GREY)
     return fig
+
+
+def _label_place(tile, block: Sequence[int], pixels: float) -> tuple[float, float, str | None]:
+    """Where in its tile a label fits, and its ink: on the tile's elements, or, where these are a thin strip, beside."""
+    x, y = tile.cols / 2, tile.rows / 2
+    if tile.rows < block[0] and tile.rows * pixels < _SMALLEST_STRIP:
+        return x, (tile.rows + block[0]) / 2, BLACK
+    if tile.cols < block[1] and tile.cols * pixels < _SMALLEST_STRIP:
+        return (tile.cols + block[1]) / 2, y, BLACK
+    return x, y, None
 
 
 def count_canary(buffer, shape: Sequence[int], origin: Sequence[int] = (0, 0)) -> dict[str, int]:

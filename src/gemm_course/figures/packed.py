@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from gemm_course.figures.shapes import bare, canvas, canvas_grid, centred, numbers, rectangle
+from gemm_course.figures.shapes import arrow, bare, canvas, canvas_grid, centred, numbers, rectangle
 from gemm_course.figures.style import BLACK, FAINT, GREY, WRONG, color_of, ink_on, styled
 
 _LEAST_LABELLED = 8  # rows of a group below which its name does not fit
@@ -32,16 +32,16 @@ def _packed(axes, x: float, width: float, sizes: Sequence[int], tail: int, gid: 
     for g, (start, end) in enumerate(_bounds(sizes)):
         rectangle(axes, x, start, width, end - start, fc=color_of(g), ec="white", gid=f"{gid} {g}")
         if end - start >= _LEAST_LABELLED:
-            axes.text(x + width / 2, (start + end) / 2, f"group {g}", ha="center", va="center_baseline", fontsize=8,
+            axes.text(x + width / 2, (start + end) / 2, f"group {g}", ha="center", va="center_baseline", fontsize=9,
                       color=ink_on(color_of(g)))  # fmt: skip
     if tail:
         used = sum(sizes)
         rectangle(axes, x, used, width, tail, fc="white", ec=GREY, hatch="////", gid=f"{gid} tail")
-        centred(axes, x + width / 2, used + tail / 2, "tail", fontsize=8, bbox=dict(fc="white", ec="none", pad=1))
+        centred(axes, x + width / 2, used + tail / 2, "tail", fontsize=9, bbox=dict(fc="white", ec="none", pad=1))
 
 
 def _mark_descriptor(axes, x: float, y: float) -> None:
-    rectangle(axes, x - 0.15, y, 0.3, 0.3 * 7, fc=BLACK, ec="white", gid="descriptor", zorder=4)
+    rectangle(axes, x - 0.15, y, 0.5, 5, fc=BLACK, ec="white", lw=1.5, gid="descriptor", zorder=4)
 
 
 @styled()
@@ -74,7 +74,7 @@ def lists_and_packed(sizes: Sequence[int], tail: int = 0) -> Figure:
     for x, y in ((0.3, 2), (4.3, total * 0.3 + 9 * (groups - 1) + 3), (7.7, 2)):
         _mark_descriptor(right, x, y)
     for end in accumulate(sizes):
-        right.text(2.7, end, f"◂{end}", fontsize=8, va="center", color=BLACK, gid="end")
+        right.text(2.7, end, f"◂{end}", fontsize=9, va="center", color=BLACK, gid="end")
     right.set_title(f"packed: 3 descriptors and {groups} ends", fontsize=10)
     heads = {left: ((1.3, "A, a matrix\nper group"), (5.0, "B"), (8.7, "C")),
              right: ((1.3, f"A ({total}, K)"), (5.2, "B (G, K, N)"), (8.7, f"C ({total}, N)"))}  # fmt: skip
@@ -165,6 +165,7 @@ def overwritten(sizes: Sequence[int], tail: int, attempts: Mapping[str, object],
         axes.set_xlabel("column")
         axes.spines[["top", "right"]].set_visible(True)
         axes.tick_params(left=False)
+    figure.supxlabel("white: right; orange: wrong, and the darker the larger the error", fontsize=9)
     return figure
 
 
@@ -182,7 +183,7 @@ def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
         rectangle(axes, first, 0, last - first, 1, fc=color_of(g), ec="white", gid=f"memory {g}")
         if last - first >= _LEAST_LABELLED:
             centred(axes, (first + last) / 2, 0.5, f"{g}", color=ink_on(color_of(g)))
-        axes.text(last, 1.12, f"{last}", ha="right" if last == end else "center", va="top", fontsize=8.5)
+        axes.text(last, 1.12, f"{last}", ha="right" if last == end else "center", va="top", fontsize=9)
     axes.text(0, -0.25, "rows of C in memory, and each group's end", fontsize=9, va="bottom")
     # The window's bound is under the group's end.
     low = min(0, start - 20)
@@ -200,9 +201,9 @@ def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
     axes.text(top + block + 2, 4.12, f"last tile: {end - top} rows stored, {top + block - end} cut off", fontsize=9,
               va="center")  # fmt: skip
     axes.text(top, 4.5, f"$2^{{30}} - {end - top}$", fontsize=9, ha="center", va="top")
-    for x in (end - 34, end):
-        axes.annotate("", (x + 34, 1.95), (x, 1.95), arrowprops=dict(arrowstyle="<|-|>", color=BLACK, lw=1.2))
-    axes.text(end + 37, 1.95, f"base = {end} brings the bound to row {end}", fontsize=9, va="center")
+    arrow(axes, (0, 1.75), (end - 1.0, 1.75), lw=1.2, mutation_scale=14)
+    axes.text(end + 3, 1.75, f"base = {end}: from row 0 to the end of group {group}", fontsize=9, va="center")
+    axes.text(end + 3, 2.2, "sign = $2^{30}$: takes back the $2^{30}$ rows before the bound", fontsize=9, va="center")
     bare(axes, (min(low, 0) - 1, max(total, end + 90) + 2), (6.0, -0.8))
     return figure
 

@@ -180,7 +180,7 @@ def overlap(runs: Mapping[str, Sequence[Span]]) -> Figure:
             color = color_of(span.tile)
             rectangle(axes, span.start, y, span.end - span.start, height, fc=color, ec="white", lw=0.8, gid=span.unit)
             if span.unit == STORE:
-                centred(axes, (span.start + span.end) / 2, y + 0.5, f"tile {span.tile}", fontsize=8,
+                centred(axes, (span.start + span.end) / 2, y + 0.5, f"tile {span.tile}", fontsize=9,
                         color=ink_on(color))  # fmt: skip
         end = max(span.end for span in spans)
         axes.axvline(end, color=BLACK, lw=1.2, ls="--")

@@ -10,21 +10,22 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from course_kernels.bench.rows import title_of
 from gemm_course.figures.roofline import ceiling, provider_colors
 from gemm_course.figures.shapes import canvas, canvas_grid, centred, name_rows, percent, ticks_at
-from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, SKY, WIDTH, styled
+from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, PINK, RED, SKY, WIDTH, styled
 
 _TITLES = {"forward": "forward", "called": "as called", "dA": "gradient of A", "dB": "gradient of B"}
 _PARTS = {
     "the roof": BLUE,
-    "rows of tiles that do not exist": ORANGE,
+    "rows past the end of their group": ORANGE,
     "the last wave": PINK,
     "the rest": FAINT,
 }
 
 
 def _title_rows(axes, results: Mapping, names: Sequence[str]) -> None:
-    name_rows(axes, [results["rows"][name]["title"] for name in names], fontsize=8)
+    name_rows(axes, [title_of(results["rows"][name], lines=2) for name in names], fontsize=9)
 
 
 @styled()
@@ -45,7 +46,7 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
             raise ValueError(f"passes must have times of {ours!r} and of a peer, {of!r} has none")
     ratios = [ratio for found in dots.values() for _, _, ratio in found]
     low, high = min(0.8, *ratios) / 1.1, max(1.25, *ratios) * 1.1
-    figure = Figure(figsize=(WIDTH, 0.27 * len(names) + 1.5))
+    figure = Figure(figsize=(WIDTH, 0.38 * len(names) + 1.5))
     for axes, of in zip(figure.subplots(1, len(passes), sharey=True, squeeze=False)[0], passes):
         axes.axvspan(low, 1.0, color=FAINT, alpha=0.5, lw=0)
         for row in range(len(names)):
@@ -54,7 +55,7 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
             axes.plot(ratio, row, "o", color=colors[peer], ms=6)
         axes.set(xscale="log", xlim=(low, high), title=_TITLES[of])
         ticks_at(axes.xaxis, (0.25, 0.5, 0.8, 1, 1.5, 2, 3, 5, 10, 20), low, high)
-        axes.tick_params(axis="x", labelsize=8)
+        axes.tick_params(axis="x", labelsize=9)
         _title_rows(axes, results, names)
     present = {peer for found in dots.values() for _, peer, _ in found}
     peers = [peer for peer in colors if peer in present]
@@ -67,10 +68,10 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
 
 @styled()
 def as_called(results: Mapping, names: Sequence[str]) -> Figure:
-    """Draw what a call adds to the time of a CUDA graph, and the host's time for it, a panel for each provider.
+    """Draw the device's time and the host's time of a call, in µs, a panel for each provider.
 
-    A row has a circle at the call's time and a tick at the host's, both as multiples of the graph's time. Where the
-    tick is right of 1 (shaded), back-to-back calls would wait for the host.
+    A row has a circle at the device's time and a tick at the host's. Where the tick is to the right, the line between
+    them is red: back-to-back calls wait for the host.
     """
     rows, colors = list(results["rows"]), provider_colors(results)
     found: dict[str, list[tuple]] = {}
@@ -78,30 +79,29 @@ def as_called(results: Mapping, names: Sequence[str]) -> Figure:
         for row, entry in enumerate(results["rows"].values()):
             graph, call = (entry["us"].get(of, {}).get(provider) for of in ("forward", "called"))
             if graph and call:
-                host, unit = entry["host_us"].get(provider), graph["median_us"]
-                found.setdefault(provider, []).append((row, call["median_us"] / unit, host and host / unit))
+                found.setdefault(provider, []).append((row, call["median_us"], entry["host_us"].get(provider)))
         if provider not in found or provider not in colors:
             raise ValueError(f"names must be of providers measured in a graph and as called, {provider!r} is not")
     every = [time for lines in found.values() for _, *times in lines for time in times if time]
-    low, high = min(0.5, *every) / 1.3, max(2.0, *every) * 1.3
-    figure, panels = canvas_grid(0.25 * len(rows) + 1.5, 1, len(names), sharey=True)
+    low, high = min(every) / 1.5, max(every) * 1.5
+    figure, panels = canvas_grid(0.38 * len(rows) + 1.5, 1, len(names), sharey=True)
     for axes, (provider, lines) in zip(panels, found.items()):
         color = colors[provider]
-        axes.axvspan(1.0, high, color=FAINT, alpha=0.5, lw=0)
-        for row, called, host in lines:
-            axes.plot([1.0, called], [row, row], color=color, lw=2)
-            axes.plot(called, row, "o", color=color, ms=6)
+        for row, device, host in lines:
+            axes.plot([low, high], [row, row], color=FAINT, lw=0.6, zorder=0)
             if host:
+                axes.plot([device, host], [row, row], color=RED if host > device else FAINT, lw=3, zorder=1)
                 axes.plot([host, host], [row - 0.35, row + 0.35], color=BLACK, lw=2)
+            axes.plot(device, row, "o", color=color, ms=7)
         axes.set(xscale="log", xlim=(low, high), title=results["providers"][provider]["label"])
-        ticks_at(axes.xaxis, (0.001, 0.01, 0.1, 1, 10, 100), low, high)
+        ticks_at(axes.xaxis, (1, 10, 100, 1_000, 10_000, 100_000), low, high, "{:,.0f}")
         _title_rows(axes, results, rows)
-    circle = panels[0].plot([], [], "o", color=GREY, ms=6)[0]
+    circle = panels[0].plot([], [], "o", color=GREY, ms=7)[0]
     tick = panels[0].plot([], [], "|", color=BLACK, ms=11, mew=2)[0]
-    figure.legend(
-        [circle, tick], ["device, as called", "host, per call"], loc="outside upper left", ncols=2, fontsize=9
-    )
-    figure.supxlabel("times the same row in a graph; shaded: the host would be the limit", fontsize=9)
+    wait = panels[0].plot([], [], color=RED, lw=3)[0]
+    labels = ["the device's time", "the host's time", "the device waits for the host"]
+    figure.legend([circle, tick, wait], labels, loc="outside upper left", ncols=3, fontsize=9)
+    figure.supxlabel("µs for one call", fontsize=9)
     return figure
 
 
@@ -147,7 +147,7 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
             columns = -(-entry["N"] // block[1])
             whole = row_tiles * block[0] * columns * block[1] / (sum(entry["sizes"]) * entry["N"])
             waves = -(-row_tiles * columns // sms) * sms / (row_tiles * columns)
-            used["rows of tiles that do not exist"] = arithmetic * (whole - 1)
+            used["rows past the end of their group"] = arithmetic * (whole - 1)
             used["the last wave"] = arithmetic * whole * (waves - 1)
         room = 1.0
         for part, time in used.items():
@@ -161,7 +161,7 @@ def shares(results: Mapping, provider: str, block: tuple[int, int], sms: int) ->
 @styled()
 def where_time_goes(results: Mapping, explained: Mapping[str, Share]) -> Figure:
     """Draw what `shares` returns, a bar per row; the roof has another blue where memory is the limit."""
-    figure, axes = canvas(0.32 * len(explained) + 1.2)
+    figure, axes = canvas(0.38 * len(explained) + 1.4)
     for row, share in enumerate(explained.values()):
         left = 0.0
         for part, width in share.parts.items():
@@ -169,7 +169,7 @@ def where_time_goes(results: Mapping, explained: Mapping[str, Share]) -> Figure:
             axes.barh(row, width, left=left, height=0.72, color=color)
             if width > 0.045:
                 ink = "white" if color == BLUE else BLACK
-                centred(axes, left + width / 2, row, f"{width:.0%}", fontsize=8, color=ink)
+                centred(axes, left + width / 2, row, f"{width:.0%}", fontsize=9, color=ink)
             left += width
     _title_rows(axes, results, list(explained))
     axes.set_xlim(0, 1)
@@ -177,6 +177,6 @@ def where_time_goes(results: Mapping, explained: Mapping[str, Share]) -> Figure:
     labels = {"arithmetic at the dense rate": BLUE, "bytes at a copy's rate": SKY, **_PARTS}
     del labels["the roof"]
     handles = [axes.barh([0], [0], color=color) for color in labels.values()]
-    figure.legend(handles, list(labels), loc="outside upper left", ncols=5, fontsize=8)
+    figure.legend(handles, list(labels), loc="outside upper left", ncols=3, fontsize=9)
     axes.set_xlabel("share of the forward time")
     return figure

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.transforms import blended_transform_factory
 
+from course_kernels.bench.rows import title_of
 from gemm_course.figures.shapes import canvas_grid, percent, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, CYCLE, FAINT, GREY, RED, ink_on, styled
 
@@ -63,23 +65,24 @@ def against_peers(results: Mapping, of: str = "forward") -> Figure:
     names = [name for name, entry in rows.items() if any(p in entry["rate"][of] for p in shown)]
     half = len(names) if len(names) < 5 else -(-len(names) // 2)
     columns = [names[:half], names[half:]] if half < len(names) else [names]
-    slots = max(sum(len(_shares(results, name, of, shown)) + 2 for name in column) for column in columns)
-    figure, panels = canvas_grid(0.165 * slots + 1.1, 1, len(columns), sharex=True)
+    slots = max(sum(len(_shares(results, name, of, shown)) + 3 for name in column) for column in columns)
+    figure, panels = canvas_grid(0.17 * slots + 1.1, 1, len(columns), sharex=True)
     for axes, column in zip(panels, columns):
         at = 0.0
         for name in column:
             entry, shares = rows[name], _shares(results, name, of, shown)
             digits = 0 if entry["kind"] == "compute" else 2
             best = max(entry["rate"][of][p] for p in shares)
-            text = f"{entry['title']}:  {_ceiling_text(entry, ceiling(results, name, of), best, digits)}"
-            axes.text(0, at, text, fontsize=8, color=BLACK, va="center")
+            text = f"{title_of(entry, lines=2)};  {_ceiling_text(entry, ceiling(results, name, of), best, digits)}"
+            axes.text(0, at + 0.4, text, fontsize=9, color=BLACK, va="center", linespacing=1.1)
+            at += 1
             for provider, share in shares.items():
                 at += 1
                 value, color = entry["rate"][of][provider], colors[provider]
                 axes.barh(at, share, height=0.88, color=color)
                 bold = "bold" if value == best else "normal"
                 inside = share > 0.15  # a shorter bar has no room for its number
-                axes.text(share - 0.01 if inside else share + 0.01, at, f"{value:.{digits}f}", fontsize=7,
+                axes.text(share - 0.01 if inside else share + 0.01, at, f"{value:.{digits}f}", fontsize=9,
                           ha="right" if inside else "left", va="center_baseline", fontweight=bold,
                           color=ink_on(color) if inside else BLACK)  # fmt: skip
             at += 2
@@ -115,8 +118,8 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     """Draw every row at its arithmetic intensity, under what memory and arithmetic allow.
 
     The axes are logarithmic: FLOP per byte against TFLOP/s. The slope is the copy bandwidth; the flat part is the
-    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are large and
-    numbered; by default it is the first of ours.
+    fastest dense GEMM, or the fastest of all where no dense GEMM was measured. The points of ``provider`` are rings
+    with numbers; by default it is the first of ours. Below, each number's row, and the share of the roof it reaches.
     """
     rows, colors = _with_times(results, of), provider_colors(results)
     provider = provider or next(
@@ -134,41 +137,49 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
     peaks = [top for name in rows if rows[name]["kind"] == "compute" and (top := ceiling(results, name, of))]
     peak = max(peaks, default=max(max(rates.values()) for _, rates in points.values()))
 
-    figure, (axes, key) = canvas_grid(5.0, 1, 2, width_ratios=(2.2, 1))
+    in_column = len(points) if len(points) < 5 else -(-len(points) // 2)
+    list_height = 0.21 * in_column + 0.1
+    figure, (axes, key) = canvas_grid(4.6 + list_height, 2, 1, height_ratios=(4.6, list_height))
     ridge = peak / bandwidth
     low = min(*(x for x, _ in points.values()), ridge / 20) / 2  # both parts of the roof are always seen
     high = max(*(x for x, _ in points.values()), ridge) * 2
     axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=BLACK, lw=1.4)
     axes.fill_between([low, ridge, high], [low * bandwidth, peak, peak], 0.01, color=FAINT, alpha=0.35, linewidth=0)
-    above = {"fontsize": 9, "color": BLACK, "ha": "right", "va": "bottom"}
+    above = {"fontsize": 9, "color": BLACK, "ha": "right", "va": "bottom", "zorder": 5}
+    above["bbox"] = {"fc": "white", "ec": "none", "pad": 1.0, "alpha": 0.9}  # numbers' lines cross it
     axes.text(ridge / 8, ridge / 8 * bandwidth * 1.1, f"a copy: {bandwidth:.2f} TB/s", **above)
-    axes.text(ridge / 1.1, peak, f"{'dense' if peaks else 'fastest'}: {peak:.0f} TFLOP/s", **above)
+    axes.text(ridge / 1.1, peak * 1.03, f"{'dense' if peaks else 'fastest'}: {peak:.0f} TFLOP/s", **above)
     numbers_at = spread_left({name: x for name, (x, _) in points.items()}, (low, high))
     lowest, listed = peak, []
     for number, (name, (x, rates)) in enumerate(points.items(), 1):
         for other, rate in rates.items():
             lowest = min(lowest, rate)
             if other != provider:
-                axes.plot([x], [rate], "o", ms=4, color=colors[other], alpha=0.8, zorder=2)
+                axes.plot([x], [rate], "o", ms=4, color=colors[other], zorder=4)
         if provider in rates:
-            axes.plot([x], [rates[provider]], "o", ms=9, color=colors[provider], zorder=3)
+            # A ring: the dots of close peers are seen inside it.
+            axes.plot([x], [rates[provider]], "o", ms=9, mfc="none", mew=2, color=colors[provider], zorder=3)
             axes.annotate(str(number), (x, rates[provider]), xytext=(numbers_at[name], peak * 1.75), textcoords="data",
                           ha="center", va="center", fontsize=9, color=colors[provider], fontweight="bold",
                           arrowprops={"arrowstyle": "-", "color": colors[provider], "linewidth": 0.5,
                                       "alpha": 0.6})  # fmt: skip
         share = f"{rates[provider] / min(peak, x * bandwidth):.0%}" if provider in rates else "–"
-        listed.append(f"{number}  {rows[name]['title']}: {share}")
+        listed.append(f"{number}  {title_of(rows[name])}: {share}")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(lowest / 2, peak * 2.3))
-    axes.set(xlabel="FLOP per byte that must move", ylabel="TFLOP/s", title=_PASSES[of])
+    axes.set(
+        xlabel="FLOP per byte that must move (below: each row's share of the roof)", ylabel="TFLOP/s", title=_PASSES[of]
+    )
     for axis, (first, last) in ((axes.xaxis, (low, high)), (axes.yaxis, (lowest / 2, peak * 2.3))):
         ticks_at(axis, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000), first, last)
     key.axis("off")
-    key.text(0, 1, "share of the roof\n\n" + "\n".join(listed), va="top", fontsize=7.5, color=BLACK,
-             transform=key.transAxes, linespacing=1.7)  # fmt: skip
+    across = blended_transform_factory(figure.transFigure, key.transAxes)
+    for column, first in enumerate(range(0, len(listed), in_column)):
+        key.text(0.01 + 0.5 * column, 1, "\n".join(listed[first : first + in_column]), va="top", fontsize=9,
+                 color=BLACK, transform=across, linespacing=1.5, in_layout=False)  # fmt: skip
     for i, name in enumerate(n for n in colors if any(n in rates for _, rates in points.values())):
-        mark = "●" if name == provider else "•"
-        key.text(0, 0.16 - 0.05 * i, f"{mark} {results['providers'][name]['label']}", fontsize=9, color=colors[name],
-                 transform=key.transAxes)  # fmt: skip
+        mark = "○" if name == provider else "•"
+        axes.text(0.99, 0.03 + 0.055 * i, f"{results['providers'][name]['label']}  {mark}", fontsize=9,
+                  color=colors[name], transform=axes.transAxes, ha="right")  # fmt: skip
     return figure
 
 

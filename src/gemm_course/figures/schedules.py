@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_kernels.schedule import tiles
-from gemm_course.figures.shapes import bare, canvas, canvas_grid, rectangle
+from gemm_course.figures.shapes import bare, canvas, canvas_grid, name_rows, rectangle
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREEN, GREY, ORANGE, PINK, styled
 
 
@@ -23,19 +23,22 @@ def waves(programs: int, marks: Sequence[int] = (), *, longest: int = 8) -> Figu
     """
     counts = list(range(1, longest * programs + 1))
     best = [count / (-(-count // programs) * programs) for count in counts]
-    figure, ax = canvas(2.4)
+    figure, ax = canvas(2.6)
     ax.plot(counts, best, color=BLUE, lw=1.2)
     for count in marks:
         share = count / (-(-count // programs) * programs)
         ax.plot([count], [share], "o", color=ORANGE, ms=6)
-        # Above the teeth, where no line is; towards the nearer side of a full wave, so that neighbours part.
-        left = count % programs > programs / 2
+        # Above the teeth: in the first wave at the axis, later towards the nearer side of a full wave.
+        left = count > programs and count % programs > programs / 2
+        start = 0.02 * programs if count <= programs else count
         ax.plot([count, count], [share, 1.1], color=ORANGE, lw=0.8, zorder=1)
-        ax.text(count, 1.12, f"{count} tiles: {share:.0%}", fontsize=9, ha="right" if left else "left")
+        height = 1.12 if count > programs else 1.3
+        ax.plot([count, count], [1.1, height - 0.02], color=ORANGE, lw=0.8, zorder=1)
+        ax.text(start, height, f"{count} tiles: {share:.0%}", fontsize=9, ha="right" if left else "left")
     for wave in range(1, longest + 1):
         ax.axvline(wave * programs, color=FAINT, lw=0.8, zorder=0)
     ax.set_xticks([wave * programs for wave in range(longest + 1)])
-    ax.set(xlim=(0, longest * programs * 1.02), ylim=(0, 1.28))
+    ax.set(xlim=(0, longest * programs * 1.02), ylim=(0, 1.48))
     ax.set_yticks([0, 0.5, 1], ["0", "50%", "100%"])
     ax.set_xlabel(f"tiles of equal cost on {programs} programs")
     ax.set_title("Best possible utilisation: a wave that is not full costs as much as a full one")
@@ -94,16 +97,16 @@ def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title
     """
     names = list(next(iter(rows.values())))
     colors = dict(zip(names, (FAINT, "#BBBBBB", BLUE)[-len(names) :], strict=True))
-    figure, ax = canvas(0.95 * len(rows) + 0.8)
+    figure, ax = canvas(1.05 * len(rows) + 0.8)
     step = 0.8 / len(names)
     for row, values in enumerate(rows.values()):
         for position, name in enumerate(names):
             at = row - 0.4 + (position + 0.5) * step
             size = values[name] / 1e6
             ax.barh(at, size, height=step * 0.92, color=colors[name])
-            ax.text(size, at, f" {size:,.0f}   {name}", va="center", fontsize=8, color=BLACK)
+            ax.text(size, at, f" {size:,.0f} MB   {name}", va="center", fontsize=9, color=BLACK)
     ax.axvline(compulsory / 1e6, color=BLACK, lw=1, ls="--")
-    ax.text(compulsory / 1e6, -0.52, " every operand once", fontsize=8, va="bottom")
+    ax.text(compulsory / 1e6, -0.52, " each operand read once", fontsize=9, va="bottom")
     ax.set_yticks(range(len(rows)), list(rows))
     ax.set_ylim(len(rows) - 0.5, -0.75)
     ax.set_xlim(0, max(max(values.values()) for values in rows.values()) / 1e6 * 1.25)
@@ -117,26 +120,29 @@ def traffic(rows: Mapping[str, Mapping[str, float]], *, compulsory: float, title
 def model_against_record(
     rows: Mapping[str, tuple[float, ...]], names: Sequence[str] = ("model", "H200"), *, title: str = ""
 ) -> Figure:
-    """Draw two or three times per row, in microseconds, as dots joined by a line.
+    """Draw one or two predicted times per row over the recorded one, as dots joined by a line; 1 is the record.
 
-    The last of ``names`` has a filled dot.
+    The last of ``names`` is the record, in microseconds; its times are beside the rows' names.
     """
-    figure, ax = canvas(0.26 * len(rows) + 1.0)
-    middle = [(PINK, "s", "white")] * (len(names) == 3)
-    styles = ((GREY, "o", "white"), *middle, (BLUE, "o", BLUE))
+    figure, ax = canvas(0.28 * len(rows) + 1.0)
+    styles = ((GREY, "o", "white"), (PINK, "s", PINK))
+    most = least = 1.0
     for row, (label, times) in enumerate(rows.items()):
         if len(times) != len(names):
             raise ValueError(f"rows[{label!r}] is {times}; want {len(names)} times, for {', '.join(names)}")
-        ax.plot([min(times), max(times)], [row, row], color=FAINT, lw=3, zorder=1)
-        for time, name, (color, marker, face) in zip(times, names, styles):
-            ax.plot([time], [row], marker, ms=7, mec=color, mfc=face, zorder=2, label=name if row == 0 else "_")
-    ax.set_yticks(range(len(rows)), list(rows))
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlim(0, max(max(times) for times in rows.values()) * 1.05)
+        ratios = [time / times[-1] for time in times[:-1]]
+        least, most = min(least, *ratios), max(most, *ratios)
+        ax.plot([min(1, *ratios), max(1, *ratios)], [row, row], color=FAINT, lw=3, zorder=1)
+        for ratio, name, (color, marker, face) in zip(ratios, names, styles):
+            ax.plot([ratio], [row], marker, ms=7, mec=color, mfc=face, zorder=3, label=name if row == 0 else "_")
+    ax.axvline(1, color=BLUE, lw=1.5, zorder=2, label=names[-1])
+    name_rows(ax, [f"{label}   ({times[-1]:.0f} µs)" for label, times in rows.items()])
+    room = 0.05 * (most - least)
+    ax.set_xlim(least - room, most + 6 * room)
     ax.grid(axis="x", color=FAINT, lw=0.6)
     ax.set_axisbelow(True)
-    ax.set_xlabel("µs")
-    ax.legend(loc="upper right", fontsize=9, frameon=True, edgecolor="none")
+    ax.set_xlabel(f"time over that of the {names[-1]} (its µs in brackets)")
+    ax.legend(loc="lower right", fontsize=9, frameon=True, edgecolor="none")
     if title:
         ax.set_title(title)
     return figure
@@ -155,15 +161,18 @@ def tile_times(
     figure, ax = canvas(2.8)
     # Tiles of one problem all have the same length: spread them a little, always in the same way.
     xs = [steps + (i * 0.618 % 1 - 0.5) * 0.8 for i, (steps, _) in enumerate(recorded)]
-    ax.plot(xs, [us for _, us in recorded], ".", ms=3, color=BLUE, alpha=0.5, mew=0, label="recorded")
+    ax.plot(xs, [us for _, us in recorded], ".", ms=7, color=BLUE, alpha=0.5, mew=0, label="recorded")
     longest = max(steps for steps, _ in recorded)
+    _, lowest = min(recorded, key=lambda tile: (-tile[0], tile[1]))
+    below = {"xytext": (0, -10), "textcoords": "offset points", "ha": "center", "va": "top"}
+    ax.annotate("recorded tiles", (longest, lowest), color=BLUE, fontsize=9, **below)
     for (name, (fixed, per_step)), color in zip(lines.items(), (GREY, ORANGE, GREEN)):
         end = fixed + longest * per_step
         ax.plot([0, longest], [fixed, end], color=color, lw=1.5, label=name)
-        label = f" {name}\n {fixed:.1f} + {per_step:.2f} · steps"
+        label = f" {name}: {fixed:.1f} µs\n + {per_step:.2f} µs per step"
         ax.text(longest * 1.015, end, label, color=color, fontsize=9, va="center")
     ax.set_ylim(bottom=0)
-    ax.set(xlim=(0, longest * 1.3), xlabel="steps of the loop over K", ylabel="µs per tile")
+    ax.set(xlim=(0, longest * 1.24), xlabel="steps of the loop over K", ylabel="µs per tile")
     if title:
         ax.set_title(title)
     return figure

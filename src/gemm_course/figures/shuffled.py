@@ -38,7 +38,7 @@ def lanes_of_a_load(order: Sequence[int], lines: int, lanes: int = 64) -> Figure
     if sorted(order) != list(range(lines * chunks)) or lanes > len(order):
         raise ValueError(f"order must be a permutation of at least {lanes} places in {lines} lines, got {order!r}")
     lane_of = {chunk: lane for lane, chunk in enumerate(order[:lanes])}
-    figure, (matrix, memory) = canvas_grid(4.6, 1, 2, width_ratios=(1, 1.5))
+    figure, (matrix, memory) = canvas_grid(6.2, 1, 2, width_ratios=(1, 1.5))
     for chunk in range(len(order)):
         line, column = divmod(chunk, chunks)
         _cell(matrix, column, line, lane_of.get(chunk), "matrix")
@@ -73,4 +73,4 @@ def _cell(axes, x: float, y: float, lane: int | None, gid: str) -> None:
     rectangle(axes, x, y, 1, 1, fc=color, ec=FAINT if lane is None else "white", lw=0.6,
               gid=gid if lane is None else f"{gid} {lane}")  # fmt: skip
     if lane is not None:
-        centred(axes, x + 0.5, y + 0.5, str(lane), fontsize=6.5, color=ink_on(color))
+        centred(axes, x + 0.5, y + 0.5, str(lane), fontsize=9, color=ink_on(color))

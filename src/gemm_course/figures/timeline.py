@@ -6,6 +6,7 @@ them from the simulator's timelines and from the two kinds of record.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -57,12 +58,49 @@ def recorded_bars(recorded: Mapping, by: str = "sm") -> list[Bar]:
     return _from_zero((tile[column], tile[6], tile[7], tile[1]) for tile in recorded["tiles"])
 
 
+def tile_gaps(recorded: Mapping, same_problem: bool) -> list[float]:
+    """Microseconds from each tile's end to the start of its program's next one, in an entry of `sm_timelines.json`.
+
+    Only the gaps within a problem are listed, or, without ``same_problem``, those at a change of problem.
+    """
+    gaps, last = [], {}
+    for _, problem, _, _, program, _, start, end in sorted(recorded["tiles"], key=lambda tile: tile[6]):
+        if program in last and (last[program][0] == problem) == same_problem:
+            gaps.append((start - last[program][1]) / 1e3)
+        last[program] = problem, end
+    return gaps
+
+
+def tile_lengths(recorded: Mapping) -> list[tuple[int, float]]:
+    """(steps of the K loop, microseconds) of each tile of an entry of `sm_timelines.json`."""
+    steps = [-(-k // recorded["block"][2]) for _, _, k in recorded["problems"]]
+    return [(steps[tile[1]], (tile[7] - tile[6]) / 1e3) for tile in recorded["tiles"]]
+
+
+def step_times(recorded: Mapping) -> list[float]:
+    """Median microseconds per step of the K loop, of the programs' first tiles, of their second ones, and so on."""
+    places: dict[int, list[float]] = {}
+    seen: dict[int, int] = {}
+    for tile, (steps, us) in sorted(zip(recorded["tiles"], tile_lengths(recorded)), key=lambda pair: pair[0][6]):
+        place = seen[tile[4]] = seen.get(tile[4], -1) + 1
+        places.setdefault(place, []).append(us / steps)
+    return [statistics.median(times) for times in places.values()]
+
+
 def launch_bars(recorded: Mapping) -> list[Bar]:
     """Turn one entry of `launches.json` into bars that begin at 0, one row per SM.
 
     The entry's "tiles" are [problem, program, sm, start_ns, end_ns].
     """
     return _from_zero((tile[2], tile[3], tile[4], tile[0]) for tile in recorded["tiles"])
+
+
+def launch_panels(recorded: Mapping, names: Sequence[str]) -> dict[str, list[Bar]]:
+    """Bars of several entries of `launches.json`, with the SMs that the first problem of the first one used on top."""
+    used = {sm for problem, _, sm, *_ in recorded[names[0]]["tiles"] if problem == 0}
+    every = {tile[2] for name in names for tile in recorded[name]["tiles"]}
+    place = {sm: row for row, sm in enumerate(sorted(every, key=lambda sm: (sm not in used, sm)))}
+    return {name: [bar._replace(row=place[bar.row]) for bar in launch_bars(recorded[name])] for name in names}
 
 
 def _from_zero(tiles: Iterable[tuple[int, int, int, int]]) -> list[Bar]:
@@ -211,6 +249,7 @@ def compare(
     columns: int = 1,
     title: str = "",
     height: float | None = None,
+    until: float | None = None,
 ) -> Figure:
     """Draw timelines on one time axis, so that lengths compare across panels.
 
@@ -222,6 +261,7 @@ def compare(
         columns: panels side by side; the rest go below.
         title: over all panels.
         height: inches per panel; by default what the rows need.
+        until: end of the time axis in microseconds; the title of a panel that goes on says so. By default all is shown.
     """
     if not panels:
         raise ValueError("panels is empty; want at least one title with its bars")
@@ -236,9 +276,11 @@ def compare(
         bound = (bounds or {}).get(name)
         usage = draw(ax, bars, rows=counted[name], title=name, row_name=row_name, bound=bound)
         longest = max(longest, usage.makespan, bound or 0.0)
+        if until is not None and usage.makespan > until:
+            ax.set_title(f"{ax.get_title('left')} (cut at {until:g} µs)")
     for ax in axes[len(drawn) :]:
         ax.set_visible(False)
-    axes[0].set_xlim(0, longest * 1.01 or 1)
+    axes[0].set_xlim(0, min(longest * 1.01, until or longest * 1.01) or 1)
     problems = sorted({bar[3] for bars in drawn.values() for bar in bars})
     many = bool(problems) and problems[-1] >= _NAMED
     for ax in axes[-columns:]:
@@ -248,7 +290,7 @@ def compare(
     if problems and not many:
         handles = [Patch(color=color_of(p), label=f"problem {p}" if p == problems[0] else str(p)) for p in problems]
         handles.append(Patch(color=FAINT, label="idle"))
-        figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), fontsize=8, handlelength=1,
+        figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), fontsize=9, handlelength=1,
                       columnspacing=1)  # fmt: skip
     return figure
 
@@ -273,7 +315,7 @@ def kernels(panels: Mapping[str, Sequence[Sequence]], *, title: str = "") -> Fig
             corners.append(_box(start, end, row - 0.3, row + 0.1))
             colors.append(color_of(number))
             if len(line) <= _NAMED and end - start > longest / 20:
-                centred(ax, (start + end) / 2, row - 0.1, str(number), fontsize=8, color=ink_on(colors[-1]))
+                centred(ax, (start + end) / 2, row - 0.1, str(number), fontsize=9, color=ink_on(colors[-1]))
             if start > reached:
                 idle.append(_box(reached, start, row - 0.12, row - 0.08))
             reached = max(reached, end)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from course_kernels import schedule
 from gemm_course.figures.shapes import canvas, canvas_grid, name_rows, ticks_at
 from gemm_course.figures.style import BLACK, BLUE, FAINT, ORANGE, color_of, styled
 
@@ -16,15 +17,37 @@ class ProgramTimes(NamedTuple):
 
     simulated_us: Mapping[int, float]  # programs → µs of the cost model
     recorded_us: Mapping[int, float]  # programs → µs measured
+    tiles: int = 0  # of the whole batch
+
+
+def program_times(recorded: Mapping, kernel: str, problems: Sequence[Sequence[int]]) -> ProgramTimes:
+    """One kernel's times in a row of `programs.json`, and those simulated for every number of programs in between.
+
+    Args:
+        recorded: the row; "<kernel>" has µs by number of programs, "<kernel> block" the tile's extents.
+        problems: (M, N, K) of each problem of the row.
+    """
+    block = recorded[f"{kernel} block"]
+    measured = {int(programs): us for programs, us in recorded[kernel].items()}
+    every = range(min(measured), max(measured) + 1)
+    simulated = {programs: schedule.simulate(problems, "round_robin", programs, block).makespan for programs in every}
+    return ProgramTimes(simulated, measured, sum(schedule.tile_counts(problems, *block[:2])))
 
 
 @styled()
-def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
-    """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points."""
+def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = None) -> Figure:
+    """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points.
+
+    ``scaled_at`` is the number of programs at which the staircase is scaled to meet the record: what is left to compare
+    is then its form. Without it, it has the model's own times.
+    """
     fig, axes = canvas_grid(3.4, 1, len(panels))
     for ax, (title, times) in zip(axes, panels.items(), strict=True):
         xs = sorted(times.simulated_us)
-        ax.step(xs, [times.simulated_us[x] for x in xs], where="post", color=ORANGE, label="simulated")
+        scale = times.recorded_us[scaled_at] / times.simulated_us[scaled_at] if scaled_at else 1.0
+        simulated = [times.simulated_us[x] * scale for x in xs]
+        label = f"simulated, times {scale:.1f} to meet the record at {scaled_at}" if scaled_at else "simulated"
+        ax.step(xs, simulated, where="post", color=ORANGE, label=label)
         xs = sorted(times.recorded_us)
         ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, ms=7, label="recorded on an H200")
         near = 0.08 * (max(xs, default=0) - min(xs, default=0))
@@ -36,9 +59,9 @@ def program_counts(panels: Mapping[str, ProgramTimes]) -> Figure:
                 side = "left"
             ax.annotate(str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side,
                         va="bottom", color=BLUE, fontsize=9)  # fmt: skip
-        highest = max([*times.simulated_us.values(), *times.recorded_us.values()])
-        ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.15))
-        ax.legend(loc="upper right", labelcolor="linecolor")
+        highest = max([*simulated, *times.recorded_us.values()])
+        ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.3))
+        ax.legend(loc="upper right", labelcolor="linecolor", fontsize=9)
     return fig
 
 

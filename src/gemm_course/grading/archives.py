@@ -23,7 +23,7 @@ MAX_TOTAL_MB = 256  # all notebooks of one folder together
 MAX_FILES = 20_000
 MAX_DEPTH = 12
 MAX_NAME = 1000
-LINK = "is a link, which is not followed"
+LINK = "is a link, and links are not followed"
 NOTEBOOK, ZIP, ARCHIVE, OTHER = "notebook", "zip", "archive", "other"
 _SUFFIXES = {
     NOTEBOOK: (".ipynb", ".ipynb.txt", ".ipynb.json"),  # some browsers add to what they take for text
@@ -74,7 +74,7 @@ def read_file(path: Path, where: str) -> list[File]:
         return [File(where, refused=_describe(error))]
     except Exception as error:  # whatever zipfile raises is this archive's fault
         return [File(where, refused=f"cannot be read as a zip file ({type(error).__name__})")]
-    return [File(where, refused="is no zip file: unpack it") if kind == ARCHIVE else File(where, name_only=True)]
+    return [File(where, refused="is not a zip file: unpack it") if kind == ARCHIVE else File(where, name_only=True)]
 
 
 def read_folder(root: Path) -> list[File]:
@@ -94,7 +94,7 @@ def _open(path: Path, limit_mb: int, kind: str) -> Iterator[BinaryIO]:
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused("is no file")
+            raise Refused("is not a regular file")
         if status.st_size > limit_mb * _MB:
             raise Refused(f"has {status.st_size / _MB:,.0f} MB; {kind} may have {limit_mb}")
         yield file
@@ -116,7 +116,7 @@ def _walk(root: Path) -> Iterator[File]:
         for entry in entries:
             seen += 1
             if seen > MAX_FILES:
-                yield File(prefix or folder.name, refused=f"more than {MAX_FILES:,} files: the rest is not looked at")
+                yield File(prefix or folder.name, refused=f"more than {MAX_FILES:,} files: the others were not read")
                 return
             where = prefix + entry.name
             if is_ignored(entry.name):
@@ -128,13 +128,13 @@ def _walk(root: Path) -> Iterator[File]:
                 if depth < MAX_DEPTH:
                     stack.append((Path(entry.path), where + "/", depth + 1))
                 else:
-                    yield File(where, refused=f"more than {MAX_DEPTH} folders deep: not looked at")
+                    yield File(where, refused=f"more than {MAX_DEPTH} folders deep: not read")
             else:
                 files = read_file(Path(entry.path), where)
                 yield from files
                 left -= sum(len(file.data) for file in files)
                 if left < 0:
-                    reason = f"more than {MAX_TOTAL_MB} MB of notebooks: the rest is not looked at"
+                    reason = f"more than {MAX_TOTAL_MB} MB of notebooks: the others were not read"
                     yield File(prefix or folder.name, refused=reason)
                     return
 
@@ -142,13 +142,13 @@ def _walk(root: Path) -> Iterator[File]:
 def _members(archive: zipfile.ZipFile, where: str) -> Iterator[File]:
     infos = archive.infolist()
     if len(infos) > MAX_FILES:
-        raise Refused(f"holds {len(infos):,} files; {MAX_FILES:,} are looked at at most")
+        raise Refused(f"has {len(infos):,} files; {MAX_FILES:,} are allowed")
     names = [info.orig_filename.replace("\\", "/") for info in infos]  # some tools of Windows write backslashes
     for name in names:
         if len(name) > MAX_NAME:
             raise Refused(f"a file in it has a name of {len(name):,} characters: {name[:80]}…")
         if _OUTSIDE.match(name) or ".." in PurePosixPath(name).parts:
-            raise Refused(f"a file in it would land outside of its folder: {name[:80]}")
+            raise Refused(f"a file in it would be written outside its folder: {name[:80]}")
     left = MAX_UNPACKED_MB * _MB
     for info, name in zip(infos, names):
         if any(map(is_ignored, PurePosixPath(name).parts)) or name.endswith("/"):
@@ -182,13 +182,13 @@ def _rejection_reason(info: zipfile.ZipInfo) -> str:
         return LINK
     kind = file_kind(info.filename)
     if kind != NOTEBOOK:
-        return f"is {'a zip file' if kind == ZIP else 'an archive'} in a zip file, which is not opened"
+        return f"is {'a zip file' if kind == ZIP else 'an archive'} in a zip file, and is not opened"
     if info.flag_bits & 1:
         return "is encrypted"
     if info.file_size > MAX_NOTEBOOK_MB * _MB:
         return f"unpacks to {info.file_size / _MB:,.0f} MB; a notebook may have {MAX_NOTEBOOK_MB}"
     if info.compress_type not in _METHODS:
-        return "is packed by a method other than deflate"
+        return "is compressed by a method other than deflate"
     return ""
 
 

@@ -103,7 +103,7 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
         return grade
     note = f"the best of {len(versions)} versions: {printable(versions[best].where, MAX_MESSAGE // 3)}"
     if skipped := submission.skipped.get(exercise.name, 0):
-        note += f"; {skipped} more were not looked at"
+        note += f"; {skipped} more were not checked"
     unchecked = [each for each in grades if each.status == UNCHECKED]
     # A version that was not checked may earn more than the best of the others.
     shown = unchecked[0] if unchecked and grade.status != PASSED else grade
@@ -118,7 +118,7 @@ def _grade_version(
         return Grade(student, exercise, 0, REFUSED, printable(f"{answer.where}: {answer.refused}"))
     result = results[result_cache.key(exercise.name, answer.source, seed)]
     if isinstance(result, str):
-        return Grade(student, exercise, 0, REFUSED, printable(f"{result}: look at it by hand"))
+        return Grade(student, exercise, 0, REFUSED, printable(f"{result}: grade it by hand"))
     failed = (f"{each.title}: {each.message}" for each in result.properties if each.status == "fail")
     lines = (result.message or next(failed, "")).splitlines()
     message = " ".join(filter(None, map(str.strip, lines)))

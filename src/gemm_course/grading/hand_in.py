@@ -18,7 +18,7 @@ from gemm_course.notebook_files import cells
 
 MAX_VERSIONS = 4
 MAX_ANSWER_KB = cells.MAX_PARSED >> 10
-NO_NOTEBOOK = "is no notebook: the .ipynb file is wanted"
+NO_NOTEBOOK = "is not a notebook: hand in the .ipynb file"
 
 
 def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], alone: bool = False) -> Submission:
@@ -43,7 +43,7 @@ def _files(path: Path, exercises: Collection[Exercise]) -> list[File]:
     if len(people) > 1:
         advice = "grade that folder by itself" if folder else "unpack it"
         names = ", ".join(people[:3]) + (", …" if len(people) > 3 else "")
-        return [File(path.name, refused=f"holds the work of several people ({names}): {advice}")]
+        return [File(path.name, refused=f"has the work of several people ({names}): {advice}")]
     return files
 
 
@@ -127,7 +127,7 @@ def _answers(where: str, code: list[cells.Cell], exercise: Exercise) -> list[Ans
 def _answer(where: str, version: cells.Version) -> Answer:
     size = len(version.source)
     if size > MAX_ANSWER_KB << 10:
-        return Answer(where, refused=f"the answer's cell has {size >> 10:,} kB; it may have {MAX_ANSWER_KB}")
+        return Answer(where, refused=f"the answer's cell has {size >> 10:,} kB; {MAX_ANSWER_KB} are allowed")
     if not version.source.strip():
         return Answer(where, refused="the answer's cell is empty")
     return Answer(where, version.source, hole=version.hole)

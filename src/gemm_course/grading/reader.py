@@ -1,7 +1,7 @@
 """Reads what each student handed in, in a process for each that can do little else.
 
-Every parser that meets what a student wrote is in there: of zip files, of JSON, of Python. If one takes too long, too
-much memory or the whole process, that student is told so, and nobody else notices.
+All parsers of student files run there: of zip files, of JSON, of Python. If one takes too long, needs too much memory
+or ends the process, that student gets a message, and the others' files are read as usual.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _why(status: int, timed_out: bool, errors: bytes) -> str:
     if status > 128:  # Bubblewrap's way to say by which signal
         status = 128 - status
     if timed_out or status in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"reading it took more than {CPU_S} s, so it was stopped"
+        return f"reading took more than {CPU_S} s and was stopped"
     last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"reading it failed: {last or f'its process ended with status {status}'}"
+    return f"reading failed: {last or f'the process ended with status {status}'}"
 
 
 def main() -> None:
@@ -85,5 +85,5 @@ def main() -> None:
     try:
         found = hand_in.read(student, paths, exercises, alone)
     except MemoryError:
-        found = Submission(student, notes=[f"reading it takes more than {MEMORY_MB:,} MB of memory"])
+        found = Submission(student, notes=[f"reading takes more than {MEMORY_MB:,} MB of memory"])
     json.dump(msgspec.to_builtins(found), sys.stdout)

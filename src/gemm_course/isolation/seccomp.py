@@ -6,8 +6,8 @@ A seccomp filter, made for one process after it is forked. Where the kernel or t
 False and other limits have to do. A refused call fails like any other that is not permitted; nothing is killed. A few
 calls do nothing and return 0, because libraries expect them to succeed.
 
-It names what is refused, not what is allowed: what a GPU's driver, a compiler and another release of a C library call
-cannot be listed without trying each of them. Landlock, limits and Bubblewrap stand beside it.
+The filter lists the calls that are refused, not those that are allowed: a GPU's driver, a compiler and each release of
+a C library make other calls, and no list of those is complete. Landlock, resource limits and Bubblewrap apply as well.
 """
 
 from __future__ import annotations

@@ -35,6 +35,12 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
         text += ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
     if "block offset start must be 16-byte aligned" in text:
         text += "; coordinates count elements, in the order of the extents"
+    if "arange's arguments must be of type tl.constexpr" in text:
+        text += ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"
+    if "'function' object is not subscriptable" in text and not error.line:
+        text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
+    if "make_shape_compatible" in text:
+        text += ": one number for each row becomes a column by [:, None], one for each column a row by [None, :]"
     code = f"\n    {error.code}" if error.code else ""
     return f"{where}{name}: {text[:600]}{program}{code}"
 

@@ -12,6 +12,7 @@ from gemm_course.judging.case import Ran, Written
 
 RIGHT, WRONG, MISSING = range(3)  # states of a tile, the three colours of the picture
 _ACCESS = re.compile(r"line (\d+): program \d+ (?:reads|writes) (row|column)?")
+_LINE, _LINE_ENDS = re.compile(r"(?:^|: )line (\d{1,6}): "), re.compile("\r\n|\r|\n")
 _VERBS = {"load": "reads", "store": "writes"}
 
 
@@ -61,6 +62,28 @@ def explain_mask(message: str, masks: dict[str, str]) -> str:
     access = _ACCESS.match(message)
     problem = masks.get(f"{access[1]} {access[2] or ''}", "") if access else ""
     return f"{problem}\n{message}" if problem else message
+
+
+def roundings(values: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Values rounded to a type, as float64. To bfloat16 also cut off, as Triton's interpreter does it."""
+    found = [values.to(dtype).double()]
+    if dtype == torch.bfloat16:
+        found.append((values.float().view(torch.int32) & ~0xFFFF).view(torch.float32).double())
+    return found
+
+
+def quote_line(message: str, source: str) -> str:
+    """A message with the answer's lines that it names by number, each below the sentence that names it first."""
+    lines, told = _LINE_ENDS.split(source), []
+    for text in message.split("\n"):
+        told.append(text)
+        found = _LINE.search(text)
+        if found and 0 < int(found[1]) <= len(lines):
+            code = lines[int(found[1]) - 1].strip()
+            quoted = f"    {code[:160]}"
+            if code and code not in message and quoted not in told:
+                told.append(quoted)
+    return "\n".join(told)
 
 
 def tile_states(written: Written, want: torch.Tensor, block: Sequence[int], right=None) -> list[list[int]]:

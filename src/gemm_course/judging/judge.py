@@ -8,6 +8,8 @@ closed to it. Assume that an answer runs any code there. What can it still earn,
   inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
   calls or forging messages earns nothing. The form of outputs and the addresses of matrices are those from before the
   answer was loaded.
+- PTX that comes back (10): what it computes for sums that never leave this process, which follows its arithmetic and
+  executes nothing of it. Forged PTX that computes the same earns the same.
 - What the probes see in that process (reads and writes outside of a matrix, loads without a value, how often and by
   which program an element was stored, pointers beside descriptors, host syncs): the points of these properties. They
   are in the memory of the code that they watch, as are the canaries around an output, so it can hide what it did, and
@@ -46,7 +48,7 @@ from gemm_course.judging import isolation_report, request
 from gemm_course.judging.case import Case, Ran
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.failures import compiler_message, describe_exception, describe_exit, malformed_reply
-from gemm_course.judging.feedback import explain_mask, sentence
+from gemm_course.judging.feedback import explain_mask, quote_line, sentence
 from gemm_course.judging.isolation_report import GPU_MB
 from gemm_course.judging.judge_process import Task
 from gemm_course.judging.request import MAX_FILES_MB, Outcome
@@ -164,7 +166,7 @@ class Judge:
         for each in result.properties:
             each.message = explain_mask(each.message, outcome.masks)
         for each in (result, *result.properties):
-            each.message = printable(each.message)
+            each.message = printable(quote_line(each.message, source))
         result.printed = printable(result.printed)
         return result
 
@@ -173,7 +175,8 @@ class Judge:
         wanted = {
             "path": str(path), "module": exercise.runs_name, "function": exercise.function,
             "imports": list(exercise.imports),
-            "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "scratch": tempfile.mkdtemp(dir=path.parent),
+            "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "files_mb": exercise.files_mb,
+            "scratch": tempfile.mkdtemp(dir=path.parent),
             "cases": [case.inputs for case in cases if mode != "compile"],
         }  # fmt: skip
         return self.ask(mode, wanted, exercise.seconds, cancelled)
@@ -195,6 +198,8 @@ class Judge:
         elif mode == "gpu" and result.message and (gpu_problem := self._gpu_problem(outcome)):
             result.status = UNCHECKED
             result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {gpu_problem}"
+        elif mode == "run" and outcome.setup_error:
+            result.status, result.message = UNCHECKED, f"this cannot be checked here: {outcome.setup_error}"
         elif outcome.not_started:
             result.status = UNCHECKED
         return outcome

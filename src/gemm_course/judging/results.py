@@ -77,9 +77,9 @@ class Result:
         if self.message:
             lines += [self.message, ""]
         shown = self.properties if any(each.status != "skip" for each in self.properties) else []
-        for each in shown:
+        for each, message in zip(shown, _each_line_once(self.message, [each.message for each in shown])):
             lines.append(f"  {_MARKS[each.status]} {each.title}")
-            lines += [f"      {line}" for line in each.message.splitlines()]
+            lines += [f"      {line}" for line in message]
         if self.properties and not shown:
             lines.append(f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked")
         if self.passed:
@@ -91,6 +91,22 @@ class Result:
         if self.printed:
             lines += ["", "your code printed:", *(f"  | {line[:_WIDTH]}" for line in self.printed.splitlines())]
         return "\n".join(lines)
+
+
+def _each_line_once(first: str, messages: list[str]) -> list[list[str]]:
+    """Lines of messages without those that an earlier one has: one mistake often breaks several properties, and is
+    explained once, as are the inputs."""
+    seen, found = set(first.splitlines()), []
+    for message in messages:
+        lines = message.splitlines()
+        new = [line for line in lines if line not in seen]
+        seen.update(lines)
+        if lines and not new:
+            new = ["wrong for the reason above"]
+        elif new and new[-1].endswith(":"):
+            new[-1] += " for the reason above"
+        found.append(new)
+    return found
 
 
 def exit_code(results: Iterable[Result | None]) -> int:

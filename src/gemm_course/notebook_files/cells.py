@@ -13,7 +13,7 @@ from typing import NamedTuple
 MAX_PARSED = 100 << 10  # characters: Python's parser takes a thousand times that in memory
 SOLUTION_ID = "answer"  # nbgrader's grade_id of the cell with the hole
 _HOLE = re.compile(r"^[ \t]*raise NotImplementedError\b", re.MULTILINE)  # ours, and nbgrader's
-_SHOWS = {"check", "display", "print"}  # what a learner calls beside the function to look at it
+_SHOWS = {"check", "display", "hint", "print", "solution"}  # what a learner calls beside the function to look at it
 
 
 class Version(NamedTuple):
@@ -60,7 +60,7 @@ def _part(source: str, first_line: int) -> str:
 
 
 def without_shows(source: str) -> str:
-    """A cell without top-level calls of `check`, `display` and `print`, which only look at the answer.
+    """A cell without top-level calls of `check`, `print` and the like, which only look at the answer.
 
     They use what other cells made, and an answer's cell runs alone. The other lines keep their numbers. Text that is no
     Python, or too long for an answer, stays as it is.

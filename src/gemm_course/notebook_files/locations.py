@@ -12,6 +12,7 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook_files import stubs
 
 DISTRIBUTION = "grouped-gemm-course"
+COPIES = "my_course"  # the folder of a checkout with the learner's working copies: see `copies`
 
 
 def checkout() -> Path | None:
@@ -26,15 +27,19 @@ def folder() -> Path | None:
     """Where the learner's notebooks are: the nearest folder that holds any; None if none does.
 
     An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
-    `exercises/` of the course's checkout.
+    `exercises/` of the course's checkout. Working copies come before the notebooks that they were made from.
     """
     here = Path.cwd()
-    places = [folder / "exercises" for folder in (here, *here.parents)]
+    places = [place for folder in (here, *here.parents) for place in _exercises_in(folder)]
     if here.name != "solutions":
         places.append(here)
     if root := checkout():
-        places.append(root / "exercises")
+        places += _exercises_in(root)
     return next((place for place in places if any(_stored(each, place) for each in manifest.exercises())), None)
+
+
+def _exercises_in(folder: Path) -> list[Path]:
+    return [folder / COPIES / "exercises", folder / "exercises"]
 
 
 def _stored(exercise: Exercise, place: Path) -> Path | None:

@@ -16,6 +16,7 @@ from gemm_course.notebook_files.cells import SOLUTION_ID
 
 CHECK_ID = "check"
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+_IMPORT = "from gemm_course import check, hint, solution"
 _HIDDEN = re.compile(r"\n?[ \t]*### BEGIN HIDDEN TESTS\n.*?### END HIDDEN TESTS[^\n]*", re.DOTALL)
 
 
@@ -40,6 +41,43 @@ def without_solution(source: str, exercise: Exercise) -> str:
     if inside:
         raise ValueError(f"{exercise.name}: {_BEGIN!r} without its partner")
     return "\n".join(kept)
+
+
+def solution_lines(source: str) -> list[tuple[str, bool]]:
+    """The lines of a solution's cell without its markers, and whether each was between them."""
+    lines, inside = [], False
+    for line in source.splitlines():
+        if line.strip() in (_BEGIN, _END):
+            inside = line.strip() == _BEGIN
+        else:
+            lines.append((line, inside))
+    return lines
+
+
+def help_line(exercise: Exercise) -> str:
+    """The line at an exercise's end that says how to get a hint."""
+    return (
+        f'Stuck? Run `hint("{exercise.id}")` in a new cell; each call gives one more hint. In a terminal: '
+        f"`course hint {exercise.id}`."
+    )
+
+
+def write_help_line(notebook: dict, exercise: Exercise) -> None:
+    """Put the line on hints into a solution's last text, in place of the one that begins with "Stuck?"."""
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            lines = "".join(cell["source"]).splitlines(keepends=True)
+            cell["source"] = [
+                help_line(exercise) + "\n" * line.endswith("\n") if line.startswith("Stuck?") else line
+                for line in lines
+            ]
+
+
+def next_step(notebook: dict | None) -> str:
+    """The paragraph at an exercise's end with the link to what comes next; empty if there is none."""
+    texts = ["".join(cell["source"]) for cell in (notebook or {"cells": []})["cells"]]
+    paragraphs = [each.strip() for text in texts for each in text.split("\n\n")]
+    return next((each for each in reversed(paragraphs) if each.startswith("Next: ")), "")
 
 
 def stub(solution: dict, exercise: Exercise) -> dict:
@@ -83,6 +121,12 @@ def problems(solution: dict, exercise: Exercise) -> list[str]:
     points = by_id[CHECK_ID]["metadata"]["nbgrader"].get("points")
     if points != exercise.points:
         found.append(f"the check's cell says {points} points, the manifest {exercise.points}")
+    if help_line(exercise) not in "".join(solution["cells"][-1]["source"]).splitlines():
+        found.append(
+            "its last cell lacks the line on hints, which tools/exercises.py writes where one begins with Stuck?"
+        )
+    if not any(_IMPORT in "".join(cell["source"]) for cell in code):
+        found.append(f"no cell has `{_IMPORT}`")
     holes = sum("".join(cell["source"]).count(_BEGIN) for cell in code if cell is not by_id[SOLUTION_ID])
     if holes:
         found.append("solutions stand outside of the answer's cell")

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from course_kernels import runtime
 from course_kernels.testing.canaries import poisoned
@@ -230,11 +229,13 @@ class Watch:
         if data.dtype.kind == "f":
             data[bad] = np.nan
 
-    def host_syncs(self) -> TorchFunctionMode:
-        """A context that records every step that makes the CPU wait for a GPU's values, on a CPU as well."""
-        return _HostSyncs(self)
+    def note(self, kind: str, what: str, **more) -> None:
+        """Record an event of the answer's Python code, once for each of its lines."""
+        line = self.line(2)
+        if len(self._events) < _MAX_EVENTS:
+            self._events.setdefault((kind, what, line), {"kind": kind, "what": what, "line": line, **more})
 
-    def _line(self, depth: int) -> int:
+    def line(self, depth: int = 1) -> int:
         """The line of the learner's source that is being executed; 0 outside of it."""
         frame = sys._getframe(depth)
         while frame is not None and frame.f_code.co_filename != self._path:
@@ -242,7 +243,7 @@ class Watch:
         return frame.f_lineno if frame is not None else 0
 
     def _event(self, kind, builder, region, place, count, far=(0, 0)) -> None:
-        line = self._line(3)
+        line = self.line(3)
         name = region.name if region is not None else None
         side = None
         if place is not None:
@@ -288,65 +289,3 @@ class Watch:
             for each in self._regions if each.output
         ]  # fmt: skip
         return {"events": list(self._events.values()), "outputs": outputs}
-
-
-# Functions that read values on the host, or make a tensor whose length depends on values.
-_READS = {
-    "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__",
-    "equal", "allclose", "nonzero", "argwhere", "is_nonzero", "unique", "unique_consecutive", "masked_select",
-    "bincount", "combinations", "__repr__", "__format__", "apply_", "map_", "untyped_storage", "storage",
-}  # fmt: skip
-# Functions that take numbers: a tensor in their place is read.
-_MAKES = {
-    "arange", "zeros", "ones", "empty", "full", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm",
-    "tril_indices", "triu_indices", "tensor", "as_tensor",
-}  # fmt: skip
-_SIZED = {
-    "expand", "repeat", "tile", "reshape", "view", "narrow", "chunk", "split", "roll", "unflatten", "new_zeros",
-    "new_ones", "new_empty", "new_full",
-}  # fmt: skip
-
-
-def _sync(name: str, args, kwargs) -> str | None:
-    """Why a call of torch's makes the CPU wait for a GPU, in words; None if it does not."""
-    if name in _READS:
-        return f"{name.strip('_')}() reads values of a tensor in Python"
-    if (name in _MAKES and _tensors(args, kwargs)) or (name in _SIZED and _tensors(args[1:], kwargs)):
-        return f"{name}() takes numbers, and reads them in Python from a tensor"
-    counts = _tensors(args[1:], kwargs) or len(args) + len(kwargs) == 1
-    if name == "repeat_interleave" and kwargs.get("output_size") is None and counts:
-        return "repeat_interleave() without output_size has to know the sizes to make its result"
-    if name in ("__getitem__", "__setitem__"):
-        if any(tensor.dtype == torch.bool for tensor in _tensors(args[1:2], {})):
-            return "indexing by a mask has to count it to make its result"
-        keys = args[1] if isinstance(args[1], tuple) else (args[1],)
-        ends = [end for key in keys if isinstance(key, slice) for end in (key.start, key.stop)]
-        if _tensors(ends, {}):
-            return "a slice up to a tensor's value reads it in Python"
-    if name == "where" and len(args) + len(kwargs) == 1:
-        return "where() with a condition alone has to count it to make its result"
-    if name == "one_hot" and len(args) + len(kwargs) == 1:
-        return "one_hot() without num_classes has to know the largest value"
-    if name == "to" and any(isinstance(each, str) and each == "cpu" for each in (*args[1:], *kwargs.values())):
-        return "to('cpu') moves values to the host"
-    return None
-
-
-class _HostSyncs(TorchFunctionMode):
-    def __init__(self, watch: Watch):
-        super().__init__()
-        self._watch = watch
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
-        what = _sync(name, args, kwargs)
-        if what is not None:
-            line = self._watch._line(2)
-            self._watch._events.setdefault(("sync", what, line), {"kind": "sync", "what": what, "line": line})
-        return function(*args, **kwargs)
-
-
-def _tensors(args, kwargs) -> list[torch.Tensor]:
-    flat = [each for arg in (*args, *kwargs.values()) for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-    return [each for each in flat if isinstance(each, torch.Tensor)]

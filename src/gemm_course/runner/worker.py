@@ -178,7 +178,11 @@ def main(mode: str, fds: list[int]) -> None:
 def _answer(mode: str, requests: int, results: int) -> None:
     request = wire.Reader(requests).next(timeout=30.0)
     path = request["path"]
-    runs = importlib.import_module(request["module"]) if "module" in request else None
+    try:
+        runs = importlib.import_module(request["module"]) if "module" in request else None
+    except ImportError as error:  # of what an exercise needs beyond torch and Triton
+        wire.send(results, {"setup_error": str(error)[:_MAX_TEXT]})
+        return
     if runs is not None:
         linecache.getlines(runs.__file__)  # the interpreter reads the source of a kernel at its launch
     if problem := _confine(mode, request):
@@ -248,8 +252,10 @@ def _confine(mode: str, request: dict) -> str:
     readable = [os.path.dirname(request["path"])]
     landlock.die_with_parent()
     if mode == "run":
-        landlock.confine(readable)
-        landlock.limit(request["memory_mb"], request["seconds"])
+        files_mb = request.get("files_mb", 0)
+        tempfile.tempdir = request["scratch"] if files_mb else None
+        landlock.confine(readable, tempfile.tempdir)
+        landlock.limit(request["memory_mb"], request["seconds"], files_mb)
         return ""
     # Triton writes what it compiles, and has other programs make the last steps. CUDA keeps some kernels, too.
     os.environ["TRITON_CACHE_DIR"] = os.environ["TMPDIR"] = os.environ["CUDA_CACHE_PATH"] = request["scratch"]

@@ -100,11 +100,10 @@ def test_what_bounds_a_row_follows_from_its_arithmetic_intensity():
         assert (row.kind == "compute") == (row.flops / row.bytes_moved() >= zoo.COMPUTE_BOUND_FLOP_PER_BYTE)
 
 
-def test_the_compact_set_has_every_model_and_fits_on_80_gb():
+def test_the_compact_set_has_few_and_many_rows_and_fits_on_80_gb():
     rows = zoo.compact()
-    assert len(rows) == 2 * len(zoo.MODELS) + 4
-    for model in zoo.MODELS:
-        assert {f"{model.name}-512-zipf-up", f"{model.name}-4096-zipf-up"} <= {row.name for row in rows}
+    assert len({row.name for row in rows}) == 20
+    assert {row.kind for row in rows} == {"compute", "memory"}
     for row in rows:
         weights, a, out = row.groups * row.N * row.K, row.total_m * row.K, row.total_m * row.N
         operands_and_results = 2 * (2 * weights + 2 * a + 2 * out)

@@ -74,6 +74,7 @@ OF_GMM = [
     (dict(existing_out=meta(M, N)), ValueError, "existing_out must be on the device of lhs"),
     (dict(existing_out=at(1, N).expand(M, N)), ValueError, "existing_out has elements that share memory"),
     (dict(existing_out=at(M, N).requires_grad_()), ValueError, "existing_out requires a gradient"),
+    (dict(work_stealing="yes"), TypeError, "work_stealing must be True or False, got 'yes'"),
     (dict(grid_dim=0), ValueError, "grid_dim must be a positive integer .* got 0"),
     (dict(grid_dim=-3), ValueError, "grid_dim must be .* got -3"),
     (dict(grid_dim=True), ValueError, "grid_dim must be .* got True"),

@@ -5,13 +5,13 @@ Small problems in Triton's interpreter or, where there is one, on the GPU; `test
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 import torch
 
 import course_kernels.jagged
+import forked
 from course_kernels import grouped_gemm_jagged, runtime
 from course_kernels.jagged import triton_kernels
 from jagged_cases import DEVICE, FUNCTIONS, IMPLEMENTATIONS, SIZES, expected, guarded_results, offsets_of
@@ -195,5 +195,5 @@ def test_without_helion_the_error_names_the_extra(monkeypatch):
 
 def test_importing_the_library_imports_neither_triton_nor_helion():
     code = "import sys, course_kernels; print([name for name in ('triton', 'helion') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = forked.run(code)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -63,15 +63,20 @@ def test_rows_that_do_not_fit_are_dropped_and_not_read_from_elsewhere():
     assert layout.pack(torch.ones(2, 2, 1), 5).flatten().tolist() == [1, 1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("sizes", [[2, 0, 1], []], ids=str)
-def test_what_comes_of_no_rows_has_a_gradient_too(sizes):
-    layout = build("sizes", sizes)
-    slots = torch.zeros(len(sizes), 0, 2, requires_grad=True)
-    packed = layout.pack(slots, 3, fill=7)
-    assert torch.equal(packed, torch.full((3, 2), 7.0))
-    rows = torch.zeros(0, 2, requires_grad=True)
-    padded = layout.pad(rows, 4, fill=7)
-    assert torch.equal(padded, torch.full((len(sizes), 4, 2), 7.0))
-    (packed.sum() + padded.sum() + layout.pad(torch.zeros(3, 2, requires_grad=True), 0).sum()).backward()
-    assert slots.grad.shape == slots.shape
-    assert rows.grad.shape == rows.shape
+def test_the_result_has_a_gradient_without_rows_and_without_slots():
+    """Sums over nothing, but a loss that adds them must still reach the rows."""
+    for layout, shape, total, slots in (
+        (build("sizes", [0, 0]), (0, 3), 0, 4),
+        (build("sizes", [2, 1]), (3, 3), 3, 0),
+        (build("sizes", [2, 1]), (0, 3), 3, 2),
+    ):
+        packed = torch.ones(shape, requires_grad=True)
+        padded = layout.pad(packed, slots, fill=2.0)
+        again = layout.pack(padded, total, fill=2.0)
+        assert padded.shape == (2, slots, 3)
+        assert again.shape == (total, 3)
+        (padded.sum() + again.sum()).backward()
+        assert packed.grad.shape == shape
+        if not shape[0]:
+            assert (padded == 2).all()
+            assert not packed.grad.any()

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm
-from course_kernels.kernels.cute_sm90.config import configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, launch
 from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
 from course_kernels.packed.backends import cute
 from course_kernels.packed.backends.cute import KernelVariant
 from course_kernels.packed.execute import PlanCache
+from course_kernels.packed.tuning import time_model
 from masked_operands import FP8, case, result_for
 
 on_hopper = pytest.mark.gpu
@@ -110,12 +111,15 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     compiled = lambda config, *types, **options: chosen.append((config, options))  # noqa: E731
     monkeypatch.setattr(hopper.cute_cache, "compiled", compiled)
     monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
+    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: time_model.Gpu("sm_90", 132, 4.8))
     monkeypatch.setattr(hopper, "compiled", hopper.compiled.__wrapped__)
     for dtype, scales in ((torch.bfloat16, "group"), (FP8, "group"), (FP8, "block")):
         for rows in (20, 2000):
             made = operands(dtype, scales, K=192)
             hopper.plan(Problem.of(made, Options(rows=rows_class(rows))), readable(made))
-    assert [config.tile_m for config, _ in chosen] == [64, 128] * 3
+    assert [config.tile_m for config, _ in chosen[2:]] == [64, 128] * 2
+    assert chosen[0][0] in CONFIGS
+    assert chosen[1][0] in CONFIGS
     assert all(options["masked"] for _, options in chosen)
     assert [options["group_scales"] for _, options in chosen] == [False, False, True, True, False, False]
     assert [options["block_scaled"] for _, options in chosen] == [False] * 4 + [True] * 2

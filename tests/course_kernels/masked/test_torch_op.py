@@ -85,3 +85,15 @@ def test_a_write_is_a_new_version_and_no_gradient_is_lost():
         deepgemm(made.XQ, weight, y, made.group_layout)
     with torch.no_grad():
         deepgemm(made.XQ, weight, y, made.group_layout)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_call_shows_in_a_profile(shuffled):
+    made = case(K=96)
+    weight = shuffle_weight(made.WQ) if shuffled else made.WQ
+    y, _ = result_for(made)
+    before = y.clone()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        deepgemm(made.XQ, weight, y, made.group_layout)
+    assert {event.key: event.count for event in profile.key_averages()}.get("course_kernels::deepgemm") == 1
+    made.check(y, before)

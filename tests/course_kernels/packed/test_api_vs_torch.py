@@ -109,6 +109,73 @@ def test_same_gradients(backend, mode, dtype):
         assert torch.equal(ours, theirs)
 
 
+def pytorchs_operand(shape, seed, dtype, strided, row_major):
+    """As PyTorch's own tests make them: every other matrix of a stack and the first half of K, in either order."""
+    step = 1 + strided
+    *stack, lines, depth = shape
+    values = integers(shape, dtype, seed, device=DEVICE)
+    buffer = torch.full((*(count * step for count in stack), depth * step, lines), 1.0, device=DEVICE).to(dtype)
+    buffer = buffer.mT.contiguous() if row_major else buffer.mT
+    view = buffer[..., :depth][::step] if stack else buffer[..., :depth]
+    assert view.shape == values.shape
+    view.copy_(values)
+    return view
+
+
+def pytorchs_cases(mode, backend, dtype=torch.bfloat16):
+    """Operands of test_grouped_gemm_2d_2d and its like: both strides, both orders of either operand."""
+    M, N, K, G = 16, 32, 16, 4
+    total = {"m": G * M, "n": G * N, "k": G * K, "batch": None}[mode]
+    left = {"m": (total, K), "n": (G, M, K), "k": (M, total), "batch": (G, M, K)}[mode]
+    right = {"m": (G, N, K), "n": (total, K), "k": (N, total), "batch": (G, N, K)}[mode]
+    size = {"m": M, "n": N, "k": K, "batch": 0}[mode]
+    offs = None if mode == "batch" else ends(*(size * (g + 1) for g in range(G)))
+    interpreted = backend == "triton" and runtime.mode() != "gpu"  # a case of it takes as long as ten of torch's
+    for strided, *orders in itertools.product((True,) if interpreted else (False, True), *[(False, True)] * 2):
+        a, b = (
+            pytorchs_operand(shape, seed, dtype, strided, row_major)
+            for seed, (shape, row_major) in enumerate(zip((left, right), orders))
+        )
+        yield (strided, *orders), a, b, offs
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cases_of_pytorchs_own_tests(backend, mode):
+    """The product and both gradients, the second operand handed over transposed."""
+    count = 0
+    for case, a, b, offs in pytorchs_cases(mode, backend):
+        results = []
+        for function in (F.grouped_mm, lambda *args, **options: grouped_mm(*args, **options, backend=backend)):
+            left, right = (t.detach().requires_grad_() for t in (a, b))
+            out = function(left, right.mT, offs=offs, out_dtype=torch.bfloat16)
+            out.backward(integers(out.shape, out.dtype, 9, device=DEVICE))
+            results.append([out.detach(), left.grad, right.grad])
+        assert all(torch.equal(ours, theirs) for theirs, ours in zip(*results, strict=True)), case
+        count += 1
+    assert count >= 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scaled_cases_of_pytorchs_own_tests(backend, mode):
+    """test_scaled_grouped_gemm_2d_2d and its like: torch itself multiplies float8 on GPUs alone, and the float32
+    product of the same views is exact."""
+    if not runtime.supports_fp8():
+        pytest.skip("this GPU does not multiply float8_e4m3fn")
+    for case, a, b, offs in pytorchs_cases(mode, backend, torch.float8_e4m3fn):
+        wide = grouped_mm(a.float(), b.float().mT, offs=offs, backend="torch")
+        groups = 4
+        rows = {"m": (a.shape[0],), "k": (groups * a.shape[0],)}.get(mode, (groups, a.shape[-2]))
+        columns = {"n": (b.shape[0],), "k": (groups * b.shape[0],)}.get(mode, (groups, b.shape[-2]))
+        factors = torch.full(rows, 2.0, device=DEVICE), torch.full(columns, 0.25, device=DEVICE)
+        for fast in (False, True):
+            scaled = scaled_grouped_mm(
+                a, b.mT, factors[0], ROW, factors[1], ROW, offs=offs, use_fast_accum=fast, backend=backend
+            )
+            assert torch.equal(scaled, (wide * 0.5).bfloat16()), case
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_same_result_of_shared_weights_strided_ends_and_negated_views(backend):
     a, b, offs = operands("m")
@@ -185,11 +252,9 @@ def test_same_result_under_vmap_and_second_derivatives():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * theirs.abs().max().item())
 
 
-def test_both_refuse_forward_mode_and_positional_offsets():
+def test_both_refuse_positional_offsets():
     a, b, offs = operands("m", torch.float32)
-    for function, error in ((F.grouped_mm, NotImplementedError), (grouped_mm, RuntimeError)):
-        with pytest.raises(error):
-            torch.func.jvp(lambda a: function(a, b, offs=offs), (a,), (a,))  # noqa: B023
+    for function in (F.grouped_mm, grouped_mm):
         with pytest.raises(TypeError, match="positional"):
             function(a, b, offs)
 
@@ -341,6 +406,26 @@ def flop_counter():
     assert counter.get_total_flops() == 2 * 32 * 40 * 24
 
 
+def forward_mode():
+    a, b, offs = operands("m", torch.float32)
+    with pytest.raises(NotImplementedError):
+        torch.func.jvp(lambda a: F.grouped_mm(a, b, offs=offs), (a,), (a,))
+    _, tangent = torch.func.jvp(lambda a: grouped_mm(a, b, offs=offs), (a,), (a,))
+    assert torch.equal(tangent, F.grouped_mm(a, b, offs=offs))
+    with pytest.raises(NotImplementedError):
+        torch.func.hessian(lambda x: F.grouped_mm(a * x, b, offs=offs).sum())(a[0])
+
+
+def out_that_is_not_seen():
+    """Of DTensors: ``test_sharding``."""
+    a, b, offs = operands("m", torch.float32)
+    out = torch.empty(32, 24, device=DEVICE)
+    with pytest.raises(TypeError, match="out"):
+        F.grouped_mm(a, b, offs=offs, out=out)
+    with pytest.raises(RuntimeError, match=r"out must be None under torch\.func"):
+        torch.func.vmap(lambda a: grouped_mm(a, b, offs=offs, out=out))(a[None])
+
+
 def autocast():
     a, b, offs = operands("m", torch.float32)
     with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
@@ -421,6 +506,8 @@ ROWS = {
     "``out``, ``tail``": out_and_tail,
     "meta and fake tensors": meta_and_fake_tensors,
     "``FlopCounterMode``": flop_counter,
+    "forward mode, ``torch.func.hessian``": forward_mode,
+    "``out`` of DTensors, or in": out_that_is_not_seen,
     "``torch.autocast``": autocast,
     "other bad arguments": other_bad_arguments,
     "rows of the result, on a GPU": rows_on_a_gpu,
@@ -438,7 +525,7 @@ def test_every_row_of_the_table_is_tested():
     *_, table, _ = re.split(r"^ *=+ +=+ +=+$", inspect.getdoc(grouped_mm), flags=re.MULTILINE)
     lines = inspect.cleandoc(table).splitlines()
     named = [re.split(r"  +", line)[0].split(" (modes")[0] for line in lines if line[:1].strip()]
-    assert named == list(ROWS)
+    assert [name for name in named if name != "``torch.func``"] == list(ROWS)
 
 
 def test_scaled_needs_a_gpu_there_and_none_here():

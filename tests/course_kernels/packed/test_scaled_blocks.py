@@ -168,10 +168,10 @@ def test_plans_serve_other_totals(monkeypatch):
     """Of scales in either order, a plan is kept for a layer, not for a batch of tokens."""
     monkeypatch.setattr(execute, "plans", execute.PlanCache())
     for how in ("row", "outer"):
-        for tail in (3, 4, 8):
+        for tail in (3, 4, 5):
             Case("m", "1x128 128x128", N=20, tail=tail, how=how).check("triton")
     assert len(execute.plans) == 2
-    for tail in (3, 4, 8):  # stored as a layer stores them
+    for tail in (3, 4, 5):  # stored as a layer stores them
         case = Case("k", "1x128 1x128", N=20, tail=tail, how="outer")
         case.check("triton", mat_a=case.a.mT.contiguous().mT, mat_b=case.b.contiguous())
     assert len(execute.plans) == 3

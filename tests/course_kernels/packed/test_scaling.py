@@ -84,7 +84,7 @@ def layer(total, scaling="1x128 128x128", outer=False, spread=1):
 
 def test_a_signature_leaves_out_the_total_and_nothing_else():
     for outer in (False, True):
-        assert len({signature(*layer(total, outer=outer)) for total in (290, 291, 300, 333)}) == 1
+        assert len({signature(*layer(total, outer=outer)) for total in (290, 291, 260, 296)}) == 1
     kinds = [layer(300), layer(300, "1x128 1x128"), layer(300, outer=True), layer(300, spread=2)]
     made, options = layer(300)
     kinds.append((made._replace(scale_a=torch.zeros(903)[3:].view(300, 3)), options))

@@ -55,6 +55,15 @@ def test_whole_numbers_are_exact(recipe, grad_dtype, backend):
         assert found[2].stride() == b.stride(), "a gradient is stored as its operand is"
 
 
+def test_the_gradient_of_weights_with_one_input_is_stored_as_they_are():
+    """Their transpose has strides of 1 in both directions, and counts as column-major, as for ``grouped_mm``."""
+    a = torch.ones(TOTAL, 1, device=DEVICE)
+    b = torch.ones(G, N, 1, device=DEVICE).mT.requires_grad_()
+    product = to_fp8_then_scaled_grouped_mm(a, b, offs=OFFS, backend="torch")
+    (grad,) = torch.autograd.grad(product, b, torch.ones_like(product))
+    assert grad.stride() == b.stride()
+
+
 @pytest.mark.parametrize(("recipe", "grad_dtype"), EVERY, ids=str)
 def test_other_numbers_are_close(recipe, grad_dtype):
     a, b, grad = operands(whole=False)

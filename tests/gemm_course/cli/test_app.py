@@ -12,6 +12,7 @@ from typing import Annotated
 import pytest
 import typer
 
+import forked
 from gemm_course.cli import app as command
 from places import ROOT
 
@@ -79,7 +80,7 @@ def test_subcommands_are_loaded_when_asked_for():
         "loaded = [each.module for each in command.SUBCOMMANDS.values() if each.module in sys.modules];"
         "assert not loaded, loaded; assert 'triton' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = forked.run(script)
     assert done.returncode == 0, done.stderr
 
 
@@ -101,7 +102,7 @@ def test_neither_the_library_nor_a_notebooks_checks_need_typer_or_rich():
         "import sys; import course_kernels, gemm_course.judging.judge;"
         "loaded = {'typer', 'rich', 'pydantic'} & sys.modules.keys(); assert not loaded, loaded"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = forked.run(script)
     assert done.returncode == 0, done.stderr
 
 

@@ -162,11 +162,11 @@ def test_all_is_a_line_for_each_and_a_total(course, monkeypatch, capsys):
     first, why, second, third, _, total, advice = capsys.readouterr().out.splitlines()
     assert re.fullmatch(rf"✗ 01    \d of 10  {FIRST.title}", first)
     assert why.startswith("       ")
-    assert second == f"✓ 03   10 of 10  {SECOND.title}"
-    assert re.fullmatch(r"· 05    0 of 10  .*: not begun", third)
+    assert second == f"✓ 02   10 of 10  {SECOND.title}"
+    assert re.fullmatch(r"· 05    0 of 10  .*: not started", third)
     assert re.fullmatch(r"1 of 3 pass, 1\d of 30 points", total)
     assert advice.startswith("course check 01 ")
-    assert [re.search(r"(\d) of 3: (\d\d)", text).groups() for text in shown] == [("1", "01"), ("2", "03"), ("3", "05")]
+    assert [re.search(r"(\d) of 3: (\d\d)", text).groups() for text in shown] == [("1", "01"), ("2", "02"), ("3", "05")]
 
 
 def test_where_a_notebook_is_looked_for(course, monkeypatch):

@@ -18,7 +18,7 @@ from gemm_course.judging import judge
 
 VERSIONS = dict(
     torch="2.13.0+cpu", triton="3.7.1", jupyterlab="4.6.6", ipykernel="7.0", matplotlib="3.10", numpy="2.4.0",
-    nbval="0.11.0", pytest="9.0", **dict.fromkeys(CUTLASS.values(), "0.3.0"),
+    nbval="0.11.0", pytest="9.0", helion="1.5.0", **dict.fromkeys(CUTLASS.values(), "0.3.0"),
 )  # fmt: skip
 LAPTOP = Machine(
     python=(3, 11, 2), system=("Linux", "x86_64"), cores=2, memory_gib=7.6, packages=VERSIONS, torch_built_for="CPU",
@@ -86,9 +86,34 @@ def test_each_problem_is_named_with_its_remedy(machine, stops, what, remedy):
     assert problem.stops is stops
     assert what in problem.what
     assert remedy in problem.remedy
-    page = doctor.report(machine)
-    assert ("does not run here yet" in page) is stops
-    assert ("To repair" in page) is stops
+    for page in (doctor.report(machine), doctor.full_report(machine)):
+        assert ("does not run here yet" in page) is stops
+        assert ("To repair" in page) is stops
+    assert problem.what.split()[0] in page
+
+
+def test_a_learner_is_shown_what_a_learner_needs():
+    facts = dataclasses.replace(
+        without(LAPTOP, "nbval", "pytest"), answers=(("answers", "to exercises run apart (Landlock 7)"),)
+    )
+    page, everything = doctor.report(facts), doctor.full_report(facts)
+    for word in ("Python", "torch", "Triton", "GPU", "interpreter", "recorded", "The course runs here"):
+        assert word in page
+    for word in ("!", "nbval", "Landlock", "make test", "lesson 09"):
+        assert word not in page
+    for word in ("! nbval, pytest missing", "Landlock 7", "make test installs"):
+        assert word in everything
+    assert len(page.splitlines()) < 14
+
+
+def test_a_learner_is_told_what_single_lessons_lack():
+    lacking = doctor.report(without(LAPTOP, "helion", *CUTLASS.values()))
+    assert 'lesson 09     needs CUTLASS: pip install ".[cutlass]"' in lacking
+    assert 'lesson 13     needs Helion: pip install ".[helion]"' in lacking
+    ampere = dataclasses.replace(H200, gpus=(Gpu("NVIDIA A100", (8, 0), 108, 80.0),))
+    assert "needs capability 9.0" in doctor.report(ampere)
+    assert "TMA" not in doctor.report(H200)
+    assert "lesson" not in doctor.report(dataclasses.replace(without(LAPTOP, "helion"), records=None))
 
 
 LIBRARY = dataclasses.replace(without(LAPTOP, "jupyterlab", "ipykernel", "matplotlib", "nbval", "pytest"), records=None)
@@ -121,7 +146,7 @@ def test_checkout_with_the_library_alone_lacks_the_course():
 @pytest.mark.parametrize("case", CASES)
 def test_outside_a_checkout_no_remedy_needs_one(case):
     machine = dataclasses.replace(CASES[case][0], records=None)
-    page = doctor.report(machine)
+    page = doctor.report(machine) + doctor.full_report(machine)
     for needs_checkout in ("make lab", "make test", ".devcontainer", "pyproject.toml", ".venv", "notebooks/"):
         assert needs_checkout not in page
     library_stops = any(problem.stops for problem in doctor.problems(machine))
@@ -203,7 +228,7 @@ def test_the_plan_says_how_each_part_runs():
 
 
 def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():
-    assert "CUTLASS       operators 0.3.0, DSL 0.3.0, TVM FFI 0.3.0" in doctor.report(LAPTOP)
+    assert "CUTLASS       operators 0.3.0, DSL 0.3.0, TVM FFI 0.3.0" in doctor.full_report(LAPTOP)
     assert "lesson 09 and course_kernels.cutlass_ops find" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert "want Hopper or Blackwell" in dict(doctor.plan(LAPTOP))["CUTLASS"]
     assert dict(doctor.plan(H200))["CUTLASS"].endswith("as grouped_mm's kernel for Hopper does")
@@ -231,7 +256,7 @@ def test_hardware_that_a_lesson_wants_and_an_older_gpu_lacks():
 
 def test_the_page_is_narrow_and_colour_adds_marks_only():
     machine = dataclasses.replace(without(LAPTOP, "triton", "nbval"), driver="580.95.05")
-    plain, painted = doctor.report(machine), doctor.report(machine, color=True)
+    plain, painted = doctor.full_report(machine), doctor.full_report(machine, color=True)
     assert max(map(len, plain.splitlines())) <= 100
     assert "\033" not in plain
     for code in ("1", "31", "33", "0", "1;31"):
@@ -248,7 +273,8 @@ def test_command_in_a_pipe_is_plain_and_succeeds():
     done = ask()
     assert (done.returncode, done.stderr) == (0, "")
     assert "\033" not in done.stdout
-    assert "What runs how" in done.stdout
+    assert "The lessons" in done.stdout
+    assert "What runs how" in ask("--all").stdout
 
 
 def test_command_fails_with_a_remedy_where_no_kernel_can_run():
@@ -274,7 +300,9 @@ def test_a_reader_that_leaves_early_sees_no_traceback(arguments):
 def test_doctor_is_the_doctor(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda trials: LAPTOP)
     assert command.main(["doctor", "--quick"]) == 0
-    assert capsys.readouterr().out.rstrip() == doctor.report(LAPTOP)
+    assert capsys.readouterr().out.startswith(doctor.report(LAPTOP))
+    assert command.main(["doctor", "--all"]) == 0
+    assert capsys.readouterr().out.rstrip() == doctor.full_report(LAPTOP)
 
 
 @pytest.mark.parametrize(

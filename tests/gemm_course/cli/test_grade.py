@@ -49,7 +49,7 @@ def test_what_cannot_be_checked_here_is_told_with_3_and_checked_again(tmp_path, 
     assert command.main([*calls, str(tmp_path / "s")]) == 3
     printed = capsys.readouterr()
     assert f"1 answer: {CANNOT}\n" in printed.out
-    assert printed.err == "course grade: not checked, as that cannot be done here: 1 answer\n"
+    assert printed.err == "course grade: not checked, because this machine cannot: 1 answer\n"
     row = grades_of(tmp_path / "g.csv")["ann"]
     assert (row["status"], row["points"], row["message"]) == ("unchecked", "0", CANNOT)
     made = json.loads((tmp_path / "s" / "ann" / "results.json").read_text())
@@ -84,7 +84,7 @@ def test_what_did_not_run_on_the_gpu_counts_is_told_and_checked_again(tmp_path, 
         (["nowhere"], 2, "nowhere cannot be read as a folder of submissions: No such file or directory"),
         (["file"], 2, "file cannot be read as a folder of submissions: Not a directory"),
         (["all.zip"], 2, "all.zip cannot be read as a folder of submissions: unpack it"),
-        (["empty"], 2, "empty holds no submission"),
+        (["empty"], 2, "empty has no submissions"),
         (["in", "--only", "01_ofsets"], 2, "did you mean 01_offsets"),
         (["in", "--jobs", "0"], 2, "from 1 to 256"),
         (["in", "--seed", "-1"], 2, "from 0 to 4294967295"),
@@ -132,10 +132,10 @@ def test_what_another_run_wrote_is_no_submission_and_told(tmp_path, monkeypatch,
     (tmp_path / "in" / "scores" / ".DS_Store").touch()
     for more in ([], ["--gradescope", "in/others"]):
         assert command.main([*calls, *more]) == 0
-        assert capsys.readouterr().err == "course grade: not submissions, passed over: scores\n"
+        assert capsys.readouterr().err == "course grade: skipped, because they are not submissions: scores\n"
         assert {row["student"] for row in read(tmp_path / "grades.csv")} == {"ann", "bob"}
     assert command.main([*calls, "--gradescope", "in/scores"]) == 0
-    assert capsys.readouterr().err == "course grade: not submissions, passed over: others\n"
+    assert capsys.readouterr().err == "course grade: skipped, because they are not submissions: others\n"
 
 
 def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys):
@@ -145,9 +145,9 @@ def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys
     assert command.main(calls) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[-2:] == [
-        f"nobody handed in an answer to {', '.join(each.name for each in others)}: "
+        f"nobody answered {', '.join(each.name for each in others)}: "
         f"0 of {sum(each.points for each in others)} points for everybody.",
-        "If they were not asked for it, grade again with --only 01 --only 05: nothing is checked again.",
+        "If you did not ask for them, grade again with --only 01 --only 05. Results so far are used again.",
     ]
     possible = sum(each.points for each in manifest.exercises())
     assert {row["of"] for row in read(tmp_path / "grades.csv") if row["exercise"] == "total"} == {str(possible)}
@@ -157,7 +157,7 @@ def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys
     assert {row["of"] for row in read(tmp_path / "grades.csv") if row["exercise"] == "total"} == {"20"}
     # What was asked for by name is counted, handed in or not; there is nothing to advise.
     assert command.main([*calls, "--only", "01", "--only", "03"]) == 0
-    said = "nobody handed in an answer to 03_tail_masks: 0 of 10 points for everybody"
+    said = "nobody answered 03_tail_masks: 0 of 10 points for everybody"
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 
@@ -169,7 +169,7 @@ def test_a_hole_is_no_answer_and_neither_is_what_cannot_be_read(tmp_path, preten
     pretend.answers[f"{PREFIX}stub"] = outcome(0, "TODO 03: later", "todo")
     only = [part for name in ("01", "03", "04a") for part in ("--only", name)]
     assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), *only]) == 1
-    said = "nobody handed in an answer to 03_tail_masks: 0 of 10 points for everybody"
+    said = "nobody answered 03_tail_masks: 0 of 10 points for everybody"
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 
@@ -292,7 +292,7 @@ def test_what_is_hostile_costs_its_student_alone(a_class):
     folder, _ = a_class
     says = {
         "n1": "the answer's cell has 6,144 kB", "n2": "the answer's cell has 6,144 kB", "c1": "cannot be read as a",
-        "c2": "outside of its folder", "c3": "is no file",
+        "c2": "outside its folder", "c3": "is not a regular file",
         "b01": "no need of .bltns", "b22": "no need of torch.classes",
         "b06": "printed more than 256 kB", "b10": "processor time|still running", "b11": "still running after 6 s",
         "b21": "RecursionError", "b23": "return|Python", "b24": "cannot be read as Python|no need",
@@ -399,7 +399,7 @@ def test_interrupted_it_ends_cleanly(interrupted):
     assert "Traceback" not in interrupted.shown
     assert "█░" in interrupted.shown
     assert "2 of 3 answers checked" in interrupted.shown
-    assert "the same command goes on" in interrupted.shown
+    assert "Run the same command again" in interrupted.shown
     assert not (interrupted.folder / "g.csv").exists()
     stop = time.monotonic() + 5
     while marked_processes(interrupted.mark) and time.monotonic() < stop:

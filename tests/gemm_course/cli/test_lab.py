@@ -40,6 +40,23 @@ def test_lab_says_why_it_cannot(monkeypatch, capsys):
     assert "Clone the repository" in capsys.readouterr().err
 
 
+def test_copies_alone_open_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(lab.os, "execv", lambda *call: pytest.fail("started"))
+    monkeypatch.setattr(lab, "checkout", lambda: tmp_path)
+    told = [["made"], []]
+    monkeypatch.setattr(lab.copies, "update", lambda root: told.pop(0))
+    for expected in ("made", "up to date"):
+        assert command.main(["lab", "--copies"]) == command.OK
+        assert expected in capsys.readouterr().out
+
+    def refuse(root):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(lab.copies, "update", refuse)
+    assert command.main(["lab", "--copies"]) == command.CANNOT
+    assert "cannot be written" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("port", ["80", "70000", "x", "-1"])
 def test_lab_wants_a_port(port, capsys):
     assert command.main(["lab", "--port", port]) == command.USAGE

@@ -13,10 +13,10 @@ def test_list_shows_what_is_solved_and_what_is_next(capsys):
     assert command.main(["list"]) == 0
     printed = capsys.readouterr().out
     assert "✓ 01" in printed
-    assert "· 03" in printed
-    assert "next: 03" in printed
-    assert "open exercises/03_tail_masks.ipynb" in printed
-    assert "course check 03" in printed
+    assert "· 02" in printed
+    assert "next: 02" in printed
+    assert "open exercises/02_first_kernel.ipynb" in printed
+    assert "course check 02" in printed
     assert command.main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in rows] == [exercise.id for exercise in manifest.exercises()]

@@ -21,11 +21,11 @@ def test_progress_shows_points_hints_and_what_is_next(capsys):
     assert "✓ 01   ██████████ 10 of 10" in printed
     assert re.search(r"^✗ 03   ██████░░░░  6 of 10 .*\(1 of \d hints used\)$", printed, re.MULTILINE)
     assert re.search(r"^· 05 .*\(solution shown before a pass\)$", printed, re.MULTILINE)
-    assert "next: 03" in printed
+    assert "next: 02" in printed
     assert command.main(["progress", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["points"], data["of"], data["solved"], data["next"]) == (16, total, 1, "03")
-    assert data["exercises"][1] == {
+    assert (data["points"], data["of"], data["solved"], data["next"]) == (16, total, 1, "02")
+    assert data["exercises"][2] == {
         "id": "03", "points": 6, "of": 10, "passed": False, "hints": 1, "gave_up": False,
     }  # fmt: skip
 
@@ -37,4 +37,28 @@ def test_when_all_is_solved_progress_says_so(capsys):
     printed = capsys.readouterr().out
     total = sum(each.points for each in manifest.exercises())
     assert f"{'█' * 40}  {total} of {total} points" in printed
-    assert printed.endswith("all solved\n")
+    assert "all solved\n" in printed
+
+
+def test_progress_says_where_it_is_kept_and_how_to_begin_anew(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert command.main(["progress", "--anew"]) == 0
+    assert "there is no progress yet" in capsys.readouterr().out
+    progress.note_result("01", 10, True)
+    assert command.main(["progress"]) == 0
+    printed = capsys.readouterr().out
+    assert "kept in ~/.local/state/grouped-gemm-course/progress.json, for all of this account" in printed
+    assert "course progress --anew" in printed
+    assert command.main(["progress", "--anew"]) == 0
+    assert "~/.local/state/grouped-gemm-course/progress.before-1.json" in capsys.readouterr().out
+    assert progress.load() == {}
+
+
+def test_a_file_that_cannot_be_set_aside_stays(monkeypatch, capsys):
+    def refuse(*_):
+        raise PermissionError("no")
+
+    monkeypatch.setattr(progress.os, "rename", refuse)
+    assert command.main(["progress", "--anew"]) == command.CANNOT
+    assert "cannot be renamed" in capsys.readouterr().err

@@ -1,5 +1,49 @@
-"""Exercise 01, ends and rows of groups: the tests of any exercise."""
+"""Exercise 01, ends and rows of groups: the tests of any exercise, a loop over rows, and other right answers."""
 
 from __future__ import annotations
 
+import pytest
+
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+
+ROWS = "    rows = torch.arange(total_m, device=sizes.device)\n"
+GROUP = ROWS + "    group = torch.searchsorted(ends, rows, right=True)\n"
+ANSWER = "def describe_groups(sizes, total_m):\n    ends = torch.cumsum(sizes, 0)\n"
+
+
+def test_a_loop_over_rows_is_told_as_one(judge, exercise):
+    source = ANSWER + (
+        "    group = torch.full((total_m,), -1, device=sizes.device)\n"
+        "    for row in range(total_m):\n"
+        "        group[row] = (ends <= row).sum()\n"
+        "    return ends, torch.where(group < len(sizes), group, -1)\n"
+    )
+    result = judge.check(exercise, source)
+    (wrong,) = [each for each in result.properties if each.status != "pass"]
+    assert wrong.name == "device"
+    assert "a loop over rows launches at least one kernel for each row" in wrong.message
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        GROUP + "    group[group == len(sizes)] = -1\n    return ends, group\n",
+        ROWS + "    group = torch.full_like(rows, -1)\n"
+        "    for g in range(len(sizes)):\n"
+        "        group = torch.where((rows >= ends[g] - sizes[g]) & (rows < ends[g]), g, group)\n"
+        "    return ends, group\n",
+        "    with sizes.device:\n        rows = torch.arange(total_m)\n"
+        "    group = (rows[:, None] >= ends[None, :]).sum(1)\n"
+        "    return [ends, group.masked_fill(group == sizes.numel(), -1)]\n",
+    ],
+    ids=["a mask and a number", "a loop over groups", "comparisons"],
+)
+def test_other_right_answers_pass(judge, exercise, rest):
+    result = judge.check(exercise, ANSWER + rest)
+    assert result.passed, result.text()
+
+
+def test_whoever_makes_tensors_on_the_host_is_told_which_result_is_there(judge, exercise):
+    source = ANSWER + GROUP + "    return torch.tensor([0] * len(sizes)), group\n"
+    result = judge.check(exercise, source)
+    assert "`ends` is on the CPU" in result.text()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from exercise_checks import judged
 from gemm_course.exercises import manifest
 from gemm_course.notebook_files import cells as submission
 from places import MUTANTS, ROOT
@@ -43,7 +44,7 @@ ALL_BUT = {
 @pytest.mark.parametrize("name", ALL_BUT)
 def test_a_mistake_costs_the_same_whatever_is_drawn(judge, name):
     for seed in SEEDS:
-        result = judge.check(MASKS, mutant(name), seed, compiling=False)
+        result = judged(judge, MASKS, mutant(name), seed)
         assert {each.name for each in result.properties if each.status != "pass"} == ALL_BUT[name], result.text()
         assert result.message == ""
 
@@ -62,6 +63,13 @@ def test_masks_of_a_product_that_is_no_tile_of_c_earn_nothing(judge, source, say
         result = judge.check(MASKS, source, seed, compiling=False)
         assert re.search(says, result.message), result.text()
         assert "pass" not in {each.status for each in result.properties if each.name != "compiles"}
+
+
+def test_a_value_chosen_after_the_load_is_as_good_as_other(judge):
+    mask = "(depth[:, None] < K) & (rows[None, :] < M)"
+    source = changed(f"mask={mask}, other=0.0)", f"mask={mask})\n        a = tl.where({mask}, a, 0.0)")
+    result = judge.check(MASKS, source)
+    assert result.passed, result.text()
 
 
 def test_the_picture_shows_where_the_message_says_that_something_was_written(judge):

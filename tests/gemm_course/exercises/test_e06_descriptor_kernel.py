@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from exercise_checks import judged
 from gemm_course.exercises import manifest
 from places import MUTANTS
 
@@ -19,12 +20,19 @@ from places import MUTANTS
 def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     (exercise,) = manifest.find("06")
     source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
-    result = judge.check(exercise, source, compiling=False)
+    result = judged(judge, exercise, source)
     said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
     follows = exercise.module().REASON_ABOVE, exercise.module().NOT_JUDGED
     first, *others = (message.splitlines()[0] for message in said)
     assert first not in follows
     assert set(others) <= set(follows), result.text()
+
+
+def test_one_answer_earns_the_same_whatever_is_drawn(judge):
+    """Of a matrix no wider than a tile the exchanged coordinates (0, 0) are right: no draw has one."""
+    (exercise,) = manifest.find("06")
+    source = (MUTANTS / exercise.name / "coordinates_exchanged.py").read_text(encoding="utf-8")
+    assert {judge.check(exercise, source, seed, compiling=False).points for seed in range(5)} == {0}
 
 
 # The constant that is right now and then: what a sum of K products is on average.
@@ -55,5 +63,5 @@ def test_who_also_writes_past_the_end_earns_no_more(judge, path):
     (exercise,) = manifest.find("06")
     source = path.read_text(encoding="utf-8")
     worse = source.replace("(c_ptr, [end, N]", "(c_ptr, [total_m, N]")
-    alone, both = (judge.check(exercise, each, 0, compiling=False).points for each in (source, worse))
+    alone, both = (judged(judge, exercise, each).points for each in (source, worse))
     assert both <= alone

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
 
+import forked
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from gemm_course.exercises import e09_pick_operator as exercise
 from gemm_course.exercises import operators_09 as operators
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(40))
 def test_every_draw_tells_the_mistakes_apart(seed):
     cases = exercise.draw(random.Random(seed))
     for case, names in zip(cases, [*exercise.IN_ORDER, exercise.EQUAL]):
@@ -35,5 +34,5 @@ def test_the_exercise_needs_no_cutlass():
         "from gemm_course.figures import operators\n"
         "print(len(e09_pick_operator.draw(random.Random(0))))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ran = forked.run(code)
     assert ran.stdout.strip() == "7", ran.stderr

@@ -36,6 +36,17 @@ def test_a_walk_over_groups_that_looks_at_its_own_tiles_passes(judge, exercise):
     assert result.passed, result.text()
 
 
+def test_what_a_wrong_walk_leaves_open_is_not_counted(judge, exercise):
+    source = source_of("solutions", exercise)
+    head, _, _ = source.partition("        ### BEGIN SOLUTION")
+    head = head if head != source else source.partition("        tile_ends")[0]
+    # Tile 2 of each group of tiles is computed twice, and tile 3 never: no known walk.
+    odd = GROUP_BY_GROUP.replace("tile % tiles_m", "(tile - tile // 3 % 2) % tiles_m")
+    result = judge.check(exercise, head + odd, seed=0)
+    messages = {each.name: each.message for each in result.properties if each.status != "pass"}
+    assert messages["turn"].startswith("not counted, because not every tile is computed exactly once"), result.text()
+
+
 def test_every_draw_has_every_kind_of_batch(exercise):
     module = exercise.module()
     for seed in range(30):

@@ -73,7 +73,7 @@ def test_an_empty_group_is_zero_or_has_a_reason():
     assert said(torch.nan) == "group 1 is empty, and C is NaN, not zero"
     assert said(0.5) == "group 1 is empty, and C is not zero"
     assert said(PARTS[18:34].sum(0)).endswith(
-        "tokens 18 to 33: is a block added before the loop asks whether there is one?"
+        "tokens 18 to 33: is a block added before the loop checks whether there is one?"
     )
     assert said(PARTS[2:34].sum(0)).endswith("is not zero but the sum over tokens 2 to 33")
 

@@ -55,7 +55,7 @@ def test_a_file_is_named_like_its_notebook(tmp_path):
 @pytest.mark.parametrize(
     ("name", "ids"),
     [
-        ("03", ["03"]), ("3", ["03"]), ("04", ["04a", "04b"]), ("4", ["04a", "04b"]), ("04b", ["04b"]),
+        ("2", ["02"]), ("03", ["03"]), ("3", ["03"]), ("04", ["04a", "04b"]), ("4", ["04a", "04b"]), ("04b", ["04b"]),
         ("03_tail_masks", ["03"]), ("exercises/03_tail_masks.ipynb", ["03"]), ("product_tile", ["03"]),
     ],
 )  # fmt: skip
@@ -82,7 +82,7 @@ def test_a_notebooks_former_name_means_the_same_exercise(former, now):
     ("name", "says"),
     [
         ("03a", "lessons were numbered anew, and it is 04a now"),
-        ("2", "it is 03 now"),
+        ("03b", "it is 04b now"),
         ("02_tail_mask", "did you mean 03_tail_masks"),
         ("05_tail_masks", "did you mean 03_tail_masks"),
         ("xyz", "there are 01_offsets, "),

@@ -142,3 +142,13 @@ def test_a_lock_that_somebody_keeps_is_not_waited_for(monkeypatch):
     with progress._lock():
         progress.note_result("01", 10, True)
     assert progress.load()["01"]["passed"]
+
+
+def test_progress_begins_anew_and_the_old_one_is_kept():
+    assert progress.begin_anew() is None
+    for points in (1, 2):
+        progress.note_result("03", points, False)
+        aside = progress.begin_anew()
+        assert json.loads(aside.read_text())["exercises"]["03"]["points"] == points
+        assert progress.load() == {}
+    assert aside.name == "progress.before-2.json"

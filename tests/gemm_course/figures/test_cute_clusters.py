@@ -145,43 +145,13 @@ def test_pairs_cut_to_fit_are_the_kernels_and_cover_c_once(config, rows, columns
     assert outside == bool(odd_corner) + bool(flat and -(-columns // 256) % 2), "one at most for each row side by side"
 
 
-def test_an_odd_row_side_by_side_leaves_no_tile_below_it():
-    below, kernels = cute_clusters.odd_row(WIDE, 300, 1024).axes  # 3 rows of 4 tiles
-    assert boxes(below, "wasted") == [(256 * col, 3 * 128, 256, 128) for col in range(4)]
-    assert boxes(below, "cluster 1") == [(0, 256, 256, 128)], "what is below it is not there"
-    assert title(below) == "always one below the other: 8 clusters, tiles wasted: 4"
-    assert boxes(kernels, "wasted") == []
-    assert boxes(kernels, "cluster 0") == [(0, 0, 256, 128), (0, 128, 256, 128)]
-    assert boxes(kernels, "cluster 2") == [(0, 256, 256, 128), (256, 256, 256, 128)]
-    assert title(kernels) == "the odd row side by side: 6 clusters, tiles wasted: 0"
-    for axes, count in ((below, 8), (kernels, 6)):
-        assert texts(axes) == [str(number) for number in range(count)]
-        assert boxes(axes, "group") == [(0, 0, 1024, 300)]
-    assert below.axis() == kernels.axis(), "one scale"
-
-
-def test_an_odd_row_of_odd_columns_leaves_one_tile_for_nothing_and_an_even_one_none():
-    _, kernels = cute_clusters.odd_row(WIDE, 300, 700).axes  # 3 columns
-    assert boxes(kernels, "wasted") == [(768, 256, 256, 128)]
-    assert kernels.get_xlim()[1] > 1024, "and it is in the picture"
-    below, kernels = cute_clusters.odd_row(WIDE, 512, 1024).axes
-    assert title(below).endswith("8 clusters, tiles wasted: 0")
-    assert title(kernels).endswith("8 clusters, tiles wasted: 0")
-
-
-def test_an_odd_row_has_tiles_of_one_shape():
-    for plain, cut in zip(cute_clusters.odd_row(LESS, 300, 1024).axes, cute_clusters.odd_row(CUT, 300, 1024).axes):
-        assert title(plain) == title(cut)
-        assert boxes(plain, "cluster 0") == boxes(cut, "cluster 0") == [(0, 0, 192, 128), (0, 128, 192, 128)]
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(682, 2048), (600, 1984), (257, 1920), (40, 700), (127, 120)])
 @pytest.mark.parametrize("config", CUTS.values(), ids=CUTS)
 def test_cut_to_fit_shows_all_that_is_multiplied_and_what_of_it_is_c(config, rows, columns):
     figure = cute_clusters.cut_to_fit(config, rows, columns)
     for axes, each in zip(figure.axes, (config.shapes[0], config)):
         found = cute_clusters.pairs(each, rows, columns)
-        assert texts(axes) == [str(number) for number in range(len(found))]
+        assert texts(axes) == []
         areas = Counter()
         for patch in axes.patches:
             areas[patch.get_gid()] += patch.get_width() * patch.get_height()
@@ -216,40 +186,29 @@ def test_cut_to_fit_says_which_tiles_there_are():
 
 
 @pytest.mark.parametrize("picture", [
-    cute_clusters.multicast, lambda config: cute_clusters.odd_row(config, 300, 1024),
+    cute_clusters.multicast, lambda config: cute_clusters.order(config, 300, 1024, 3),
     lambda config: cute_clusters.pairs(config, 300, 1024), lambda config: cute_clusters.cut_to_fit(config, 300, 1024),
-], ids=["multicast", "odd_row", "pairs", "cut_to_fit"])  # fmt: skip
+], ids=["multicast", "order", "pairs", "cut_to_fit"])  # fmt: skip
 def test_a_cta_alone_shares_nothing(picture):
     with pytest.raises(ValueError, match="config must have a cluster of 2 CTAs, got 1"):
         picture(replace(WIDE, cluster=1))
 
 
-@pytest.mark.parametrize(
-    ("tiles", "clusters", "times"), [(288, 66, (5, 4.5)), (66, 66, (1, 1)), (7, 66, (1, 0.5)), (9, 6, (2, 1.5))]
-)
-def test_the_last_wave_takes_half_the_time_in_halves(tiles, clusters, times):
-    figure = cute_clusters.last_wave(tiles, clusters)
-    for axes, time, part in zip(figure.axes, times, (1, 0.5)):
-        parts = {gid: [patch for patch in axes.patches if patch.get_gid() == gid] for gid in ("at work", "idle")}
-        areas = {gid: sum(patch.get_width() * patch.get_height() for patch in each) for gid, each in parts.items()}
-        assert areas == {"at work": tiles, "idle": time * clusters - tiles}
-        assert max(patch.get_x() + patch.get_width() for patch in parts["at work"]) == time
-        assert title(axes).endswith(f"done after {time:g}")
-        words = [f"{clusters} tiles"] * (tiles // clusters)
-        left = tiles % clusters
-        assert texts(axes) == words + [f"{left} tiles" if part == 1 else f"{2 * left} halves"] * bool(left)
+def test_a_wave_in_strips_reads_fewer_lines_than_a_wave_row_by_row():
+    config = replace(WIDE, swizzle_size=4)
+    by_row, strips = cute_clusters.order(config, 2048, 4096, 16).axes  # 8 rows of clusters, 16 columns
+    assert title(by_row) == f"row by row: a wave reads {2 * 128 + 16 * 256:,} lines"
+    assert title(strips) == f"in strips of 4 rows of clusters: a wave reads {8 * 128 + 4 * 256:,} lines"
+    for axes in (by_row, strips):
+        assert texts(axes) == [str(number) for number in range(128)]
+        colors = Counter(patch.get_facecolor() for patch in axes.patches if (patch.get_gid() or "").startswith("clust"))
+        assert set(colors.values()) == {32}, "8 waves of 16 clusters of 2 tiles, each its own colour"
 
 
-@pytest.mark.parametrize(
-    ("tiles", "clusters", "message"),
-    [(0, 66, "at least 1, got 0 and 66"), (5, 0, "got 5 and 0")],
-)
-def test_a_last_wave_that_cannot_be_drawn(tiles, clusters, message):
-    with pytest.raises(ValueError, match=message):
-        cute_clusters.last_wave(tiles, clusters)
-
-
-def test_a_last_wave_of_more_than_half_the_clusters_stays_whole():
-    (axes,) = cute_clusters.last_wave(384, 66).axes
-    assert title(axes) == "the last wave's tiles stay whole, 108 halves would take two turns: done after 6"
-    assert texts(axes)[-1] == "54 tiles"
+def test_cut_to_fit_has_a_colour_for_each_shape():
+    _, cut = cute_clusters.cut_to_fit(CUT, 682, 2048).axes
+    colors = {}
+    for patch in cut.patches:
+        if (patch.get_gid() or "").startswith("cluster"):
+            colors.setdefault(patch.get_facecolor(), set()).add((patch.get_width(), patch.get_height()))
+    assert list(map(sorted, colors.values())) == [[(192, 128)], [(128, 128)], [(256, 42)]]

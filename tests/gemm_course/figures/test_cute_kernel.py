@@ -119,3 +119,13 @@ def test_a_store_too_short_for_its_word_is_a_box_alone():
     (axes,) = cute_kernel.warp_group_turns({"long": cute_kernel.simulate(EACH, 2, 60)}).axes
     assert texts(axes) == ["tile 0", "tile 1"]
     assert len(boxes(axes, "store")) == 2
+
+
+def test_gains_are_ratios_of_the_rows_that_have_both():
+    one, two = replace(SHARED, cluster=1), replace(SHARED, cluster=2)
+    us = {f"cute {one.name}": 30.0, f"cute {two.name}": 20.0}
+    rows = {"a": {"K": 512, "dA": {"us": us}}, "b": {"K": 64, "dA": {"us": {f"cute {one.name}": 5.0}}}, "c": {"K": 9}}
+    assert cute_kernel.ratios(rows, "dA", one, two) == [(512, 1.5)]
+    (axes,) = cute_kernel.gains({"clusters": [(512, 1.5), (1024, 1.1), (64, 1.2)]}).axes
+    assert title(axes) == "clusters\nmedian 1.20, 3 products"
+    assert [each.get_gid() for each in axes.collections] == ["rows"]

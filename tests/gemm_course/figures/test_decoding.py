@@ -121,14 +121,14 @@ def bars(axes, name):
 def test_recorded_rates_are_bars_beside_a_copy():
     figure = decoding.masked_rates(masked_record(), 20, "tb_s")
     sixteen, blocks = figure.axes
-    assert (title(sixteen), title(blocks)) == ("bfloat16", "float8 blocks")
+    assert (title(sixteen), title(blocks)) == ("bfloat16", "float8, block scales")
     assert bars(sixteen, "triton") == [4.0, 4.0]
     assert bars(sixteen, "torch.bmm, all rows") == [1.0, 1.0]
     assert (bars(blocks, "triton"), bars(blocks, "torch.bmm, all rows")) == ([3.5, 3.5], [])
     assert line(blocks, "copy").get_xdata()[0] == 4.25
-    assert texts(blocks) == ["N, K = 64, 16", "3.50 ", "N, K = 32, 16", "3.50 "]
+    assert texts(blocks) == ["N 64, K 16", "3.50 ", "N 32, K 16", "3.50 "]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["deepgemm (triton)", "torch.bmm, all slots"]
-    places = [[text.get_position()[1] for text in axes.texts if "N, K" in text.get_text()] for axes in figure.axes]
+    places = [[text.get_position()[1] for text in axes.texts if ", K " in text.get_text()] for axes in figure.axes]
     assert places[0] == places[1], "a shape is at one height in all panels"
 
 
@@ -140,3 +140,13 @@ def test_recorded_rates_of_many_rows_have_no_copy():
         decoding.masked_rates(masked_record(), 4, "tb_s")
     with pytest.raises(ValueError, match="unit must be 'tb_s' or 'tflops', got 'us'"):
         decoding.masked_rates(masked_record(), 20, "us")
+
+
+def test_a_record_has_its_fastest_dense_product_and_our_faster_kernel():
+    us = {"triton": {"median_us": 3.0}, "cute": {"median_us": 2.0}, "loop": {"median_us": 1.0}}
+    rows = {
+        "a": {"rate": {"forward": {"dense": 7.0}}, "us": {"forward": us}},
+        "b": {"rate": {"forward": {"cute": 9.0}}},
+    }
+    assert decoding.dense_tflops({"rows": rows}) == 7.0
+    assert decoding.fastest_us({"rows": rows}, "a") == 2.0

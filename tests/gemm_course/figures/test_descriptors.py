@@ -77,7 +77,7 @@ def test_switches_marks_every_visit_of_the_programs_it_draws():
         for problem in range(3):
             expected = sum(tile.problem == problem for own in walk[:3] for tile in own)
             assert len(boxes(axes, f"problem {problem}")) == expected
-    assert {"round_robin: made 9 times in all", "chunks: made 5 times in all"} <= set(words(figure))
+    assert {"round_robin: 9 switches of all programs", "chunks: 5 switches of all programs"} <= set(words(figure))
 
 
 def test_reach_draws_groups_overhang_and_wrong_rows():
@@ -117,7 +117,7 @@ def test_recorded_ratio_points_left_where_descriptors_are_faster():
     assert [bar.get_width() for bar in bars] == pytest.approx([0.2, -0.25])
     assert [bar.get_facecolor()[:3] for bar in bars] == [pytest.approx(rgb(color)) for color in (WRONG, BLUE)]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["small", "large"]
-    assert "12.0 against 10.0 µs" in words(figure)
+    assert "12.0 µs, not 10.0 µs" in words(figure)
 
 
 def rgb(color):

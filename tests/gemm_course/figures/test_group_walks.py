@@ -9,7 +9,7 @@ import pytest
 
 from course_kernels.schedule import CostModel, simulate
 from drawn import boxes, rectangles, title
-from gemm_course.figures.group_walks import group_by_group, scanned_slots, slots, slots_of
+from gemm_course.figures.group_walks import group_by_group, recorded_us, scanned_slots, slots, slots_of
 from gemm_course.figures.style import color_of
 
 BLOCK = (64, 64, 64)
@@ -89,3 +89,8 @@ def test_times_of_slots_and_groups():
     assert [(span.start, span.end) for span in line] == [(2.0, 2.0 + tile), (6.0 + tile, 6.0 + 2 * tile)]
     assert not idle
     assert group_by_group([], 2, BLOCK).kernels == []
+
+
+def test_recorded_times_have_the_titles_of_their_rows():
+    rows = {"a": {"title": "A", "us": {"forward": {"cublas": {"median_us": 2.5}}}}}
+    assert recorded_us(rows) == {"A": {"cublas": 2.5}}

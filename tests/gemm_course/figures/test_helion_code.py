@@ -81,3 +81,16 @@ def test_the_figure_has_a_bar_for_each_line(simple):
     assert [bar.get_width() for bar in ax.patches] == [counts.get(at, 0) for at in range(len(simple.helion))]
     assert [label.get_text() for label in ax.get_yticklabels()] == list(simple.helion)
     assert sorted(text.get_text() for text in ax.texts) == sorted(map(str, counts.values()))
+
+
+def documented(x):
+    """One line of documentation."""
+    # A comment.
+    return (
+        x + 1
+    )  # fmt: skip
+
+
+def test_source_lines_are_code_alone():
+    assert helion_code.source_lines(documented) == 2
+    assert helion_code.source_lines(documented, documented) == 4

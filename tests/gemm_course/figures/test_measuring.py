@@ -72,7 +72,7 @@ def test_spread_draws_quartiles_and_counts_what_is_far_off():
     assert (box[0], box[2]) == (low, pytest.approx(high - low))
     lines = [line for line in first.lines if len(set(line.get_xdata())) == 1 and len(line.get_xdata()) == 2]
     assert [line.get_xdata()[0] for line in lines] == [median, 12.0]
-    assert [text.get_text() for text in first.texts] == ["12.0 µs (1 beyond)", "12.0 µs"]
+    assert [text.get_text() for text in first.texts] == ["12.0 µs (1 off the scale)", "12.0 µs"]
     assert sorted(first.lines[0].get_xdata()) == this[:4]
     assert (first.get_title("left"), second.get_title("left")) == ("in sequence", "in turn")
 

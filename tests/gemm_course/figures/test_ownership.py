@@ -35,6 +35,15 @@ def test_every_tile_has_its_programs_colour_and_the_extent_that_exists():
     assert len(whole) == sum(extent != (32, 32) for extent in extents)
 
 
+def test_a_strip_too_thin_for_its_number_has_it_in_the_rest_of_its_tile():
+    (ax,) = ownership.owners([(34, 32, 8), (32, 35, 8), (32, 900, 8)], (32, 32), [0] * 33).axes
+    places = [text.get_position() for text in ax.texts if text.get_text() == "0"]
+    assert places[0] == (16, 16)
+    assert places[1] == (16, 32 + (2 + 32) / 2), "below the two rows"
+    first = rectangles(ax)[2].get_x()
+    assert places[3] == (pytest.approx(first + 32 + (3 + 32) / 2), 16), "right of the three columns"
+
+
 def test_tiles_lie_where_their_problem_and_position_say():
     (ax,) = ownership.owners(THREE, (32, 32), range(12)).axes
     corners = [(patch.get_x(), patch.get_y()) for patch in rectangles(ax)]

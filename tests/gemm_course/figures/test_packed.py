@@ -72,7 +72,7 @@ def test_sliding_window_ends_where_the_group_ends():
     assert boxes(axes, "group in window")[0][::2] == (16, 13)
     assert boxes(axes, "stored")[0][::2] == (24, 5)
     assert boxes(axes, "cut off")[0][::2] == (29, 3)
-    assert {"last tile: 5 rows stored, 3 cut off", "base = 29 brings the bound to row 29"} <= set(words(axes))
+    assert {"last tile: 5 rows stored, 3 cut off", "base = 29: from row 0 to the end of group 3"} <= set(words(axes))
     (bound,) = (line for line in axes.lines if line.get_gid() == "bound")
     assert set(bound.get_xdata()) == {29}
 

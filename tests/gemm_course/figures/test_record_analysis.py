@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 
 from course_kernels.bench.rows import by_name
 from gemm_course.figures import record_analysis
-from gemm_course.figures.style import FAINT, ORANGE, SKY
+from gemm_course.figures.style import FAINT, ORANGE, RED, SKY
 
 ROWS = by_name()
 PASSES = ("forward", "called", "dA", "dB")
@@ -50,20 +50,21 @@ def test_a_dot_is_the_peers_time_over_ours():
     assert dots(forward) == [(pytest.approx(1.2), 0), (pytest.approx(1.25), 1)]
     assert dots(gradient) == [(pytest.approx(0.6), 0), (pytest.approx(0.625), 1)]
     assert forward.get_xlim()[0] < 0.6, "slower is seen as well"
-    assert [label.get_text() for label in forward.get_yticklabels()] == [ROWS[name].title for name in TIMES]
+    assert [label.get_text() for label in forward.get_yticklabels()] == [
+        "12 experts, 8,192 tokens (equal)\nN 2048, K 1024",
+        "32 experts, 640 tokens (20 each)\nN 7168, K 2048",
+    ]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["torch"]
 
 
-def test_calls_are_multiples_of_the_graphs_time_and_so_is_the_host():
+def test_a_call_has_its_time_on_the_device_and_on_the_host():
     figure = record_analysis.as_called(results(), ["mine", "torch"])
     mine, torch = figure.axes
-    assert dots(mine) == [(pytest.approx(80 / 70), 0), (pytest.approx(250 / 240), 1)]
-    ticks = [
-        line.get_xdata()[0] for line in torch.lines if len(set(line.get_xdata())) == 1 == len(line.get_xdata()) - 1
-    ]
-    assert ticks == pytest.approx([168 / 84, 168 / 300])
-    shade = torch.patches[0]
-    assert shade.get_x() == 1.0, "where the host is the limit"
+    assert dots(mine) == [(80.0, 0), (250.0, 1)]
+    spans = {line.get_ydata()[0]: line for line in torch.lines if line.get_linewidth() == 3 and len(line.get_xdata())}
+    assert {row: tuple(line.get_xdata()) for row, line in spans.items()} == {0: (94.0, 168.0), 1: (310.0, 168.0)}
+    assert [to_rgb(spans[row].get_color()) for row in (0, 1)] == [to_rgb(RED), to_rgb(FAINT)], "red: the host is slower"
+    assert figure.get_supxlabel() == "µs for one call"
 
 
 def test_time_is_explained_by_the_roof_the_tiles_and_the_last_wave():

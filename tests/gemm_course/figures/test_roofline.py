@@ -65,8 +65,8 @@ def test_bars_are_shares_of_the_ceiling():
     }  # fmt: skip
     titles = [text.get_text() for text in axes.texts if len(text.get_text()) > 5]
     assert titles[:2] == [
-        f"{ROWS['equal12'].title}:  dense 660 TFLOP/s",
-        f"{ROWS['decode32'].title}:  copy 4.00 TB/s",
+        "12 experts, 8,192 tokens (equal)\nN 2048, K 1024;  dense 660 TFLOP/s",
+        "32 experts, 640 tokens (20 each)\nN 7168, K 2048;  copy 4.00 TB/s",
     ]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["grouped_mm", "torch"]
 

@@ -29,8 +29,9 @@ def test_waves_fall_after_each_full_wave():
 def test_labels_of_waves_stand_above_every_tooth_and_apart():
     (ax,) = axes_of(schedules.waves(132, (96, 133)))
     left, right = (text.get_window_extent() for text in ax.texts)
-    assert left.x1 < right.x0
+    assert not left.overlaps(right)
     assert all(ax.transData.inverted().transform((0, box.y0))[1] > 1 for box in (left, right))
+    assert ax.transData.inverted().transform((left.x0, 0))[0] >= 0, "the first label is right of the axis"
 
 
 @pytest.mark.parametrize(("group_m", "panels"), [(1, (2, 8)), (4, (4, 4)), (8, (8, 2))])
@@ -60,17 +61,23 @@ def test_traffic_draws_every_value_in_megabytes():
     rows = {"one": {"model": 4e6, "measured": 5e6}, "two": {"model": 2e6, "measured": 3e6}}
     (ax,) = axes_of(schedules.traffic(rows, compulsory=1e6, title="bytes"))
     assert sorted(bar.get_width() for bar in ax.patches) == [2, 3, 4, 5]
-    assert " 5   measured" in texts(ax)
+    assert " 5 MB   measured" in texts(ax)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["one", "two"]
     assert list(ax.lines[0].get_xdata()) == [1, 1]
 
 
 @pytest.mark.parametrize("names", [("model", "H200"), ("model", "corrected", "H200")])
-def test_model_against_record_draws_a_dot_per_time(names):
+def test_model_against_record_draws_predictions_over_the_record(names):
     rows = {"first": (1.0, 2.0, 3.0)[: len(names)], "second": (6.0, 5.0, 4.0)[: len(names)]}
     (ax,) = axes_of(schedules.model_against_record(rows, names))
     dots = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
-    assert dots == [(time, row) for row, times in enumerate(rows.values()) for time in times]
+    assert dots == [(time / times[-1], row) for row, times in enumerate(rows.values()) for time in times[:-1]]
+    last = [times[-1] for times in rows.values()]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        f"{name}   ({us:.0f} µs)" for name, us in zip(rows, last)
+    ]
+    low, high = ax.get_xlim()
+    assert all(low < x < high for x in (1, *(ratio for ratio, _ in dots)))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(names)
 
 
@@ -87,4 +94,5 @@ def test_tile_times_draws_tiles_and_lines():
     assert [round(x) for x in dots.get_xdata()] == [2, 2, 10]
     assert list(line.get_xdata()) == [0, 10]
     assert list(line.get_ydata()) == [1.0, 9.0]
-    assert any("1.0 + 0.80 · steps" in text for text in texts(ax))
+    assert " model: 1.0 µs\n + 0.80 µs per step" in texts(ax)
+    assert "recorded tiles" in texts(ax)

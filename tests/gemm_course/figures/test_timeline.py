@@ -60,10 +60,35 @@ def test_recorded_bars_start_at_zero_in_microseconds():
         tl.recorded_bars(record, by="cta")
 
 
+RECORDED = {
+    "block": [128, 256, 64],
+    "problems": [[128, 512, 100], [128, 256, 64]],
+    # tile, problem, m, n, program, sm, start_ns, end_ns; out of order, as programs report them
+    "tiles": [[2, 1, 0, 0, 0, 7, 9_500, 10_500], [0, 0, 0, 0, 0, 7, 0, 4_000], [1, 0, 0, 1, 0, 7, 4_500, 6_500]],
+}
+
+
+def test_gaps_are_within_a_problem_or_between_two():
+    assert tl.tile_gaps(RECORDED, same_problem=True) == [0.5]
+    assert tl.tile_gaps(RECORDED, same_problem=False) == [3.0]
+
+
+def test_lengths_of_tiles_are_steps_and_microseconds():
+    assert tl.tile_lengths(RECORDED) == [(1, 1.0), (2, 4.0), (2, 2.0)]
+    assert tl.step_times(RECORDED) == [2.0, 1.0, 1.0], "by position in the program"
+
+
 def test_launch_bars_start_at_zero_in_microseconds():
     assert tl.launch_bars({"tiles": [[3, 0, 12, 1_000, 2_500], [4, 1, 13, 2_000, 3_000]]}) == [
         (12, 0.0, 1.5, 3), (13, 1.0, 2.0, 4)]  # fmt: skip
     assert tl.launch_bars({"tiles": []}) == []
+
+
+def test_launch_panels_sort_the_sms_of_the_first_problem_to_the_top():
+    tiles = {"a": [[0, 0, 5, 0, 1_000], [1, 0, 2, 1_000, 2_000]], "b": [[0, 0, 2, 0, 1_000], [0, 1, 9, 0, 500]]}
+    panels = tl.launch_panels({name: {"tiles": each} for name, each in tiles.items()}, ["a", "b"])
+    assert [bar.row for bar in panels["a"]] == [0, 1], "SM 5 worked on problem 0, SM 2 did not"
+    assert [bar.row for bar in panels["b"]] == [1, 2]
 
 
 def test_problem_spans_are_first_start_to_last_end():
@@ -119,6 +144,16 @@ def test_compare_shares_the_time_axis_and_names_the_problems():
     assert left.get_xlim()[1] >= 8
     assert [len(collection(ax, "idle")[0].get_paths()) for ax in (left, right)] == [1, 2]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["problem 0", "1", "5", "idle"]
+
+
+def test_compare_ends_where_it_is_told_and_says_what_goes_on():
+    figure = tl.compare({"short": [(0, 0, 2, 0)], "long": [(0, 0, 90, 1)]}, until=10)
+    short, long = drawn_axes(figure)
+    assert short.get_xlim() == long.get_xlim() == (0, 10)
+    assert short.get_title("left") == "short: 2 µs, 100% busy"
+    assert long.get_title("left") == "long: 90 µs, 100% busy (cut at 10 µs)"
+    (ax,) = drawn_axes(tl.compare({"short": [(0, 0, 2, 0)]}, until=10))
+    assert ax.get_xlim()[1] < 3
 
 
 def test_compare_says_when_colours_repeat():

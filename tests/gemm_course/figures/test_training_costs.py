@@ -1,4 +1,4 @@
-"""The figures count the strips that each die reads, and draw the time of a copy after that of the products."""
+"""Times are read from records; the time of a copy is drawn after that of the products."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from drawn import boxes, texts
 from gemm_course.figures import training_costs
 
 
-def test_strips_of_both_operands_are_counted():
-    assert training_costs.strips_read([[0, 1], [0, 1]]) == {0: 3, 1: 3}
-    assert training_costs.strips_read([[0, 0], [0, 0]]) == {0: 4}
-    assert training_costs.strips_read([[1, 0, 1]]) == {0: 2, 1: 3}
-
-
-def test_dies_show_the_strips_of_one():
-    owners = [[0, 0, 1], [1, 1, 1]]
-    (axes,) = training_costs.dies({"": owners}).axes
-    assert len(boxes(axes, "die 0")) == 2
-    assert len(boxes(axes, "die 1")) == 4
-    assert [len(boxes(axes, f"A {used}")) for used in (True, False)] == [1, 1]
-    assert [len(boxes(axes, f"B {used}")) for used in (True, False)] == [2, 1]
-    assert "die 0 reads 1 strip of A + 2 of B = 3" in texts(axes)
-
-
 def test_a_copy_begins_where_the_products_end():
     us = {"forward": 1.0, "dA": 1.0, "dB": 2.0, "copy": 1.0}
     (axes,) = training_costs.copied_gradients({"row": us}).axes
     assert boxes(axes, "copy")[0][0] == pytest.approx(1.0)
     assert boxes(axes, "dB")[0][2] == pytest.approx(0.5)
     assert texts(axes) == ["+25%"]
+
+
+def test_a_step_has_the_fastest_of_our_kernels_and_the_copy_of_its_gradient():
+    us = {
+        of: {"a": {"median_us": 3.0}, "b": {"median_us": 2.0}, "peer": {"median_us": 1.0}} for of in ("forward", "dA")
+    }
+    row = {"title": "row", "sizes": [1, 2], "N": 100, "K": 1000, "us": us | {"dB": us["dA"]}}
+    roles = {"a": {"role": "ours"}, "b": {"role": "ours"}, "c": {"role": "ours", "absent": "no"}, "peer": {"role": ""}}
+    found = training_costs.step_times({"providers": roles, "copy_tb_s": 0.4, "rows": {"r": row}})
+    assert found == {"row": {"forward": 2.0, "dA": 2.0, "dB": 2.0, "copy": pytest.approx(2.0)}}
+
+
+def test_gradients_are_named_by_model_and_router():
+    entry = {"title": "Model: 8 over 2", "us": {"gradients": {"ptgmm": {"median_us": 2.5}}}}
+    assert training_costs.gradient_times({"rows": {"model-zipf": entry}}) == {"Model, Zipf": {"ptgmm": 2.5}}

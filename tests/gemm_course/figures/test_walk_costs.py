@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemm_course.figures.style import color_of
-from gemm_course.figures.walk_costs import ProgramTimes, program_counts, time_ratios
+from gemm_course.figures.walk_costs import ProgramTimes, program_counts, program_times, time_ratios
 
 
 def line(ax, label):
@@ -24,6 +24,22 @@ def test_each_panel_has_its_stairs_and_its_labelled_points():
     assert [text.get_text() for text in left.texts] == ["1", "3"]
     assert list(line(right, "recorded on an H200").get_ydata()) == [6.0]
     assert left.get_ylim()[0] == 0, "times are compared by height"
+
+
+def test_scaled_stairs_meet_the_record_at_one_number_of_programs():
+    times = ProgramTimes({1: 20.0, 2: 10.0}, {1: 45.0, 2: 20.0})
+    (ax,) = program_counts({"t": times}, scaled_at=2).axes
+    assert list(line(ax, "simulated, times 2.0 to meet the record at 2").get_ydata()) == [40.0, 20.0]
+    assert ax.get_ylim()[1] > 45
+
+
+def test_program_times_pair_the_record_with_the_simulation():
+    row = {"ours": {"2": 9.0, "4": 5.0}, "ours block": [32, 32, 32], "other": {"3": 1.0}}
+    times = program_times(row, "ours", [(64, 64, 64)] * 2)
+    assert times.recorded_us == {2: 9.0, 4: 5.0}
+    assert times.tiles == 8
+    assert list(times.simulated_us) == [2, 3, 4]
+    assert times.simulated_us[2] > times.simulated_us[4] > 0
 
 
 def test_labels_of_close_points_lean_apart():

@@ -45,13 +45,13 @@ def bomb(count):
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("eve.zip", zipped({"../../evil.ipynb": answer()}), "outside of its folder: ../../evil.ipynb"),
-        ("eve.zip", zipped({"/evil.ipynb": answer()}), "outside of its folder"),
-        ("eve.zip", zipped({"a\\..\\..\\evil.ipynb": answer()}), "outside of its folder"),
-        ("eve.zip", zipped({"C:\\evil.ipynb": answer()}), "outside of its folder"),
+        ("eve.zip", zipped({"../../evil.ipynb": answer()}), "outside its folder: ../../evil.ipynb"),
+        ("eve.zip", zipped({"/evil.ipynb": answer()}), "outside its folder"),
+        ("eve.zip", zipped({"a\\..\\..\\evil.ipynb": answer()}), "outside its folder"),
+        ("eve.zip", zipped({"C:\\evil.ipynb": answer()}), "outside its folder"),
         ("eve.zip", zipped({"01_offsets.ipynb": bytes(17 << 20)}), "unpacks to 17 MB; a notebook may have 16"),
         ("eve.zip", bomb(5), "unpack to more than 64 MB"),
-        ("eve.zip", zipped({f"{i}": b"" for i in range(archives.MAX_FILES + 1)}), "holds 20,001 files"),
+        ("eve.zip", zipped({f"{i}": b"" for i in range(archives.MAX_FILES + 1)}), "has 20,001 files"),
         ("eve.zip", zipped({"inner.zip": zipped({"01_offsets.ipynb": answer()})}), "a zip file in a zip file"),
         ("eve.zip", link_in_zip(b"/etc/passwd"), "is a link"),
         ("eve.zip", encrypted(), "is encrypted"),
@@ -59,13 +59,13 @@ def bomb(count):
         ("eve.zip", lzma(), "other than deflate"),
         ("eve.zip", b"PK but not a zip", "cannot be read as a zip file (BadZipFile)"),
         ("eve/x.zip", b"PK but not a zip", "x.zip: cannot be read as a zip file"),
-        ("eve.tar.gz", b"", "is no zip file: unpack it"),
-        ("eve/hw.tar.gz", b"", "hw.tar.gz: is no zip file: unpack it"),
-        ("eve/mine/01_offsets.rar", b"", "mine/01_offsets.rar: is no zip file: unpack it"),
-        ("eve/hw.7z", b"", "hw.7z: is no zip file: unpack it"),
-        ("eve.zip", zipped({"hw.rar": b""}), "eve.zip/hw.rar: is an archive in a zip file, which is not opened"),
-        ("eve/01_offsets.py", ANSWER.encode(), "01_offsets.py: is no notebook: the .ipynb file is wanted"),
-        ("eve/01_offsets", answer(), "01_offsets: is no notebook: the .ipynb file is wanted"),
+        ("eve.tar.gz", b"", "is not a zip file: unpack it"),
+        ("eve/hw.tar.gz", b"", "hw.tar.gz: is not a zip file: unpack it"),
+        ("eve/mine/01_offsets.rar", b"", "mine/01_offsets.rar: is not a zip file: unpack it"),
+        ("eve/hw.7z", b"", "hw.7z: is not a zip file: unpack it"),
+        ("eve.zip", zipped({"hw.rar": b""}), "eve.zip/hw.rar: is an archive in a zip file, and is not opened"),
+        ("eve/01_offsets.py", ANSWER.encode(), "01_offsets.py: is not a notebook: hand in the .ipynb file"),
+        ("eve/01_offsets", answer(), "01_offsets: is not a notebook: hand in the .ipynb file"),
         ("eve/hw.pdf", b"%PDF", "no notebook of an exercise among 1 file: hw.pdf"),
         ("eve/hw.ipynb", notebook("print(1)", marked=False), "no notebook of an exercise among 1 file: hw.ipynb"),
         ("eve.zip", zipped({"a/": b"", **{f"a/{i}.py": b"" for i in range(6)}}),
@@ -80,7 +80,7 @@ def bomb(count):
         ("eve/01_offsets.ipynb", b'{"cells": 3}', "it is JSON without the cells of a notebook (TypeError)"),
         ("eve/01_offsets.ipynb", b'{"worksheets": []}', "it is JSON without the cells of a notebook (KeyError)"),
         ("eve/01_offsets.ipynb", notebook("print(1)", marked=False), "no cell that defines describe_groups"),
-        ("eve/01_offsets.ipynb", notebook(ANSWER + "#" * 200_000), "the answer's cell has 195 kB; it may have 100"),
+        ("eve/01_offsets.ipynb", notebook(ANSWER + "#" * 200_000), "the answer's cell has 195 kB; 100 are allowed"),
         ("eve/01_offsets.ipynb", notebook(" "), "the answer's cell is empty"),
         ("eve/" + "deep/" * 14 + "01_offsets.ipynb", answer(), "more than 12 folders deep"),
     ],
@@ -109,9 +109,9 @@ def test_a_folder_full_of_notebooks_is_not_read_to_its_end(tmp_path, monkeypatch
     hand_in(tmp_path, {f"{i}.ipynb": bytes(300 << 10) for i in range(9)})
     *read, last = archives.read_folder(tmp_path)
     assert [file.where for file in read] == ["0.ipynb", "1.ipynb", "2.ipynb", "3.ipynb"]
-    assert last.refused == "more than 1 MB of notebooks: the rest is not looked at"
+    assert last.refused == "more than 1 MB of notebooks: the others were not read"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "01_offsets.ipynb")
-    assert archives.read_folder(tmp_path) == [archives.File("01_offsets.ipynb", refused="is no file")]
+    assert archives.read_folder(tmp_path) == [archives.File("01_offsets.ipynb", refused="is not a regular file")]

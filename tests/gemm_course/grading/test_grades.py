@@ -84,7 +84,7 @@ def test_an_answer_that_its_judge_dies_of_is_refused_and_not_remembered(tmp_path
     with cache_in(tmp_path) as cache:
         ann, bob = graded(cache, class_of(ann="a", bob="b"))
         assert (ann.status, ann.points, bob.status) == ("refused", 0, "passed")
-        assert ann.message == "the judge died: look at it by hand"
+        assert ann.message == "the judge died: grade it by hand"
         assert [g.points for g in graded(cache, class_of(ann="a", bob="b"))] == [10, 10]
 
 

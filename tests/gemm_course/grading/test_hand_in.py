@@ -205,7 +205,7 @@ MOODLE = {f"{who}_{i}_assignsubmission_file_/a.ipynb": answer() for i, who in en
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"subs.zip": zipped(CANVAS)}, "subs.zip: holds the work of several people (ann_1234, bob_2234): unpack it"),
+        ({"subs.zip": zipped(CANVAS)}, "subs.zip: has the work of several people (ann_1234, bob_2234): unpack it"),
         ({"subs.zip": zipped(MOODLE)}, "several people (ann_0, bob_1, cy_2, …): unpack it"),
         ({f"subs/{name}": data for name, data in CANVAS.items()}, "bob_2234): grade that folder by itself"),
         ({"subs/all.zip": zipped(CANVAS)}, "bob_2234): grade that folder by itself"),
@@ -252,9 +252,11 @@ def test_no_link_is_followed(tmp_path):
     found, _ = discovered(tmp_path / "in", BOTH)
     assert [each.student for each in found] == ["ann", "eve", "mal"]
     assert not any(answer.source for each in found for versions in each.answers.values() for answer in versions)
-    assert found[0].answers["01_offsets"] == [Answer("01_offsets.ipynb", refused="is a link, which is not followed")]
+    assert found[0].answers["01_offsets"] == [
+        Answer("01_offsets.ipynb", refused="is a link, and links are not followed")
+    ]
     assert len(found[0].notes) == 3
-    assert found[1].notes == ["eve: is a link, which is not followed"]
+    assert found[1].notes == ["eve: is a link, and links are not followed"]
 
 
 # Names from before lesson 02 came in

@@ -1,4 +1,4 @@
-"""What students handed in is read in processes that can do little; what ends one of them is told to its student."""
+"""What students handed in is read in processes that can do little; if one ends early, its student gets the reason."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def test_nothing_that_is_handed_in_costs_anybody_else(tmp_path):
     refused = {who: [each.answers[name][0].refused for name in each.answers] for who, each in found.items()}
     assert refused.pop("ann") == [""]
     assert found["ann"].answers["01_offsets"][0].source.endswith("return sizes")
-    cell = "the answer's cell has 1,024 kB; it may have 100"
+    cell = "the answer's cell has 1,024 kB; 100 are allowed"
     assert (refused["bob"], refused["cas.zip"]) == ([cell], [cell])
     assert "cannot be read as a notebook" in refused["dan"][0]
-    assert refused["eve"] == ["is no file"]
-    assert found["fay.ipynb"].notes == ["fay.ipynb: is a link, which is not followed"]
+    assert refused["eve"] == ["is not a regular file"]
+    assert found["fay.ipynb"].notes == ["fay.ipynb: is a link, and links are not followed"]
 
 
 @pytest.mark.parametrize(
     ("does", "says"),
     [
-        ("os.kill(os.getpid(), 24)", "reading it took more than 20 s, so it was stopped"),
-        ("bytearray(2 << 30)", "reading it takes more than 1,024 MB of memory"),
-        ("os._exit(3)", "reading it failed: its process ended with status 3"),
-        ("raise KeyError('odd')", "reading it failed: KeyError: 'odd'"),
+        ("os.kill(os.getpid(), 24)", "reading took more than 20 s and was stopped"),
+        ("bytearray(2 << 30)", "reading takes more than 1,024 MB of memory"),
+        ("os._exit(3)", "reading failed: the process ended with status 3"),
+        ("raise KeyError('odd')", "reading failed: KeyError: 'odd'"),
         ("open('/etc/passwd')", "/etc/passwd"), ("os.fork()", "Operation not permitted"),
     ],
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_the_same_notebooks_in_several_folders_of_the_only_entry_are_several_peo
     files = {f"in/submitted/{who}/ps1/01_offsets.ipynb": answer(who) for who in ("ann", "bob")}
     hand_in(tmp_path, files)
     (found,) = read(tmp_path / "in").values()
-    text = "submitted: holds the work of several people (ann, bob): grade that folder by itself"
+    text = "submitted: has the work of several people (ann, bob): grade that folder by itself"
     assert (found.answers, found.notes) == ({}, [text])
     hand_in(tmp_path, {"in/submitted/exercises/ps1/01_offsets.ipynb": answer("x")})
     assert len(read(tmp_path / "in")["submitted"].answers["01_offsets"]) == 3, "one student's, with attempts"

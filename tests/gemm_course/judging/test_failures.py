@@ -64,6 +64,21 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f")
             "AttributeError: 'function' object has no attribute 'to': a function stands where its result is meant: "
             "call it, as in tl.num_programs(0) (in program 4)",
         ),
+        (
+            {"type": "ValueError", "text": "arange's arguments must be of type tl.constexpr", "line": 0, "code": ""},
+            "ValueError: arange's arguments must be of type tl.constexpr: the size of a block is known when a kernel "
+            "is compiled, so use a tl.constexpr and a mask (in program 4)",
+        ),
+        (
+            {"type": "TypeError", "text": "'function' object is not subscriptable", "line": 0, "program": None},
+            "TypeError: 'function' object is not subscriptable: the launch found a plain function. A kernel has "
+            "@triton.jit in the line above `def`\n    tick()",
+        ),
+        (
+            {"type": "ValueError", "text": "Cannot make_shape_compatible: 4 and 16", "line": 0, "code": ""},
+            "ValueError: Cannot make_shape_compatible: 4 and 16: one number for each row becomes a column by [:, "
+            "None], one for each column a row by [None, :] (in program 4)",
+        ),
         ({"type": "ValueError", "text": "y" * 700}, f"line 9: ValueError: {'y' * 600} (in program 4)\n    tick()"),
     ],
 )

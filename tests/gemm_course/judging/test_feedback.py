@@ -130,3 +130,20 @@ def test_a_list_is_drawn_entry_by_entry():
     assert (short["states"], short["labels"]) == ([[right, wrong, missing]], [["1", "5", "–"]])
     assert (short["title"], short["shape"], short["block"]) == ("ends", [1, 3], [1, 1])
     assert diagnose.row_panel([1, 2], [1], "ends")["states"] == [[right, wrong]]
+
+
+def test_a_line_that_a_message_numbers_is_quoted_below_it():
+    source = "def f():\r\n    return tl.load(x)\n"
+    said = diagnose.quote_line("line 2: program 0 reads row 9\nof A", source)
+    assert said == "line 2: program 0 reads row 9\n    return tl.load(x)\nof A"
+    both = diagnose.quote_line("right here, but on the GPU: line 1: odd\nline 2: worse\nline 2: worst", source)
+    assert both.splitlines()[1::2] == ["    def f():", "    return tl.load(x)"], "each of them once"
+    for other in ("line 9: beyond the end", "tile (0, 0) is wrong", "line 2: return tl.load(x) is not allowed"):
+        assert diagnose.quote_line(other, source) == other
+
+
+def test_a_number_cut_off_to_bfloat16_counts_as_rounded_too():
+    nearest, cut = diagnose.roundings(torch.tensor([281.9, 2.0]), torch.bfloat16)
+    assert (nearest.tolist(), cut.tolist()) == ([282.0, 2.0], [280.0, 2.0])
+    (half,) = diagnose.roundings(torch.tensor([2049.0]), torch.float16)
+    assert half.item() == 2048.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -94,16 +95,25 @@ def test_an_answer_cannot_write_files_or_signal_the_judge(open_judge, tmp_path):
         pytest.skip("this kernel has no Landlock")
     target = tmp_path / "checker.py"
     target.write_text("kept")
-    for step in (
+    # One whose exercise lets a compiler write may write nowhere else.
+    with_files = msgspec.structs.replace(OFFSETS, files_mb=1)
+    for exercise, step in itertools.product((OFFSETS, with_files), (
         f"open({str(target)!r}, 'a').write('x')",
         f"__import__('os').unlink({str(target)!r})",
         f"__import__('os').truncate({str(target)!r}, 0)",
         f"open({str(tmp_path / 'new')!r}, 'w')",
-    ):
-        result = open_judge.check(OFFSETS, HEAD + step)
+    )):  # fmt: skip
+        result = open_judge.check(exercise, HEAD + step)
         assert "no file to open" in result.message, result.text()
     assert target.read_text() == "kept"
     assert os.listdir(tmp_path) == ["checker.py"]
+
+
+def test_an_exercise_that_lacks_a_package_is_not_judged(judge, monkeypatch):
+    monkeypatch.setattr(type(OFFSETS), "runs_name", "gemm_course.runner.runs.e99_missing")
+    result = judge.check(OFFSETS, RIGHT)
+    assert result.status == "unchecked"
+    assert "No module named" in result.message
 
 
 def _landlock():

@@ -32,6 +32,18 @@ def test_a_failure_has_its_message_below_and_what_was_printed_last():
     assert (found.passed, found.points) == (False, 5)
 
 
+def test_a_cause_and_its_inputs_are_printed_once():
+    found = result("failed", "fail", "fail", "fail", "pass", "fail")
+    found.properties[0].message = "tile 3 is lost:\nK is taken for N\n(inputs)"
+    found.properties[1].message = "tile 4 has another's turn:\nK is taken for N\n(inputs)"
+    found.properties[2].message = "tile 3 is lost:\n(inputs)"
+    found.properties[4].message = "no program\n(other inputs)"
+    assert [line.strip() for line in found.text().splitlines() if line.startswith("      ")] == [
+        "tile 3 is lost:", "K is taken for N", "(inputs)", "tile 4 has another's turn: for the reason above",
+        "wrong for the reason above", "no program", "(other inputs)",
+    ]  # fmt: skip
+
+
 def test_what_was_not_begun_or_not_checked_is_told_apart():
     assert result("todo", message="TODO 03: write it").text() == "Exercise 03 · Masks\nTODO 03: write it"
     assert result("unchecked", "skip", "skip", message="no numpy").text().splitlines() == [

@@ -48,6 +48,17 @@ def test_once_a_launch(prepared):
     assert len(prepared) == 2
 
 
+def test_types_are_looked_up_once_and_are_those_of_triton(prepared, monkeypatch):
+    monkeypatch.setattr(tritons, "_patch_lang", tritons._patch_lang.genuine)
+    count, table = [], getattr(tritons._get_np_dtype, "make_table", tritons._get_np_dtype)
+    monkeypatch.setattr(tritons, "_get_np_dtype", lambda tt_dtype: count.append(tt_dtype) or table(tt_dtype))
+    interpreter.prepare_once()
+    scalars = [getattr(tl, name) for name in ("int1", "int8", "uint64", "float16", "bfloat16", "float32", "float8e5")]
+    for each in (*scalars, *scalars, tl.pointer_type(tl.float32), tl.block_type(tl.int64, [8])):
+        assert tritons._get_np_dtype(each) == table(each)
+    assert len(count) == len(scalars) + 2
+
+
 def test_a_kernel_that_fails_leaves_the_language_as_it_was(prepared):
     load = tl.load
     with pytest.raises(tritons.InterpreterError):

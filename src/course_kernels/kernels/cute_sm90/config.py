@@ -208,9 +208,8 @@ CONFIGS = (
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=True),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
     # For groups of few rows, where reading the weights takes the time.
-    CuteConfig(64, 128, 128, 1, 4, PINGPONG),
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
-    CuteConfig(64, 128, 128, 1, 4, PINGPONG, window=True),
+    CuteConfig(64, 128, 128, 1, 4, PINGPONG),
 )
 
 # For groups along K.

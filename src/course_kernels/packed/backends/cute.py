@@ -28,7 +28,7 @@ CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
-FEW_ROWS = 64  # of 8-bit operands: up to here reading the weights takes the time, and tiles are low
+FEW_ROWS = 64  # up to here reading the weights takes the time, and tiles are low
 # From here on 8-bit weights are copied where their depth is not contiguous. In the record "block_scaled" the copy takes
 # as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
@@ -251,7 +251,7 @@ def _compiled(
 
 
 def choose(
-    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
 ) -> CuteConfig:
     """The configuration for a product: for 16-bit operands the one that ``tuning.time_model`` expects to be the
     fastest.
@@ -262,15 +262,19 @@ def choose(
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         groups: their number.
-        gpu: where it runs.
+        gpu: where it runs; None where that is unknown.
     """
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
         few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
         large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return few if rows <= FEW_ROWS else large
-    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
-    return estimate.config if estimate else CuteConfig(128, 128, 64, 2, 6, PINGPONG)
+    estimate = gpu and time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
+    if estimate:
+        return estimate.config
+    # Fewer rows than were measured, or a GPU like no other.
+    low = variant.offsets_along == "m" and rows <= FEW_ROWS
+    return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
 def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
@@ -281,8 +285,6 @@ def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: in
 
 
 @functools.cache
-def gpu_of(device: torch.device) -> time_model.Gpu:
-    """What the time model has to know of a Hopper GPU."""
-    return time_model.Gpu(
-        "sm_90", _processors(device), runtime.memory_bandwidth(device) or time_model.UNKNOWN_BANDWIDTH
-    )
+def gpu_of(device: torch.device) -> time_model.Gpu | None:
+    """What the time model has to know of a GPU; None for a CPU."""
+    return time_model.Gpu.of(runtime.Device.of(device))

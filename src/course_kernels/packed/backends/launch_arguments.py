@@ -229,14 +229,11 @@ def _choose(problem, op, extents, dtype, accesses, device: Device) -> GemmConfig
         typical = problem.rows_per_group
         M, K = (M, round(typical * groups)) if op == "grouped_mm_k" else (round(typical * groups), K)
     uses_tma = all(access.has_descriptor for access in accesses)
-    if uses_tma and dtype.itemsize == 2 and op in ("grouped_mm", "grouped_mm_k") and device.arch == (9, 0):
-        if op == "grouped_mm_k":
-            asked = "k,n", M, N, K / max(1, groups), groups
-        else:
-            asked = "m,k" if accesses[1].kind == Layout.ROW_MAJOR else "m,n", M / max(1, groups), N, K, groups
-        gpu = time_model.Gpu("sm_90", device.num_sms, device.bandwidth or time_model.UNKNOWN_BANDWIDTH)
-        if estimate := time_model.fastest(*asked, gpu, "triton"):
-            return estimate.config
+    if uses_tma:
+        major = "k" if accesses[1].kind == Layout.ROW_MAJOR else "n"
+        gpu = time_model.Gpu.of(device)
+        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major):
+            return found
     return get_config(
         op,
         *(M, K, N, groups),

@@ -149,7 +149,7 @@ class Relaunch:
 
 
 class _Mark(int):
-    """A number that can be told from equal ones."""
+    """A number that differs from equal ones."""
 
 
 def _position(values: list, mark: object) -> int:

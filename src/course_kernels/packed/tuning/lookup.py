@@ -1,5 +1,7 @@
 """Which configuration a packed product runs with: measured tables looked up by bucket, and defaults where they end.
 
+On Hopper GPUs ``tuning.time_model`` is asked first, about 16-bit products whose operands all have descriptors.
+
 A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run, or for which starting
 values were written by hand; those are marked ``"measured": false``. Without any, the defaults of ``tuning.defaults``
 serve. Nothing is measured at call time, and what is chosen depends on the shape's
@@ -88,7 +90,7 @@ def get_config(
     accumulate: bool = False,
     explain: bool = False,
 ) -> GemmConfig | Choice:
-    """The configuration for a packed product, by its shape's ``defaults.Bucket``.
+    """The table's configuration for a packed product, by its shape's ``defaults.Bucket``.
 
     Args:
         op: "grouped_mm" (M is the total of rows; a ragged N is the same of the transposed operands), "grouped_mm_k"
@@ -110,6 +112,11 @@ def get_config(
         TypeError: an extent is no integer.
 
     Notes:
+        The library does not ask this for 16-bit products on a Hopper GPU (compute capability 9.0) whose operands and
+        result all go through descriptors, with groups along M, N or K: ``tuning.time_model`` chooses kernel and
+        configuration for those, and ``time_model.explain`` says why. Tables serve other dtypes, GPUs and operands,
+        batches and masked products.
+
         A bucket that was not measured takes the nearest entry of the same type and kind of architecture, at most
         ``MAX_DISTANCE`` octaves away (ties: the smaller bucket) and never one for another number of rows up to 64;
         failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch"

@@ -24,12 +24,17 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.packed.tuning.lookup import describe
+from course_kernels.runtime import Device
 
 CONSTANTS = Path(__file__).parent / "constants"
 # Kinds of products: the extent that the groups share out, and the contiguous dimension of B.
 KINDS = ("m,k", "m,n", "k,n")
+_PASSES = dict(zip(KINDS, ("forward", "gradient of the rows", "gradient of the weights")))
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
 # Rows of eight equally likely groups over the average: a gamma distribution whose deviation is half of its mean.
 SPREAD = (0.352, 0.558, 0.705, 0.846, 0.997, 1.173, 1.415, 1.954)
@@ -44,6 +49,13 @@ class Gpu(NamedTuple):
     arch: str
     sms: int
     bandwidth: float
+
+    @classmethod
+    def of(cls, device: Device) -> Gpu | None:
+        """Of a device; None where it is no NVIDIA GPU."""
+        if device.capability is None or device.num_sms is None:
+            return None
+        return cls("sm_{}{}".format(*device.capability), device.num_sms, device.bandwidth or UNKNOWN_BANDWIDTH)
 
 
 class Candidate(NamedTuple):
@@ -178,6 +190,78 @@ def ranking(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu) -> tuple[Es
 def fastest(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, backend: str | None = None) -> Estimate | None:
     """The first of ``ranking``, or of a backend's in it; None where there is none."""
     return next((each for each in ranking(kind, M, N, K, G, gpu) if backend in (None, each.backend)), None)
+
+
+def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int = 2) -> str:
+    """Why a 16-bit product gets its backend and configuration: what they have to do, the time that is expected, and the
+    runners-up.
+
+    Args:
+        kind, M, N, K, G: as for ``ranking``.
+        gpu: where it runs; ``read`` has those that were measured.
+        others: how many runners-up are listed, each with what it would lose.
+
+    Returns:
+        Lines of text. Where the model has no answer, the last one says why.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    lines = [
+        f"{_PASSES[kind]}, {G:,} × (M {M:,.4g}, N {N:,}, K {K:,.4g}) on average; "
+        f"{gpu.arch}, {gpu.sms} SMs, {gpu.bandwidth:g} TB/s"
+    ]
+    if not (N and K and G and M):
+        return "\n".join([*lines, "  an empty product: nothing is multiplied"])
+    found = ranking(kind, M, N, K, G, gpu)
+    if not found:
+        return "\n".join([*lines, f"  no GPU of {gpu.arch} was measured: tables choose, see lookup.get_config"])
+    best = found[0]
+    parts = work(best.config, kind, M, N, K, G)
+    tiles, depth = (math.fsum(each) for each in zip(*((part.tiles, part.tiles * part.blocks) for part in parts)))
+    moved, places = math.fsum(part.bytes for part in parts), gpu.sms * slots(best.config)
+    lines += [
+        f"  {best.us:,.0f} µs expected: {best.backend} {_in_words(best.config)}",
+        f"    {tiles:,.0f} tiles, {places} at a time: {tiles / places:.1f} turns of {depth / tiles:.1f} blocks of K",
+        f"    {moved / 1e6:,.0f} MB, which the memory moves in {moved / (gpu.bandwidth * 1e6):,.0f} µs at best",
+    ]
+    for each in found[1 : others + 1]:
+        lines.append(f"  {each.us / best.us - 1:+.1%}: {each.backend} {_in_words(each.config)}")
+    return "\n".join(lines)
+
+
+def _in_words(config: CuteConfig | GemmConfig) -> str:
+    """A configuration in words; of the kernel in CuTe DSL, what is not usual comes last."""
+    if isinstance(config, GemmConfig):
+        return describe(config)
+    words = [f"{config.tile_m}×{config.tile_n}×{config.tile_k}", config.schedule, f"{config.stages} stages"]
+    words += [f"strips of {config.swizzle_size}"] + ["clusters of 2"] * (config.cluster == 2)
+    words += [f"narrow tiles of {config.last_tile_n} columns"] * bool(config.last_tile_n)
+    words += [f"flat tiles of {config.tail_tile_n} columns"] * bool(config.tail_tile_n)
+    return ", ".join(words + ["last wave in halves"] * config.split_last_wave)
+
+
+def for_triton(
+    op: str, M: int, K: int, N: int, G: int, dtype: torch.dtype, gpu: Gpu | None, b_major: str = "k"
+) -> GemmConfig | None:
+    """The configuration of the Triton kernels for a product whose operands descriptors describe; None where the table
+    has to answer: for other than 16-bit operands, batches, and GPUs like which none was measured.
+
+    Args:
+        op, M, K, N, G: as for ``lookup.get_config``; the ragged extent is the total.
+        gpu: None for what is no NVIDIA GPU.
+        b_major: the contiguous dimension of B, "k" or "n".
+    """
+    if gpu is None or dtype.itemsize != 2 or op not in ("grouped_mm", "grouped_mm_k"):
+        return None
+    if op == "grouped_mm_k":
+        asked = "k,n", M, N, K / max(1, G), G
+    else:
+        asked = f"m,{b_major}", M / max(1, G), N, K, G
+    estimate = fastest(*asked, gpu, "triton")
+    return estimate.config if estimate else None
 
 
 def constants_for(gpu: Gpu) -> dict[str, tuple[Candidate, ...]] | None:

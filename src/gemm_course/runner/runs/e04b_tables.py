@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
@@ -14,6 +13,7 @@ from course_kernels.kernels import round_robin
 from course_kernels.kernels.codes import Layout, Record
 from course_kernels.lists import launch
 from gemm_course.runner import probes
+from gemm_course.runner.fake_gpu import FakeGPU
 
 CONFIG = GemmConfig(32, 32, 32, num_warps=4, num_stages=2)
 PROGRAMS = 4
@@ -43,26 +43,52 @@ def matrices(problems: list, watch: probes.Watch) -> list[tuple[torch.Tensor, ..
 
 
 def prepare(inputs: dict, watch) -> Callable:
-    """Lay out the inputs; returns the call, and a launch of the library's kernel on its tables if harmless."""
+    """Lay out the inputs; returns the call, and a launch of the library's kernel on its tables if harmless.
+
+    Tables are asked for twice, the second time for other matrices of the same shapes and strides.
+    """
     problems = matrices(inputs["problems"], watch)
+    others = [tuple(_like(each) for each in problem) for problem in problems]
+    device = problems[0][0].device
+    true = {name: rows_of(name, problems) for name in TABLES}
+    looks = [[_look(each) for each in problem] for problem in problems]
 
     def call(answer) -> dict:
-        device = problems[0][0].device
-        fake = _FakeGPU() if device.type == "cpu" else None
+        fake = FakeGPU() if device.type == "cpu" else None
         with fake or contextlib.nullcontext():
             tables = answer(*map(list, zip(*problems)))
+            again = answer(*map(list, zip(*others)))
         if not isinstance(tables, (tuple, list)) or len(tables) != 3:
             return {"returned": type(tables).__name__}
         described = {name: _describe(table, fake, device) for name, table in zip(TABLES, tables)}
         ran = all(table_problem(name, table, len(problems)) is None for name, table in described.items())
         # In the interpreter a probe stops wrong addresses. A wrong size may mean a million tiles.
         asked = ("sizes",) if runtime.mode() == "interpreter" else TABLES
-        ran = ran and all(described[name]["values"].tolist() == rows_of(name, problems) for name in asked)
+        ran = ran and all(described[name]["values"].tolist() == true[name] for name in asked)
         if ran:
             _launch(described, watch)
-        return {"tables": described, "ran": ran}
+        pairs = [(look, _look(each)) for line, problem in zip(looks, problems) for look, each in zip(line, problem)]
+        turned = next(([at, *pair] for at, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+        return {"tables": described, "ran": ran, "turned": turned, "stale": _stale(again, others)}
 
     return call
+
+
+def _like(matrix: torch.Tensor) -> torch.Tensor:
+    """Another matrix of the same shape and strides."""
+    return torch.empty_strided(matrix.shape, matrix.stride(), dtype=matrix.dtype, device=matrix.device)
+
+
+def _look(matrix: torch.Tensor) -> list[list[int]]:
+    return [list(matrix.shape), list(matrix.stride())]
+
+
+def _stale(tables, problems: list) -> bool:
+    """Whether a second call gave tables with other addresses than these matrices have."""
+    try:
+        return tables[0].tolist() != rows_of("pointers", problems)
+    except Exception:
+        return True
 
 
 def rows_of(name: str, problems: list[tuple[torch.Tensor, ...]]) -> list[list[int]]:
@@ -79,7 +105,7 @@ def matrix_name(g: int, which: int) -> str:
     return f"{MATRICES[which]} of problem {g}"
 
 
-def _describe(table, fake: _FakeGPU | None, device: torch.device) -> dict:
+def _describe(table, fake: FakeGPU | None, device: torch.device) -> dict:
     """The form of a table, and its values on the CPU."""
     if not isinstance(table, torch.Tensor):
         return {"kind": type(table).__name__}
@@ -105,59 +131,6 @@ def _launch(described: dict, watch) -> None:
     )  # fmt: skip
     tiles = sum(CONFIG.tiles(m, n) for m, n, _ in sizes.tolist())
     round_robin.round_robin_kernel[(PROGRAMS,)](*columns, *tables, len(sizes), tiles, None, None, **options)
-
-
-class _FakeGPU(TorchFunctionMode):
-    """Presents the CPU's matrices as a GPU's, so that the device of a table can be checked.
-
-    Their `device` is "cuda:0". Tensors made there are made on the CPU; tensors made without a device belong to the
-    host, as on a machine with a GPU.
-    """
-
-    GPU = torch.device("cuda", 0)
-
-    def __init__(self):
-        super().__init__()
-        self._host: dict[int, torch.Tensor] = {}  # by id, which is valid as long as the tensor is kept
-
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
-        return id(tensor) not in self._host
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
-        name = getattr(function, "__name__", "")
-        if function == torch.Tensor.device.__get__:
-            return self.GPU if self.has(args[0]) else torch.device("cpu")
-        if name == "pin_memory":
-            return args[0]
-        kwargs.pop("pin_memory", None)
-        if name == "cuda":
-            name, function, args, kwargs = "to", torch.Tensor.to, (args[0], self.GPU), {}
-        asked = kwargs.get("device")
-        if asked is None and name == "to":
-            asked = next((each for each in args[1:] if isinstance(each, (str, int, torch.device))), None)
-        if asked is not None:
-            here = torch.device("cpu")
-            args = tuple(here if each is asked else each for each in args)
-            kwargs = {key: here if each is asked else each for key, each in kwargs.items()}
-        result = function(*args, **kwargs)
-        if not isinstance(result, torch.Tensor):
-            return result
-        flat = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        sources = [each for each in flat if isinstance(each, torch.Tensor)]
-        if asked is not None:
-            there = isinstance(asked, int) or torch.device(asked).type == "cuda"
-        elif name == "to" and len(sources) > 1:
-            there = self.has(sources[1])
-        else:
-            there = bool(sources) and name != "tensor" and self.has(sources[0])
-        if any(result is each for each in sources) and there != self.has(result):
-            result = result.clone()  # on another device it would be a copy
-        self._host.pop(id(result), None)
-        if not there:
-            self._host[id(result)] = result
-        return result
 
 
 def table_problem(name: str, table: dict, count: int) -> str | None:

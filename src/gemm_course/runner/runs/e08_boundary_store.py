@@ -39,7 +39,7 @@ def prepare(inputs: dict, watch) -> Callable:
     """Lay out the inputs; returns one launch over the case's groups, in order, with the answer inside."""
     n, groups = len(inputs["b"]) // len(inputs["ends"]), inputs["groups"]
     a, b = watch.matrix("A", inputs["a"]), watch.matrix("B", inputs["b"])
-    c = watch.output("C", (n, len(a)), torch.float16)
+    c = watch.output("C", (n, len(a)), getattr(torch, inputs["dtype"]))
     offs, table = watch.group_tables(inputs["ends"], groups)
     tiles_m = triton.cdiv(inputs["capacity"], BLOCK_M)
     grid = (len(groups) * tiles_m * triton.cdiv(n, BLOCK_N),)

@@ -44,7 +44,8 @@ def prepare(inputs: dict, watch) -> Callable:
     given = inputs["mat_a"].clone(), mat_b, offs
 
     def call(answer) -> dict | None:
-        value = answer(list(catalogue), inputs["target"], list(sizes), *given)
+        listed, counted = list(catalogue), list(sizes)
+        value = answer(listed, inputs["target"], counted, *given)
         if value is None:
             return None
         if type(value) not in (tuple, list) or len(value) != 4:
@@ -52,7 +53,9 @@ def prepare(inputs: dict, watch) -> Callable:
             return {"form": f"a {type(value).__name__}{length}"}
         at = [i for i, each in enumerate(catalogue) if each is value[0]]
         operands = [_described(each, was) for each, was in zip(value[1:], given)]
-        return {"at": at[0] if at else None, "kind": type(value[0]).__name__, "operands": operands}
+        changed = "catalogue" if listed != catalogue else "sizes" if counted != sizes else ""
+        found = {"at": at[0] if at else None, "kind": type(value[0]).__name__}
+        return {**found, "operands": operands, "changed": changed}
 
     return call
 

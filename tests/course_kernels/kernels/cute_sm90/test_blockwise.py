@@ -122,7 +122,7 @@ def test_configurations():
     assert configs_for("m", "k", 1, True) == CONFIGS_BLOCK_SCALED
     assert LARGE_BLOCK_SCALED in CONFIGS_BLOCK_SCALED
     assert all(config.why_not(1, True) is None for config in EVERY)
-    assert [config.scale_cols for config in EVERY[:5]] == [64, 128, 128, 128, 64]
+    assert [config.scale_cols for config in EVERY[:5]] == [128, 128, 128, 128, 64]
     assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
     # Factors take room from the blocks of C that are staged.
     large, few = CuteConfig(128, 128, 128, 2, 6, COOPERATIVE), CuteConfig(64, 128, 128, 1, 8, PINGPONG)

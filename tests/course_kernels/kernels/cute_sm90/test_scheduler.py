@@ -1,20 +1,17 @@
-"""The Hopper kernel's scheduler without a GPU: its own source, run by threads that take the places of a warp's lanes.
+"""The Hopper kernel's scheduler without a GPU: its own source, with a generator for each lane of a warp.
 
-What the threads cannot show is how the compiler understands it: for that, ``test_scheduler_gpu``.
+What that cannot show is how the compiler understands it: for that, ``test_scheduler_gpu``.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig
-from course_kernels.packed.backends import cute as grouped_cute
 from cute_tiles import LANES, check_walk, groups_of
 
 import plain_scheduler  # isort: skip
@@ -32,58 +29,50 @@ SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 3, 2, 6, 11, 25, 28, 33, 36,
 
 
 class Warp:
-    """32 threads that go through a function in step: a warp of the CTA whose place in its cluster is ``rank``."""
+    """32 lanes that go through a function in step: a warp of the CTA whose place in its cluster is ``rank``. The
+    function is a generator, and so is all that it calls: it yields where lanes exchange values."""
 
     def __init__(self):
         self.rank = 0
         self.clusters = 1
-        self._me = threading.local()
-        self._handed = [[None] * LANES, [None] * LANES]
+        self._lane = 0
 
     def run(self, function, *arguments):
         """What every lane returns, which has to be the same."""
-        self._turns = [threading.Semaphore(0) for _ in range(LANES)]
-        self._turns[0].release()
+        lanes, answers = [function(*arguments) for _ in range(LANES)], [None] * LANES
+        while True:
+            asked, returned = [], []
+            for self._lane, (lane, answer) in enumerate(zip(lanes, answers)):
+                try:
+                    asked.append(lane.send(answer))
+                except StopIteration as end:
+                    returned.append(end.value)
+            assert not (asked and returned), "lanes went different ways"
+            if returned:
+                assert all(each == returned[0] for each in returned)
+                return returned[0]
+            assert len({what for what, _ in asked}) == 1, "lanes went different ways"
+            answers = [[value for _, value in asked]] * LANES
 
-        def lane(number):
-            self._me.lane, self._me.side = number, 0
-            self._wait()
-            try:
-                return function(*arguments)
-            finally:
-                self._turns[(number + 1) % LANES].release()
-
-        with ThreadPoolExecutor(LANES) as pool:
-            found = list(pool.map(lane, range(LANES)))
-        assert all(each == found[0] for each in found)
-        return found[0]
-
-    def _wait(self):
-        assert self._turns[self._me.lane].acquire(timeout=10), "lanes went different ways"
-
-    def exchange(self, what, value):
-        """Every lane's value. All of them have to ask for the same."""
-        # One lane runs at a time, up to here, so that after a round all values are there. The next round has another
-        # list: the lanes behind this one have not read the first yet.
-        self._me.side = 1 - self._me.side
-        handed = self._handed[self._me.side]
-        handed[self._me.lane] = (what, value)
-        self._turns[(self._me.lane + 1) % LANES].release()
-        self._wait()
-        assert {other for other, _ in handed} == {what}, "lanes went different ways"
-        return [value for _, value in handed]
+    def shuffle(self, value, lane):
+        values = yield "shuffle", value
+        return values[lane]
 
     def shuffle_up(self, value, delta):
-        lane, values = self._me.lane, self.exchange("up", value)
-        return values[lane - delta] if lane >= delta else value
+        values = yield "up", value
+        return values[self._lane - delta] if self._lane >= delta else value
+
+    def ballot(self, vote):
+        votes = yield "vote", vote
+        return sum(bool(each) << i for i, each in enumerate(votes))
 
     def arch(self):
         """What the scheduler asks of ``cute.arch``."""
         return SimpleNamespace(
-            lane_idx=lambda: self._me.lane,
-            shuffle_sync=lambda value, lane: self.exchange("shuffle", value)[lane],
+            lane_idx=lambda: self._lane,
+            shuffle_sync=self.shuffle,
             shuffle_sync_up=self.shuffle_up,
-            vote_ballot_sync=lambda vote: sum(bool(each) << i for i, each in enumerate(self.exchange("vote", vote))),
+            vote_ballot_sync=self.ballot,
             popc=int.bit_count,
             block_in_cluster_idx=lambda: (self.rank, 0, 0),
             grid_dim=lambda: (None, None, self.clusters),
@@ -98,17 +87,28 @@ def warp():
 @pytest.fixture(scope="module")
 def scheduler(warp):
     """The scheduler's source with Python's integers for the kernel's."""
-    return plain_scheduler.load(warp.arch())
+    return plain_scheduler.load(warp.arch(), frozenset({"shuffle_sync", "shuffle_sync_up", "vote_ballot_sync"}))
+
+
+def test_lanes_that_part_are_noticed(warp):
+    def part(ask):
+        if warp.arch().lane_idx() == 31:
+            yield from ask()
+        yield from warp.ballot(True)
+
+    for ask in (lambda: warp.ballot(True), lambda: warp.shuffle(1, 0)):
+        with pytest.raises(AssertionError, match="lanes went different ways"):
+            warp.run(part, ask)
 
 
 def walked(scheduler, warp, config, along, problem, clusters=1):
     """What each cluster's CTAs find: a list for each cluster, with the tiles of all of the cluster's CTAs in order."""
 
     def walk(number):
-        window, tiles = scheduler.first_window(config, along, problem), []
+        window, tiles = (yield from scheduler.first_window(config, along, problem)), []
         while True:
-            window, blocks = scheduler.blocks_at(config, along, problem, window, number)
-            window, tile = scheduler.find_tile(config, along, problem, window, number)
+            window, blocks = yield from scheduler.blocks_at(config, along, problem, window, number)
+            window, tile = yield from scheduler.find_tile(config, along, problem, window, number)
             if not tile.found:
                 return tiles
             assert blocks == tile.blocks
@@ -241,17 +241,8 @@ def test_cluster_tiles_are_counted_as_they_are_handed_out(scheduler, warp, confi
     (tiles,) = walked(scheduler, warp, config, "m", problem)
     check_walk(config, "m", problem, [tiles])
     assert [sum(pair[0].group == g for pair in tiles) for g in range(5)] == [
-        scheduler.cluster_tiles(config, size, N) for size in sizes
+        warp.run(scheduler.cluster_tiles, config, size, N) for size in sizes
     ]
-
-
-def test_the_host_counts_a_groups_tiles_as_the_scheduler_does(scheduler):
-    config, even = replace(SMALL, tile_n=16), 0
-    for size in itertools.product(range(1, 40), range(1, 70)):
-        expected = scheduler.cluster_tiles(config, *size) % 6 == 0
-        assert grouped_cute._shared_out_evenly(config, size, 6) == expected
-        even += expected
-    assert 300 < even < 1000
 
 
 @pytest.mark.parametrize("along", ["m", "k"])

@@ -125,7 +125,7 @@ def simulate(config, clusters, total, seed):
         max(window, number),
         SimpleNamespace(found=number < problem),
     )
-    tickets = plain_scheduler.load(machine.arch(), "tickets", scheduler=scheduler)
+    tickets = plain_scheduler.load(machine.arch(), name="tickets", scheduler=scheduler)
     given = dict(config=config, along="k", problem=total)
     found, orders, left = {}, {}, {}
     loaded = {}  # tiles whose loads are issued, by CTA
@@ -224,7 +224,7 @@ def test_every_number_once_and_all_warps_of_a_cluster_alike(config, clusters, to
 
 def test_a_fixed_order_asks_nobody():
     machine = Machine(5, 2, 0)
-    tickets = plain_scheduler.load(machine.arch(), "tickets", scheduler=plain_scheduler.load(machine.arch()))
+    tickets = plain_scheduler.load(machine.arch(), name="tickets", scheduler=plain_scheduler.load(machine.arch()))
     fixed = replace(DYNAMIC, dynamic=False)
     order = tickets.make_tickets(fixed, None, None, None)
     assert order == tickets.Tickets(None, None, None, None)

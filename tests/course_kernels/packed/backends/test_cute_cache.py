@@ -218,7 +218,7 @@ def test_the_kernel_has_no_source_but_that_of_the_key():
     for path in cute_cache._SOURCES.glob("*.py"):
         for line in path.read_text().splitlines():
             if "course_kernels" in line and line.startswith(("from", "import")):
-                assert line.startswith("from course_kernels.kernels.cute_sm90."), f"{path}: {line}"
+                assert line.startswith("from course_kernels.kernels.cute_sm90"), f"{path}: {line}"
 
 
 def test_sources_that_changed_since_they_were_imported_are_not_what_is_compiled(compiles, monkeypatch):

@@ -6,11 +6,13 @@ import json
 import math
 
 import pytest
+import torch
 
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig, configs_for
 from course_kernels.packed.tuning import time_model
 from course_kernels.packed.tuning.time_model import Gpu, Work
+from course_kernels.runtime import Device
 
 H200, H100 = Gpu("sm_90", 132, 4.81), Gpu("sm_90", 132, 3.35)
 SQUARE = GemmConfig(128, 128, 64)
@@ -126,3 +128,67 @@ def test_constants_are_read_again_after_forgetting(monkeypatch, tmp_path):
         monkeypatch.undo()
         time_model.forget()
     assert time_model.fastest("m,k", 100.0, 1024, 1024, 8, H200, "cute").config.schedule in (COOPERATIVE, PINGPONG)
+
+
+@pytest.mark.parametrize("kind, extents", [("m,k", (256.0, 2048, 2048, 64)), ("k,n", (2048, 2048, 256.0, 64))])
+def test_an_explanation_names_the_choice_what_it_does_and_who_comes_next(kind, extents):
+    found = time_model.ranking(kind, *extents, H200)
+    head, choice, turns, moved, *others = time_model.explain(kind, *extents, H200, others=3).splitlines()
+    assert (
+        head
+        == {
+            "m,k": "forward, 64 × (M 256, N 2,048, K 2,048) on average; sm_90, 132 SMs, 4.81 TB/s",
+            "k,n": "gradient of the weights, 64 × (M 2,048, N 2,048, K 256) on average; sm_90, 132 SMs, 4.81 TB/s",
+        }[kind]
+    )
+    tile = "×".join(map(str, (found[0].config.tile_m, found[0].config.tile_n, found[0].config.tile_k)))
+    assert choice.startswith(f"  {found[0].us:,.0f} µs expected: cute {tile}, {found[0].config.schedule}, ")
+    tiles, bytes_ = total(found[0].config, kind, *extents)
+    assert turns.startswith(f"    {tiles:,.0f} tiles, 132 at a time: {tiles / 132:.1f} turns of ")
+    if kind == "m,k":
+        assert turns.endswith(" 32.0 blocks of K")
+    assert moved == f"    {bytes_ / 1e6:,.0f} MB, which the memory moves in {bytes_ / 4.81e6:,.0f} µs at best"
+    assert [line.split()[0] for line in others] == [f"{each.us / found[0].us - 1:+.1%}:" for each in found[1:4]]
+
+
+def test_an_explanation_of_few_rows_describes_a_configuration_of_triton():
+    text = time_model.explain("m,k", 1.0, 2816, 4096, 128, H200, others=0)
+    assert len(text.splitlines()) == 4
+    assert " µs expected: triton 16×64×128, 4 warps, 5 stages, strips of 1, 2 per SM" in text
+
+
+def test_an_explanation_says_what_chooses_where_the_model_has_no_answer():
+    assert time_model.explain("m,k", 0.0, 64, 64, 8, H200).endswith("an empty product: nothing is multiplied")
+    elsewhere = time_model.explain("m,k", 64.0, 64, 64, 8, Gpu("sm_100", 148, 8.0))
+    assert elsewhere.endswith("no GPU of sm_100 was measured: tables choose, see lookup.get_config")
+    with pytest.raises(ValueError, match=r"kind must be one of .*, got 'forward'"):
+        time_model.explain("forward", 64.0, 64, 64, 8, H200)
+
+
+def test_words_tell_configurations_apart():
+    """No two candidates of a file read alike."""
+    for kind in time_model.KINDS:
+        text = time_model.explain(kind, 300.0, 2048, 300.0, 8, H200, others=99).splitlines()
+        ranked = [line.split(": ", 1)[1] for line in (text[1], *text[4:])]
+        assert len(set(ranked)) == len(ranked) == len(time_model.ranking(kind, 300.0, 2048, 300.0, 8, H200))
+
+
+def test_triton_kernels_are_asked_about_what_was_measured_alone():
+    wanted = time_model.fastest("m,n", 128.0, 1536, 2048, 64, H200, "triton").config
+    bfloat16 = torch.bfloat16
+    assert time_model.for_triton("grouped_mm", 64 * 128, 2048, 1536, 64, bfloat16, H200, "n") == wanted
+    wanted = time_model.fastest("k,n", 1536, 2048, 128.0, 64, H200, "triton").config
+    assert time_model.for_triton("grouped_mm_k", 1536, 64 * 128, 2048, 64, bfloat16, H200) == wanted
+    for op, dtype, gpu in (
+        ("grouped_mm_batch", bfloat16, H200), ("grouped_mm", torch.float32, H200), ("grouped_mm", bfloat16, None),
+        ("grouped_mm", bfloat16, Gpu("sm_100", 148, 8.0)),
+    ):  # fmt: skip
+        assert time_model.for_triton(op, 8192, 2048, 1536, 64, dtype, gpu) is None
+
+
+def test_a_gpu_is_what_torch_says_of_it():
+    device = Device((9, 0), (9, 0), 132, 232448, True, 4.8)
+    assert Gpu.of(device) == Gpu("sm_90", 132, 4.8)
+    assert Gpu.of(device._replace(bandwidth=None)).bandwidth == time_model.UNKNOWN_BANDWIDTH
+    assert Gpu.of(Device(None, None, None, None, True)) is None
+    assert Gpu.of(Device("gfx942", None, 304, 65536, False)) is None

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tail
-# says: row \d+ lies behind the last group, and `group` says \d, not -1
+# says: row \d+ is after the last group, so its group is -1, and `group` says \d
 def describe_groups(sizes, total_m):
     ends = torch.cumsum(sizes, 0)
     rows = torch.arange(total_m, device=sizes.device)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tail
-# says: line 13: `and` keeps only one of two masks, as Python reads it: combine them with `&`\nline 13: program \d+ reads row \d+ of A
+# says: line 13: `and` keeps only one of two masks, as Python reads it: combine them with `&`(\n    .*)?\nline 13: program \d+ reads row \d+ of A
 @triton.jit
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     rows = row + tl.arange(0, BLOCK)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: zeros
-# says: every sum is off by \d+: the last block has \d+ rows? beyond K, and each adds 1\. What a mask leaves out counts as `other=`
+# says: every sum is off by \d+: the last block has \d+ rows? beyond K, and each adds 1\. A masked element counts as `other=`
 @triton.jit
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     rows = row + tl.arange(0, BLOCK)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tiles
-# says: rounded to float16: C holds what c_ptr.dtype.element_ty says
+# says: rounded to float16: the type of C is c_ptr.dtype.element_ty
 @triton.jit
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     rows = row + tl.arange(0, BLOCK)

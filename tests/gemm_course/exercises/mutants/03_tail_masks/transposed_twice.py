@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tiles
-# says: every block of A was turned: tl\.dot gets tl\.trans\(a\) already
+# says: every block of A was transposed in the load: load a and b
 @triton.jit
 def product_tile(a_ptr, b_ptr, c_ptr, row, col, M, N, K, lda, ldb, ldc, BLOCK: tl.constexpr):
     rows = row + tl.arange(0, BLOCK)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: once
-# says: program \d computes tile \(\d+, \d+\) of problem \d, which has \d × \d tiles:\nrows come in blocks of BLOCK_M = 32
+# says: program \d computes tile \(\d+, \d+\) of problem \d, which has \d × \d tiles:\na tile has BLOCK_M = 32
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: empty
-# says: program \d computes tile \(0, 0\) of problem 0, which is \d+ × \d+ and has no tiles
+# says: program \d computes tile \(0, 0\) of problem 0, which is \d+ × \d+, so it has no tiles
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

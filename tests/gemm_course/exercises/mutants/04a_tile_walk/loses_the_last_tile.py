@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: once
-# says: program \d computes tile \(-1, 0\) of problem [123], which has \d × \d tiles:\na problem's last tile is the one before its end
+# says: program \d computes tile \(-1, 0\) of problem [123], which has \d × \d tiles:\nthe end of a problem is one too small
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

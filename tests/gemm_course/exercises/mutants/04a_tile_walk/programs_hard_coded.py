@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: programs
-# says: program \d of \d computes tiles \d, .*, and its turns are tiles .*\na step of 4 leads to another program's tile
+# says: program \d of \d computes tiles \d, .*; its turns are tiles .*\na step of 4 leads to another program's tile
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

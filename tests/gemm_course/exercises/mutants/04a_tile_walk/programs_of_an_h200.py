@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: turn
-# says: program 0 of \d computes tile 0, and its turns are tiles 0, \d, .*; tl.num_programs\(0\) is
+# says: program 0 of \d computes tile 0; its turns are tiles 0, \d, .*; tl.num_programs\(0\) is
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: programs
-# says: program 0 of \d computes tiles 0, 1, 2, 3, …, .*\na step of 1 .*tl.num_programs\(0\)
+# says: program 0 of \d computes tiles 0, 1, 2, 3, …; .*\na step of 1 .*tl.num_programs\(0\)
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: turn
-# says: program 0 of \d computes tile \(0, 0\) of problem 1 when it is the turn of tile \(\d, \d\) of problem 1:\nthe count starts anew in each problem; turns go on
+# says: program 0 of \d computes tile \(0, 0\) of problem 1 when it is the turn of tile \(\d, \d\) of problem 1:\nthis starts again at 0 in each problem; turns continue
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

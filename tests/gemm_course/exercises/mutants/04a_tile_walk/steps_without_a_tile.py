@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: turn
-# says: program \d+ of \d+ .*:\n`tile` steps on where no tile is computed, too
+# says: program \d+ of \d+ .*:\n`tile` steps on also when no tile is computed
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

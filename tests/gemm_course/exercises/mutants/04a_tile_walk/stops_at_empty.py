@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: empty
-# says: program 0 computes no further tile; with the empty problems left out, it is tile \(\d, \d\) of problem 1:\nempty are problems 0, 2, 3,
+# says: program 0 computes no further tile; without the empty problems it computes tile \(\d, \d\) of problem 1:\nthe empty problems are 0, 2, 3,
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: turn
-# says: program 0 of \d computes tiles 0, 1, 2, 3, …, and its turns are tiles 0, \d.*\na step of 1 leads to
+# says: program 0 of \d computes tiles 0, 1, 2, 3, …; its turns are tiles 0, \d.*\na step of 1 leads to
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

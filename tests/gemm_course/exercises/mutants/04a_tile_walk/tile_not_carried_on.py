@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: turn
-# says: program 0 of \d computes tile \(-?\d, -?\d\) of problem 1 when it is the turn of tile \(\d, \d\) of problem 1:\nthis begins every problem with the program.s first tile
+# says: program 0 of \d computes tile \(-?\d, -?\d\) of problem 1 when it is the turn of tile \(\d, \d\) of problem 1:\nthis begins each problem with the program.s very first tile
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: pointers
-# says: `pointers\[0, 0\]` is not the address of X of problem 0, but of the buffer in which X of problem 0 begins further on
+# says: `pointers\[0, 0\]` is not the address of X of problem 0, but of the start of its buffer; X of problem 0 begins further on
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

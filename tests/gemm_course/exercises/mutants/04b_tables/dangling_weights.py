@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: pointers
-# says: `pointers\[\d, 1\]` is not the address of W of problem \d, and .*\nIs it that of a copy, as `\.contiguous\(\)` makes\?
+# says: `pointers\[\d, 1\]` is not the address of W of problem \d, and .*\nIs it the address of a copy, as `\.contiguous\(\)` makes\?
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = [(x, w.t().contiguous(), y) for x, w, y in zip(inputs, weights, outputs)]

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[\d, \d\]` is \d+, and in problem \d .* in steps of \d+ elements?:\nthat is [NK], an extent: \w is a view of something wider
+# says: `strides\[\d, \d\]` is \d+; in problem \d .* in steps of \d+ elements?:\nthat is the extent [NK], but \w is a view of a wider tensor
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: sizes
-# says: `sizes\[0\]` is (\d+), (\d+), (\d+), and problem 0 has M, N, K = \1, \3, \2:\nthese are M, K, N
+# says: `sizes\[0\]` is (\d+), (\d+), (\d+); problem 0 has M, N, K = \1, \3, \2:\nthese are M, K, N
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

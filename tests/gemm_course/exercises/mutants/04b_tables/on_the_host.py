@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: device
-# says: `pointers` lies on the CPU, and the matrices on a GPU
+# says: `pointers` is on the CPU, and the matrices are on a GPU
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: device
-# says: `sizes` lies on the CPU, and the matrices on a GPU
+# says: `sizes` is on the CPU, and the matrices are on a GPU
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[\d, \d\]` is 1, and in problem \d
+# says: `strides\[\d, \d\]` is 1; in problem \d
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

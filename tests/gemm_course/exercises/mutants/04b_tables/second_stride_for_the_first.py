@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[0, 0\]` is \d+, and in problem 0 X goes from row to row in steps of \d+ elements?:\nthat is x.stride\(1\), and x.stride\(0\) is asked for
+# says: `strides\[0, 0\]` is \d+; in problem 0 X goes from row to row in steps of \d+ elements?:\nthat is x.stride\(1\); the table needs x.stride\(0\)
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: sizes
-# says: `sizes\[1\]` is .* and problem 1 has M, N, K = .*:\nthese are those of problem 0
+# says: `sizes\[1\]` is .*; problem 1 has M, N, K = .*:\nthese are the sizes of problem 0
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[0, 4\]` is \d+, and in problem 0 Y goes from row to row in steps of \d+ elements?:\ny.stride\(0\) and y.stride\(1\) are exchanged
+# says: `strides\[0, 4\]` is \d+; in problem 0 Y goes from row to row in steps of \d+ elements?:\ny.stride\(0\) and y.stride\(1\) are exchanged
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[0, 0\]` is \d+, .*:\nthat counts bytes; the kernel counts elements, of 2 bytes
+# says: `strides\[0, 0\]` is \d+; .*:\nthat is in bytes; strides are in elements, of 2 bytes
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[1, \d\]` is \d+, and in problem 1 .*:\n
+# says: `strides\[1, \d\]` is \d+; in problem 1 .*:\n
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: strides
-# says: `strides\[0, 2\]` is \d+, and in problem 0 B = Wᵀ goes .*:\nthese are W's own strides; the kernel reads B = Wᵀ
+# says: `strides\[0, 2\]` is \d+; in problem 0 B = Wᵀ goes .*:\nthese are the strides of W; the kernel reads B = Wᵀ
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))

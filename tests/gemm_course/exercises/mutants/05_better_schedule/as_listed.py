@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: last
-# says: program \d ends after \d+ µs, and longest tile first ends after \d+ µs\nthe longest tile, tile \d+, takes \d+ µs and starts after \d+
+# says: program \d ends after \d+ µs, and longest-tile-first ends after \d+ µs\nthe longest tile, tile \d+, takes \d+ µs and starts after \d+
 import heapq
 
 

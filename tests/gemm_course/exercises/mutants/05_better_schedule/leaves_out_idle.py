@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: idle
-# says: the schedule has \d lists? for \d programs: a program without a tile
+# says: the schedule has \d lists? for \d programs: a program without a tile needs a list
 import heapq
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: same
-# says: called again with the same costs, program \d gets tiles \[.*, not \[(.|\n)*left to chance
+# says: called again with the same costs, program \d gets tiles \[.*, not \[(.|\n)*use random numbers
 import heapq
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: extents
-# says: line 18: program \d+ reads (row|column) \d+ of B of group \d, which has (rows|columns) 0 to \d+\.\nExtents and strides of its descriptor
+# says: line 18: program \d+ reads (row|column) \d+ of B of group \d, which has (rows|columns) 0 to \d+\.\n    .*\nThe descriptor's extents and strides
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,

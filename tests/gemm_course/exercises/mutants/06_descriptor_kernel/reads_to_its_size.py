@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tiles
-# says: ^A is read as zero from row \d+ on, the number of rows of group \d: .*\ntile \(\d, \d\) of group \d is wrong: .*there is 0
+# says: ^A is read as zero in group \d from row \d+ on: its descriptor ends at row \d+, and the group's tiles start at row \d+. .*\ntile \(\d, \d\) of group \d is wrong: .*there is 0
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: hits
-# says: 12 batches of about the same size have \d+ keys; the first edge lies between\n\d+ rows(.|\n)*is an exact number of rows in it
+# says: 12 batches of about the same size have \d+ keys; the first edge is between\n\d+ rows(.|\n)*is an exact number of rows in it
 import math
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: hits
-# says: have 2 keys; the first edge lies between\n\d+ rows over \d+ groups
+# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups
 import math
 
 

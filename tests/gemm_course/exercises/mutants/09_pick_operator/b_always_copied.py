@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: layout
-# says: mat_b lies as the operator takes it, and was copied nonetheless
+# says: mat_b has the layout that the operator needs, and was copied all the same
 import math
 
 from torch.nn.functional import pad

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: offsets
-# says: offs must be int32, got int64: such an order finds no operator
+# says: offs must be int(32, got int64|64, got int32): such an order finds no operator
 import math
 
 from torch.nn.functional import pad

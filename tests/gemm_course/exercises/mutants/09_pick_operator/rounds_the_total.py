@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: waste
-# says: operator \d+ \(tile \d+×\d+, cluster \d×\d(, 2 CTAs to a tile)?\) computes \d+ × \d+ of C, in blocks of \d+ × \d+,\nwhere there are \d+ × \d+: \d+% for nothing\n(.|\n)*it would be the one if rows were rounded up all together, and not group by group
+# says: operator \d+ \(tile \d+×\d+, cluster \d×\d(, 2 CTAs to a tile)?\) computes \d+ × \d+ of C, in blocks of \d+ × \d+,\nwhere there are \d+ × \d+: \d+% wasted\n(.|\n)*it would be the one if rows were rounded up all together, and not group by group
 import math
 
 from torch.nn.functional import pad

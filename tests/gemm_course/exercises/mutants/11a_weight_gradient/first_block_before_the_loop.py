@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: empty
-# says: group \d is empty, and C\[\d\] is not zero but (NaN|the sum over tokens \d+ to \d+: is a block added before the loop asks)
+# says: group \d is empty, and C\[\d\] is not zero but (NaN|the sum over tokens \d+ to \d+: is a block added before the loop checks)
 @triton.jit
 def gradient_tile(
     a_ptr, b_ptr, c_ptr, ends_ptr, g, i, j, K, N, lda, ldb, ldc,

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tail
-# says: NaN is what the rows behind the last group hold
+# says: the rows after the last group hold NaN
 @triton.jit
 def gradient_tile(
     a_ptr, b_ptr, c_ptr, ends_ptr, g, i, j, K, N, lda, ldb, ldc,

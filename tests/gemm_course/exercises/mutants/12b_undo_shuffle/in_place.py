@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: kept
-# says: the argument was changed: the caller keeps its shuffled weight
+# says: the argument was changed: return a new tensor
 def undo_shuffle(shuffled):
     """The weight (N, K) or (G, N, K) whose shuffle this is."""
     pack = 16 // shuffled.element_size()

@@ -1,0 +1,85 @@
+"""How ``grouped_mm`` and ``group_sums`` work on the shards of a DTensor.
+
+This module does not import ``torch.distributed``. It registers its strategies when another module
+has imported ``torch.distributed.tensor``: code that calls an operator with DTensors always has.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+_TENSOR = "torch.distributed.tensor"
+# By ranks of mat_a and mat_b, for one dimension of the mesh: what is sharded of the result, mat_a, mat_b and a bias, as
+# dimensions; "+" is a sum of partial results. The extent that groups share out stays whole, and so do their ends. A
+# bias is a part of the sum where K is sharded.
+SHARDED = {
+    (2, 3): [(1, None, 2, 1), ("+", 1, 1, "+")],
+    (3, 2): [(0, 1, None, None), ("+", 2, 0, None)],
+    (2, 2): [(2, None, 1, 1), (1, 0, None, None)],
+    (3, 3): [(2, None, 2, 1), (1, 1, None, None), ("+", 2, 1, "+"), (0, 0, 0, 0)],
+}
+# A product is linear in each operand.
+_LINEAR = [(None, None, None, None), ("+", "+", None, "+"), ("+", None, "+", "+")]
+_registered: set[str] = set()  # names of operators
+
+
+def register() -> None:
+    """Make the operators known to DTensor, if it has been imported."""
+    if _registered or _TENSOR not in sys.modules or not hasattr(sys.modules[_TENSOR], "DTensor"):
+        return
+    from torch.distributed.tensor.experimental import register_sharding
+
+    ops = torch.ops.course_kernels
+    strategies = {"grouped_mm": _products, "scaled_grouped_mm": _scaled_products, "group_sums": _sums}
+    if not all(hasattr(ops, name) for name in strategies):
+        return  # the library is being imported
+    _registered.update(strategies)
+    for name, strategy in strategies.items():
+        register_sharding(getattr(ops, name).default)(strategy)
+
+
+def _placed(dim):
+    """The placement that a table above names."""
+    placements = sys.modules[_TENSOR]
+    if dim is None:
+        return placements.Replicate()
+    return placements.Partial() if dim == "+" else placements.Shard(dim)
+
+
+def _placements(tensor, dim):
+    """The placement of an argument, which may be missing."""
+    return None if tensor is None else _placed(dim)
+
+
+def _products(mat_a, mat_b, offs, bias, *options):
+    """Placements of the result, and of the arguments, that go together."""
+    rests = [None] * len(options)
+    return [
+        ([_placed(out)], [_placed(a), _placed(b), _placements(offs, None), _placements(bias, of_bias), *rests])
+        for out, a, b, of_bias in _LINEAR + SHARDED[mat_a.ndim, mat_b.ndim]
+    ]
+
+
+def _scaled_products(mat_a, mat_b, scale_a, scale_b, offs, bias, *options):
+    """The same, of scaled products: everything whole."""
+    tensors = (mat_a, mat_b, scale_a, scale_b, offs, bias)
+    return [([_placed(None)], [*(_placements(tensor, None) for tensor in tensors), *[None] * len(options)])]
+
+
+def _sums(matrix, offs, backend):
+    """The same, of sums over rows."""
+    return [([_placed(dim)], [_placed(dim), _placed(None), None]) for dim in (None, "+", 1)]
+
+
+def refuse(name: str, *tensors) -> None:
+    """Raise where a tensor is a DTensor: an operator that writes to an argument has no strategy.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    module = sys.modules.get(_TENSOR)
+    dtensor = getattr(module, "DTensor", None)
+    if dtensor is not None and any(isinstance(tensor, dtensor) for tensor in tensors):
+        raise ValueError(f"{name} must be None where tensors are DTensors: pass what their to_local() gives")

@@ -1,0 +1,179 @@
+"""Exercise 02: the softmax of rows, which asks for every mask and for `other=` to be chosen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+from gemm_course.judging import feedback
+from gemm_course.judging.case import Case, Finding, Ran, Written
+
+# Relative. A float32 softmax of these rows is off by 2e-6 at most, the exponent's rounding times its size. With any
+# float16 number in it, some element of every input is off by 1e-4 or more.
+TOLERANCE, OF_HALF = 2e-5, 1e-2
+OVERFLOWS = 88.8  # exp of more is infinite in float32
+REASON_BELOW = "wrong for the reason below"
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Whole blocks; then tails along both extents, with two sizes of each block; then numbers that overflow."""
+
+    def logits(m, n, low=-4.0, high=4.0):
+        # Multiples of 1/8, all exact in float16.
+        steps = torch.tensor([[rng.randint(int(8 * low), int(8 * high)) for _ in range(n)] for _ in range(m)])
+        return (steps / 8).half()
+
+    def case(x, block_m, *checks):
+        (m, n), block_n = x.shape, 1 << (x.shape[1] - 1).bit_length()
+        label = f"M = {m}, N = {n}, BLOCK_M = {block_m}, BLOCK_N = {block_n}"
+        return Case({"x": x, "block_m": block_m}, checks, {"block_n": block_n}, label)
+
+    tails = ("rows", "loads", "masked", "store")
+    # At least two short of a block: with one short, a missing mask reads as far as `<=` does.
+    wide = logits(8 + rng.randint(1, 2), 32 + rng.randint(3, 30))
+    narrow = logits(8 + rng.randint(1, 6), 8 + rng.randint(1, 6))
+    large = logits(6, 8 + rng.randint(1, 6))
+    for row, size in enumerate((200, -200, 300, -300, 100, -150)):
+        large[row] += size + rng.randint(0, 20)
+    return [
+        case(logits(8, 16), 4, "rows"),
+        case(wide, 4, *tails),
+        case(narrow, 8, *tails),
+        case(large, 4, "large"),
+    ]
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Assign the probes' events to the masks; then compare Y, also with the results of likely mistakes."""
+    x, y = case.inputs["x"].double(), ran.outputs["Y"]
+    want, block = torch.softmax(x, dim=1), (case.inputs["block_m"], case.expected["block_n"])
+    right = _close(y.values.double(), want)
+    picture = [feedback.panel(y, want, block, "your Y", right=right, reach=8)]
+    text = feedback.tiles(y, want, block, right)
+    check, why = _why(x, y, want, block, ran) if text else (None, "")
+    if check == "*":
+        yield Finding("*", f"{text}{why}", picture)
+        return
+    for event in ran.events:
+        sentence = feedback.sentence(event)
+        if event["kind"] == "undefined":
+            if text:  # otherwise nothing of it reaches Y: other code leaves it out
+                yield Finding("masked", sentence, picture)
+        elif event["kind"] == "load":
+            yield Finding("loads", sentence, picture)
+    if outside := feedback.stores_outside(ran):
+        yield Finding("store", outside, picture)
+    if check == "rows":
+        yield Finding("rows", f"{text}{why}", picture)
+    elif check:
+        if "rows" in case.checks:
+            yield Finding("rows", f"{text}\n{REASON_BELOW}", picture)
+        yield Finding(check, why.lstrip(), picture)
+
+
+def _close(got, want, relative: float = TOLERANCE, absolute: float = 0.0) -> torch.Tensor:
+    """Where two matrices agree, as bool; nowhere where one of them is NaN."""
+    return (got - want).abs() <= relative * want.abs() + absolute
+
+
+def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
+    """The check that a wrong Y breaks ("*": all), and a likely mistake, on a line of its own; perhaps ""."""
+    got, seen = y.values.double(), ~y.missing
+    if not seen.any():
+        return "*", ""
+    if _close(got, want)[seen].all() or (not ran.events and not seen.any(0).all()):
+        return "rows", _never_written(seen, y.counts, block)
+    loads = [event for event in ran.events if event["kind"] != "store"]
+    if not loads:
+        for product, why in _likely(x, block):
+            if (_close(got, product, absolute=1e-37) | (got.isnan() & product.isnan()))[seen].all():
+                return "rows", f"\n{why}"
+        if why := _overflow(x, got, seen):
+            return "large", f"\n{why}"
+        if (value := _counted_outside(x, got, seen, block)) is not None:
+            return "masked", (
+                f"\nthe sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
+                'With `other=float("-inf")` it adds exp(-inf) = 0'
+            )
+    if _close(got, want, OF_HALF, 2e-7)[seen].all():
+        return "rows", (
+            "\nright to about three digits, so something here is float16: convert what you load by .to(tl.float32), "
+            "and keep it"
+        )
+    if torch.isnan(got[seen]).any():
+        check = "rows" if loads else "masked"
+        return check, "\nNaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
+    nothing_right = not loads and not (_close(got, want) | ~seen).all(1).any()
+    return ("*" if nothing_right else "rows"), ""
+
+
+def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
+    """(Y, reason) of mistakes that compute something else, as a kernel of float32 would give it."""
+    height, width = block
+    (rows, cols), count = x.shape, -(-len(x) // height)
+    padded = torch.full((count * height, width), float("-inf"))
+    padded[:rows, :cols] = x
+    blocks = padded.view(count, height, width)
+    top = blocks.amax(2, keepdim=True)
+    e = (blocks - top).exp()
+    whole = "one sum for the whole block: tl.max and tl.sum need axis=1 to give one number for each row"
+    down = "these sums run down the columns of a block: axis=1 runs along a row, if rows have [:, None]"
+    numerators = "these are the numerators: divide each row by its sum"
+    likely = [(e, numerators), (blocks.exp(), numerators)]
+    likely += [(e / e.sum((1, 2), keepdim=True), whole), (blocks.flatten(1).softmax(1).view(blocks.shape), whole)]
+    likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]
+    for product, why in likely:
+        yield product.view(padded.shape)[:rows, :cols].double(), why
+
+
+def _overflow(x, got, seen) -> str:
+    """Why rows of large numbers came out wrong; empty if numbers are small, or something else is wrong, too."""
+    top = x.amax(1)
+    lost = (seen & ~torch.isfinite(got)).any(1) | (seen.all(1) & (got == 0).all(1))
+    high, low = lost & (top > OVERFLOWS), lost & (top < -OVERFLOWS)
+    if not lost.any() or (lost & ~high & ~low).any():
+        return ""
+    if high.any():
+        row = int(high.nonzero()[0])
+        return (
+            f"row {row} of X has numbers up to {top[row]:g}, and exp({top[row]:g}) is infinite in float32: subtract "
+            "the row's maximum before tl.exp"
+        )
+    row = int(low.nonzero()[0])
+    return (
+        f"the largest number in row {row} of X is {top[row]:g}, and that is the row's maximum. Does the `other` of "
+        "elements outside of X win instead? Minus infinity never does"
+    )
+
+
+def _counted_outside(x, got, seen, block) -> float | None:
+    """The number that each element outside of X seems to be, if that makes all of Y; else None."""
+    pad, full = block[1] - x.shape[1], seen.all(1)
+    if not pad or not full.any():
+        return None
+    # Y is exp(x) / (sum + pad * exp(number)) then.
+    total = x.exp().sum(1, keepdim=True)
+    added = ((x.exp() / got - total) / pad)[full].median()
+    if not 0 < added < torch.inf or not _close(got, x.exp() / (total + pad * added), 2 * TOLERANCE)[seen].all():
+        return None
+    return round(float(added.log()), 2) + 0.0
+
+
+def _never_written(seen, counts, block) -> str:
+    """Which rows or columns a store left out."""
+    if not seen.any(0).all():
+        first = int((~seen.any(0)).nonzero()[0])
+        return (
+            f"\ncolumns from {first} on were never written: each program computes all columns, and BLOCK_N is "
+            f"{block[1]} here. Use it in tl.arange"
+        )
+    missing, times = (~seen).any(1).nonzero(), counts.amax(1)
+    if not len(missing):
+        return ""
+    often = f", and row {int(times.argmax())} was written {int(times.max())} times" if times.max() > 1 else ""
+    return (
+        f"\nrow {int(missing[0])} was not written{often}. Each program computes BLOCK_M = {block[0]} rows here, from "
+        "row tl.program_id(0) * BLOCK_M on"
+    )

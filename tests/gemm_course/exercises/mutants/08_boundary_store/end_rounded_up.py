@@ -1,0 +1,10 @@
+# ruff: noqa
+# check: neighbours
+# says: the group's end is rounded up to a whole tile
+@triton.jit
+def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    features = j * BLOCK_N + tl.arange(0, BLOCK_N)
+    tokens = start + i * BLOCK_M + tl.arange(0, BLOCK_M)
+    pointers = c_ptr + features[:, None] * ldc + tokens[None, :]
+    inside = (features[:, None] < N) & (tokens[None, :] < start + tl.cdiv(end - start, BLOCK_M) * BLOCK_M)
+    tl.store(pointers, acc.to(c_ptr.dtype.element_ty), mask=inside)

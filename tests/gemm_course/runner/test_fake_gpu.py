@@ -1,0 +1,44 @@
+"""Which tensors belong to a GPU that is not there, and what gets tensors of both places."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gemm_course.runner.fake_gpu import FakeGPU
+
+
+@pytest.mark.parametrize(
+    ("make", "there"),
+    [
+        (lambda x: x + 1, True),
+        (lambda x: torch.arange(3), False),
+        (lambda x: torch.arange(3, device=x.device), True),
+        (lambda x: torch.arange(3).to(x.device), True),
+        (lambda x: torch.arange(3).cuda(), True),
+        (lambda x: torch.arange(3).pin_memory().to(x), True),
+        (lambda x: x.cpu(), False),
+        (lambda x: x.to("cpu"), False),
+        (lambda x: x.to(torch.zeros(1)), False),
+        (lambda x: torch.tensor(x), False),
+        (lambda x: x.new_zeros(2), True),
+    ],
+)
+def test_where_a_tensor_is(make, there):
+    x = torch.ones(3)
+    with FakeGPU() as gpu:
+        made = make(x)
+        assert gpu.has(made) == there
+        assert made.is_cuda == there
+        assert made.device == (torch.device("cuda", 0) if there else torch.device("cpu"))
+    assert x.device.type == "cpu"
+
+
+def test_what_gets_tensors_of_both_is_named_and_copies_and_single_numbers_are_not():
+    mixed, x = [], torch.ones(3)
+    with FakeGPU(mixed.append):
+        torch.cat([x, torch.zeros(1)])
+        x.copy_(torch.zeros(3))
+        x * torch.tensor(2)
+        x[torch.tensor([0, 1])]
+    assert mixed == ["cat"]

@@ -1,0 +1,334 @@
+"""The built site: complete, without a dead link, with nothing from other hosts, and readable in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import itertools
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from browser import wait_for
+from places import ROOT
+
+NEEDS = "needs the extra `site`: pip install '.[course,site]'"
+for module in ("sphinx", "myst_nb", "sphinx_book_theme", "latex2mathml"):
+    pytest.importorskip(module, reason=NEEDS)
+
+import course_kernels  # noqa: E402
+import make_site  # noqa: E402
+import site_plots  # noqa: E402
+from gemm_course.exercises import manifest  # noqa: E402
+
+LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+NARROW, WIDE = 400, 1400
+# What a browser loads by itself; the address of an <a> is for a click.
+LOADS = {
+    "script": "src",
+    "link": "href",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "object": "data",
+}
+
+
+class Parsed(HTMLParser):
+    """A page's ids, links, and what it loads."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.ids, self.links, self.loads = set(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.ids |= {attributes.get("id"), attributes.get("name")}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        if attributes.get(LOADS.get(tag)):
+            self.loads.append(attributes[LOADS[tag]])
+        self.loads += re.findall(r"url\(([^)]+)\)", attributes.get("style") or "")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the built site. Another process: Sphinx changes its own, and importing all of the library does."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, str(ROOT / "tools" / "make_site.py"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "html"
+
+
+@pytest.fixture(scope="session")
+def pages(site):
+    """Every page by its path in the site, parsed."""
+    return {path.relative_to(site).as_posix(): Parsed(path.read_text("utf-8")) for path in content(site)}
+
+
+def content(site: Path) -> list[Path]:
+    return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
+
+
+def is_external(address: str) -> bool:
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme not in ("", "data")
+
+
+def test_every_lesson_exercise_and_public_name_has_a_page(site, pages):
+    wanted = [f"notebooks/{path.stem}.html" for path in LESSONS]
+    wanted += [f"exercises/{each.name}.html" for each in manifest.exercises()]
+    wanted += [f"{path.stem}.html" for path in (ROOT / "site").glob("*.md")]
+    assert [page for page in [*wanted, "notebooks/glossary.html", "search.html"] if page not in pages] == []
+    described = set().union(*(pages[page].ids for page in pages if page.startswith("api/")))
+    names = {f"course_kernels.{name}" for name in course_kernels.__all__}
+    assert {name.replace("course_kernels.runtime", "module-course_kernels.runtime") for name in names} <= described
+
+
+def test_no_page_and_no_style_sheet_loads_anything_from_another_host(site, pages):
+    external = {page: [each for each in parsed.loads if is_external(each)] for page, parsed in pages.items()}
+    assert {page: found for page, found in external.items() if found} == {}
+    for sheet in site.rglob("*.css"):
+        found = re.findall(r"""(?:url\(|@import)\s*['"]?([^'")\s]+)""", sheet.read_text("utf-8"))
+        assert [each for each in found if is_external(each)] == [], sheet.name
+
+
+def test_every_internal_link_leads_to_a_page_and_a_place_in_it(site, pages):
+    dead = []
+    for page, parsed in pages.items():
+        for link in [each for each in parsed.links + parsed.loads if not is_external(each)]:
+            if link.startswith("data:"):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (site / page).parent / unquote(path.partition("?")[0]) if path else site / page
+            name = target.resolve().relative_to(site.resolve()).as_posix()
+            if not target.is_file() or (anchor and name in pages and unquote(anchor) not in pages[name].ids):
+                dead.append((page, link))
+    assert dead == []
+    glossary = [link for link in pages["notebooks/glossary.html"].links if link.startswith("#")]
+    assert len(glossary) > 5, "the glossary's links to its own words"
+
+
+def test_an_exercise_has_its_hints_and_its_solution_folded(site):
+    for exercise in manifest.exercises():
+        text = (site / "exercises" / f"{exercise.name}.html").read_text("utf-8")
+        folded = re.findall(r"<details><summary>(Hint \d|Show it)</summary>", text)
+        assert folded == [*(f"Hint {i}" for i in range(1, len(exercise.hints) + 1)), "Show it"]
+        assert "BEGIN SOLUTION" not in text
+        before, _, solution = text.partition("<details><summary>Show it")
+        assert exercise.function in solution.partition("</details>")[0]
+        assert "NotImplementedError" in before, "the hole"
+
+
+def test_an_answer_to_a_guess_is_folded(site):
+    for lesson in LESSONS:
+        cells = json.loads(lesson.read_text("utf-8"))["cells"]
+        tagged = sum("hide-output" in cell["metadata"].get("tags", []) for cell in cells)
+        text = (site / "notebooks" / f"{lesson.stem}.html").read_text("utf-8")
+        assert len(re.findall(r'<details class="[\w ]*hide below-input', text)) == tagged, lesson.stem
+
+
+def test_the_sites_own_links_take_the_place_of_the_notebooks(site):
+    """Previous and next come from the contents; the line of links in the notebook would repeat them."""
+    for before, after in itertools.pairwise(LESSONS):
+        text = (site / "notebooks" / f"{before.stem}.html").read_text("utf-8")
+        assert re.search(rf'class="right-next"\s+href="{after.stem}\.html"', text), before.stem
+        assert re.findall("← <a|</a> →", text) == [], before.stem
+
+
+def test_links_between_files_become_links_between_pages(tmp_path):
+    gathered = make_site.Gathered(tmp_path)
+    links = {
+        "../src/course_kernels/config.py": "../src/course_kernels/config.py.md",
+        "05_scheduling.ipynb#x": "05_scheduling.ipynb#x",
+        "../README.md": "../index.md",
+        "https://x.y": "https://x.y",
+        "a": "a",  # no link: kernel[grid](a)
+    }
+    for link, wanted in links.items():
+        assert gathered.relink(f"x[y]({link})", "notebooks/04.ipynb", "notebooks/04.ipynb") == f"x[y]({wanted})"
+    html = '<a href="../src/course_kernels/config.py">'
+    assert gathered.relink(html, "notebooks/04.ipynb", "notebooks/04.ipynb", html=True) == (
+        '<a href="../src/course_kernels/config.py.html">'
+    )
+    assert gathered.relink("[e](../notebooks/glossary.md)", "site/a.md", "a.md") == "[e](notebooks/glossary.md)"
+    assert gathered.linked == {"src/course_kernels/config.py", "notebooks/glossary.md", "README.md"}
+
+
+def test_a_plot_shows_what_its_record_has():
+    data = site_plots.data_of("grouped_mm")
+    measured = site_plots.record.load("grouped_mm")
+    row = next(iter(measured["rows"].values()))
+    assert data["rows"][0]["title"] == row["title"]
+    assert data["rows"][0]["rate"]["dA"] == {key: rate for key, rate in row["rate"]["dA"].items() if rate is not None}
+    assert {each["role"] for each in data["providers"]} == {"ours", "peer", "ceiling"}
+    assert "candidate" not in json.dumps(site_plots.data_of("scaled_grouped_mm"))
+    figure, _, numbers = site_plots.plot("grouped_mm", "torch").partition("</figure>")
+    assert "\n\n" not in figure
+    assert figure.count("<") == 3, "no text ends the script"
+    assert f"| {row['title']} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
+    masked = site_plots.data_of("masked")
+    cell = next(iter(site_plots.record.load("masked")["cells"].values()))
+    assert masked["rows"][0]["rate"]["bfloat16"]["triton"] == cell["kinds"]["bfloat16"]["rates"]["triton"]["tb_s"]
+    with pytest.raises(ValueError, match="no provider 'nobody'"):
+        site_plots.plot("gmm", "nobody")
+
+
+def test_the_workflow_builds_what_it_publishes():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "pages.yml").read_text("utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert "make site" in [step.get("run") for step in steps]
+    uploaded = next(step["with"]["path"] for step in steps if "upload-pages-artifact" in step.get("uses", ""))
+    assert ROOT / uploaded == make_site.BUILD / "html"
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    """Where the site is served on this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """No line for each request."""
+
+    def log_message(self, *arguments):
+        pass
+
+
+def open_page(page, address, width):
+    """Open an address, wait until it is loaded, and return its bad events: errors, and requests to other hosts."""
+    size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    page.command("Emulation.setDeviceMetricsOverride", **size)
+    page.events.clear()
+    loader = page.command("Page.navigate", url=address)["loaderId"]
+
+    def loaded():
+        page.evaluate("1")
+        return any(
+            event["method"] == "Page.lifecycleEvent"
+            and event["params"]["loaderId"] == loader
+            and event["params"]["name"] == "load"
+            for event in page.events
+        )
+
+    deadline = time.monotonic() + 20
+    while not loaded():
+        assert time.monotonic() < deadline, f"{address} does not load"
+        time.sleep(0.02)
+    return bad_events(page.events, urlsplit(address).netloc)
+
+
+def bad_events(events, host):
+    found = []
+    for event in events:
+        method, about = event["method"], event["params"]
+        if method == "Network.requestWillBeSent":
+            requested = urlsplit(about["request"]["url"])
+            if requested.scheme not in ("data", "blob") and requested.netloc != host:
+                found.append(about["request"]["url"])
+        elif method == "Network.responseReceived" and about["response"]["status"] >= 400:
+            found.append(about["response"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            found.append(about["exceptionDetails"]["text"])
+        elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning"):
+            found.append(str(about["args"]))
+        elif method == "Log.entryAdded" and about["entry"]["level"] == "error":
+            found.append(about["entry"]["text"])
+    return found
+
+
+@pytest.fixture
+def watched(page):
+    for domain in ("Page", "Network", "Runtime", "Log"):
+        page.command(f"{domain}.enable")
+    page.command("Page.setLifecycleEventsEnabled", enabled=True)
+    return page
+
+
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# The first figure of an article: in view, and how wide it is.
+FIGURE = """(async () => {
+    const image = document.querySelector('article img');
+    image.loading = 'eager';
+    await image.decode();
+    image.scrollIntoView();
+    const box = image.getBoundingClientRect();
+    return [box.left >= 0 && box.right <= document.documentElement.clientWidth, Math.round(box.width)];
+})()"""
+
+
+def test_every_page_is_quiet_and_fits_a_telephone(watched, address, pages):
+    wrong = {}
+    for name in pages:
+        found = open_page(watched, f"{address}/{name}", NARROW)
+        if watched.evaluate(OVERFLOW) > 0:
+            found.append("wider than the screen")
+        if found:
+            wrong[name] = found
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(("width", "least"), [(NARROW, 300), (WIDE, 600)])
+def test_a_lessons_figure_is_seen(watched, address, width, least):
+    open_page(watched, f"{address}/notebooks/01_the_grouped_problem.html", width)
+    inside, shown = watched.evaluate(FIGURE)
+    assert inside
+    assert shown >= least
+
+
+def test_a_figure_has_a_light_card_in_the_dark(watched, address):
+    open_page(watched, f"{address}/notebooks/01_the_grouped_problem.html", WIDE)
+    color = "getComputedStyle(document.querySelector('article img')).backgroundColor"
+    body = "getComputedStyle(document.body).backgroundColor"
+    watched.evaluate("document.documentElement.dataset.theme = 'dark'")
+    assert watched.evaluate(color) == "rgb(255, 255, 255)"
+    wait_for("dark page", lambda: watched.evaluate(body) != "rgb(255, 255, 255)", 5)
+
+
+def test_search_finds_a_word(watched, address):
+    assert open_page(watched, f"{address}/search.html?q=descriptor", WIDE) == []
+    links = "[...document.querySelectorAll('#search-results li a')].map(link => new URL(link.href).pathname)"
+    found = wait_for("results", lambda: watched.evaluate(links), 20)
+    with contextlib.suppress(pytest.fail.Exception):  # they come one after the other
+        wait_for("lesson 06", lambda: "/notebooks/06_tma_descriptors.html" in watched.evaluate(links), 5)
+    assert "/notebooks/06_tma_descriptors.html" in (found := watched.evaluate(links)), found
+    assert not [each for each in found if each.startswith("/src/")], "files that lessons link to are not searched"
+
+
+def test_a_plot_answers(watched, address):
+    open_page(watched, f"{address}/benchmarks.html", WIDE)
+    plot = "document.getElementById('plot-grouped_mm')"
+    rows = site_plots.data_of("grouped_mm")["rows"]
+    assert watched.evaluate(f"{plot}.querySelectorAll('.plot-row').length") == len(rows)
+    select = "const s = {0}.querySelectorAll('select')[{1}]; s.value = '{2}'; s.dispatchEvent(new Event('change'));"
+    watched.evaluate(select.format(plot, 0, "dB"))
+    enter = f"{plot}.querySelector('.plot-row').dispatchEvent(new Event('pointerenter'));"
+    point = f"{enter} {plot}.querySelector('.plot-values').textContent"
+    told = watched.evaluate(point)
+    assert told.startswith(rows[0]["title"])
+    assert f"QuACK (best configuration) {rows[0]['rate']['dB']['quack']:.0f} TFLOP/s" in told
+    watched.evaluate(f"{plot}.querySelectorAll('input')[2].click()")
+    assert "QuACK" not in watched.evaluate(point)
+    watched.evaluate("{" + select.format(plot, 1, "torch") + "}")
+    ratio = rows[0]["rate"]["dB"]["cute"] / rows[0]["rate"]["dB"]["torch"]
+    assert f"grouped_mm (cute) {ratio:.2f} ×" in watched.evaluate(point)

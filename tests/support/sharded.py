@@ -1,0 +1,234 @@
+"""What DTensor and FSDP2 make of grouped products, found by two processes, for ``test_sharding``.
+
+``python sharded.py cpu`` (or ``cuda``) starts both. Its last line is JSON: what each case found, true or what is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import traceback
+import types
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+WORLD = 2
+G, M, K, N, TOTAL = 4, 16, 32, 48, 32  # halves keep the strides that torch wants
+SHAPES = {
+    "m": ((TOTAL, K), (G, K, N)),
+    "n": ((G, M, K), (K, TOTAL)),
+    "k": ((M, TOTAL), (TOTAL, N)),
+    "batch": ((G, M, K), (G, K, N)),
+}
+TRAINING = Path(__file__).with_name("fsdp_training.py")
+THEIRS = "from torch.nn.functional import grouped_mm, one_hot\n"
+OURS = "from course_kernels import grouped_mm\nfrom torch.nn.functional import one_hot\n"
+
+
+def matrices(mode, mesh, dtype=torch.bfloat16):
+    """Small whole numbers: sums of parts are exact in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-1, 2, shape, generator=generator).to(mesh.device_type, dtype) for shape in SHAPES[mode])
+    return a, b, None if mode == "batch" else ends(mesh)
+
+
+def ends(mesh):
+    return torch.tensor([8, 8, 16, TOTAL], dtype=torch.int32, device=mesh.device_type)
+
+
+def put(mesh, tensor, placement=None):
+    """A tensor on the mesh, whole where no placement is given; as a sum of parts, the first process has all of it."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+
+    if isinstance(placement, Partial):
+        return DTensor.from_local(tensor * (mesh.get_rank() == 0), mesh, [placement])
+    return None if tensor is None else distribute_tensor(tensor, mesh, [placement or Replicate()])
+
+
+def derived(function, tensors):
+    """The product of leaves and their gradients."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    product = function(*leaves)
+    product.backward(torch.ones_like(product))
+    return [product.detach(), *(leaf.grad for leaf in leaves)]
+
+
+def full(tensors):
+    return [t.full_tensor() for t in tensors]
+
+
+def equal(got, wanted):
+    """True, or where two lists of tensors differ first."""
+    for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        if one.dtype != other.dtype or not torch.equal(one, other):
+            return f"tensor {i} differs: {one.dtype} {tuple(one.shape)}, {other.dtype} {tuple(other.shape)}"
+    return True
+
+
+# ---- cases: each returns True or what is wrong
+
+
+def compiled(mesh):
+    """The first of all: nobody has called an operator with DTensors before the compiler does."""
+    from torch.distributed.tensor import Shard
+
+    from course_kernels import grouped_mm
+
+    a, b, offs = matrices("m", mesh)
+    layer = torch.compile(lambda a, b, o: grouped_mm(a * 2, b, offs=o) + 1, fullgraph=True, backend="aot_eager")
+    sharded = put(mesh, offs)
+    got = derived(lambda a, b: layer(a, b, sharded), (put(mesh, a), put(mesh, b, Shard(2))))
+    return equal(full(got), derived(lambda a, b: F.grouped_mm(a * 2, b, offs=offs) + 1, (a, b)))
+
+
+def placements(mesh, mode):
+    """Every placement of both operands: the values, and torch's placements of the result and of the gradients."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    from course_kernels import grouped_mm
+
+    a, b, offs = matrices(mode, mesh)
+    wanted, whole = derived(lambda a, b: F.grouped_mm(a, b, offs=offs), (a, b)), put(mesh, offs)
+    choices = [[Replicate(), Partial(), *map(Shard, range(t.dim()))] for t in (a, b)]
+    for place_a, place_b in itertools.product(*choices):
+        operands = put(mesh, a, place_a), put(mesh, b, place_b)
+        theirs, ours = (derived(lambda a, b, f=f: f(a, b, offs=whole), operands) for f in (F.grouped_mm, grouped_mm))
+        if (found := equal(full(ours), wanted)) is not True:
+            return f"{place_a} {place_b}: {found}"
+        if [t.placements for t in ours] != [t.placements for t in theirs]:
+            return f"{place_a} {place_b}: {[t.placements for t in ours]}, torch has {[t.placements for t in theirs]}"
+    return True
+
+
+def biases(mesh):
+    """Column- and row-parallel with a bias, whole or sharded; a sum of parts has it once. Uneven shards."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    from course_kernels import grouped_mm
+
+    a, b, offs = matrices("m", mesh, torch.float32)
+    a, b = a[:, :31].contiguous(), b[:, :31, :23].contiguous()
+    bias, whole = torch.arange(G * 23, device=a.device).view(G, 23) % 5 - 2.0, put(mesh, offs)
+    wanted = derived(lambda a, b, c: grouped_mm(a, b, offs=offs, bias=c), (a, b, bias))
+    for place in (
+        (None, Shard(2), Shard(1)),
+        (None, Shard(2), None),
+        (Shard(1), Shard(1), None),
+        (None, None, Shard(0)),
+    ):
+        operands = [put(mesh, t, where or Replicate()) for t, where in zip((a, b, bias), place)]
+        ours = derived(lambda a, b, c: grouped_mm(a, b, offs=whole, bias=c), operands)
+        if (found := equal(full(ours), wanted)) is not True:
+            return f"{place}: {found}"
+    return True
+
+
+def other_products(mesh):
+    """Sums of groups, scaled products, lists; what an operator writes to is refused."""
+    from torch.distributed.tensor import Shard
+
+    from course_kernels import group_gemm, group_sums, grouped_mm, scaled_grouped_mm
+
+    a, b, offs = matrices("m", mesh)
+    whole, row = put(mesh, offs), F.ScalingType.RowWise
+    pairs = [(group_sums(put(mesh, a, Shard(1)), whole), group_sums(a, offs))]
+    if pairs[0][0].placements != (Shard(1),):
+        return f"sums of columns are {pairs[0][0].placements}"
+    pairs.append((group_gemm([put(mesh, a, Shard(0))], [put(mesh, b[0])])[0], a @ b[0]))
+    if mesh.device_type == "cpu":
+        factors = torch.full((TOTAL,), 2.0), torch.full((G, N), 0.5)
+        quantized = [put(mesh, t).to(torch.float8_e4m3fn) for t in (a, b)]  # gloo sends no float8
+        scale_a, scale_b = (put(mesh, factor) for factor in factors)
+        scaled = scaled_grouped_mm(*quantized, scale_a, row, scale_b, row, offs=whole)
+        pairs.append((scaled, grouped_mm(a, b, offs=offs)))
+    for name, call in (
+        ("out", lambda a, b: grouped_mm(a, b, offs=whole, out=put(mesh, torch.zeros(TOTAL, N, dtype=a.dtype)))),
+        ("main_grad", lambda a, b: grouped_mm(a, b, offs=whole, main_grad=put(mesh, torch.zeros(G, K, N)))),
+        ("out", lambda a, b: group_sums(a, whole, out=put(mesh, torch.zeros(G, K)))),
+    ):
+        try:
+            call(put(mesh, a), put(mesh, b))
+            return f"{name} was taken"
+        except ValueError as error:
+            if f"{name} must be None where tensors are DTensors" not in str(error):
+                return str(error)
+    return equal([t.full_tensor() for t, _ in pairs], [t for _, t in pairs])
+
+
+def training(mesh):
+    """The same script with either function: the same losses, falling, and the same weights, bit for bit."""
+    text, found = TRAINING.read_text(encoding="utf-8"), []
+    if text.count(THEIRS) != 1:
+        return "the script imports grouped_mm in another way"
+    for source in (text, text.replace(THEIRS, OURS)):
+        torch._dynamo.reset()
+        script = types.ModuleType("training")
+        exec(compile(source, str(TRAINING), "exec"), vars(script))
+        found.append(script.train(mesh, "aot_eager" if mesh.device_type == "cpu" else "inductor"))
+    (theirs, weights), (ours, same_weights) = found
+    if not ours[-1] < ours[0]:
+        return f"it does not learn: {ours}"
+    if mesh.device_type == "cpu":
+        return equal(same_weights, weights) if ours == theirs else f"losses are {ours}, torch's {theirs}"
+    return all(abs(x - y) < 0.02 * y for x, y in zip(ours, theirs)) or f"losses are {ours}, torch's {theirs}"
+
+
+CASES = {
+    "compiled": compiled,
+    **{f"placements of mode {mode}": lambda mesh, mode=mode: placements(mesh, mode) for mode in SHAPES},
+    "biases": biases,
+    "other products": other_products,
+    "training": training,
+}
+
+
+# ---- the processes
+
+
+def work(rank, device, port, results):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("gloo" if device == "cpu" else "nccl", rank=rank, world_size=WORLD)
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh, found = init_device_mesh(device, (WORLD,)), {}
+    for name, case in CASES.items():
+        try:
+            found[name] = case(mesh)
+        except Exception:
+            found[name] = traceback.format_exc()
+            break  # the processes may wait for each other from here on
+    results.put(found)
+    results.close()
+    results.join_thread()
+    os._exit(0)  # another process that has failed would keep this one waiting
+
+
+def main(device):
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    workers = [context.Process(target=work, args=(rank, device, port, results)) for rank in range(WORLD)]
+    for worker in workers:
+        worker.start()
+    try:
+        found = [results.get(timeout=400) for _ in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    wrong = {name: each[name] for each in found for name in each if each[name] is not True}
+    print(json.dumps({name: wrong.get(name, name in found[0] or "not reached") for name in CASES}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
