@@ -691,7 +691,7 @@ fp8.block_rates(record.load("block_scaled"))
 # The dark blue bars are shorter than the orange ones: scaling every block still costs time in our kernel. (The dense
 # product adds in one sum, so it also skips the second level.)
 #
-# ## Try it here
+# ## Try it
 #
 # [Exercise 12a](../exercises/12a_scaled_epilogue.ipynb): the scaled epilogue. [Exercise
 # 12b](../exercises/12b_undo_shuffle.ipynb): undo a shuffle. Or change a cell and run it again:
