@@ -61,7 +61,8 @@ print("µs of work per program:", [round(busy) for busy in dealt.busy])
 
 # %% [markdown]
 # Each program got three tiles, but two of the programs got all the long ones. Round-robin balances the *number* of
-# tiles. Here the batch repeats every four tiles, like the programs.
+# tiles. Here the kinds of tiles repeat every four tiles, and there are four programs. So a program always gets the same
+# kind.
 #
 # ## Two bounds, and the smallest scheduler
 #
@@ -180,9 +181,9 @@ print("tickets per tile:", drawn.tolist())
 print("counter after:   ", counter.item())
 
 # %% [markdown]
-# Twelve tiles need sixteen tickets. A program learns that no tile is left from a ticket that is too high, and there are
-# four programs. On a GPU the programs compete for tickets. In the [interpreter](glossary.md#interpreter) they run one
-# after another, so the first takes every tile.
+# Twelve tiles need sixteen tickets: each of the four programs takes one that is too high, and so learns that no tile is
+# left. On a GPU the programs compete for tickets. In the [interpreter](glossary.md#interpreter) they run one after
+# another, so the first takes every tile.
 #
 # ### What goes wrong: the second launch
 #
@@ -503,7 +504,8 @@ for order in ("round_robin", "chunks"):
 #
 # ## Which schedule?
 #
-# Times of the same kernels without recording, on the H200:
+# Times of the same kernels without recording, on the H200. They include the start and the end of the launch, which the
+# timelines leave out:
 
 # %%
 print(" " * 9, *(f"{order:>12}" for order in orders))
