@@ -201,7 +201,8 @@ print("tickets per tile, second launch:", drawn.tolist())
 # launches once passes. Repair it: put `counter.zero_()` at the top of the cell above.
 #
 # That repair costs a launch before each launch. There is a better one. The number of tickets is known: tiles plus
-# programs. The program that takes the very last ticket can set the counter back to 0.
+# programs. The program that takes the very last ticket can set the counter back to 0: by then each other program has
+# taken its last.
 
 
 # %%
@@ -226,8 +227,9 @@ for launch in range(2):
 # ## The production kernel
 #
 # The library's kernel is that of lesson 04. Its `next_tile` takes tickets in the same way if the configuration says
-# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory
-# access, so a program waits only for its own ticket. Click a line to read the source.
+# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory access, so a program waits only for its own
+# ticket. A program's tickets only grow, so it still goes through the problems in one direction. Click a line to read
+# the source.
 
 # %%
 from IPython.display import display
