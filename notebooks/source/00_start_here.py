@@ -49,7 +49,7 @@ torch.stack(group_A) @ torch.stack(group_B)
 # %% [markdown]
 # Matrices of different sizes do not stack. A loop works, but on a GPU it launches eight small kernels (programs for the
 # GPU) one after another, and each leaves most of the GPU idle. A **[grouped GEMM](glossary.md#grouped-GEMM)** computes
-# all products in one launch. GEMM means general matrix multiplication.
+# all products in one launch. GEMM means general matrix multiplication. We take the kernel of lesson 04, `round_robin`:
 
 # %%
 group_C = group_gemm(group_A, group_B, method="round_robin")

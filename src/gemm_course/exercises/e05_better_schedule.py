@@ -171,7 +171,7 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
     text = f"program {last} ends after {end} µs, and longest-tile-first ends after {longest_first} µs"
     if costs[tile] == max(costs):
         text += f"\nthe longest tile, tile {tile}, takes {costs[tile]} µs and starts after {end - costs[tile]} µs"
-    if why := _dealt(costs, programs, schedule):
+    elif why := _dealt(costs, programs, schedule):
         text += f"\n{why}"
     yield Finding(check, text, panels)
 
