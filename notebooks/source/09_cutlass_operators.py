@@ -383,7 +383,8 @@ else:
 # The times of the same problem, on record from an H200: the example with our operator, and everybody else. The dense
 # product has the same number of products without groups. It is measured, too, so a kernel can be faster.
 #
-# **Guess** before you open the output: how much slower is a loop of cuBLAS calls, one for each of the 12 groups?
+# **Guess** before you open the output: how many times as long as our operator does a loop of cuBLAS calls take, one for
+# each of the 12 groups?
 
 # %% tags=["hide-output"]
 from course_kernels.bench import record
