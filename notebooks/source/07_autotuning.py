@@ -123,7 +123,8 @@ print(f"{sums_per_thread(best)} of a thread's {budget.THREAD_REGISTERS} register
 print(f"{shared_bytes(best) / 1024:.0f} KiB of a program's {codegen.TARGETS['sm_90'].shared_limit // 1024}")
 
 # %% [markdown]
-# Here are twelve candidates. `programs_per_sm=2` means that two programs share an SM.
+# Here are twelve candidates. The five numbers are `block_m`, `block_n`, `block_k`, warps and stages.
+# `programs_per_sm=2` means that two programs share an SM.
 
 # %%
 shortlist = [

@@ -101,6 +101,7 @@ print(blackwell.where(cluster=lambda shape: max(shape) <= 2))
 # - **CTAs**: on Blackwell, two CTAs can share one instruction. Then the tile belongs to the pair, and each CTA has half
 #   of its rows.
 # - **stages**: blocks that are fetched ahead. "auto" means as many as fit into shared memory.
+# - **targets**: the GPUs that it is for. 110f is Blackwell in Jetson Thor.
 #
 # Which one is best? The metadata do not say how fast an operator is. They do say how much it fetches. CTAs in one row
 # of a cluster need the same rows of A. CTAs in one column need the same columns of B.
