@@ -103,8 +103,8 @@ show(small.multiply)
 
 # %% [markdown]
 # `wgmma` reads both operands from shared memory, and returns before it is done. `fence` puts it after earlier writes to
-# the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is left. Then the stage is
-# given back.
+# the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is left. Then the stage
+# is given back.
 #
 # **Guess** before you open the picture: a copy takes 2.5 times as long as a product. A CTA computes two tiles, one
 # after the other. How much faster is it with four stages than with two?
