@@ -380,8 +380,8 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# The median is 1. Single products gain 10 percent, others lose as much. So the library chooses a configuration for each
-# problem (lesson 07).
+# The median is 1. Single products gain 10 percent, others lose up to 20. So the library chooses a configuration for
+# each problem (lesson 07).
 
 # %% [markdown]
 # ## Summary
