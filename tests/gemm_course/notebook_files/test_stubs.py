@@ -42,6 +42,15 @@ def test_what_comes_next_is_at_an_exercises_end():
     assert stubs.next_step(None) == ""
 
 
+@pytest.mark.parametrize("each", manifest.exercises(), ids=lambda each: each.id)
+def test_a_stored_check_shows_the_hole_and_of_a_solution_that_it_passes(each):
+    for folder, words in (("exercises", f"TODO {each.id}: {each.todo}"), ("solutions", "pass: ")):
+        notebook = stubs.read(ROOT / folder / f"{each.name}.ipynb")
+        (cell,) = (one for one in notebook["cells"] if one["metadata"].get("nbgrader", {}).get("grade_id") == "check")
+        shown = "".join("".join(output.get("text", "")) for output in cell["outputs"])
+        assert words in shown.replace("\n", " "), shown
+
+
 def test_lines_of_a_solution_are_marked_and_its_markers_gone():
     source = "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION\n# end"
     assert stubs.solution_lines(source) == [("def f():", False), ("    return 1", True), ("# end", False)]
