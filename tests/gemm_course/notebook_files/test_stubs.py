@@ -37,7 +37,7 @@ def test_what_comes_next_is_at_an_exercises_end():
     found = {
         each.id: stubs.next_step(stubs.read(ROOT / "exercises" / f"{each.name}.ipynb")) for each in manifest.exercises()
     }
-    assert found["01"].startswith("Next: [03 ")
+    assert found["01"].startswith("Next: [02 ")
     assert found["11a"].count("](") == 2, "two links, on two lines"
     assert stubs.next_step(None) == ""
 
