@@ -97,7 +97,7 @@ draw.under_the_roof(steps, peaks, TB_S, measured)
 # So there are two ways to shorten a step, and this lesson covers both:
 #
 # - read *fewer* weights: the weights of experts without rows are not needed;
-# - read *smaller* weights: eight bits take half the time of sixteen.
+# - read *smaller* weights: eight bits are half the bytes of sixteen.
 
 # %% [markdown]
 # ## Slots and a mask
