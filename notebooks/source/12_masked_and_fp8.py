@@ -688,8 +688,8 @@ for name, cell in results["cells"].items():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The dark blue bars are shorter than the orange ones: scaling every block still costs time in our kernel. (The dense
-# product adds in one sum, so it also skips the second level.)
+# The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is older than today's
+# kernel. (The dense product adds in one sum, so it also skips the second level.)
 #
 # ## Try it
 #
