@@ -245,7 +245,7 @@ picture.gains({
 
 # %% [markdown]
 # A dot is one product. On the left of each panel, K is short: a store follows after few products, and hiding it helps
-# most. Where K is long both are close. Then another thing decides: how well the tiles fit the groups.
+# most. Where K is long, either of the two wins on some products: their tiles also fit the groups differently well.
 #
 # ## Clusters and multicast
 #
@@ -270,8 +270,8 @@ picture.gains({
 
 # %% [markdown]
 # A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
-# gains a few percent. The dots at 1 on the right are mostly groups of few rows: there is no second tile
-# below the first.
+# gains less. The dots at 1 on the right of the second panel are groups of few rows: there is no second tile below the
+# first.
 #
 # ## The order of tiles
 #
@@ -382,7 +382,7 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# The median is 1. Single products gain 10 percent, others lose up to 20. So the library chooses a configuration for
+# Both medians are close to 1, but single products gain or lose much more. So the library chooses a configuration for
 # each problem (lesson 07).
 
 # %% [markdown]

@@ -97,7 +97,7 @@ draw.under_the_roof(steps, peaks, TB_S, measured)
 # So there are two ways to shorten a step, and this lesson covers both:
 #
 # - read *fewer* weights: the weights of experts without rows are not needed;
-# - read *smaller* weights: eight bits take half the time of sixteen.
+# - read *smaller* weights: eight bits are half the bytes of sixteen.
 
 # %% [markdown]
 # ## Slots and a mask
@@ -688,8 +688,8 @@ for name, cell in results["cells"].items():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The dark blue bars are shorter than the orange ones: scaling every block still costs time in our kernel. (The dense
-# product adds in one sum, so it also skips the second level.)
+# The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is older than today's
+# kernel. (The dense product adds in one sum, so it also skips the second level.)
 #
 # ## Try it
 #

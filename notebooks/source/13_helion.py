@@ -381,8 +381,8 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
 #
 # Without a configuration, a kernel searches *at its first call*, and again for each new kind of shape. (Lesson 07 shows
 # such a stall.) So the library ships a table, and a program fills it ahead of time (`benchmarks/helion_tune.py`). The
-# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, one
-# minute is too short. This is the table:
+# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, a
+# search of 18 s found nothing better. This is the table:
 
 # %% tags=["hide-input"]
 table = record.read(tuned.TABLES / "sm_90.json")
@@ -451,13 +451,14 @@ for name, label in names.items():
     print(f"{label:24} {statistics.geometric_mean(ratios):.2f} × the time of cuBLAS (geometric mean)")
 
 # %% [markdown]
-# Compare the numbers in four steps:
+# The record is older than the table above: Helion's configurations in it were chosen by hand. Compare the numbers in
+# four steps:
 #
 # - *Ours (auto)* and *cuBLAS*: two dense products. They differ by about 2 µs on small batches, and by at most 7 %
 #   on large ones.
 # - *Untuned* and *Helion*: the gain of a configuration. The default is only where a search starts.
 # - *Group by group* and *Helion*: the gain of the walk (and of the order for the L2 cache), with the same blocks.
-# - *Helion* and *cuBLAS*: what a longer search could still find, and the cost of groups, which this product does not
+# - *Helion* and *cuBLAS*: what a search could still find, and the cost of groups, which this product does not
 #   need.
 #
 # In the row with K = 768, Helion takes about twice as long as the Triton kernel with the same walk. The table has no
