@@ -8,7 +8,7 @@ import json
 from course_kernels.bench import record
 
 SHOWN = ("ours", "peer", "ceiling")  # the other providers of a record are configurations that were tried
-MANY_ROWS = 512  # rows of a group from which on arithmetic takes the time of a masked product, not reading weights
+MANY_ROWS = 512  # rows of a group; from here on, arithmetic bounds a masked product, not reading weights
 PASSES = {
     "forward": "forward",
     "called": "forward, as called",
