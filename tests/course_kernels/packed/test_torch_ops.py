@@ -385,7 +385,7 @@ def test_out_is_handed_back_and_its_version_counted(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_out_as_torchs_own_products_take_it(backend):
-    """A parameter where gradients are off; an inference tensor in inference mode alone."""
+    """A parameter is accepted with gradients off, an inference tensor only in inference mode."""
     a, b, offs, _ = operands("m")
     wanted, parameter = call(a, b, offs, None), torch.nn.Parameter(torch.zeros(20, 10, device=DEVICE))
     with pytest.raises(ValueError, match="out requires a gradient"):

@@ -1,4 +1,4 @@
-"""Every draw has the cases that its exercise is about: what is right on one seed only by chance is wrong on each."""
+"""Every draw has the cases that its exercise needs, so a wrong answer fails with every seed."""
 
 from __future__ import annotations
 
