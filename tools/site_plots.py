@@ -20,7 +20,7 @@ PASSES = {
 
 
 def data_of(name: str) -> dict:
-    """What a plot of a record shows: its providers, its passes, and the rates of each row."""
+    """The data of a plot of a record: its providers, its passes, and the rates of each row."""
     measured = record.load(name)
     kinds = "cells" in measured
     rows = _rows_of_cells(measured["cells"]) if kinds else list(measured["rows"].values())

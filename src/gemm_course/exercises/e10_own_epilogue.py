@@ -177,7 +177,7 @@ def _panel(right: torch.Tensor, got: torch.Tensor) -> dict:
 
 
 def _on_gpu(case: Case, c: torch.Tensor) -> Iterator[Finding]:
-    """What a GPU computed, within one unit of the last place of bfloat16."""
+    """Compare a GPU's product with the right one, within one unit of the last place of bfloat16."""
     want = silu(case.inputs["a"].double() @ case.inputs["b"].double().T)
     if c.shape != want.shape or not ((c.double() - want).abs() <= want.abs() / 128 + 1e-4).all():
         wrong = int((~((c.double() - want).abs() <= want.abs() / 128 + 1e-4)).sum()) if c.shape == want.shape else -1

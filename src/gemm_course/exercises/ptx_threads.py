@@ -215,7 +215,7 @@ class _Threads:
             self.registers[name] = np.where(active, bits, before)
 
     def _address(self, operand: str) -> np.ndarray:
-        """Of `[%r1+16]`, as bytes."""
+        """The byte address that an operand such as `[%r1+16]` means."""
         name, _, more = operand.strip("[]").partition("+")
         return (self._read(name.strip()).astype(np.int64) + int(more or 0)) & 0xFFFFFFFF
 

@@ -1,4 +1,4 @@
-"""What a learner's code may use: memory, time, few files to read, no other process to touch. Linux only.
+"""Limits a learner's code: memory, time, few files to read, no access to other processes. Linux only.
 
 It writes no file. If an exercise needs a compiler, the process gets a folder of its own to write to.
 

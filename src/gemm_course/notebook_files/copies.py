@@ -119,7 +119,7 @@ def _update_exercise(target: Path, shipped: dict, exercise: Exercise, made_from:
 
 
 def _facts(shipped: dict | str, exercise: Exercise | None) -> dict[str, str]:
-    """What the record keeps of a version: digests of its cells and, of an exercise, of its parts."""
+    """A version's entry in the record: digests of its cells and, for an exercise, of its parts."""
     found = _sources(shipped)
     if exercise is None:
         return {"cells": fingerprint(found)}
@@ -237,7 +237,7 @@ def _link(root: Path, place: Path) -> None:
 
 
 def _read_record(place: Path) -> dict[str, dict]:
-    """What each copy was made from. Without a record, every copy that differs counts as changed."""
+    """The version from which each copy was made. Without a record, every copy that differs counts as changed."""
     try:
         found = json.loads((place / RECORD).read_text(encoding="utf-8"))
         return {str(name): dict(each) for name, each in found.items()}

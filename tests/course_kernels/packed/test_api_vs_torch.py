@@ -417,7 +417,7 @@ def forward_mode():
 
 
 def out_that_is_not_seen():
-    """Of DTensors: ``test_sharding``."""
+    """``test_sharding`` tests DTensors."""
     a, b, offs = operands("m", torch.float32)
     out = torch.empty(32, 24, device=DEVICE)
     with pytest.raises(TypeError, match="out"):

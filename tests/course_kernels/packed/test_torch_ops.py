@@ -245,7 +245,7 @@ def test_importing_the_library_imports_neither_triton_nor_the_compiler():
         "course_kernels.grouped_mm(a, b, offs=offs, backend='torch').sum().backward()\n"
         "assert not {'triton', 'torch._dynamo'} & set(sys.modules)\n"
         "import importlib.util\n"
-        "importlib.util.find_spec('torch.utils.flop_counter')\n"  # which disarms a hook that waits for the import
+        "importlib.util.find_spec('torch.utils.flop_counter')\n"  # removes our hook, which waits for this import
         "from torch.utils.flop_counter import FlopCounterMode\n"
         "assert not [f for f in sys.meta_path if type(f).__module__.startswith('course_kernels')]\n"
         "with FlopCounterMode(display=False) as counter:\n"
