@@ -1,5 +1,5 @@
-"""What README and site show: `python tools/make_pictures.py` draws docs/grouped_gemm.png, draws docs/zoo.png from its
-record, and writes the tables of site/benchmarks.md from theirs."""
+"""Pictures and tables of README and site: `python tools/make_pictures.py` draws docs/grouped_gemm.png,
+draws docs/zoo.png from its record, and writes the tables of site/benchmarks.md from theirs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hero() -> Figure:
 
 @style.styled()
 def zoo() -> Figure:
-    """Every layer of the record `zoo`: how many times as fast as torch the others are, forward and in a step."""
+    """Draw how many times as fast as torch this library and QuACK are, on every layer of the record `zoo`."""
     measured = record.load("zoo")
     gpu, dtype = gpu_and_dtype(measured)
     rows = list(measured["rows"].values())

@@ -80,9 +80,9 @@ class Gathered:
         """A page's text with each link to a file of the repository made a link to its page.
 
         Args:
-            text: Markdown, or with ``html`` what a notebook's output shows.
-            origin: the page's own path in the repository, from which links count.
-            name: of the page among the gathered files.
+            text: Markdown, or with ``html`` the HTML of a notebook's output.
+            origin: the page's own path in the repository; links are relative to it.
+            name: path of the page among the gathered files.
         """
 
         def replace(match: re.Match) -> str:
@@ -214,7 +214,7 @@ def directive(kind: str, name: str, members: bool) -> str:
 
 
 def pages(gathered: Gathered) -> None:
-    """What is written for the site itself, with its plots."""
+    """The pages in `site/`, with their plots."""
     for path in sorted(SITE.glob("*.md")):
         text = re.sub(PLOT, lambda found: site_plots.plot(found[1], found[2] or ""), path.read_text("utf-8"))
         gathered.page(path.name, gathered.relink(text, f"site/{path.name}", path.name))

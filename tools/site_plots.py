@@ -8,7 +8,7 @@ import json
 from course_kernels.bench import record
 
 SHOWN = ("ours", "peer", "ceiling")  # the other providers of a record are configurations that were tried
-MANY_ROWS = 512  # rows of a group from which on arithmetic takes the time of a masked product, not reading weights
+MANY_ROWS = 512  # rows of a group; from here on, arithmetic bounds a masked product, not reading weights
 PASSES = {
     "forward": "forward",
     "called": "forward, as called",
@@ -20,7 +20,7 @@ PASSES = {
 
 
 def data_of(name: str) -> dict:
-    """What a plot of a record shows: its providers, its passes, and the rates of each row."""
+    """The data of a plot of a record: its providers, its passes, and the rates of each row."""
     measured = record.load(name)
     kinds = "cells" in measured
     rows = _rows_of_cells(measured["cells"]) if kinds else list(measured["rows"].values())

@@ -1,4 +1,4 @@
-"""`hint` and `solution` in a notebook: which exercise they mean, what they show and keep, and what follows a pass."""
+"""`hint` and `solution` in a notebook: which exercise they choose, their output, stored progress, and the next step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def notebook(monkeypatch):
     return shown
 
 
-def test_a_hint_counts_on_where_the_command_stopped(capsys):
+def test_hints_continue_after_those_of_the_command(capsys):
     assert command.main(["hint", "03"]) == 0
     capsys.readouterr()
     gemm_course.hint("03")
@@ -123,7 +123,7 @@ def check(monkeypatch, points):
     notebook_check.check(type(OFFSETS.function, (), {}))
 
 
-def test_after_a_pass_a_reader_is_led_on_and_a_grader_sees_the_same_as_ever(monkeypatch, notebook):
+def test_after_a_pass_a_reader_sees_the_next_step_and_a_grader_does_not(monkeypatch, notebook):
     check(monkeypatch, 10)
     assert notebook == [], "nobody has the notebook open"
     monkeypatch.setenv("JPY_SESSION_NAME", "exercises/any.ipynb")

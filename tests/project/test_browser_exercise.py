@@ -105,7 +105,7 @@ def answer(page, source=None):
 
 
 def call(page, code):
-    """Run code in a new cell at the end; its text, and how many of its words are highlighted."""
+    """Run code in a new cell at the end; returns its output's text, and the number of highlighted words."""
     return page.evaluate(CALL % json.dumps(code))
 
 

@@ -15,7 +15,8 @@ SHOWN = 24
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Costs that repeat with the number of programs; a long tile at the end; equal ones; too few; none; one program."""
+    """Costs that repeat with the number of programs; a long tile at the end; equal costs; fewer tiles than programs; no
+    tiles; one program."""
 
     def case(costs, programs, *checks):
         text = ", ".join(map(str, costs[:SHOWN])) + (", ..." if len(costs) > SHOWN else "")

@@ -1,8 +1,8 @@
 """Follows the threads of one CTA through PTX, to judge an epilogue by its numbers where there is no GPU.
 
 It knows the arithmetic of PTX, branches, and stores to shared and local memory. wgmma leaves given sums in registers;
-barriers, fences and copies do nothing. All threads are one NumPy array; those furthest behind go first, so threads that
-have parted meet again. The text may be anyone's: nothing of it is executed, and the number of steps is limited.
+barriers, fences and copies do nothing. A register of all threads is one NumPy array. Threads that are furthest behind
+run first, so diverged threads reconverge. The text is untrusted: it is never executed, and the steps are limited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 MAX_COST = 400_000  # of steps; a long statement counts more
 MAX_CHARACTERS = 1 << 20
 SHARED_BYTES, LOCAL_BYTES = 228 << 10, 4 << 10
-SHARED_BASE = 1024  # where dynamic shared memory begins; it matters to nobody
+SHARED_BASE = 1024  # where dynamic shared memory begins; any address works
 PARAMETER = 64  # all extents: one block along K
 
 _SKIPPED = re.compile(
@@ -34,7 +34,7 @@ _BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 class CannotFollow(ValueError):
-    """An instruction that is not known here, or a text that is no kernel's."""
+    """Raised for an instruction that is not supported here, or a text that is not a kernel."""
 
 
 class Instruction(NamedTuple):
@@ -46,7 +46,7 @@ class Instruction(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """What threads left: C's tile as bits of 16-bit numbers, where it was stored, whether local memory was used."""
+    """The result: C's tile as bits of 16-bit numbers, where it was stored, and whether local memory was used."""
 
     bits: np.ndarray  # (rows, columns) uint16
     stored: np.ndarray  # bool, like bits
@@ -215,7 +215,7 @@ class _Threads:
             self.registers[name] = np.where(active, bits, before)
 
     def _address(self, operand: str) -> np.ndarray:
-        """Of `[%r1+16]`, as bytes."""
+        """The byte address that an operand such as `[%r1+16]` means."""
         name, _, more = operand.strip("[]").partition("+")
         return (self._read(name.strip()).astype(np.int64) + int(more or 0)) & 0xFFFFFFFF
 

@@ -1,4 +1,4 @@
-"""PTX, followed: arithmetic as a GPU does it, branches that part threads, memory; and texts that are no kernel's."""
+"""Following PTX: a GPU's arithmetic, branches on which threads diverge, memory, and texts that are not kernels."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ X = torch.from_numpy(SUMS).double()
         (["mov.b64 %rd5, {{{x}, {x}}};", "mov.b64 {{%q, {y}}}, %rd5;"], X),
     ],
 )
-def test_arithmetic_is_a_gpu_s(lines, want):
+def test_arithmetic_gives_the_bits_of_a_gpu(lines, want):
     want = want.float().bfloat16().float()
     assert torch.equal(tile(kernel(each(*lines) + Y)), want)
 
@@ -102,7 +102,7 @@ def test_rounding_down_stays_below():
     assert torch.equal(got, X.floor().float())
 
 
-def test_threads_that_part_meet_again():
+def test_diverged_threads_reconverge():
     body = """
     mov.u32 %me, %tid.x;
     setp.lt.u32 %p1, %me, 256;
@@ -149,6 +149,6 @@ def test_it_says_whether_local_memory_is_used_and_what_was_stored():
         (kernel("bra $nowhere;"), "nowhere"),
     ],
 )
-def test_what_is_not_known_is_named(text, says):
+def test_an_error_names_an_unknown_instruction(text, says):
     with pytest.raises(CannotFollow, match=says):
         follow(text, SUMS)

@@ -364,7 +364,7 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
         return outcome
 
     monkeypatch.setattr(judge, "ask", forge)
-    cases = exercise.module().draw(random.Random(1))  # which takes longer than all the rest
+    cases = exercise.module().draw(random.Random(1))  # once: drawing takes longer than everything else
     monkeypatch.setattr(exercise.module(), "draw", lambda _: cases)
     for _ in range(30):
         result = judge.check(exercise, solution, 1, compiling=False)

@@ -1,4 +1,4 @@
-"""What an exercise's notebook says at its end, and a solution without its markers."""
+"""The last lines of an exercise's notebook, and a solution without its markers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_notebook_that_imports_no_help_cannot_be_handed_out():
     assert stubs.problems(draft, MASKS) == ["no cell has `from gemm_course import check, hint, solution`"]
 
 
-def test_what_comes_next_is_at_an_exercises_end():
+def test_the_next_step_is_at_an_exercises_end():
     found = {
         each.id: stubs.next_step(stubs.read(ROOT / "exercises" / f"{each.name}.ipynb")) for each in manifest.exercises()
     }
@@ -43,7 +43,7 @@ def test_what_comes_next_is_at_an_exercises_end():
 
 
 @pytest.mark.parametrize("each", manifest.exercises(), ids=lambda each: each.id)
-def test_a_stored_check_shows_the_hole_and_of_a_solution_that_it_passes(each):
+def test_a_stored_check_reports_the_hole_and_a_solutions_reports_a_pass(each):
     for folder, words in (("exercises", f"TODO {each.id}: {each.todo}"), ("solutions", "pass: ")):
         notebook = stubs.read(ROOT / folder / f"{each.name}.ipynb")
         (cell,) = (one for one in notebook["cells"] if one["metadata"].get("nbgrader", {}).get("grade_id") == "check")

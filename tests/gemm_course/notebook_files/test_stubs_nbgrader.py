@@ -88,7 +88,7 @@ def code(notebook):
 
 def one_of_each_form():
     """An exercise of each form that its answer's cell has, and the two that are handed in. The text of the others
-    changes nothing: what nbgrader cuts out are the lines between its marks."""
+    does not matter: nbgrader cuts the lines between its marks."""
     forms = {}
     for exercise in manifest.exercises():
         (cell,) = (
