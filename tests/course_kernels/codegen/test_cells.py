@@ -87,5 +87,5 @@ def test_a_changed_cell_is_another_file(cell, monkeypatch):
 def test_a_function_without_source_is_named():
     space = {}
     exec("def nowhere(): pass", space)
-    with pytest.raises(ValueError, match="kernel 'nowhere' must have source, as a function of a cell has"):
+    with pytest.raises(ValueError, match="kernel 'nowhere' must have source code, like a function in a cell"):
         codegen.compile_kernel(space["nowhere"], "sm_90")
