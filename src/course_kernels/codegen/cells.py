@@ -56,7 +56,9 @@ def _collect(function: FunctionType, found: dict[str, str]) -> None:
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
-        raise ValueError(f"kernel {function.__qualname__!r} must have source code, like a function in a cell") from error
+        raise ValueError(
+            f"kernel {function.__qualname__!r} must have source code, like a function in a cell"
+        ) from error
     for name in _names(source):
         if name in found or name not in function.__globals__ or name in ("triton", "tl"):
             continue
