@@ -27,7 +27,8 @@ import course_kernels
 import render
 import site_plots
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files.cells import SOLUTION_ID
+from gemm_course.notebook_files import stubs
+from gemm_course.notebook_files.cells import of_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"
@@ -158,9 +159,8 @@ def exercises(gathered: Gathered) -> None:
             f"```{{note}}\nTo solve it, open `{name}` in the course's JupyterLab: there, `check(...)` says what is "
             f"right and what is wrong. The checks: {'; '.join(check.title for check in exercise.checks)}.\n```"
         )
-        solution = json.loads((ROOT / "solutions" / f"{exercise.name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        answer = next(c for c in solution if c["metadata"].get("nbgrader", {}).get("grade_id") == SOLUTION_ID)
-        code = "".join(line for line in answer["source"] if "### BEGIN" not in line and "### END" not in line)
+        answer = of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+        code = "\n".join(line for line, _ in stubs.solution_lines(answer))
         hints = "\n".join(details(f"Hint {i}", hint) for i, hint in enumerate(exercise.hints, 1))
         texts = [read_only, f"## Hints\n\n{hints}", f"## Solution\n\n{details('Show it', fenced(code, 'python'))}"]
         added = [{"cell_type": "markdown", "id": f"site-{i}", "metadata": {}, "source": t} for i, t in enumerate(texts)]

@@ -6,6 +6,7 @@ import html
 import json
 
 from course_kernels.bench import record
+from course_kernels.bench.rows import title_of
 
 SHOWN = ("ours", "peer", "ceiling")  # the other providers of a record are configurations that were tried
 MANY_ROWS = 512  # rows of a group; from here on, arithmetic bounds a masked product, not reading weights
@@ -41,7 +42,7 @@ def data_of(name: str) -> dict:
         "providers": providers,
         "passes": [{"key": key, "label": label} for key, label in passes.items()],
         "rows": [
-            {"title": row["title"], "unit": row["unit"], "rate": _rates(row["rate"], list(passes), keys)}
+            {"title": title_of(row), "unit": row["unit"], "rate": _rates(row["rate"], list(passes), keys)}
             for row in rows
         ],
     }

@@ -29,6 +29,7 @@ for module in ("sphinx", "myst_nb", "sphinx_book_theme", "latex2mathml"):
 import course_kernels  # noqa: E402
 import make_site  # noqa: E402
 import site_plots  # noqa: E402
+from course_kernels.bench.rows import title_of  # noqa: E402
 from gemm_course.exercises import manifest  # noqa: E402
 
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -172,14 +173,14 @@ def test_a_plot_shows_what_its_record_has():
     data = site_plots.data_of("grouped_mm")
     measured = site_plots.record.load("grouped_mm")
     row = next(iter(measured["rows"].values()))
-    assert data["rows"][0]["title"] == row["title"]
+    assert data["rows"][0]["title"] == title_of(row), "as in the lessons' figures"
     assert data["rows"][0]["rate"]["dA"] == {key: rate for key, rate in row["rate"]["dA"].items() if rate is not None}
     assert {each["role"] for each in data["providers"]} == {"ours", "peer", "ceiling"}
     assert "candidate" not in json.dumps(site_plots.data_of("scaled_grouped_mm"))
     figure, _, numbers = site_plots.plot("grouped_mm", "torch").partition("</figure>")
     assert "\n\n" not in figure
     assert figure.count("<") == 3, "no text ends the script"
-    assert f"| {row['title']} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
+    assert f"| {title_of(row)} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
     masked = site_plots.data_of("masked")
     cell = next(iter(site_plots.record.load("masked")["cells"].values()))
     assert masked["rows"][0]["rate"]["bfloat16"]["triton"] == cell["kinds"]["bfloat16"]["rates"]["triton"]["tb_s"]

@@ -86,7 +86,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if not isinstance(ptx, torch.Tensor) or ptx.dtype != torch.uint8:
         yield Finding("*", "no PTX came back")
         return
-    text = bytes(ptx.tolist()).decode(errors="replace")
+    text = ptx.numpy().tobytes().decode(errors="replace")
     sums = case.expected["sums"]
     try:
         found = follow(text, sums.numpy())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -147,8 +150,34 @@ def test_it_says_whether_local_memory_is_used_and_what_was_stored():
         (kernel("").replace("cp.async.bulk.tensor.2d.global", "fence."), "no tile is copied"),
         (kernel("").replace("%r16, %r17}", "%r16}"), "7 sums for a thread, not 8"),
         (kernel("bra $nowhere;"), "nowhere"),
+        (kernel("add.u32 %y, %r10;"), "argument"),
+        (kernel("add.u99999999999 %y, %r10, %r10;"), "u99999999999 is not known"),
+        (kernel("st.shared.b999999 [%r10], %r11;"), "too many steps"),
     ],
 )
 def test_an_error_names_an_unknown_instruction(text, says):
     with pytest.raises(CannotFollow, match=says):
         follow(text, SUMS)
+
+
+MANY = ptx_threads.MAX_CHARACTERS - 4000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.b32 %y, " + "{" * MANY,
+        "mov.b32 %y, " + "[{" * (MANY // 2),
+        "a:\n" * (MANY // 3) + "bra a;",
+        "$L:\nbra" + ".a" * (MANY // 2) + " $L;",
+        "$L:\n@" + "p" * MANY + " ret;\nbra $L;",
+        "$L:\nst.shared.b64 [1024], {1,1,1,1,1,1,1,1};\nbra $L;",
+    ],
+    ids=["braces", "brackets", "places", "operation", "guard", "stores"],
+)
+def test_no_text_takes_long(body):
+    """Without its limit, each takes time in the square of the text's length, or many long steps that count as one."""
+    started = time.process_time()
+    with contextlib.suppress(CannotFollow):
+        follow(kernel(body), SUMS)
+    assert time.process_time() - started < 4
