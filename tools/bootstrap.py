@@ -50,7 +50,7 @@ def say(text: str) -> None:
 
 
 def short(action: str) -> str:
-    """What pip is doing: of a list of packages how many there are, of an address its last part."""
+    """An action of pip in few words: the number of packages instead of a list, and only the last part of an address."""
     listed = re.match(r"Installing collected packages: (.*)", action)
     if listed:
         return f"Installing {len(listed[1].split(','))} packages"

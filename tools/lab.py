@@ -35,7 +35,7 @@ def free_port(first: int, tries: int = 100) -> int:
 
 
 def shell() -> list[str]:
-    """What a terminal in JupyterLab runs: the user's shell, with the `course` command in it.
+    """The command that a terminal in JupyterLab runs: the user's shell, with `course` on its PATH.
 
     JupyterLab's own choice may be a login shell, and then /etc/profile sets PATH anew.
     """
@@ -60,7 +60,7 @@ def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool 
         f"--ServerApp.terminado_settings={json.dumps({'shell_command': shell()})}",
         # A browser of Windows, or one in a snap, could not read the file that the server would have it open.
         "--ServerApp.use_redirect_file=False", "--ServerApp.answer_yes=True", "--Application.log_level=ERROR",
-        # Else each kernel warns, in the learner's terminal, that what it says on loopback is not encrypted.
+        # Otherwise each kernel warns, in the learner's terminal, that its messages on loopback are not encrypted.
         *(["--KernelManager.transport_encryption=auto"] if can_encrypt() else []),
         # In containers the user is root, and the server listens on loopback with a token.
         *(["--allow-root"] if os.geteuid() == 0 else []),
@@ -68,7 +68,7 @@ def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool 
 
 
 def can_encrypt() -> bool:
-    """Whether this Jupyter can encrypt what it says to kernels; older ones cannot, and do not warn."""
+    """Whether this Jupyter can encrypt its messages to kernels. Older versions cannot, and do not warn."""
     import zmq
     from jupyter_client import KernelManager
 

@@ -1,5 +1,5 @@
-"""What README and site show: `python tools/make_pictures.py` draws docs/grouped_gemm.png, draws docs/zoo.png from its
-record, and writes the tables of site/benchmarks.md from theirs."""
+"""Pictures and tables of README and site: `python tools/make_pictures.py` draws docs/grouped_gemm.png,
+draws docs/zoo.png from its record, and writes the tables of site/benchmarks.md from theirs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from PIL import Image
 
 from course_kernels import testing
 from course_kernels.bench import record
+from course_kernels.bench.rows import title_of
 from course_kernels.packed.backends import cute as grouped_cute
 from gemm_course.figures import style
 from gemm_course.figures.overview import overview
@@ -39,7 +40,7 @@ def hero() -> Figure:
 
 @style.styled()
 def zoo() -> Figure:
-    """Every layer of the record `zoo`: how many times as fast as torch the others are, forward and in a step."""
+    """Draw how many times as fast as torch this library and QuACK are, on every layer of the record `zoo`."""
     measured = record.load("zoo")
     gpu, dtype = gpu_and_dtype(measured)
     rows = list(measured["rows"].values())
@@ -117,8 +118,8 @@ def _rates(measured: dict, function: str, columns: dict[str, str], gradients: Se
         shown = (rate["forward"].get(name) for name in (ours, *columns))
         cells = ["–" if each is None else f"{each:.{digits}f}" for each in shown]
         cells += [f"{rate[gradient][ours] / rate[gradient]['torch']:.2f} ×" for gradient in gradients]
-        rows.append([entry["title"] + unit, *cells])
-    head = "{}, {}: rows over groups, N, K".format(*gpu_and_dtype(measured))
+        rows.append([title_of(entry) + unit, *cells])
+    head = "{}, {}".format(*gpu_and_dtype(measured))
     return markdown(head, [f"`{function}`", *columns.values(), *gradients], rows)
 
 
@@ -170,7 +171,7 @@ def zoo_table() -> str:
             f"{rate['forward'][name]:.{digits}f}" if name in rate["forward"] else "–" for name in ("auto", *columns)
         ]
         ratios = [rate[each]["auto"] / rate[each]["torch"] for each in ("dA", "dB", "step")]
-        rows.append([entry["title"] + unit, *cells, *(f"{ratio:.2f} ×" for ratio in ratios)])
+        rows.append([title_of(entry) + unit, *cells, *(f"{ratio:.2f} ×" for ratio in ratios)])
     head = "{}, {}".format(*gpu_and_dtype(measured))
     table = markdown(head, ["`grouped_mm`", *columns.values(), "dA", "dB", "training step"], rows)
     return f"{table}\n\ndA, dB and training step: times as fast as torch's. {_provenance(measured)}"

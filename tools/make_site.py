@@ -27,7 +27,8 @@ import course_kernels
 import render
 import site_plots
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files.cells import SOLUTION_ID
+from gemm_course.notebook_files import stubs
+from gemm_course.notebook_files.cells import of_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"
@@ -80,9 +81,9 @@ class Gathered:
         """A page's text with each link to a file of the repository made a link to its page.
 
         Args:
-            text: Markdown, or with ``html`` what a notebook's output shows.
-            origin: the page's own path in the repository, from which links count.
-            name: of the page among the gathered files.
+            text: Markdown, or with ``html`` the HTML of a notebook's output.
+            origin: the page's own path in the repository; links are relative to it.
+            name: path of the page among the gathered files.
         """
 
         def replace(match: re.Match) -> str:
@@ -158,9 +159,8 @@ def exercises(gathered: Gathered) -> None:
             f"```{{note}}\nTo solve it, open `{name}` in the course's JupyterLab: there, `check(...)` says what is "
             f"right and what is wrong. The checks: {'; '.join(check.title for check in exercise.checks)}.\n```"
         )
-        solution = json.loads((ROOT / "solutions" / f"{exercise.name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        answer = next(c for c in solution if c["metadata"].get("nbgrader", {}).get("grade_id") == SOLUTION_ID)
-        code = "".join(line for line in answer["source"] if "### BEGIN" not in line and "### END" not in line)
+        answer = of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
+        code = "\n".join(line for line, _ in stubs.solution_lines(answer))
         hints = "\n".join(details(f"Hint {i}", hint) for i, hint in enumerate(exercise.hints, 1))
         texts = [read_only, f"## Hints\n\n{hints}", f"## Solution\n\n{details('Show it', fenced(code, 'python'))}"]
         added = [{"cell_type": "markdown", "id": f"site-{i}", "metadata": {}, "source": t} for i, t in enumerate(texts)]
@@ -214,7 +214,7 @@ def directive(kind: str, name: str, members: bool) -> str:
 
 
 def pages(gathered: Gathered) -> None:
-    """What is written for the site itself, with its plots."""
+    """The pages in `site/`, with their plots."""
     for path in sorted(SITE.glob("*.md")):
         text = re.sub(PLOT, lambda found: site_plots.plot(found[1], found[2] or ""), path.read_text("utf-8"))
         gathered.page(path.name, gathered.relink(text, f"site/{path.name}", path.name))

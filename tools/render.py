@@ -31,7 +31,7 @@ SOURCES = NOTEBOOKS / "source"
 
 CELL_TIMEOUT_S = 120
 PARALLEL = 2
-# Tags that Jupyter Book knows, and what JupyterLab calls the same.
+# Tags that Jupyter Book knows, and the metadata with the same effect in JupyterLab.
 HIDDEN = {"hide-output": "outputs_hidden", "hide-input": "source_hidden"}
 # What a notebook must say about its kernel, and no more: versions in here would change with the machine.
 METADATA = {

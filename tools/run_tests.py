@@ -67,7 +67,7 @@ def run_all() -> int:
         part("ruff check", python, "-m", "ruff", "check", "."),
         part("ruff format", python, "-m", "ruff", "format", "--check", "."),
         part("imports", lint_imports, "--no-cache"),
-        # A worker gets neighbours, so what the tests of a module or a folder share is mostly made once.
+        # Each worker gets neighbouring tests, so most fixtures of a module or a folder are made once.
         pytest("unit tests", "-n", "2", "--dist=worksteal", "tests", *(f"--ignore={path}" for path in BROWSER_TESTS)),
         # A notebook's cells need one kernel, so one worker. These tests wait for processes to start: of two cores two
         # workers leave 40 % idle, so there is one more.

@@ -6,9 +6,10 @@ import html
 import json
 
 from course_kernels.bench import record
+from course_kernels.bench.rows import title_of
 
 SHOWN = ("ours", "peer", "ceiling")  # the other providers of a record are configurations that were tried
-MANY_ROWS = 512  # rows of a group from which on arithmetic takes the time of a masked product, not reading weights
+MANY_ROWS = 512  # rows of a group; from here on, arithmetic bounds a masked product, not reading weights
 PASSES = {
     "forward": "forward",
     "called": "forward, as called",
@@ -20,7 +21,7 @@ PASSES = {
 
 
 def data_of(name: str) -> dict:
-    """What a plot of a record shows: its providers, its passes, and the rates of each row."""
+    """The data of a plot of a record: its providers, its passes, and the rates of each row."""
     measured = record.load(name)
     kinds = "cells" in measured
     rows = _rows_of_cells(measured["cells"]) if kinds else list(measured["rows"].values())
@@ -41,7 +42,7 @@ def data_of(name: str) -> dict:
         "providers": providers,
         "passes": [{"key": key, "label": label} for key, label in passes.items()],
         "rows": [
-            {"title": row["title"], "unit": row["unit"], "rate": _rates(row["rate"], list(passes), keys)}
+            {"title": title_of(row), "unit": row["unit"], "rate": _rates(row["rate"], list(passes), keys)}
             for row in rows
         ],
     }

@@ -49,7 +49,7 @@ torch.stack(group_A) @ torch.stack(group_B)
 # %% [markdown]
 # Matrices of different sizes do not stack. A loop works, but on a GPU it launches eight small kernels (programs for the
 # GPU) one after another, and each leaves most of the GPU idle. A **[grouped GEMM](glossary.md#grouped-GEMM)** computes
-# all products in one launch. GEMM means general matrix multiplication.
+# all products in one launch. GEMM means general matrix multiplication. We take the kernel of lesson 04, `round_robin`:
 
 # %%
 group_C = group_gemm(group_A, group_B, method="round_robin")
@@ -99,7 +99,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 50 min |
 # | [05 Scheduling](05_scheduling.ipynb) | Which program computes which tile, and when? | about 50 min |
 # | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 45 min |
-# | [07 Autotuning](07_autotuning.ipynb) | Which configuration is fast, and how does a call find it? | about 60 min |
+# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 60 min |
 # | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 30 min |
 # | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what? | about 45 min |

@@ -77,7 +77,8 @@ groups.padded_batches(batches)
 
 # %% [markdown]
 # For each real row there are `G · max / Σ − 1` rows of padding. G is the number of groups, max the size of the largest
-# and Σ the sum of all sizes. Let the router's Zipf exponent grow from 0 (uniform):
+# and Σ the sum of all sizes. Under a Zipf router, expert g gets a share of `1 / (g + 1)^s`. The exponent s is 1 for the
+# batch above, and 0 for a uniform router. Let it grow:
 
 # %%
 exponents = [i / 20 for i in range(61)]
@@ -87,7 +88,7 @@ groups.waste_curve(exponents, waste, groups=8)
 
 # %% [markdown]
 # The curve uses expected sizes. A batch that is drawn at random, like those above, is close to it. A real router moves
-# along this curve from step to step. So the padded batch must be large enough for the worst step, or tokens are
+# along this curve from step to step. If the padded shape is fixed in advance, it must fit the worst step, or tokens are
 # dropped.
 #
 # ## What each way costs
@@ -134,9 +135,9 @@ for way, microseconds in cell["us"].items():
     print(f"  {way:12} {microseconds:6.1f} µs")
 
 # %% [markdown]
-# Under skew, padding grows. The next table has the weight gradient of the layer above, where K is the number of tokens.
-# It was measured on an H200, in one launch with the best schedule of lesson 05. The right column says how much
-# arithmetic padding would add.
+# Under skew, padding grows. The next table has the weight gradient of that layer: the K of each product is the number
+# of tokens of an expert. It was measured on an H200, in one launch with the best schedule of lesson 05. The right
+# column says how much arithmetic padding would add.
 
 # %%
 runs = record.load("sm_timelines")["timelines"]
@@ -147,12 +148,13 @@ for batch in ("uniform", "skewed", "one-hot"):
     print(f"{batch:8} grouped {best:4.0f} µs    padded: {1 + padding_waste(tokens):.1f} times the arithmetic")
 
 # %% [markdown]
-# The grouped time hardly changes, whatever the router does. With padding it would depend on the batch.
+# The grouped time changes by about a tenth, whatever the router does. Padding would multiply the arithmetic by up to 8.
 #
 # ## Five descriptions of the same groups
 #
 # A kernel gets `rows` as one matrix, so it needs a description of the groups. Libraries use different ones. Our example
-# has four groups of 4, 0, 6 and 3 rows. Two unused rows follow: the [tail](glossary.md#tail).
+# has four groups of 4, 0, 6 and 3 rows. Two unused rows follow: the [tail](glossary.md#tail). The last description,
+# [masked](glossary.md#masked-layout), is for another matrix, in which each group has a slot of `max_m` rows.
 
 # %%
 layout = GroupLayout.from_sizes(torch.tensor([4, 0, 6, 3], dtype=torch.int32, device=device))

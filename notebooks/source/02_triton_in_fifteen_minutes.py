@@ -398,7 +398,7 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 # ## Summary
 #
 # - A kernel runs as many programs, a grid of them. `tl.program_id` says which one this is. Each program runs on one SM.
-# - Values are blocks. Their sides are constexprs and powers of two; a mask leaves out what is too much.
+# - Values are blocks. Their sides are constexprs and powers of two; a mask leaves out the rest.
 # - A tensor arrives as a pointer. A column of row offsets plus a row of column offsets addresses a rectangle.
 # - Reductions give one number for each row. `tl.dot` multiplies blocks on the tensor cores, with float32 sums.
 # - `num_warps` divides a program's registers among more threads. `num_stages` takes shared memory to copy ahead.

@@ -315,9 +315,10 @@ timeline.compare(bars, rows=132, until=40)
 # One launch per problem has two costs. *Between* kernels nothing runs. *During* a kernel most SMs have no tile. Smaller
 # tiles help with the second cost only.
 #
-# Now the same 64 problems on a real H200. Each tile recorded its SM, its start and its end. The hardware fills every
-# second SM first, so the picture sorts the SMs: those of the first problem are at the top. The second panel uses a
-# [CUDA graph](glossary.md#CUDA-graph).
+# Now the same 64 problems on a real H200. The library chose other tiles: a launch for one problem has 64 tiles of 32 ×
+# 32, and the single launch has 4 tiles of 128 × 128 for each problem. Each tile recorded its SM, its start and its end.
+# The hardware fills every second SM first, so the picture sorts the SMs: those of the first problem are at the top. The
+# second panel uses a [CUDA graph](glossary.md#CUDA-graph).
 
 # %%
 from course_kernels.bench import record
@@ -330,15 +331,16 @@ timeline.compare(bars, rows=132, row_name="SM, sorted", until=200)
 
 # %% [markdown]
 # The graph removes Python's time between launches. Gaps remain, because each kernel waits for the last tile of the one
-# before. The simulation has the right order but not the right times: from Python a launch costs more than it assumes,
-# in a graph less, and the single launch takes longer. Lesson 05 finds out why. The same kernels on one line:
+# before. The simulation ranks the two ways correctly, but its times are wrong: from Python a launch costs more than it
+# assumes, in a graph less, and the single launch takes longer. The same kernels on one line:
 
 # %%
 timeline.kernels({name: timeline.problem_spans(bars[name]) for name in names[:2]})
 
 # %% [markdown]
-# Look closer at the first 20 µs. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: all tiles
-# start at once and compete for memory, so each takes longer, but no SM waits for another launch.
+# Look closer at the first 20 µs. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM waits
+# for another launch. But each tile is 16 times as large, and the later a problem is in the list, the later its tiles
+# start. Its programs must find it first, about 0.2 µs for each problem before it. Lesson 04 shows how.
 
 # %%
 last = max(bar.end for bar in bars["one launch"])

@@ -61,7 +61,8 @@ print("µs of work per program:", [round(busy) for busy in dealt.busy])
 
 # %% [markdown]
 # Each program got three tiles, but two of the programs got all the long ones. Round-robin balances the *number* of
-# tiles. Here the batch repeats every four tiles, like the programs.
+# tiles. Here the kinds of tiles repeat every four tiles, and there are four programs. So a program always gets the same
+# kind.
 #
 # ## Two bounds, and the smallest scheduler
 #
@@ -180,9 +181,9 @@ print("tickets per tile:", drawn.tolist())
 print("counter after:   ", counter.item())
 
 # %% [markdown]
-# Twelve tiles need sixteen tickets. A program learns that no tile is left from a ticket that is too high, and there are
-# four programs. On a GPU the programs compete for tickets. In the [interpreter](glossary.md#interpreter) they run one
-# after another, so the first takes every tile.
+# Twelve tiles need sixteen tickets: each of the four programs takes one that is too high, and so learns that no tile is
+# left. On a GPU the programs compete for tickets. In the [interpreter](glossary.md#interpreter) they run one after
+# another, so the first takes every tile.
 #
 # ### What goes wrong: the second launch
 #
@@ -200,7 +201,8 @@ print("tickets per tile, second launch:", drawn.tolist())
 # launches once passes. Repair it: put `counter.zero_()` at the top of the cell above.
 #
 # That repair costs a launch before each launch. There is a better one. The number of tickets is known: tiles plus
-# programs. The program that takes the very last ticket can set the counter back to 0.
+# programs. The program that takes the very last ticket can set the counter back to 0: by then each other program has
+# taken its last.
 
 
 # %%
@@ -225,8 +227,9 @@ for launch in range(2):
 # ## The production kernel
 #
 # The library's kernel is that of lesson 04. Its `next_tile` takes tickets in the same way if the configuration says
-# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory
-# access, so a program waits only for its own ticket. Click a line to read the source.
+# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory access, so a program waits only for its own
+# ticket. A program's tickets only grow, so it still goes through the problems in one direction. Click a line to read
+# the source.
 
 # %%
 from IPython.display import display
@@ -503,7 +506,8 @@ for order in ("round_robin", "chunks"):
 #
 # ## Which schedule?
 #
-# Times of the same kernels without recording, on the H200:
+# Times of the same kernels without recording, on the H200. They include the start and the end of the launch, which the
+# timelines leave out:
 
 # %%
 print(" " * 9, *(f"{order:>12}" for order in orders))

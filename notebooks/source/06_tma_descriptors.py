@@ -63,7 +63,7 @@ draw.loop_instructions({"pointers": pointers.ptx, "descriptors": descriptors.ptx
 # %% [markdown]
 # Only eight squares of either loop are green: both kernels multiply with the same `wgmma` instructions. The rest
 # differs. In the pointer kernel each thread computes an address and a mask for every copy. In the descriptor kernel it
-# computes neither.
+# computes neither: its pink squares are addresses in *shared* memory, for barriers and for `wgmma`.
 #
 # ## The idea: describe the matrix once
 #
@@ -389,9 +389,9 @@ for value in (0.0009, 300.0, 5000.0):
     print(f"{value:g} → {torch.tensor(value).clamp(-448, 448).to(torch.float8_e4m3fn).item():g}")
 
 # %% [markdown]
-# The sum does not average it away. The errors shrink relative to the number of terms, but so does a sum of random
-# terms. The range is short as well: at most 448, and nothing below 0.001. Real FP8 layers therefore store a scale for
-# each row or block. Lesson 12 uses them.
+# The sum does not average it away. Of n terms, the errors partly cancel, and grow as √n. But random terms cancel, too,
+# and their sum also grows as √n. So the ratio stays. The range is short as well: at most 448, and nothing below 0.001.
+# Real FP8 layers therefore store a scale for each row or block. Lesson 12 uses them.
 
 # %% [markdown]
 # ## What goes wrong: the bounds of the wrong matrix
@@ -469,7 +469,7 @@ display(fold(tma.tma_kernel), fold(tma.compute_tile), fold(tma.make_descriptor))
 #
 # 1. Load at a negative row or column with `peek`. What do you get, and why does this give a convolution its padding?
 #    <details><summary>Answer</summary>Zeros again: coordinates are signed, and everything outside the matrix is zero. A
-#    convolution's padding is a border of zeros, so its kernel can load at -1 without masks.</details>
+#    convolution's padding is a border of zeros, so its kernel can load at row -1 without masks.</details>
 # 2. Compile both kernels with `GemmConfig(128, 256, 64, num_warps=8)`. How many registers does either need, of 255?
 #    <details><summary>Answer</summary>The sums take 128 × 256 / 256 = 128 again. The pointer kernel takes all 255, the
 #    descriptor kernel fewer than 160. A larger tile would fit only the second.</details>

@@ -101,6 +101,7 @@ print(blackwell.where(cluster=lambda shape: max(shape) <= 2))
 # - **CTAs**: on Blackwell, two CTAs can share one instruction. Then the tile belongs to the pair, and each CTA has half
 #   of its rows.
 # - **stages**: blocks that are fetched ahead. "auto" means as many as fit into shared memory.
+# - **targets**: the GPUs that it is for. 110f is Blackwell in Jetson Thor.
 #
 # Which one is best? The metadata do not say how fast an operator is. They do say how much it fetches. CTAs in one row
 # of a cluster need the same rows of A. CTAs in one column need the same columns of B.
@@ -383,7 +384,8 @@ else:
 # The times of the same problem, on record from an H200: the example with our operator, and everybody else. The dense
 # product has the same number of products without groups. It is measured, too, so a kernel can be faster.
 #
-# **Guess** before you open the output: how much slower is a loop of cuBLAS calls, one for each of the 12 groups?
+# **Guess** before you open the output: how many times as long as our operator does a loop of cuBLAS calls take, one for
+# each of the 12 groups?
 
 # %% tags=["hide-output"]
 from course_kernels.bench import record

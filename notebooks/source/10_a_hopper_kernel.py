@@ -49,7 +49,9 @@ from gemm_course.runner.runs import hopper_10 as small
 #
 # - `@cute.kernel` marks a kernel, `@cute.jit` a function that it calls.
 # - `cutlass.range` makes a loop on the GPU. `cutlass.range_constexpr` is unrolled while the kernel is compiled.
+# - `cutlass.Constexpr` is Triton's `tl.constexpr`: a value that is fixed when the kernel is compiled.
 # - A `cute.Tensor` is a pointer with a layout. The memory is global, shared, or a thread's registers.
+# - An index `None` takes a whole dimension, as `:` does in NumPy. CuTe calls a dimension a *mode*.
 #
 # A program of Triton is a [CTA](glossary.md#CTA) here: *cooperative thread array*, CUDA's name for a block of threads.
 #
@@ -101,8 +103,9 @@ show(small.load)
 show(small.multiply)
 
 # %% [markdown]
-# `wgmma` reads both operands from shared memory, and returns before it is done. `commit_group` closes a batch of them,
-# `wait_group(0)` waits until no batch is left. Then the stage is given back.
+# `wgmma` reads both operands from shared memory, and returns before it is done. `fence` puts it after earlier writes to
+# the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is left. Then the stage
+# is given back.
 #
 # **Guess** before you open the picture: a copy takes 2.5 times as long as a product. A CTA computes two tiles, one
 # after the other. How much faster is it with four stages than with two?
@@ -198,7 +201,8 @@ count(small.compile_product(doubled)[1])
 
 # %% [markdown]
 # `sums[i]` has to find a register by a number that is known only at run time. No instruction does that. So the compiler
-# puts the sums into *local memory*, which is global memory of the thread's own, and is slow. It says nothing. With
+# puts the sums into *local memory*, which is global memory of the thread's own, and is slow. It says nothing. (The loop
+# converts one number at a time, with another instruction, so the conversions of pairs are gone as well.) With
 # `cutlass.range_constexpr`, or with all sums at once as in `round_sums`, they stay in registers. Look for `st.local`
 # whenever you write an epilogue.
 #
@@ -241,7 +245,7 @@ picture.gains({
 
 # %% [markdown]
 # A dot is one product. On the left of each panel, K is short: a store follows after few products, and hiding it helps
-# most. Where K is long both are close. Then another thing decides: how well the tiles fit the groups.
+# most. Where K is long, either of the two wins on some products: their tiles also fit the groups differently well.
 #
 # ## Clusters and multicast
 #
@@ -266,8 +270,8 @@ picture.gains({
 
 # %% [markdown]
 # A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
-# gains a few percent. The dots at 1 on the right are mostly groups of few rows: there is no second tile
-# below the first.
+# gains less. The dots at 1 on the right of the second panel are groups of few rows: there is no second tile below the
+# first.
 #
 # ## The order of tiles
 #
@@ -328,16 +332,20 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 # 1. Compile the small kernel with `tile_n=192`. How many conversions are there, and why? And why not 256 columns?
 #    <details><summary>Answer</summary>48. A thread has 128 × 192 / 256 = 96 sums, and one instruction converts two.
 #    With 256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
-# 2. In `picture.ring`, a copy takes `copy=2.5`. How slow may it become before four stages are too few?
+# 2. Change the kernel itself: copy `src/gemm_course/runner/runs/hopper_10.py` to this folder as `my_kernel.py`, set
+#    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
+#    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
+#    at its end.</details>
+# 3. In `picture.ring`, a copy takes `copy=2.5`. How slow may it become before four stages are too few?
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>.</details>
-# 3. Draw `cute_clusters.multicast(together, beside=True)`: two tiles side by side share A. Which is better?
+# 4. Draw `cute_clusters.multicast(together, beside=True)`: two tiles side by side share A. Which is better?
 #    <details><summary>Answer</summary>One below the other. A tile has 256 columns of B and 128 rows of A, so B is the
 #    one to share.</details>
-# 4. In `picture.warp_group_turns`, set `blocks=64`. Does ping-pong still help?
+# 5. In `picture.warp_group_turns`, set `blocks=64`. Does ping-pong still help?
 #    <details><summary>Answer</summary>A little. A store is seldom then, and costs cooperative groups 2 of 66 units of
 #    time.</details>
-# 5. What would go wrong without `producer_tail`?
+# 6. What would go wrong without `producer_tail`?
 #    <details><summary>Answer</summary>The CTA could end while a copy is on its way. Its shared memory may belong to
 #    another CTA by then, and the copy overwrites that one's blocks.</details>
 #
@@ -374,7 +382,7 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# The median is 1. Single products gain 10 percent, others lose up to 20. So the library chooses a configuration for
+# Both medians are close to 1, but single products gain or lose much more. So the library chooses a configuration for
 # each problem (lesson 07).
 
 # %% [markdown]

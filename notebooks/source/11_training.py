@@ -301,9 +301,9 @@ for g, (end, size) in enumerate(zip(ends, sizes)):
 print("wrong experts:", wrong)
 
 # %% [markdown]
-# Every expert is wrong whose rows do not fill whole blocks, except the last one. (The empty expert has no block at
-# all.) Tokens are summed here, so one row too many changes *all* elements of dW. In mode m the *store* must end with
-# the group; in mode k the *load* must.
+# Every expert is wrong whose rows do not fill whole blocks, except the last one: no rows come after it. (The empty
+# expert has no block at all.) Tokens are summed here, so one row too many changes *all* elements of dW. In mode m the
+# *store* must end with the group; in mode k the *load* must.
 #
 # ## Micro-batches: one rounding or two
 #
@@ -329,8 +329,8 @@ for _ in range(16):
 print("2048 + 16 × 1 =", total.unique().tolist())
 
 # %% [markdown]
-# All sixteen are lost. A float16 number has 11 bits, and 2049 needs 12. (bfloat16 has only 8.) The picture shows this
-# case on the left, and another one on the right:
+# All sixteen are lost. A float16 number keeps 11 significant bits, and 2049 needs 12. (bfloat16 keeps only 8.) The
+# picture shows this case on the left, and another one on the right:
 
 # %%
 first = {"so far": 2048, "the next gradient": 1, "their sum": 2049, "stored": 2048}
@@ -602,7 +602,8 @@ print("parameter.grad is right:", torch.equal(parameter.grad, direct))
 # - *One program for each tile:* when a program ends, the GPU starts the next one at once. So no SM waits. But each
 #   program starts with an empty pipeline.
 #
-# The simulation of lesson 05 knows the balance, but not the pipeline. 32,768 tokens, 8 experts:
+# The simulation of lesson 05 knows the balance, but not the pipeline. (One program for each tile is its dynamic
+# schedule: whoever is free takes the next tile.) 32,768 tokens, 8 experts:
 
 # %%
 runs = {}
@@ -630,11 +631,10 @@ names = dict.fromkeys(name for times in us.values() for name in times)
 walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product by ptgmm"}, base="ptgmm")
 
 # %% [markdown]
-# `ptgmm` is faster in every row, also with the skewed router. The empty pipelines cost more than the balance gains,
-# most of all where tiles have few tokens. The simulation left out the pipeline, so its answer was wrong.
-#
-# (On an H200 `ptgmm` may take the library's CuTe kernel of lesson 10, and `nptgmm` always takes the Triton kernel. So
-# more than the launch differs.) On your own shapes, measure both.
+# `ptgmm` is faster in every row, also with the skewed router. So the simulation, which leaves out the pipeline, gave
+# the wrong answer. How much the pipeline matters is not shown here, because the kernels differ, too: on an H200
+# `ptgmm` may take the library's CuTe kernel of lesson 10, and `nptgmm` always takes the Triton kernel. On your own
+# shapes, measure both.
 #
 # Two options are related:
 #
@@ -643,7 +643,7 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product b
 # - `GemmConfig(num_xcds=8)` is for AMD's MI300. This GPU is made of 8 dies, and each has an L2 cache of its own. The
 #   option gives each die neighbouring tiles, which read the same parts of the operands.
 #
-# ## Try it here
+# ## Try it
 #
 # [Exercise 11a](../exercises/11a_weight_gradient.ipynb): the weight gradient, a tile that sums over its group's tokens.
 # [Exercise 11b](../exercises/11b_bias_gradient.ipynb): the bias gradient, one writer, the same bits every time.

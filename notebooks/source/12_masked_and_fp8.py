@@ -97,7 +97,7 @@ draw.under_the_roof(steps, peaks, TB_S, measured)
 # So there are two ways to shorten a step, and this lesson covers both:
 #
 # - read *fewer* weights: the weights of experts without rows are not needed;
-# - read *smaller* weights: eight bits take half the time of sixteen.
+# - read *smaller* weights: eight bits are half the bytes of sixteen.
 
 # %% [markdown]
 # ## Slots and a mask
@@ -269,7 +269,7 @@ draw.written_rows(runs, CANARY)
 # ## What goes wrong: a count that is too large
 #
 # Nothing checks the counts on the device. Suppose that an earlier kernel has a bug and counts 25 rows in the 24 slots
-# of group 6.
+# of group 6. Group 7 has no rows.
 #
 # **Guess**: how many rows of the result are wrong, and where are they?
 
@@ -392,8 +392,8 @@ for times in outliers:
 fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 
 # %% [markdown]
-# Integers have equal steps, so the error grows with the outlier. A float8 number has its own exponent. It loses nothing
-# up to a factor of about 30,000. Beyond that, the small numbers become 0, more and more of them.
+# Integers have equal steps, so the error grows with the outlier. A float8 number has its own exponent. Its error
+# stays the same up to a factor of about 30,000. Beyond that, the small numbers become 0, more and more of them.
 #
 # What is the error of a product? We multiply each row with 256 columns of weights, which stay exact for now. The
 # weights that meet the large numbers are small here. Otherwise the large numbers would hide the error of the others.
@@ -410,11 +410,12 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
 
 # %% [markdown]
 # Even with the best scales, float8 loses more than ten times as much as bfloat16, because it has three bits of
-# mantissa. Scales decide how many rows lose more than that, and how much.
+# mantissa, and bfloat16 has seven. Scales decide how many rows lose more than that, and how much.
 #
 # ## Where does the scale go?
 #
-# One scale per row of X and one per column of W is the simple case. Both are constant along K. So the kernel can
+# Let q and r be the stored numbers of X and W, and s and t their scales. One scale per row of X and one per column of W
+# is the simple case. Both are constant along K. So the kernel can
 # multiply once, in its [epilogue](glossary.md#epilogue):
 #
 # $$y_{mn} = s_m\,t_n \sum_k q_{mk}\,r_{kn}$$
@@ -587,8 +588,8 @@ print("the same:", same(packed.view(3, 8, 256), y[:, :8]))
 # a small weight, and use `unshuffle_weight` to see the order:
 
 # %%
-number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # of each 16 bytes in memory, from 0
-place = unshuffle_weight(number)[:, ::8].flatten()  # in memory, of each 16 bytes of the matrix
+number = (torch.arange(32 * 64) // 8).half().view(32, 64)  # the number of each 16 bytes, in memory order
+place = unshuffle_weight(number)[:, ::8].flatten()  # for each 16 bytes of the matrix: the number that it has
 shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
 
 # %% [markdown]
@@ -687,10 +688,10 @@ for name, cell in results["cells"].items():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The dark blue bars are shorter than the orange ones: scaling every block still costs time in our kernel. (The dense
-# product adds in one sum, so it also skips the second level.)
+# The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is older than today's
+# kernel. (The dense product adds in one sum, so it also skips the second level.)
 #
-# ## Try it here
+# ## Try it
 #
 # [Exercise 12a](../exercises/12a_scaled_epilogue.ipynb): the scaled epilogue. [Exercise
 # 12b](../exercises/12b_undo_shuffle.ipynb): undo a shuffle. Or change a cell and run it again:

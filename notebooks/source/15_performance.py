@@ -63,8 +63,8 @@ print(f"the device's peak: {PEAK_TFLOPS:.0f} TFLOP/s")
 
 # %% [markdown]
 # Both answers are wrong. The first call takes 20 ms for any size: the kernel is compiled or loaded. The second takes 3
-# µs for any size, which is faster than the peak of the device. In that time the host has only launched the kernel, and
-# the device has not begun. **Warm up, and then wait for the device.**
+# µs for any size. For the larger two, that is faster than the peak of the device. In that time the host has only
+# launched the kernel, and the device has not begun. **Warm up, and then wait for the device.**
 #
 # ## Wait, or let the device take the time
 #
@@ -108,8 +108,9 @@ measuring.lanes(gpu.spans[first_span:], brackets)
 
 # %% [markdown]
 # The picture has three launches. The stopwatch sees the host's side. Synchronising adds the time in which the host
-# wakes up. Events see the device. If a product takes less time than its launch, none of these methods is enough: see
-# graphs, below.
+# wakes up. Events see the device. (In the last row of the table the events give more: its calls take nearly 2 ms and
+# heat the chip, so that the next one is slower.) If a product takes less time than its launch, none of these methods is
+# enough: see graphs, below.
 #
 # ## Repeat, and watch the clock
 #
@@ -229,9 +230,9 @@ for name, values in found.items():
     print(f"{name:8} from {min(values):5.1f} to {max(values):5.1f} µs: {max(values) / min(values) - 1:.1%} apart")
 
 # %% [markdown]
-# The mean depends on how many disturbed calls are among your forty. The minimum is steady here, but it is not a typical
-# call: it comes from the luckiest clock. **Report the median and the quartiles.** The quartiles show how far apart two
-# medians must be to mean something.
+# The mean depends on how many disturbed calls are among your forty. The minimum is steady here, but not typical: it
+# comes from the call with the highest clock. **Report the median and the quartiles.** The quartiles show how
+# far apart two medians must be to mean something.
 #
 # ## What goes wrong: a kernel that is fast because it is wrong
 #
@@ -442,9 +443,11 @@ for name, speedups in results["speedups"].items():
 # hide a loss. (As called, QuACK runs one configuration. In graphs it runs the best of twelve for each row, and of three
 # for gradients. A table has to say that, too.)
 #
-# One more check. Two rows of the table have the same dense product, measured at two moments of the run:
+# One more check. Two rows of the table have the same dense product, measured at two moments of the run.
+#
+# **Guess:** how far apart are the two medians?
 
-# %% tags=["hide-input"]
+# %% tags=["hide-output"]
 twin_rows = [results["rows"][name] for name in ("zipf128-up", "half-empty128")]
 print("the same product:", len({(sum(e["sizes"]), e["N"], e["K"]) for e in twin_rows}) == 1)
 first, second = (entry["us"]["forward"]["dense"] for entry in twin_rows)
@@ -484,7 +487,7 @@ for name, entry in alone["rows"].items():
 # power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt
 # within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of
 # its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08
-# share nothing that they load, the clusters of lesson 10 do. Which row should differ least?
+# share nothing that they load, the clusters of lesson 10 do. In which row should the others gain least when alone?
 #
 # <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
 # little to save.</details>
@@ -666,10 +669,10 @@ measuring.claims(ratios, "padded bmm", "grouped")
 measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim([])}, "padded bmm", "grouped")
 
 # %% [markdown]
-# After four repairs of five, the winner is still wrong. Three of the lies would each have been enough alone. *No sync*
-# alone makes a draw of kernels with equally many launches. *Zeros* alone does next to nothing here: with a flushed
-# cache, `bmm` waits for memory and stays below its power limit. With a warm cache it computes all the time, and zeros
-# help. So lies strengthen each other. If you repair one and see no change, it proves nothing.
+# After four repairs of five, the winner is still wrong. Three of the lies would each have been enough alone. With
+# *no sync* alone both look equal, because both have three launches. *Zeros* alone does next to nothing here: with a
+# flushed cache, `bmm` waits for memory and stays below its power limit. With a warm cache it computes all the time, and
+# zeros help. So lies strengthen each other. If you repair one and see no change, it proves nothing.
 #
 # The author may have been right elsewhere. The first question below asks where.
 #

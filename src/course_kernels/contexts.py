@@ -14,7 +14,7 @@ is_compiling = torch.compiler.is_compiling
 functorch_level = torch._C._functorch.peek_interpreter_stack
 is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor  # for is_grads_batched
 is_profiling = torch.autograd._profiler_enabled
-has_overrides = torch.overrides.has_torch_function_variadic  # of __torch_function__, by a tensor or a mode
+has_overrides = torch.overrides.has_torch_function_variadic  # whether a tensor or a mode overrides functions
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
 _forward_ad = torch.autograd.forward_ad
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -54,15 +54,15 @@ def is_forward_mode() -> bool:
 
 
 def wants_function() -> bool:
-    """Whether a derivative has to be an ``autograd.Function``: ``torch.func`` and forward mode take these, and
-    ``functionalize`` takes operators alone."""
+    """Whether a derivative has to be an ``autograd.Function``. ``torch.func`` and forward mode accept these, but
+    ``functionalize`` accepts only operators."""
     if functorch_level() is None:
         return is_forward_mode()
     return all(level.key() != _FUNCTIONALIZE for level in torch._C._functorch.get_interpreter_stack())
 
 
 def unwrapped(tensor):
-    """A tensor as it is without the transform of ``torch.func`` that once wrapped it and has ended since."""
+    """A tensor without the wrapper of a ``torch.func`` transform that has ended."""
     return torch._C._functorch.unwrap_if_dead(tensor) if isinstance(tensor, Tensor) else tensor
 
 

@@ -80,9 +80,9 @@ def show_next_step(exercise: Exercise) -> None:
 
 
 def notebook_name() -> str | None:
-    """The file's name of the notebook that someone has open around this code; None where none is open.
+    """The file name of the open notebook in which this code runs; None if there is none.
 
-    JupyterLab and VS Code say it to their kernels; programs that execute notebooks do not.
+    JupyterLab and VS Code pass it to their kernels; programs that execute notebooks do not.
     """
     shell = _kernel_shell()
     if shell is None:
@@ -92,7 +92,7 @@ def notebook_name() -> str | None:
 
 
 def _find(which, command: str) -> Exercise | None:
-    """The exercise that an argument means; None, after a message, for none."""
+    """The exercise that an argument names. If there is none, prints a message and returns None."""
     name = which if isinstance(which, str) or which is None else getattr(which, "__name__", "")
     if name is None:
         found = _of_this_notebook()

@@ -1,4 +1,4 @@
-"""torch's contexts around a call: what each of them is recognised by."""
+"""Each context of torch around a call is recognised."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_gradients_are_wanted_of_who_requires_them_where_they_are_recorded():
         assert not wants_grad(wanted)
 
 
-def test_dual_levels_are_no_plain_ones():
+def test_tensors_in_a_dual_level_are_not_plain():
     plain, forward = torch.ones(2), torch.autograd.forward_ad
     with forward.dual_level():
         assert is_forward_mode()
@@ -81,7 +81,7 @@ def test_functions_are_for_transforms_and_operators_for_functionalize():
     assert seen == {"grad": True, "grad inside": False, "functionalize inside": False, "vmap inside": False}
 
 
-def test_what_a_transform_leaves_behind_is_unwrapped():
+def test_tensors_of_a_transform_that_has_ended_are_unwrapped():
     left, plain = [], torch.ones(2)
     torch.func.grad(lambda x: (left.append(x), x.sum())[1])(plain)
     with pytest.raises((RuntimeError, NotImplementedError)):

@@ -14,7 +14,7 @@ from hand_ins import outcome, read_here
 @pytest.fixture(autouse=True)
 def _state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")  # not among what a test hands in
-    monkeypatch.setattr(locations, "COPIES", "my_course_in_a_test")  # of this checkout's own copies, tests know nothing
+    monkeypatch.setattr(locations, "COPIES", "my_course_in_a_test")  # so tests do not use the copies of this checkout
 
 
 @pytest.fixture(scope="module")

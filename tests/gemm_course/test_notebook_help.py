@@ -1,4 +1,4 @@
-"""`hint` and `solution` in a notebook: which exercise they mean, what they show and keep, and what follows a pass."""
+"""`hint` and `solution` in a notebook: which exercise they choose, their output, stored progress, and the next step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def notebook(monkeypatch):
     return shown
 
 
-def test_a_hint_counts_on_where_the_command_stopped(capsys):
+def test_hints_continue_after_those_of_the_command(capsys):
     assert command.main(["hint", "03"]) == 0
     capsys.readouterr()
     gemm_course.hint("03")
@@ -66,7 +66,7 @@ def test_without_a_name_it_is_the_notebooks_own_then_the_one_checked_last_then_t
     monkeypatch.setenv("JPY_SESSION_NAME", "notebooks/01_the_grouped_problem.ipynb")
     gemm_course.hint()
     printed = capsys.readouterr().out
-    assert [line.split()[1] for line in printed.splitlines() if "Exercise" in line] == ["03", "05", "06", "05"]
+    assert [line.split()[1] for line in printed.splitlines() if "Exercise" in line] == ["02", "05", "06", "05"]
 
 
 def test_of_several_it_is_the_first_unsolved(capsys):
@@ -123,7 +123,7 @@ def check(monkeypatch, points):
     notebook_check.check(type(OFFSETS.function, (), {}))
 
 
-def test_after_a_pass_a_reader_is_led_on_and_a_grader_sees_the_same_as_ever(monkeypatch, notebook):
+def test_after_a_pass_a_reader_sees_the_next_step_and_a_grader_does_not(monkeypatch, notebook):
     check(monkeypatch, 10)
     assert notebook == [], "nobody has the notebook open"
     monkeypatch.setenv("JPY_SESSION_NAME", "exercises/any.ipynb")
@@ -133,16 +133,16 @@ def test_after_a_pass_a_reader_is_led_on_and_a_grader_sees_the_same_as_ever(monk
     (shown,) = notebook
     assert shown.startswith(f'1 of {len(manifest.exercises())} exercises solved. `solution("01")` shows')
     link = shown.splitlines()[-1]
-    assert link.startswith("Next: [03 ")
+    assert link.startswith("Next: [02 ")
     assert (locations.checkout() / "exercises" / link.partition("](")[2].rstrip(")")).is_file()
 
 
 def test_an_exercise_that_names_nothing_next_leads_to_the_next_unsolved_one(monkeypatch, notebook):
     monkeypatch.setenv("JPY_SESSION_NAME", "exercises/any.ipynb")
     monkeypatch.setattr(locations, "stub", lambda exercise: None)
-    progress.note_result("03", 10, True)
+    progress.note_result("02", 10, True)
     check(monkeypatch, 10)
-    assert notebook[0].splitlines()[-1] == f"Next: [Exercise 04a, {manifest.find('04a')[0].title}](04a_tile_walk.ipynb)"
+    assert notebook[0].splitlines()[-1] == f"Next: [Exercise 03, {manifest.find('03')[0].title}](03_tail_masks.ipynb)"
 
 
 def test_importing_help_starts_no_process():

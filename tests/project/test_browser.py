@@ -17,13 +17,13 @@ nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '
 
 NOTEBOOK = ROOT / lab.FIRST
 
-# What a learner sees before doing anything.
+# The state of JupyterLab when a learner opens it.
 OPENED = """(() => {
     const panel = window.jupyterapp.shell.currentWidget;
     return {unsaved: panel.context.model.dirty, numbers: document.querySelectorAll('.cm-lineNumbers').length,
             popups: document.querySelectorAll('.Toastify__toast, .jp-Dialog').length};
 })()"""
-# A new terminal is told to write where it finds the command.
+# Opens a terminal, and writes the path of `course` there to the file "where".
 TERMINAL = """(async () => {
     const widget = await window.jupyterapp.commands.execute('terminal:create-new');
     await widget.content.ready;

@@ -105,7 +105,7 @@ def answer(page, source=None):
 
 
 def call(page, code):
-    """Run code in a new cell at the end; its text, and how many of its words are highlighted."""
+    """Run code in a new cell at the end; returns its output's text, and the number of highlighted words."""
     return page.evaluate(CALL % json.dumps(code))
 
 
@@ -124,7 +124,7 @@ def test_an_exercise_is_solved_in_a_browser(page, tmp_path):
 
             wrong = answer(page, mutant("m_and_n_swapped"))
             assert "writes row" in wrong["text"] or "writes column" in wrong["text"], wrong["text"]
-            assert "are M and N in their places?" in wrong["text"]
+            assert "are M and N exchanged?" in wrong["text"]
             assert wrong["bold"] == ["every tile of C is right", "nothing is written outside of C"]
             assert wrong["red"] == 2, "a mark for each"
             assert wrong["pictures"] == 1, "the picture of the tiles"

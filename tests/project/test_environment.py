@@ -289,7 +289,7 @@ def test_environment_is_ready_only_after_success_and_for_these_dependencies(tmp_
     assert not bootstrap.is_ready(["course"])
 
 
-def test_a_log_says_what_pip_does_in_a_few_words():
+def test_actions_of_pip_are_shortened():
     packages = ", ".join(f"package-{number}" for number in range(90))
     assert bootstrap.short(f"Installing collected packages: {packages}") == "Installing 90 packages"
     downloading = "Downloading https://host/a/long/way/torch-2.13.0-cp311-none.whl.metadata (24 kB)"
@@ -302,14 +302,14 @@ def test_a_log_says_what_pip_does_in_a_few_words():
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_a_terminal_has_the_users_shell_and_the_courses_commands_first(monkeypatch, tmp_path, name):
-    """Also where the shell's own settings set PATH anew."""
+    """Even if the shell's own settings replace PATH."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"needs {name}")
     monkeypatch.setenv("SHELL", found)
     settings = tmp_path / {"bash": ".bashrc", "zsh": ".zshrc", "fish": ".config/fish/config.fish"}[name]
     settings.parent.mkdir(parents=True, exist_ok=True)
-    if name != "zsh":  # of these, only zsh has no option for what comes after its settings
+    if name != "zsh":  # only zsh has no option for a command that runs after its settings
         settings.write_text(
             {"bash": "PATH=/usr/bin:/bin; MINE=1", "fish": "set -gx PATH /usr/bin /bin; set MINE 1"}[name]
         )
@@ -326,13 +326,13 @@ def test_a_terminal_has_the_users_shell_and_the_courses_commands_first(monkeypat
 
 
 @pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/nowhere/bash", ""])
-def test_without_a_shell_that_it_knows_a_terminal_has_bash(monkeypatch, shell):
+def test_a_terminal_runs_bash_if_the_users_shell_is_unknown(monkeypatch, shell):
     monkeypatch.setenv("SHELL", shell)
     assert Path(lab.shell()[0]).name in ("bash", "sh")
 
 
-def test_lab_sets_what_this_jupyterlab_knows():
-    """A name that JupyterLab has dropped would do nothing."""
+def test_lab_sets_only_options_that_this_jupyterlab_has():
+    """JupyterLab ignores unknown options, so one that it has dropped would have no effect."""
     schemas = Path(sys.prefix) / "share" / "jupyter" / "lab" / "schemas"
     if not schemas.is_dir():
         pytest.skip("JupyterLab is not installed in this environment")

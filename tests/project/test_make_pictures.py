@@ -1,4 +1,4 @@
-"""What README and site show is what the tool makes of the code and the records."""
+"""Pictures and tables in README and site equal those that the tool makes from the code and the records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tool():
     return module
 
 
-def test_stored_pictures_are_what_the_tool_draws(tool):
+def test_stored_pictures_equal_those_that_the_tool_draws(tool):
     assert len(tool.PICTURES) == 2
     for target, draw in tool.PICTURES.items():
         data = target.read_bytes()
@@ -31,7 +31,7 @@ def test_stored_pictures_are_what_the_tool_draws(tool):
         drawn = Image.open(io.BytesIO(tool.png(draw()))).convert("RGB")
         assert stored.size == drawn.size
         assert stored.width == tool.PIXELS_WIDE
-        # Another version of matplotlib may set an edge of a letter otherwise.
+        # Another version of matplotlib may draw the edges of letters differently.
         difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
         assert difference.mean() < 2, target.name
 
@@ -39,7 +39,10 @@ def test_stored_pictures_are_what_the_tool_draws(tool):
 def test_tables_are_the_records(tool):
     page = tool.PAGE.read_text(encoding="utf-8")
     assert tool.with_tables(page) == page
-    for right, wrong in (("| 4 × 1024³ |", "| 4 × 1025³ |"), ("| 4 each over 256,", "| 5 each over 256,")):
+    for right, wrong in (
+        ("| 4 × 1024³ |", "| 4 × 1025³ |"),
+        ("256 experts, 1,024", "256 experts, 1,025"),
+    ):
         assert right in page
         assert tool.with_tables(page.replace(right, wrong)) == page
 

@@ -84,7 +84,7 @@ BY_ITSELF = {
         "bench/interface.py",
         "packed/tuning/time_model.py",
     },
-    # What chooses, checks or names rows has no part in a configuration's time.
+    # Code that chooses, checks or names rows does not change the time of a configuration.
     "configurations": (
         chosen_by := {
             "bench/grouped.py",

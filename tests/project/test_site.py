@@ -29,11 +29,12 @@ for module in ("sphinx", "myst_nb", "sphinx_book_theme", "latex2mathml"):
 import course_kernels  # noqa: E402
 import make_site  # noqa: E402
 import site_plots  # noqa: E402
+from course_kernels.bench.rows import title_of  # noqa: E402
 from gemm_course.exercises import manifest  # noqa: E402
 
 LESSONS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 NARROW, WIDE = 400, 1400
-# What a browser loads by itself; the address of an <a> is for a click.
+# Attributes whose addresses a browser loads by itself. The address of an <a> is loaded only after a click.
 LOADS = {
     "script": "src",
     "link": "href",
@@ -46,7 +47,7 @@ LOADS = {
 
 
 class Parsed(HTMLParser):
-    """A page's ids, links, and what it loads."""
+    """A page's ids, its links, and the addresses that it loads."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -65,7 +66,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the built site. Another process: Sphinx changes its own, and importing all of the library does."""
+    """The folder of the built site. Built in another process, because Sphinx and its imports change the process."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, str(ROOT / "tools" / "make_site.py"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -172,14 +173,14 @@ def test_a_plot_shows_what_its_record_has():
     data = site_plots.data_of("grouped_mm")
     measured = site_plots.record.load("grouped_mm")
     row = next(iter(measured["rows"].values()))
-    assert data["rows"][0]["title"] == row["title"]
+    assert data["rows"][0]["title"] == title_of(row), "as in the lessons' figures"
     assert data["rows"][0]["rate"]["dA"] == {key: rate for key, rate in row["rate"]["dA"].items() if rate is not None}
     assert {each["role"] for each in data["providers"]} == {"ours", "peer", "ceiling"}
     assert "candidate" not in json.dumps(site_plots.data_of("scaled_grouped_mm"))
     figure, _, numbers = site_plots.plot("grouped_mm", "torch").partition("</figure>")
     assert "\n\n" not in figure
     assert figure.count("<") == 3, "no text ends the script"
-    assert f"| {row['title']} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
+    assert f"| {title_of(row)} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
     masked = site_plots.data_of("masked")
     cell = next(iter(site_plots.record.load("masked")["cells"].values()))
     assert masked["rows"][0]["rate"]["bfloat16"]["triton"] == cell["kinds"]["bfloat16"]["rates"]["triton"]["tb_s"]
@@ -209,7 +210,7 @@ def address(site):
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """No line for each request."""
+    """Do not print a line for each request."""
 
     def log_message(self, *arguments):
         pass
@@ -266,7 +267,7 @@ def watched(page):
 
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-# The first figure of an article: in view, and how wide it is.
+# Whether the first figure of an article is in view, and its width.
 FIGURE = """(async () => {
     const image = document.querySelector('article img');
     image.loading = 'eager';
@@ -309,7 +310,7 @@ def test_search_finds_a_word(watched, address):
     assert open_page(watched, f"{address}/search.html?q=descriptor", WIDE) == []
     links = "[...document.querySelectorAll('#search-results li a')].map(link => new URL(link.href).pathname)"
     found = wait_for("results", lambda: watched.evaluate(links), 20)
-    with contextlib.suppress(pytest.fail.Exception):  # they come one after the other
+    with contextlib.suppress(pytest.fail.Exception):  # results appear one after the other
         wait_for("lesson 06", lambda: "/notebooks/06_tma_descriptors.html" in watched.evaluate(links), 5)
     assert "/notebooks/06_tma_descriptors.html" in (found := watched.evaluate(links)), found
     assert not [each for each in found if each.startswith("/src/")], "files that lessons link to are not searched"

@@ -47,7 +47,7 @@ BROWSERS = (
 )
 
 
-# No virtual scrolling, so that every output is in the page; saved is what a test saves.
+# No virtual scrolling, so that the page has every output. No autosave: only the tests save.
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},
     "docmanager-extension/plugin": {"autosave": False},
@@ -160,7 +160,7 @@ def checkout(place):
 
 
 def changed_files(place):
-    """What git calls changed, or new, since `checkout`."""
+    """The files that git reports as changed or new since `checkout`."""
     command = ["git", "status", "--porcelain"]
     status = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stdout
     return [line for line in status.splitlines() if not line.startswith("A  ")]
@@ -173,7 +173,7 @@ def jupyterlab(folder, own, stderr=None, **environment):
     Args:
         folder: its root.
         own: an empty folder for its settings, workspaces and running servers.
-        stderr: a file for what it writes into the learner's terminal.
+        stderr: a file for the messages that it writes into the learner's terminal.
         environment: variables for it and its kernels.
     """
     for name, values in SETTINGS.items():

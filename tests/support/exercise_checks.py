@@ -18,7 +18,7 @@ from gemm_course.notebook_files import cells as submission
 from gemm_course.notebook_files import stubs as generate
 from places import MUTANTS, ROOT
 
-SEEDS = range(9)  # what is drawn has its properties with any seed, which other tests try without a judge
+SEEDS = range(9)  # few, because a judge is slow; test_draws tries more
 _judged = {}
 
 
@@ -37,7 +37,7 @@ def message_of(result, check):
 
 
 def judged(judge, exercise, source, seed=0):
-    """The result of one seed, without compiling: several tests look at the same."""
+    """The result of one seed, without compiling: kept, because several tests use it."""
     key = exercise.id, exercise.seconds, source, seed
     if key not in _judged:
         _judged[key] = judge.check(exercise, source, seed, compiling=False)
@@ -84,7 +84,7 @@ def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
         pytest.skip("does not depend on the inputs")
     source = mutant.read_text(encoding="utf-8")
     cases = {seed: bearing_on(check, exercise, seed) for seed in SEEDS}
-    # Seed 0 has rejected it for the test above.
+    # The test above has found that seed 0 rejects it; its result is kept.
     rejected = {0} if message_of(judged(judge, exercise, source), check) else set()
     first = judged_alone(judge, exercise, source, check, {1: cases[1]}, monkeypatch)
     rejected |= {seed for seed, said in first if said}

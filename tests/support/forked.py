@@ -1,4 +1,4 @@
-"""Runs programs in forks of a process that has imported torch and nothing of ours: each starts a second sooner."""
+"""Runs programs in forks of a process that has imported only torch: each program starts a second sooner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRINTS = ("out", "err")
 
 
 def run(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
-    """As ``python -c`` in this environment, but that torch is there already."""
+    """Like ``python -c`` in this environment, but torch is imported already."""
     environment = dict(os.environ) if environment is None else environment
     server = _server()
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +36,7 @@ def _server() -> subprocess.Popen:
 
 
 def _become(request: dict) -> None:
-    """What the fork does; ends the process."""
+    """Run a request in the fork, and end the process."""
     for number, name in enumerate(PRINTS, 1):
         os.dup2(os.open(os.path.join(request["prints"], name), os.O_WRONLY | os.O_CREAT), number)
     os.chdir(request["folder"])
@@ -58,7 +58,7 @@ def _become(request: dict) -> None:
 
 
 def main() -> None:
-    """Fork for every line, and answer with the exit status."""
+    """Fork for every line of stdin, and print the exit status of the fork."""
     os.environ.pop("TRITON_INTERPRET", None)
     sys.path[0] = ""  # as for ``python -c``
     import torch  # noqa: F401

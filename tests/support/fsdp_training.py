@@ -43,7 +43,7 @@ class Model(nn.Module):
 
 
 def train(mesh, compiler, steps=4):
-    """The losses of a few steps on this process's part of the tokens, and what the weights are afterwards."""
+    """Train for a few steps on this process's part of the tokens; returns the losses and the final weights."""
     device = mesh.device_type
     torch.manual_seed(0)
     model = Model(compiler).to(device)

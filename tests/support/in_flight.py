@@ -8,7 +8,7 @@ from typing import NamedTuple
 _PRODUCT = re.compile(r"[HQ]GMMA\.64x(\d+)x\d+\S*\s+R(\d+), gdesc")
 _WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)")
 _BRANCH = re.compile(r"\bBRA\b.*`\((\.L_\w+)\)")
-# The last groups of products that are followed.
+# Only so many of the latest wgmma groups are tracked.
 MOST = 3
 
 

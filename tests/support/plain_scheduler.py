@@ -14,19 +14,19 @@ from course_kernels.kernels.cute_sm90 import config
 
 
 class _Lanes(ast.NodeTransformer):
-    """Makes every function a generator, which hands on what the generators yield that it calls."""
+    """Makes every function a generator, and every call of a generator a ``yield from``."""
 
     def __init__(self, generators: set[str]):
         self.generators = generators
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """It yields, if only in a branch that is never taken."""
+        """Add a `yield` that never runs, which makes the function a generator."""
         self.generic_visit(node)
         node.body += ast.parse("if False: yield").body
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """A call of one of them waits for its result."""
+        """Put `yield from` before a call of a generator."""
         self.generic_visit(node)
         name = getattr(node.func, "id", getattr(node.func, "attr", None))
         return ast.YieldFrom(node) if name in self.generators else node
@@ -35,12 +35,12 @@ class _Lanes(ast.NodeTransformer):
 def load(
     arch: SimpleNamespace, exchanges: frozenset[str] = frozenset(), name: str = "scheduler", **others: ModuleType
 ) -> ModuleType:
-    """The scheduler's module anew, or the one called ``name``, with Python's integers for the kernel's and ``arch`` for
-    ``cute.arch``. It imports ``others`` for the kernel's modules of these names. What others import, and may have
-    compiled, stays as it is.
+    """A new copy of the scheduler's module, or of the one called ``name``, with Python's integers for the kernel's and
+    ``arch`` for ``cute.arch``. It imports ``others`` for the kernel's modules of these names. The imported modules are
+    not changed.
 
-    Names of ``arch`` given as ``exchanges`` are generators, and then every function of the module is one: a test that
-    runs a warp switches between its lanes where they exchange values.
+    ``exchanges`` names the functions of ``arch`` that are generators. If there are any, every function of the module
+    becomes a generator, and a test that runs a warp switches lanes where they exchange values.
     """
     stand_in = ModuleType("cutlass")
     vars(stand_in).update(Boolean=bool, Int32=int, Float64=float, Constexpr=type, const_expr=bool, min=min, max=max)

@@ -1,6 +1,7 @@
-"""What DTensor and FSDP2 make of grouped products, found by two processes, for ``test_sharding``.
+"""Tests of grouped products with DTensor and FSDP2 in two processes, for ``test_sharding``.
 
-``python sharded.py cpu`` (or ``cuda``) starts both. Its last line is JSON: what each case found, true or what is wrong.
+``python sharded.py cpu`` (or ``cuda``) starts both. Its last line is JSON: for each case true, or a description of the
+mistake.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def ends(mesh):
 
 
 def put(mesh, tensor, placement=None):
-    """A tensor on the mesh, whole where no placement is given; as a sum of parts, the first process has all of it."""
+    """A tensor on the mesh, replicated by default. As a partial sum, the first process has all of it."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 
     if isinstance(placement, Partial):
@@ -52,7 +53,7 @@ def put(mesh, tensor, placement=None):
 
 
 def derived(function, tensors):
-    """The product of leaves and their gradients."""
+    """The product, and the gradients of the tensors."""
     leaves = [t.detach().requires_grad_() for t in tensors]
     product = function(*leaves)
     product.backward(torch.ones_like(product))
@@ -64,18 +65,18 @@ def full(tensors):
 
 
 def equal(got, wanted):
-    """True, or where two lists of tensors differ first."""
+    """True, or a description of the first difference between two lists of tensors."""
     for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
         if one.dtype != other.dtype or not torch.equal(one, other):
             return f"tensor {i} differs: {one.dtype} {tuple(one.shape)}, {other.dtype} {tuple(other.shape)}"
     return True
 
 
-# ---- cases: each returns True or what is wrong
+# ---- cases: each returns True or a description of the mistake
 
 
 def compiled(mesh):
-    """The first of all: nobody has called an operator with DTensors before the compiler does."""
+    """The compiler is the first caller of an operator with DTensors, so this case runs first."""
     from torch.distributed.tensor import Shard
 
     from course_kernels import grouped_mm
@@ -107,7 +108,7 @@ def placements(mesh, mode):
 
 
 def biases(mesh):
-    """Column- and row-parallel with a bias, whole or sharded; a sum of parts has it once. Uneven shards."""
+    """Column- and row-parallel with a bias, replicated or sharded. Partial sums have the bias once. Uneven shards."""
     from torch.distributed.tensor import Replicate, Shard
 
     from course_kernels import grouped_mm
@@ -130,7 +131,7 @@ def biases(mesh):
 
 
 def other_products(mesh):
-    """Sums of groups, scaled products, lists; what an operator writes to is refused."""
+    """Sums of groups, scaled products, lists. A DTensor that an operator would write to is refused."""
     from torch.distributed.tensor import Shard
 
     from course_kernels import group_gemm, group_sums, grouped_mm, scaled_grouped_mm

@@ -15,8 +15,8 @@ US = {config.name: 90.0 - i for i, config in enumerate([*SWEPT, *SWEPT_8_BIT])} 
 
 
 def cost_of_choosing(of, times, operand_bytes=2):
-    """The chosen configuration's time over the fastest one's, for ``LARGE`` by the tests' clock; None where it is not
-    among the measured ones."""
+    """The chosen configuration's time over the fastest one's, for ``LARGE`` by the tests' clock; None if it was not
+    measured."""
     chosen = configurations.chosen(LARGE, of, operand_bytes).name
     if chosen not in times:
         return None

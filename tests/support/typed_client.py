@@ -1,4 +1,4 @@
-"""What a client writes, for ``test_typing``: type checkers in strict mode find nothing here, and no ``Any``.
+"""A client's code, for ``test_typing``: type checkers in strict mode find neither a mistake nor an ``Any``.
 
 Each line that ends in ``type: ignore`` has a mistake. A checker that lets it pass reports the comment as unused.
 """

@@ -205,7 +205,7 @@ def named(what: str, table: Mapping[str, T], names: Sequence[str] | None) -> lis
         names: names or beginnings of names ("zipf128" selects two rows). None selects all.
 
     Raises:
-        ValueError: a name with which no entry's name begins.
+        ValueError: a name that is not the beginning of any entry's name.
     """
     if names is None:
         return list(table.values())

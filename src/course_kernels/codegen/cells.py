@@ -32,7 +32,7 @@ def write_file(*functions) -> Path:
     """Write functions of cells, and those of cells that they call, to a file; the same functions get the same file.
 
     Raises:
-        ValueError: a function has no source, as one that was defined by ``exec``.
+        ValueError: a function has no source code, such as one defined by ``exec``.
     """
     found: dict[str, str] = {}
     for function in functions:
@@ -56,7 +56,9 @@ def _collect(function: FunctionType, found: dict[str, str]) -> None:
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
-        raise ValueError(f"kernel {function.__qualname__!r} must have source, as a function of a cell has") from error
+        raise ValueError(
+            f"kernel {function.__qualname__!r} must have source code, like a function in a cell"
+        ) from error
     for name in _names(source):
         if name in found or name not in function.__globals__ or name in ("triton", "tl"):
             continue

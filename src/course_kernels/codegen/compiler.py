@@ -102,8 +102,8 @@ def compile_kernel(kernel, target: str | Target, *, timeout: float = 120.0, **op
     Args:
         kernel: a ``Build``; or a name of one of the library's kernels, with the options of ``build``; or any
             ``@triton.jit`` function, as "module:function", "path/to/file.py:function" or itself, with the options of
-            ``Build`` (``signature``, ``constexprs``, ``divisible_by_16``, ``num_warps``, ``num_stages``). A function
-            may be one of a notebook's cell, and ``constexprs`` may have functions of its module, or of cells.
+            ``Build`` (``signature``, ``constexprs``, ``divisible_by_16``, ``num_warps``, ``num_stages``). The
+            function may come from a notebook's cell. ``constexprs`` may hold functions of its module, or of cells.
         target: a name in ``TARGETS``.
         timeout: seconds.
 
@@ -162,7 +162,7 @@ def _as_build(kernel, options: dict) -> Build:
 
 
 def _from_function(kernel, options: dict) -> tuple[str, dict]:
-    """The name of a function, and the options with functions among the constexprs named.
+    """The name of a function, and its options: functions among the constexprs become names, too.
 
     Functions of cells are written to a file, all into the same one.
     """

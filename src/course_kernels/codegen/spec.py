@@ -29,7 +29,7 @@ class Build:
         kernel: "naive", "round_robin", "tma", "contiguous", "transposed", "masked", or "module:function" or
             "path/to/file.py:function" for any ``@triton.jit`` function.
         signature: type of each run-time argument by name, as Triton writes them: ``"*fp16"``, ``"i32"``, ...
-        constexprs: value of each compile-time argument by name, and of every argument that is known to be None or 1;
+        constexprs: value of each compile-time argument by name, and of each run-time argument that is None or 1;
             a ``FunctionName`` for a function of the kernel's module.
         divisible_by_16: names of run-time arguments that are multiples of 16 (addresses: of 16 bytes). Triton looks
             at the arguments of a launch to find them; only with them are loads and stores wide.

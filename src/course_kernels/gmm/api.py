@@ -48,8 +48,8 @@ def gmm(
         work_stealing: programs take the next tile from a counter in memory, instead of every n-th tile.
         config: a dict with AITER's keys (BLOCK_SIZE_M, BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE; GRID_DIM, num_warps,
             num_stages may be left out; see ``get_config``), or a GemmConfig.
-        grid_dim: programs of the launch, at most one for each tile: fewer than SMs leave some to other kernels. It
-            takes the place of GRID_DIM in ``config``.
+        grid_dim: number of programs, at most one for each tile. Fewer programs than SMs leave SMs free for other
+            kernels. Replaces GRID_DIM in ``config``.
         rhs_layout: "gkn" or "gnk" says which shape rhs has. "auto" finds out; where K equals N it takes (G, K, N).
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``work_stealing``, ``config`` and ``grid_dim`` are for the Triton kernels,
@@ -119,7 +119,7 @@ def ptgmm(
             operands; not with gradients.
         accumulate: add to what ``existing_out`` (and ``bias_grad``) holds: in float32, rounded once.
         config: as for ``gmm``; BLOCK_SIZE_K and BLOCK_SIZE_N are the tile of the result, BLOCK_SIZE_M its depth.
-        grid_dim: programs of the launch, at most one for each tile, in place of GRID_DIM in ``config``.
+        grid_dim: number of programs, at most one for each tile. Replaces GRID_DIM in ``config``.
         lhs_layout: "km" or "mk" says which shape lhs has. "auto" finds out; where K equals M it takes (K, M).
         check: validate the values of ``group_sizes``, which waits for the device.
         backend: as for ``grouped_mm``. ``config`` and ``grid_dim`` are for the Triton kernels, which "auto" then

@@ -137,7 +137,7 @@ def get_config(
         TypeError: an extent is no integer.
 
     Notes:
-        As the launch chooses: by ``packed.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
+        A launch makes the same choice: by ``packed.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
         ``packed.tuning.lookup``. AITER ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes
         many products with a kernel in CuTe DSL that has configurations of its own.
     """
@@ -160,7 +160,7 @@ def get_config(
 def _items(gmm_type, M, K, N, G, dtype, arch, sms, gpu, accumulate) -> tuple[tuple[str, int], ...]:
     """The entries of ``get_config``. ``arch``: canonical."""
     op, extents = ("grouped_mm", (M, K, N, G)) if gmm_type == "gmm" else ("grouped_mm_k", (K, M, N, G))
-    # The hardware adds to float32 alone, so other results have no descriptor.
+    # TMA adds only to float32, so a result of another dtype has no descriptor.
     uses_tma = False if accumulate and gmm_type != "gmm" else None
     config = tuned.get_config(op, *extents, dtype=dtype, arch=arch, uses_tma=uses_tma, accumulate=accumulate)
     if uses_tma is None:

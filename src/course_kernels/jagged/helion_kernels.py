@@ -29,6 +29,10 @@ try:
     import helion.language as hl
     from helion.autotuner import PowerOfTwoFragment
 except ImportError as error:
+    if error.name != "helion":  # it is there: Helion 1.5.1 does not import with torch 2.11, as 1.5.0 does
+        raise ImportError(
+            f"implementation='helion': the installed Helion does not import with torch {torch.__version__}: {error}"
+        ) from error
     raise ImportError(
         "implementation='helion' needs Helion, whose kernels these are: pip install '.[helion]' where the course is "
         'checked out, or "grouped-gemm-course[helion]"'

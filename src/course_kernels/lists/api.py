@@ -86,7 +86,7 @@ def group_gemm(
     if out is not None:
         refuse_tangents("group_gemm with out", *group_A, *group_B)
         if functorch_level() is not None:
-            raise RuntimeError("out must be None under torch.func, which does not see it written to")
+            raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     elif not is_compiling() and group_A:
         if wants_function():
             return list(_GroupGemm.apply(settings, *group_A, *group_B))
@@ -209,8 +209,8 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
     """The products by torch's own operations, for tensors that have no memory for kernels to read."""
     if settings.method != "auto":
         raise TypeError(
-            f"method must be 'auto' for tensor subclasses, make_fx and functionalize, got {settings.method!r}: the "
-            "matrices have no memory of their own there, which kernels could read"
+            f"method must be 'auto' for tensor subclasses, make_fx and functionalize, got {settings.method!r}: "
+            "their matrices have no memory that kernels could read"
         )
     dtype = settings.result_dtype(group_A[0].dtype)
     with torch.autocast(group_A[0].device.type, enabled=False):  # it would round the widened operands again
@@ -253,7 +253,7 @@ class _GroupGemm(torch.autograd.Function):
         need_A, need_B = ctx.needs_input_grad[1 : half + 1], ctx.needs_input_grad[half + 1 :]
 
         plain = dataclasses.replace(settings, out_dtype=None)  # a gradient has its operand's dtype
-        batched = any(map(is_batched_by_autograd, grads))  # by is_grads_batched, which kernels do not see
+        batched = any(map(is_batched_by_autograd, grads))  # is_grads_batched adds a dimension that kernels do not see
 
         def grouped(lefts, rights, needed):
             chosen = [i for i in range(half) if needed[i]]
@@ -294,7 +294,7 @@ class _GroupGemm(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, settings, *operands):
-        """Every element of the batch is a problem more, in the same launch."""
+        """The elements of the batch become further problems of the same launch."""
         size = info.batch_size
         spread = [
             operand if dim is None else operand.select(dim, i)

@@ -46,7 +46,7 @@ class Settings:
 
 
 def check_sequence(name: str, group) -> tuple[torch.Tensor, ...]:
-    """A list of matrices as a tuple; TypeError or ValueError for one that no kernel reads."""
+    """A list of matrices as a tuple; TypeError or ValueError if kernels cannot read it."""
     if isinstance(group, torch.Tensor) or not isinstance(group, (Sequence, torch.nn.ParameterList)):
         raise TypeError(f"{name} must be a list or tuple of 2-D tensors, got {type(group).__name__}")
     for i, tensor in enumerate(group):

@@ -86,10 +86,10 @@ def grouped_mm(
         Differentiable in mat_a, mat_b and bias, in both modes, to any order, under ``torch.func``, too. Gradients are
         grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
         The gradient of an operand whose columns are contiguous, such as ``weight.mT``, is stored like the operand.
-        One operator, ``torch.ops.course_kernels.grouped_mm``, under ``torch.compile`` and ``torch.export``, whatever
-        the group ends, with sizes that only a run knows, too; by this name a profile shows each call.
-        DTensors are sharded as for torch's own: all but the ragged extent, and K with a sum of partial results, to
-        which a bias may belong; weights sharded by expert are gathered, but in mode "batch".
+        ``torch.compile`` and ``torch.export`` see one operator, ``torch.ops.course_kernels.grouped_mm``. It accepts any
+        group ends, and sizes that are known only at run time. Profiles show each call under this name.
+        DTensors have the shardings of torch's own function: any extent but the ragged one. Sharding K gives partial
+        sums, also of a bias. Weights sharded by expert are gathered, except in mode "batch".
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
         alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
@@ -155,7 +155,7 @@ def cut_to_shared_k(mat_a, mat_b):
     if not (isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor) and mat_a.dim() == 2 and mat_b.dim() == 2):
         return mat_a, mat_b
     if is_compiling():
-        from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy, and tracing has
+        from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy; the tracer has, too
 
         if not guard_or_false(mat_a.shape[1] != mat_b.shape[0]):
             return mat_a, mat_b

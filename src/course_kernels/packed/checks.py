@@ -38,8 +38,8 @@ def check_dense(name: str, value) -> None:
 
 
 def differ(one: int | torch.SymInt, other: int | torch.SymInt, rule: str) -> bool:
-    """Whether two extents that must be equal are not. Where a traced program will know only when it runs, it checks
-    then, and says which rule is broken."""
+    """Whether two extents that must be equal differ. If a traced program learns them only at run time, it compares them
+    then, and its error names the broken rule."""
     if not isinstance(one, torch.SymInt) and not isinstance(other, torch.SymInt):
         return bool(one != other)
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy

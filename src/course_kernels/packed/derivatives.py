@@ -15,12 +15,12 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
     """Give an operator with one result its derivatives.
 
     Args:
-        library: that defined the operator.
-        name: of the operator, without its namespace.
-        setup: called with a context, the arguments, the result: it keeps what the derivatives need.
-        backward: from a context and the result's gradient to those of the arguments, a tuple.
-        jvp: from a context and the arguments' tangents to the result's. Both compute with operators and never with an
-            ``autograd.Function``, which ``torch.func`` does not take inside of the dispatcher.
+        library: the library that defined the operator.
+        name: the operator's name, without its namespace.
+        setup: called with a context, the arguments and the result; keeps the tensors that the derivatives need.
+        backward: takes a context and the result's gradient; returns a tuple, the gradients of the arguments.
+        jvp: takes a context and the arguments' tangents; returns the result's tangent. Both must compute with
+            operators: ``torch.func`` accepts no ``autograd.Function`` inside of the dispatcher.
     """
     operator = getattr(getattr(torch.ops, library.ns), name).default
 
@@ -37,11 +37,11 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
         "jvp": lambda ctx, *tangents: jvp(ctx, *tangents[:-1]),
     }
     function = torch.autograd.Function
-    # Made of its name, which a graph's nodes and a profile show.
+    # Named like the operator, because graph nodes and profiles show this name.
     made = type(function)(name, (function,), {name: staticmethod(each) for name, each in functions.items()})
 
     def differentiable(keyset, *arguments):
-        # Function.apply would ask torch.func, which has chosen the level by now.
+        # Not Function.apply, which would enter torch.func again; the dispatcher has chosen the level already.
         with enable_single_level_autograd_function():
             return super(function, made).apply(*arguments, keyset)
 

@@ -121,7 +121,7 @@ def _sums_into(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, back
 def _execute(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str) -> None:
     if not out.numel():
         return
-    # Unwrapped for vjp, whose function runs after its transform has ended.
+    # Unwrapped, because the function that vjp returns runs after its transform has ended.
     matrix, offs = unwrapped(matrix).resolve_neg(), unwrapped(offs).contiguous()
     device = matrix.device
     if backend == "torch" or (backend == "auto" and device.type == "cpu"):
@@ -247,7 +247,7 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent, *_):
-        """The same sums of the tangent."""
+        """Forward mode: the sums of the tangent's rows."""
         (offs,) = ctx.saved_tensors
         return group_sums(tangent, offs, backend=ctx.backend)
 

@@ -11,9 +11,9 @@ import sys
 import torch
 
 _TENSOR = "torch.distributed.tensor"
-# By ranks of mat_a and mat_b, for one dimension of the mesh: what is sharded of the result, mat_a, mat_b and a bias, as
-# dimensions; "+" is a sum of partial results. The extent that groups share out stays whole, and so do their ends. A
-# bias is a part of the sum where K is sharded.
+# (rank of mat_a, rank of mat_b) → the shardings on one dimension of the mesh. Each has the sharded dimension of the
+# result, mat_a, mat_b and the bias: None is replicated, "+" is a partial sum. The ragged extent and the group ends are
+# never sharded. If K is sharded, the bias is a partial sum, too.
 SHARDED = {
     (2, 3): [(1, None, 2, 1), ("+", 1, 1, "+")],
     (3, 2): [(0, 1, None, None), ("+", 2, 0, None)],
@@ -41,7 +41,7 @@ def register() -> None:
 
 
 def _placed(dim):
-    """The placement that a table above names."""
+    """The placement for an entry of the tables above."""
     placements = sys.modules[_TENSOR]
     if dim is None:
         return placements.Replicate()
@@ -49,12 +49,12 @@ def _placed(dim):
 
 
 def _placements(tensor, dim):
-    """The placement of an argument, which may be missing."""
+    """The placement of an argument; None if the argument is None."""
     return None if tensor is None else _placed(dim)
 
 
 def _products(mat_a, mat_b, offs, bias, *options):
-    """Placements of the result, and of the arguments, that go together."""
+    """The allowed combinations of placements: of the result, and of the arguments."""
     rests = [None] * len(options)
     return [
         ([_placed(out)], [_placed(a), _placed(b), _placements(offs, None), _placements(bias, of_bias), *rests])
@@ -63,13 +63,13 @@ def _products(mat_a, mat_b, offs, bias, *options):
 
 
 def _scaled_products(mat_a, mat_b, scale_a, scale_b, offs, bias, *options):
-    """The same, of scaled products: everything whole."""
+    """The same for scaled products: everything is replicated."""
     tensors = (mat_a, mat_b, scale_a, scale_b, offs, bias)
     return [([_placed(None)], [*(_placements(tensor, None) for tensor in tensors), *[None] * len(options)])]
 
 
 def _sums(matrix, offs, backend):
-    """The same, of sums over rows."""
+    """The same for sums over rows."""
     return [([_placed(dim)], [_placed(dim), _placed(None), None]) for dim in (None, "+", 1)]
 
 
@@ -82,4 +82,4 @@ def refuse(name: str, *tensors) -> None:
     module = sys.modules.get(_TENSOR)
     dtensor = getattr(module, "DTensor", None)
     if dtensor is not None and any(isinstance(tensor, dtensor) for tensor in tensors):
-        raise ValueError(f"{name} must be None where tensors are DTensors: pass what their to_local() gives")
+        raise ValueError(f"{name} must be None where tensors are DTensors: pass local tensors, from to_local()")

@@ -72,7 +72,7 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
         return out
     if not is_compiling():
         if functorch_level() is not None and wants_function():
-            raise RuntimeError("out must be None under torch.func, which does not see it written to")
+            raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
         sharding.refuse("out", out, *operands)
         problem = Problem.of(operands, options)
         check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)
@@ -207,7 +207,7 @@ def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
 
 
 def _keep_all(ctx, mat_a, mat_b, offs, bias, backend, product) -> None:
-    """What the gradients and forward mode need."""
+    """Keep the tensors that the gradients and forward mode need."""
     _keep(ctx, mat_a, mat_b, offs, bias, backend)
     ctx.save_for_forward(mat_a, mat_b, offs)
     ctx.form = product.shape, product.dtype
@@ -226,7 +226,7 @@ def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:
     is given."""
     mat_a, mat_b, offs = ctx.saved_tensors
     needs_a, needs_b, _, needs_bias, *_ = needs
-    if is_batched_by_autograd(grad):  # by is_grads_batched, which the dispatcher alone sees
+    if is_batched_by_autograd(grad):  # by is_grads_batched: only the dispatcher handles it
         compute = _dispatched
     if 0 in grad.stride():  # sum() hands back one element, expanded: no descriptor reads strides of 0
         grad = grad.contiguous()
@@ -254,7 +254,7 @@ def _product(
     compute, across: bool, left: Tensor, right: Tensor, offs, options: Options, added_to: Tensor | None = None
 ):
     """A gradient, stored as the operand is, column-major or not: autograd would transpose any other one in memory.
-    Or the float32 sum of it and of ``added_to``, which is stored as it is. ``compute`` makes the product."""
+    With ``added_to``, the gradient is added to it in float32, in its own layout. ``compute`` multiplies."""
     if across:  # the transposed product, which kernels write row by row
         left, right = right.mT, left.mT
     operands = Operands(left, right, offs)
@@ -275,7 +275,7 @@ def _tangent(ctx, tangent_a, tangent_b, _, tangent_bias, compute=multiply) -> Te
     if tangent_b is not None:
         terms.append(compute(Operands(mat_a, tangent_b, offs), options))
     if tangent_bias is not None and ctx.mode == "m":
-        terms.append(compute(Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias), options))  # no K, but the bias
+        terms.append(compute(Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias), options))  # K = 0: only the bias
     elif tangent_bias is not None:
         terms.append(tangent_bias[:, None, :].expand(shape).float())
     return sum(terms).to(dtype)

@@ -1,7 +1,7 @@
 """`course doctor`: what this machine has, and what of the course runs on it and how.
 
-`examine` collects the facts, `problems` judges them, `report` writes the page for a learner, `full_report` all that is
-known. So any machine can be judged anywhere.
+`examine` collects the facts, `problems` judges them, `report` writes the page for a learner, `full_report` the page
+with all facts. So a test can judge the facts of any machine.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Problem:
     what: str
     remedy: str
     notebooks_only: bool = False  # whether the library runs all the same
-    for_tests: bool = False  # whether a learner need not know
+    for_tests: bool = False  # whether only the tests need it; a learner's page leaves it out
 
 
 def problems(facts: Machine) -> list[Problem]:

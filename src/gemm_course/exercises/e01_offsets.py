@@ -79,7 +79,7 @@ def _groups_of(ends: list[int], total: int) -> list[int]:
 
 
 def _waits(case: Case, ran: Ran) -> str | None:
-    """What makes the CPU wait, or runs on it; None without anything."""
+    """A message about steps that make the CPU wait or run on it; None if there are none."""
     events = {kind: next((e for e in ran.events if e["kind"] == kind), None) for kind in ("sync", "devices", "host")}
     if events["sync"]:
         return sentence(events["sync"])

@@ -24,9 +24,11 @@ Tile = tuple[int, int, int]  # problem, row, column
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Batches on few, more and one program, on more programs than tiles; with all kinds of empty problems; of these.
+    """Cases with few programs, more programs, one program, and more programs than tiles; with empty problems among
+    others; with empty problems alone.
 
-    With several programs no later problem begins with program 0: else a walk that restarts in each problem works.
+    With several programs, program 0 never computes the first tile of a later problem. Otherwise a walk that restarts in
+    each problem would be right.
     """
 
     def sizes(grid):

@@ -15,7 +15,8 @@ SHOWN = 24
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Costs that repeat with the number of programs; a long tile at the end; equal ones; too few; none; one program."""
+    """Costs that repeat with the number of programs; a long tile at the end; equal costs; fewer tiles than programs; no
+    tiles; one program."""
 
     def case(costs, programs, *checks):
         text = ", ".join(map(str, costs[:SHOWN])) + (", ..." if len(costs) > SHOWN else "")
@@ -171,7 +172,7 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
     text = f"program {last} ends after {end} µs, and longest-tile-first ends after {longest_first} µs"
     if costs[tile] == max(costs):
         text += f"\nthe longest tile, tile {tile}, takes {costs[tile]} µs and starts after {end - costs[tile]} µs"
-    if why := _dealt(costs, programs, schedule):
+    elif why := _dealt(costs, programs, schedule):
         text += f"\n{why}"
     yield Finding(check, text, panels)
 

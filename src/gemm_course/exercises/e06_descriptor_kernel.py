@@ -21,9 +21,9 @@ ZERO = "C is 0 everywhere"
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Every second group, so that no other group repairs wrong rows; all of them; N equal to K; whole blocks.
+    """Every second group is computed, so no other group overwrites wrong rows; all groups; N equal to K; whole blocks.
 
-    The last has three blocks of K, and three tiles to a group; its sums pass 2,048, from where float16 rounds them.
+    The last case has three blocks of K and three tiles in each group. Its sums exceed 2,048, so float16 rounds them.
     """
 
     def case(groups, n, k, programs, *checks, long=False):
@@ -176,7 +176,7 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
         return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
 
     def same_but_last(group: int) -> bool:
-        """Whether of the written C of a group its last row alone is missing."""
+        """Whether the C of a group is right, except that its last row was not written."""
         start, end = bounds[group]
         product = (a[start:end] @ b[group].T).to(c.values.dtype)
         missing = c.missing[start:end]

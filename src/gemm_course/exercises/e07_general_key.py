@@ -51,7 +51,7 @@ def draw(rng: random.Random) -> list[Case]:
     types = [[total, count, N, K, name] for name in ("float16", "float32", "float8_e4m3fn")]
     types.append([total, count, N, 2 * K, "float16"])  # as many bytes in a row as with K in float32
     small = [[rows, count, N, K, "float16"] for rows in (0, 1, count - 1)] + [[total, count, N, K, "float16"]]
-    # The picture's centres, 1024, 1536 and 2048, may have been learnt by heart.
+    # An answer may have the picture's centres, 1024, 1536 and 2048, as constants, so these are others.
     power, half = 1 << rng.choice([8, 9, 12]), 1 << rng.choice([7, 8, 10, 11])
     return [
         shared("hits", power, 4 * power),

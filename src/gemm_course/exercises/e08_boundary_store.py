@@ -85,7 +85,7 @@ def _gives(case: Case, c: Written, place) -> bool:
     a, (n, total) = case.inputs["a"].double(), c.values.shape
     bounds = bounds_of(case.inputs["ends"])
     b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
-    # Room for what reaches past C: there, a probe leaves it out.
+    # Room for stores past the end of C, which the probe leaves out.
     found = torch.full((n + _room(case), total + _room(case)), torch.nan, dtype=torch.float64)
     tiles_n, tiles_m = -(-n // BLOCK_N), -(-case.inputs["capacity"] // BLOCK_M)
     for g in case.inputs["groups"]:

@@ -32,8 +32,8 @@ EQUAL = ("first", "small", "area", "alone")
 def draw(rng: random.Random) -> list[Case]:
     """Four products with groups or columns that end inside a block; one of whole blocks; two without an operator."""
     cases = []
-    # Operators; dtype; K past a multiple of 16; where they want B's stride 1; whether B has it elsewhere; offsets as
-    # they come and as they are wanted.
+    # Operators; dtype; K modulo 16; the dimension in which the operators want B's stride 1; whether B has it in the
+    # other one; the dtype of offsets that the case has, and the one that the operators want.
     plans = [
         (HOPPER, "bfloat16", 0, rng.choice((ALONG_K, ALONG_N)), False, "int32", "int64"),
         (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int64", "int64"),

@@ -15,7 +15,7 @@ from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
 
 TILE_M, GROUP = 128, 128  # rows of a tile; threads of a warp group
-WIDTHS = (96, 128, 160)
+WIDTHS = (160, 192)  # above 128, where a thread has 64 sums: an answer may hard-code these
 CHECKS = ("silu", "rounding", "threads", "shape", "registers")
 _NUMBERS = ("rounding", "threads", "shape")
 
@@ -86,7 +86,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if not isinstance(ptx, torch.Tensor) or ptx.dtype != torch.uint8:
         yield Finding("*", "no PTX came back")
         return
-    text = bytes(ptx.tolist()).decode(errors="replace")
+    text = ptx.numpy().tobytes().decode(errors="replace")
     sums = case.expected["sums"]
     try:
         found = follow(text, sums.numpy())
@@ -116,7 +116,7 @@ def _by_thread(tile: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(got: torch.Tensor, sums: torch.Tensor, ptx: str) -> Iterator[Finding]:
-    """What is wrong with a tile of C: in some threads, in some of a thread's sums, or in all."""
+    """Findings on a wrong tile of C: in some threads, in some of a thread's sums, or in all."""
     right = got == _rounded(silu(sums))
     if right.all():
         return
@@ -143,7 +143,7 @@ def _compare(got: torch.Tensor, sums: torch.Tensor, ptx: str) -> Iterator[Findin
 
 
 def _what(got: torch.Tensor, sums: torch.Tensor, ptx: str) -> tuple[str, str]:
-    """A check, and what is in C, where it is wrong."""
+    """The check that fails, and the contents of C at the wrong elements, in words."""
     if got.isnan().all():
         return "silu", "nothing: `rounded` was not filled"
     for check, what, function in _MISTAKES:
@@ -177,7 +177,7 @@ def _panel(right: torch.Tensor, got: torch.Tensor) -> dict:
 
 
 def _on_gpu(case: Case, c: torch.Tensor) -> Iterator[Finding]:
-    """What a GPU computed, within one unit of the last place of bfloat16."""
+    """Compare a GPU's product with the right one, within one unit of the last place of bfloat16."""
     want = silu(case.inputs["a"].double() @ case.inputs["b"].double().T)
     if c.shape != want.shape or not ((c.double() - want).abs() <= want.abs() / 128 + 1e-4).all():
         wrong = int((~((c.double() - want).abs() <= want.abs() / 128 + 1e-4)).sum()) if c.shape == want.shape else -1

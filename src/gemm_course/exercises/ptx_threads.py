@@ -1,24 +1,30 @@
 """Follows the threads of one CTA through PTX, to judge an epilogue by its numbers where there is no GPU.
 
 It knows the arithmetic of PTX, branches, and stores to shared and local memory. wgmma leaves given sums in registers;
-barriers, fences and copies do nothing. All threads are one NumPy array; those furthest behind go first, so threads that
-have parted meet again. The text may be anyone's: nothing of it is executed, and the number of steps is limited.
+barriers, fences and copies do nothing. A register of all threads is one NumPy array. Threads that are furthest behind
+run first, so diverged threads reconverge. The text is untrusted: it is never executed, and its size and the steps are
+limited.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-MAX_COST = 400_000  # of steps; a long statement counts more
-MAX_CHARACTERS = 1 << 20
+MAX_COST = 100_000  # of steps; a long statement counts more. The solution's is below 4,000
+MAX_CHARACTERS = 1 << 18  # ten times the solution's; it also limits the registers, 2 KiB each
 SHARED_BYTES, LOCAL_BYTES = 228 << 10, 4 << 10
-SHARED_BASE = 1024  # where dynamic shared memory begins; it matters to nobody
+SHARED_BASE = 1024  # where dynamic shared memory begins; any address works
 PARAMETER = 64  # all extents: one block along K
 
+_LABEL = re.compile(r"([$\w]+):\s*")
+# A brace or bracket without its partner ends at the next one: to look for it in the whole text again and again would
+# take time in the square of the text's length.
+_OPERAND = re.compile(r"(?:\{[^{}]*\}|\[[^][]*\]|[^,{\[])+")
 _SKIPPED = re.compile(
     r"(fence|bar|barrier|setmaxnreg|prefetch|membar)\b|wgmma\.(fence|commit|wait)|mbarrier\.(init|arrive|inval)|"
     r"cp\.async\.bulk\.(commit|wait|tensor\.\dd\.shared)|griddepcontrol"
@@ -34,7 +40,7 @@ _BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 class CannotFollow(ValueError):
-    """An instruction that is not known here, or a text that is no kernel's."""
+    """Raised for an instruction that is not supported here, or a text that is not a kernel."""
 
 
 class Instruction(NamedTuple):
@@ -46,7 +52,7 @@ class Instruction(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """What threads left: C's tile as bits of 16-bit numbers, where it was stored, whether local memory was used."""
+    """The result: C's tile as bits of 16-bit numbers, where it was stored, and whether local memory was used."""
 
     bits: np.ndarray  # (rows, columns) uint16
     stored: np.ndarray  # bool, like bits
@@ -71,7 +77,7 @@ def follow(text: str, sums: np.ndarray) -> Followed:
             threads.run()
         except CannotFollow:
             raise
-        except (KeyError, IndexError, ValueError, OverflowError, MemoryError) as error:
+        except (LookupError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
             raise CannotFollow(str(error)[:200]) from error
     if threads.tile_at is None:
         raise CannotFollow("no tile is copied from shared memory to C")
@@ -89,10 +95,11 @@ def _parse(text: str) -> tuple[list[Instruction], dict[str, list[int]]]:
     begin = text.find(".visible .entry")
     for line in text[text.find("\n{", begin) + 2 :].splitlines() if begin >= 0 else []:
         line = line.partition("//")[0].strip().rstrip(";").strip()
-        while found := re.match(r"([$\w]+):\s*", line):
+        at = 0
+        while found := _LABEL.match(line, at):
             labels.setdefault(found[1], []).append(len(code))
-            line = line[found.end() :]
-        if found := re.match(r"(?:@(!?%?\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", line):
+            at = found.end()
+        if found := re.match(r"(?:@(!?%?\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", line[at:]):
             code.append(Instruction(found[1] or "", found[2], _split(found[3])))
     if not code:
         raise CannotFollow("there is no kernel in it")
@@ -101,7 +108,15 @@ def _parse(text: str) -> tuple[list[Instruction], dict[str, list[int]]]:
 
 def _split(text: str) -> list[str]:
     """Operands, at the commas outside of braces and brackets."""
-    return [each.strip() for each in re.findall(r"(?:\{[^}]*\}|\[[^]]*\]|[^,{\[])+", text) if each.strip()]
+    return [each.strip() for each in _OPERAND.findall(text) if each.strip()]
+
+
+def _width(kind: str) -> int:
+    """Bits of a type."""
+    width = int(kind[1:])
+    if width > 64:
+        raise CannotFollow(f"the type {kind[:20]} is not known here")
+    return width
 
 
 def _decode(kind: str, bits: np.ndarray) -> np.ndarray:
@@ -114,7 +129,7 @@ def _decode(kind: str, bits: np.ndarray) -> np.ndarray:
         return bits.astype(np.uint16).view(np.float16).astype(np.float64)
     if kind == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    width = int(kind[1:])
+    width = _width(kind)
     low = bits & np.uint64((1 << width) - 1)
     if kind[0] != "s":
         return low
@@ -140,7 +155,7 @@ def _encode(kind: str, value: np.ndarray, rounding: str = "rn") -> np.ndarray:
         odd = bits >> np.uint64(16) & np.uint64(1)
         rounded = bits + np.uint64(0x7FFF) + odd if rounding == "rn" else bits
         return np.where(np.isnan(value), np.uint64(0x7FFF), rounded >> np.uint64(16) & np.uint64(0xFFFF))
-    mask = np.uint64((1 << int(kind[1:])) - 1)
+    mask = np.uint64((1 << _width(kind)) - 1)
     return value.astype(np.int64).view(np.uint64) & mask if value.dtype.kind != "u" else value & mask
 
 
@@ -156,7 +171,7 @@ class _Threads:
         self.shared = np.full(SHARED_BYTES, 0xFF, dtype=np.uint8)
         self.written = np.zeros(SHARED_BYTES, dtype=bool)
         self.local = np.zeros((count, LOCAL_BYTES), dtype=np.uint8)
-        self.used_local, self.tile_at = False, None
+        self.used_local, self.tile_at, self.left = False, None, MAX_COST
         thread = np.arange(count)
         row, col = thread // 128 * 64 + thread % 128 // 32 * 16 + thread % 32 // 4, thread % 4 * 2
         # wgmma's layout: a thread has pairs of columns, 8 apart, of two rows, 8 apart.
@@ -167,21 +182,21 @@ class _Threads:
 
     def run(self) -> None:
         """All threads to the end."""
-        left = MAX_COST
-        while left > 0:
-            here = int(self.at.min())
-            if here >= len(self.code):
-                return
-            left -= 1 + sum(map(len, self.code[here].operands)) // 16
+        while (here := int(self.at.min())) < len(self.code):
+            each = self.code[here]
+            self._spend(1 + sum(map(len, (each.guard, each.op, *each.operands))) // 16)
             active = self.at == here
             self.at[active] += 1
-            each = self.code[here]
             if each.guard:
                 value = self._read(each.guard.lstrip("!")).astype(bool)
                 active = active & (~value if each.guard[0] == "!" else value)
             if active.any():
                 self._execute(each, here, active)
-        raise CannotFollow("it takes too many steps")
+
+    def _spend(self, cost: int) -> None:
+        self.left -= cost
+        if self.left < 0:
+            raise CannotFollow("it takes too many steps")
 
     # ---- operands
 
@@ -215,7 +230,7 @@ class _Threads:
             self.registers[name] = np.where(active, bits, before)
 
     def _address(self, operand: str) -> np.ndarray:
-        """Of `[%r1+16]`, as bytes."""
+        """The byte address that an operand such as `[%r1+16]` means."""
         name, _, more = operand.strip("[]").partition("+")
         return (self._read(name.strip()).astype(np.int64) + int(more or 0)) & 0xFFFFFFFF
 
@@ -252,7 +267,7 @@ class _Threads:
             lane = self._read(to[2]).astype(np.int64) % 32
             self._write(to[0].partition("|")[0], self._read(to[1])[np.arange(len(lane)) // 32 * 32 + lane], active)
         elif name in ("mov", "cvta"):
-            self._move(int(kind[1:]), to, active)
+            self._move(_width(kind), to, active)
         elif name == "cvt":
             self._convert(more, to, active)
         elif kind.endswith("x2"):
@@ -262,7 +277,7 @@ class _Threads:
 
     def _target(self, label: str, here: int) -> int:
         places = self.labels[label]
-        return next((place for place in places if place > here), places[-1])
+        return places[min(bisect_right(places, here), len(places) - 1)]
 
     def _memory(self, name: str, more: list[str], to: list[str], active: np.ndarray) -> None:
         space, width = more[0], int(more[-1][1:]) // 8
@@ -274,7 +289,9 @@ class _Threads:
         names, place = (to[1], to[0]) if name == "st" else (to[0], to[1])
         address = self._address(place)
         lanes = np.flatnonzero(active)
-        for i, register in enumerate(_split(names.strip("{}"))):
+        registers = _split(names.strip("{}"))
+        self._spend(width * len(registers))
+        for i, register in enumerate(registers):
             for byte in range(width):
                 at = address[lanes] + i * width + byte
                 if name == "ld":

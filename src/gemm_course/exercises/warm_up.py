@@ -29,7 +29,7 @@ def check_ends(ends_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
 
 def _mistake(got, sizes: list[int], want: list[int]) -> str | None:
-    """What is wrong with these ends; None if nothing is."""
+    """The first mistake in these ends, in words; None if all are right."""
     if got is None:
         return "The function returned None: is there a `return`?"
     try:

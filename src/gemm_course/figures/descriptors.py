@@ -92,8 +92,8 @@ def loop_instructions(texts: Mapping[str, str]) -> Figure:
             rectangle(axes, i % _PER_ROW, i // _PER_ROW, 0.9, 0.9, fc=PURPOSE_COLORS[kind], gid=kind)
         for i, (kind, words) in enumerate(PURPOSES.items()):
             look = dict(va="center", color=PURPOSE_COLORS[kind], fontsize=9)
-            axes.text(_PER_ROW + 1, 0.45 + 0.95 * i, f"{loop.count(kind)}", ha="right", weight="bold", **look)
-            axes.text(_PER_ROW + 1.3, 0.45 + 0.95 * i, words, **look)
+            axes.text(_PER_ROW + 1.6, 0.45 + 0.95 * i, f"{loop.count(kind)}", ha="right", weight="bold", **look)
+            axes.text(_PER_ROW + 1.9, 0.45 + 0.95 * i, words, **look)
         axes.set_title(f"{name}: {len(loop)} instructions for one block of K")
         bare(axes, (0, _PER_ROW + 9), (height, 0), equal=True)
         axes.set_anchor("W")

@@ -47,7 +47,7 @@ def waste_curve(exponents: Sequence[float], waste: Sequence[float], groups: int)
     limit = groups - 1
     ax.axhline(limit, color=ORANGE, lw=1.5, ls="--", gid="one-hot")
     ax.text(exponents[0], limit * 0.985, f" one-hot: {limit} padding rows for each real one", va="top", color=BLACK)
-    for position, shift in ((0, (8, 34)), (len(exponents) // 3, (9, -12))):
+    for position, shift in ((0, (8, 25)), (len(exponents) // 3, (9, -12))):
         at = (exponents[position], waste[position])
         ax.plot(*at, "o", color=BLUE, ms=6, clip_on=False)
         name = "uniform" if exponents[position] == 0 else f"Zipf, exponent {exponents[position]:g}"

@@ -126,7 +126,7 @@ def source_lines(*functions: Callable) -> int:
 
 
 def lines_from(kernel: Generated) -> dict[int, int]:
-    """Position of a line in ``helion`` → number of Triton lines made from it, those that only copy left out."""
+    """Position of a line in ``helion`` → number of Triton lines made from it, without lines that only copy."""
     return dict(Counter(at for at, line in kernel.lines[1:] if at is not None and not _COPY.match(line)))
 
 

@@ -209,13 +209,14 @@ def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
 
 
 @styled()
-def whole_units(sizes: Sequence[int], unit: int, group: int, block: int) -> Figure:
+def whole_units(sizes: Sequence[int], unit: int, group: int, block: int, what: str = "a tile") -> Figure:
     """Draw a ragged contiguous dimension: where a tile may start, and the elements that its store leaves out.
 
     Args:
         sizes, block: elements of each group along the dimension, and of a tile.
         unit: elements in 16 bytes.
         group: the group of the tile.
+        what: name of the block that is drawn.
     """
     start, end = _bounds(sizes)[group]
     top = start // unit * unit
@@ -234,9 +235,10 @@ def whole_units(sizes: Sequence[int], unit: int, group: int, block: int) -> Figu
         rectangle(axes, i, 1.5, 1, 0.8, ec=color_of(group), lw=0.6, **look)
     if top < start:
         axes.text((top + start) / 2, 2.4, "left out", ha="center", va="top", fontsize=9)
-    axes.text(top - 0.4, 1.9, f"a tile of group {group}\nstarts at {top}", ha="right", va="center", fontsize=9)
-    line = dict(arrowstyle="-", color=BLACK, lw=1)
-    note = f"group {group} starts at {start}"
-    axes.annotate(note, (start, 1.0), (start + 3, 2.75), fontsize=9, ha="left", va="center", arrowprops=line)
+    axes.text(top - 0.4, 1.9, f"{what} of group {group}\nstarts at {top}", ha="right", va="center", fontsize=9)
+    if top < start:
+        line = dict(arrowstyle="-", color=BLACK, lw=1)
+        note = f"group {group} starts at {start}"
+        axes.annotate(note, (start, 1.0), (start + 3, 2.75), fontsize=9, ha="left", va="center", arrowprops=line)
     bare(axes, (first - 8, shown + 1), (3.1, -0.9))
     return figure

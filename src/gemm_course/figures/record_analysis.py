@@ -30,7 +30,7 @@ def _title_rows(axes, results: Mapping, names: Sequence[str]) -> None:
 
 @styled()
 def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("forward", "dA", "dB")) -> Figure:
-    """Draw how many times faster one provider is than each peer, row by row, a panel for each pass.
+    """Draw how many times as fast one provider is as each peer, row by row, a panel for each pass.
 
     A dot right of 1 means that the provider is faster, one in the shaded half that the peer is.
     """
@@ -62,7 +62,7 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
     handles = [figure.axes[0].plot([], [], "o", color=colors[peer], ms=6)[0] for peer in peers]
     labels = [results["providers"][peer]["label"] for peer in peers]
     figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=9, title="against", alignment="left")
-    figure.supxlabel(f"times faster: {results['providers'][ours]['label']}", fontsize=9)
+    figure.supxlabel(f"times as fast as the other: {results['providers'][ours]['label']}", fontsize=9)
     return figure
 
 

@@ -50,7 +50,12 @@ def copied_gradients(step_us: Mapping[str, Mapping[str, float]]) -> Figure:
     """
     figure, axes = canvas(0.4 * len(step_us) + 1.3)
     looks = {"forward": FAINT, "dA": "#A6CEE3", "dB": BLUE, "copy": ORANGE}
-    labels = {"forward": "forward", "dA": "gradient of x", "dB": "gradient of W", "copy": "copy of it (computed)"}
+    labels = {
+        "forward": "forward",
+        "dA": "gradient of x",
+        "dB": "gradient of W",
+        "copy": "copy of W's gradient (computed)",
+    }
     for y, parts in enumerate(step_us.values()):
         whole = sum(us for part, us in parts.items() if part != "copy")
         left = 0.0

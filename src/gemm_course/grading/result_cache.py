@@ -29,6 +29,7 @@ DEPENDS_ON = (
     "gemm_course/__init__.py",
     "gemm_course/exercises/*.toml",
     "gemm_course/exercises/[!p]*.py",  # progress.py is the learner's own
+    "gemm_course/exercises/ptx_threads.py",
     "gemm_course/isolation/*.py",
     "gemm_course/judging/*.py",
     "gemm_course/notebook_files/cells.py",

@@ -1,6 +1,6 @@
-"""What a learner's code may use: memory, time, few files to read, no other process to touch. Linux only.
+"""Limits a learner's code: memory, time, few files to read, no access to other processes. Linux only.
 
-It writes no file, but into a folder of its own where a compiler needs one.
+It writes no file. If an exercise needs a compiler, the process gets a folder of its own to write to.
 
 Limits hold everywhere. The rules about files need Landlock (Linux 5.13), those about other processes and the network a
 seccomp filter (see `seccomp`); each is left out if the kernel lacks it.

@@ -32,7 +32,7 @@ class Exercise(Struct, frozen=True, forbid_unknown_fields=True):
     checks: Annotated[tuple[Check, ...], Meta(min_length=1)]  # in the order in which they are shown
     seconds: float = 6.0  # time limit of the learner's code, all inputs together
     memory_mb: int = 1024  # that it may allocate
-    files_mb: int = 0  # that it may write into a folder of its own, as a compiler does; 0: no file
+    files_mb: int = 0  # that a compiler may write to a folder of its own; 0: no file
     gpu: bool = False  # whether the same checks run on a GPU, too, where there is one
     imports: tuple[str, ...] = ()  # modules that an answer may import, beyond torch, triton and math
 

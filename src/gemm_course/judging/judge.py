@@ -8,8 +8,8 @@ closed to it. Assume that an answer runs any code there. What can it still earn,
   inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
   calls or forging messages earns nothing. The form of outputs and the addresses of matrices are those from before the
   answer was loaded.
-- PTX that comes back (10): what it computes for sums that never leave this process, which follows its arithmetic and
-  executes nothing of it. Forged PTX that computes the same earns the same.
+- PTX that comes back (10): this process follows its arithmetic on sums that it keeps to itself, without executing any
+  of it. Forged PTX that computes the same earns the same.
 - What the probes see in that process (reads and writes outside of a matrix, loads without a value, how often and by
   which program an element was stored, pointers beside descriptors, host syncs): the points of these properties. They
   are in the memory of the code that they watch, as are the canaries around an output, so it can hide what it did, and

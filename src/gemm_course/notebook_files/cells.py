@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import linecache
 import re
@@ -33,10 +34,10 @@ class Cell(NamedTuple):
 
 
 def of_function(function, name: str) -> str:
-    """The source of the cell or file that defines a live function, also of one that `@triton.jit` wraps."""
-    inner = function
+    """The source of the cell or file that defines a live function, also of one in `@triton.jit` or `@cute.jit`."""
+    inner = inspect.unwrap(function)  # cute.jit returns a function of its own, as functools.wraps does
     while not hasattr(inner, "__code__") and hasattr(inner, "fn"):
-        inner = inner.fn
+        inner = inspect.unwrap(inner.fn)
     if not hasattr(inner, "__code__"):
         raise TypeError(f"check wants the function itself, check({name}), got {type(function).__name__}")
     file = inner.__code__.co_filename

@@ -77,7 +77,7 @@ def update(root: Path) -> list[str]:
         write_atomically(place / RECORD, json.dumps(after, indent=1, sort_keys=True) + "\n")
     if is_new:
         return [f"Your own copies of the lessons and exercises are in {locations.COPIES}/: change them as you like."]
-    return ([f"New versions of what you had not changed: {', '.join(replaced)}"] if replaced else []) + told
+    return ([f"New versions of files that you had not changed: {', '.join(replaced)}"] if replaced else []) + told
 
 
 def fingerprint(found: Iterable[tuple[str, str]]) -> str:
@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
 
 
 def _update_exercise(target: Path, shipped: dict, exercise: Exercise, made_from: dict, facts: dict) -> tuple[str, bool]:
-    """Carry an answer into the new version of its exercise; returns a line on it, and whether theirs stays in place."""
+    """Carry an answer into the new version of its exercise; returns a message, and whether the old copy stays."""
     name = f"{target.parent.name}/{target.name}"
     try:
         code = cells.code_cells(target.read_bytes(), target.name)
@@ -119,7 +119,7 @@ def _update_exercise(target: Path, shipped: dict, exercise: Exercise, made_from:
 
 
 def _facts(shipped: dict | str, exercise: Exercise | None) -> dict[str, str]:
-    """What the record keeps of a version: digests of its cells and, of an exercise, of its parts."""
+    """A version's entry in the record: digests of its cells and, for an exercise, of its parts."""
     found = _sources(shipped)
     if exercise is None:
         return {"cells": fingerprint(found)}
@@ -130,7 +130,7 @@ def _facts(shipped: dict | str, exercise: Exercise | None) -> dict[str, str]:
 
 
 def _task(source: str) -> str:
-    """A digest of the code that is given with a hole; comments, docstrings and the hole's words do not count."""
+    """A digest of the code around a hole; comments, docstrings and the message of the hole do not count."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise):
@@ -171,7 +171,7 @@ def _answered(path: Path, exercise: Exercise) -> dict | None:
 
 
 def _completed(notebook: dict) -> dict:
-    """A notebook that says of its language what JupyterLab would add, and then mark the notebook as changed."""
+    """A notebook with the language metadata that JupyterLab would add; the addition would mark it as changed."""
     language = {
         "codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "mimetype": "text/x-python",
         "name": "python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3",
@@ -203,7 +203,7 @@ def _write(content: dict | str, path: Path) -> None:
 
 
 def _free_name(path: Path, word: str) -> Path:
-    """A name beside a file that no file has."""
+    """A name beside a file that is still free."""
     number, found = 1, path.with_name(f"{path.stem}.{word}{path.suffix}")
     while os.path.lexists(found):
         number += 1
@@ -212,7 +212,7 @@ def _free_name(path: Path, word: str) -> Path:
 
 
 def _remove_former(place: Path, before: dict[str, dict], current: set[str]) -> list[str]:
-    """Remove unchanged copies of what the course no longer has; changed ones stay, and are named."""
+    """Remove unchanged copies of files that the course no longer has; changed copies stay, and a line names each."""
     told = []
     for name in sorted(before.keys() - current):
         found = _cells_of(place / name)
@@ -224,7 +224,7 @@ def _remove_former(place: Path, before: dict[str, dict], current: set[str]) -> l
 
 
 def _link(root: Path, place: Path) -> None:
-    """Links to what the lessons link to, in the same relative places. A file system without links does without."""
+    """Make links at the relative places that lessons link to. Skipped on a file system without links."""
     for picture in (root / "docs").glob("*.png"):  # README's: Jupyter Server refuses to show one through a link
         copy = place / "docs" / picture.name
         copy.parent.mkdir(exist_ok=True)
@@ -237,7 +237,7 @@ def _link(root: Path, place: Path) -> None:
 
 
 def _read_record(place: Path) -> dict[str, dict]:
-    """What each copy was made from. Without a record, every copy that differs counts as changed."""
+    """The version from which each copy was made. Without a record, every copy that differs counts as changed."""
     try:
         found = json.loads((place / RECORD).read_text(encoding="utf-8"))
         return {str(name): dict(each) for name, each in found.items()}

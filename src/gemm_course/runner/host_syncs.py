@@ -1,7 +1,7 @@
-"""What makes the CPU wait for a GPU's values, or for one step after another, on a CPU as well.
+"""Records steps that make the CPU wait for a GPU's values, and loops of many small steps. Works without a GPU, too.
 
-A mode of torch's functions sees what an answer calls, and has the words for it. A mode of the dispatcher below it sees
-every value that torch's own C++ code reads, such as a tensor in the place of a number.
+A ``TorchFunctionMode`` sees the functions that an answer calls, so it can name them. A ``TorchDispatchMode`` below it
+sees every value that torch's own C++ code reads, such as a tensor in the place of a number.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MOVES = {"to", "copy_", "type", "type_as"}
 
 @contextlib.contextmanager
 def recorded(watch: Watch) -> Iterator[Callable[[torch.Tensor], bool]]:
-    """Record every step that makes the CPU wait, on a CPU as well; gives what says whether a tensor is on the GPU.
+    """Record every step that makes the CPU wait; yields a function that says whether a tensor is on the GPU.
 
-    On a CPU, its tensors are presented as a GPU's, and a function that gets tensors of both is recorded, too.
+    Without a GPU, the CPU's tensors are presented as a GPU's, and functions that get tensors of both are recorded, too.
     """
     real = watch.device.type != "cpu"
     fake = None if real else FakeGPU(lambda name: watch.note("devices", name))
@@ -96,7 +96,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Scalars(TorchDispatchMode):
-    """Tells of values that torch reads, whoever asks for them."""
+    """Records every value that torch reads from a tensor, also in C++."""
 
     def __init__(self, seen: _Functions | None):
         super().__init__()
@@ -112,7 +112,7 @@ class _Scalars(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-with _Scalars(None):  # whatever torch imports for it: later, in a confined process, it could not
+with _Scalars(None):  # makes torch import the modules of a mode now; a confined process cannot import them
     torch.empty(1).cumsum(0)
 
 
@@ -136,7 +136,7 @@ def _why(name: str, args, kwargs) -> str | None:
 
 
 def _why_index(args) -> str | None:
-    """The same of an index, args = (tensor, key) or (tensor, key, value)."""
+    """The same for an index, args = (tensor, key) or (tensor, key, value)."""
     keys = args[1] if isinstance(args[1], tuple) else (args[1],)
     if any(tensor.dtype == torch.bool for tensor in tensors_in(keys, {})):
         # A mask and a single number: masked_fill_, which does not count.

@@ -180,7 +180,7 @@ def _answer(mode: str, requests: int, results: int) -> None:
     path = request["path"]
     try:
         runs = importlib.import_module(request["module"]) if "module" in request else None
-    except ImportError as error:  # of what an exercise needs beyond torch and Triton
+    except ImportError as error:  # a package that this exercise needs beyond torch and Triton
         wire.send(results, {"setup_error": str(error)[:_MAX_TEXT]})
         return
     if runs is not None:

@@ -50,7 +50,7 @@ def cell(tmp_path, monkeypatch):
     name = "<a cell>"
     monkeypatch.setitem(linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name))
     space = {"__name__": "__main__", "triton": triton, "tl": tl, "relu": relu, "TWO": tl.constexpr(2.0)}
-    # Variables of other cells with the names of arguments, and with a type that no kernel takes.
+    # Variables of other cells that have names of arguments, or a type that kernels do not accept.
     space |= {"size": object(), "math_": types, "block": [1]}
     exec(compile(CELL, name, "exec"), space)
     return types.SimpleNamespace(**{key: space[key] for key in ("halve", "minus", "apply")})
@@ -71,7 +71,7 @@ def test_the_file_has_each_function_once_after_what_it_names(cell):
     places = [text.index(each) for each in order]
     assert places == [places[0], *sorted(places[1:])]
     assert all(text.count(each) == 1 for each in order)
-    assert "types" not in text, "arguments and local names are no names of the cell"
+    assert "types" not in text, "arguments and local names are not copied from the cell"
     assert cells.write_file(cell.minus, cell.apply) == cells.write_file(cell.minus, cell.apply)
 
 
@@ -87,5 +87,5 @@ def test_a_changed_cell_is_another_file(cell, monkeypatch):
 def test_a_function_without_source_is_named():
     space = {}
     exec("def nowhere(): pass", space)
-    with pytest.raises(ValueError, match="kernel 'nowhere' must have source, as a function of a cell has"):
+    with pytest.raises(ValueError, match="kernel 'nowhere' must have source code, like a function in a cell"):
         codegen.compile_kernel(space["nowhere"], "sm_90")

@@ -6,6 +6,7 @@ Small problems in Triton's interpreter or, where there is one, on the GPU; `test
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -184,12 +185,21 @@ def test_check_reports_wrong_offsets_and_passes_right_ones(function):
             function(A_packed, B, torch.tensor(values, device=DEVICE), check=True)
 
 
-def test_without_helion_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "helion", None)
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [
+        (None, r"grouped-gemm-course\[helion\]"),
+        (ModuleType("helion"), r"does not import with torch \d.*helion\.language"),
+    ],
+    ids=["none", "broken"],
+)
+def test_without_helion_the_error_names_the_extra_and_with_a_broken_one_its_fault(monkeypatch, installed, message):
+    monkeypatch.setitem(sys.modules, "helion", installed)
+    monkeypatch.delitem(sys.modules, "helion.language", raising=False)
     monkeypatch.delitem(sys.modules, "course_kernels.jagged.helion_kernels", raising=False)
     monkeypatch.delattr(course_kernels.jagged, "helion_kernels", raising=False)
     A_packed, B, offsets = make((3,), 4, 5)
-    with pytest.raises(ImportError, match=r"grouped-gemm-course\[helion\]"):
+    with pytest.raises(ImportError, match=message):
         grouped_gemm_jagged(A_packed, B, offsets, implementation="helion")
 
 

@@ -110,7 +110,7 @@ def test_same_gradients(backend, mode, dtype):
 
 
 def pytorchs_operand(shape, seed, dtype, strided, row_major):
-    """As PyTorch's own tests make them: every other matrix of a stack and the first half of K, in either order."""
+    """Like operands in PyTorch's own tests: every other matrix of a stack and the first half of K, in either order."""
     step = 1 + strided
     *stack, lines, depth = shape
     values = integers(shape, dtype, seed, device=DEVICE)
@@ -417,7 +417,7 @@ def forward_mode():
 
 
 def out_that_is_not_seen():
-    """Of DTensors: ``test_sharding``."""
+    """``test_sharding`` tests DTensors."""
     a, b, offs = operands("m", torch.float32)
     out = torch.empty(32, 24, device=DEVICE)
     with pytest.raises(TypeError, match="out"):

@@ -32,7 +32,7 @@ def sums_by_torch(a):
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("which", ["grouped_mm", "group_sums"])
 def test_every_derivative(which, transform):
-    """Of the operator, of the function that calls it, and of torch's own operations."""
+    """The operator, the function that calls it, and torch's own operations have the same derivatives."""
     a, b, offs, _ = operands("m", grad=transform == "backward")
     if which == "grouped_mm":
         tensors, theirs = (a, b), product_by_torch

@@ -1,4 +1,4 @@
-"""grouped_mm on DTensors and in FSDP2: two processes, started once, find what ``tests/support/sharded.py`` says."""
+"""grouped_mm on DTensors and in FSDP2: the cases of ``tests/support/sharded.py``, in two processes that start once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, TWO_GPUS])]
 
 @functools.cache
 def found(device):
-    """What each case found in processes of its own."""
+    """The result of each case; all run in two processes."""
     if not torch.distributed.is_available():
         pytest.skip("this build of torch has no torch.distributed")
     done = subprocess.run(
@@ -41,7 +41,7 @@ def test_two_processes(device, case):
     assert found(device)[case] is True, found(device)[case]
 
 
-def test_nothing_of_torch_distributed_is_imported_for_plain_tensors():
+def test_plain_tensors_do_not_import_torch_distributed():
     program = (
         "import sys, torch, course_kernels\n"
         "a, b = torch.ones(4, 4, requires_grad=True), torch.ones(1, 4, 4)\n"
@@ -54,8 +54,8 @@ def test_nothing_of_torch_distributed_is_imported_for_plain_tensors():
     assert done.returncode == 0, done.stderr
 
 
-def test_strategies_name_every_dimension_that_no_group_shares():
-    """Of the result, mat_a and mat_b: never the ragged extent, and K with a sum of parts alone."""
+def test_strategies_shard_every_dimension_but_the_ragged_one():
+    """In the result, mat_a and mat_b. Sharding K always gives a partial sum, and nothing else does."""
     ragged = {(2, 3): (0, 0, None), (3, 2): (1, None, 1), (2, 2): (None, 1, 0)}
     for ranks, strategies in sharding.SHARDED.items():
         for out, a, b, bias in strategies:

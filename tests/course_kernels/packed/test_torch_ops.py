@@ -245,7 +245,7 @@ def test_importing_the_library_imports_neither_triton_nor_the_compiler():
         "course_kernels.grouped_mm(a, b, offs=offs, backend='torch').sum().backward()\n"
         "assert not {'triton', 'torch._dynamo'} & set(sys.modules)\n"
         "import importlib.util\n"
-        "importlib.util.find_spec('torch.utils.flop_counter')\n"  # which disarms a hook that waits for the import
+        "importlib.util.find_spec('torch.utils.flop_counter')\n"  # removes our hook, which waits for this import
         "from torch.utils.flop_counter import FlopCounterMode\n"
         "assert not [f for f in sys.meta_path if type(f).__module__.startswith('course_kernels')]\n"
         "with FlopCounterMode(display=False) as counter:\n"
@@ -385,7 +385,7 @@ def test_out_is_handed_back_and_its_version_counted(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_out_as_torchs_own_products_take_it(backend):
-    """A parameter where gradients are off; an inference tensor in inference mode alone."""
+    """A parameter is accepted with gradients off, an inference tensor only in inference mode."""
     a, b, offs, _ = operands("m")
     wanted, parameter = call(a, b, offs, None), torch.nn.Parameter(torch.zeros(20, 10, device=DEVICE))
     with pytest.raises(ValueError, match="out requires a gradient"):

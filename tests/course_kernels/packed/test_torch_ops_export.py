@@ -1,4 +1,4 @@
-"""Programs of grouped_mm that are traced once: torch.export, fullgraph and AOTInductor, with sizes that a run tells."""
+"""grouped_mm in programs traced once: torch.export, fullgraph, AOTInductor, with sizes known only at run time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKENDS = ("torch", "triton")
 
 
 class Layer(torch.nn.Module):
-    """The function."""
+    """A module around grouped_mm."""
 
     def forward(self, a, b, offs):
         return grouped_mm(a, b, offs=offs)
@@ -45,7 +45,7 @@ def batch(total=32):
 
 @pytest.fixture
 def unbacked():
-    """A fresh compiler that keeps sizes which only a run knows."""
+    """A fresh compiler that traces sizes known only at run time."""
     torch._dynamo.reset()
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         yield
@@ -85,8 +85,8 @@ def test_compiled_with_ends_from_bincount(backend):
 
 
 @pytest.mark.usefixtures("unbacked")
-def test_compiled_with_other_sizes_that_a_run_tells():
-    """Rows chosen by a mask; in mode "k" both operands, whose extents nobody can compare before; a slice to item()."""
+def test_compiled_with_other_sizes_known_only_at_run_time():
+    """Rows chosen by a mask; in mode "k", two extents that can be compared only at run time; a slice to item()."""
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def layer(x, y, one, other, offs):
@@ -96,7 +96,7 @@ def test_compiled_with_other_sizes_that_a_run_tells():
 
     x, y = (integers((16, 8), torch.bfloat16, seed, device=DEVICE) for seed in (0, 1))
     one, other = (torch.arange(16, device=DEVICE) % 3 == which for which in (0, 1))
-    one[15] = False  # as many as in the other
+    one[15] = False  # so both masks choose equally many rows
     offs = torch.tensor([2, 5], dtype=torch.int32, device=DEVICE)
     wanted = (
         grouped_mm(x[one], y.mT.expand(2, 8, 16), offs=offs),
@@ -108,7 +108,7 @@ def test_compiled_with_other_sizes_that_a_run_tells():
 
 
 @pytest.mark.usefixtures("unbacked")
-def test_a_run_that_breaks_a_rule_is_told_so():
+def test_a_rule_broken_at_run_time_raises_an_error():
     """The number of groups is known when the program runs, and checked then."""
 
     @torch.compile(fullgraph=True, backend="aot_eager")

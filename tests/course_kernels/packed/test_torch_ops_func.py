@@ -19,7 +19,7 @@ OPS = torch.ops.course_kernels
 
 
 def by_torch(mode, offs):
-    """The product in torch's own operations, which have every derivative, for ends that are read here."""
+    """The product in torch's own operations, which have every derivative. Reads the ends on the host."""
     ends = [] if offs is None else offs.tolist()
     parts = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends)]
 
@@ -40,7 +40,7 @@ def by_torch(mode, offs):
 
 
 def both(mode, backend, offs):
-    """Ours and torch's, of (mat_a, mat_b, bias)."""
+    """Our function and torch's, each with the arguments (mat_a, mat_b, bias)."""
     return (lambda a, b, bias=None: call(a, b, offs, bias, backend=backend)), by_torch(mode, offs)
 
 
@@ -51,7 +51,7 @@ def same(ours, theirs):
 
 
 def small(mode):
-    """Operands cut to little, for derivatives as large as all of them: two groups with rows, one without."""
+    """Small operands, because Jacobians are large: two groups with rows, one without."""
     cut = {"m": ((4, 2), (3, 2, 3)), "n": ((3, 2, 2), (2, 4)), "k": ((2, 4), (4, 2)), "batch": ((3, 2, 2), (3, 2, 2))}
     a, b = (integers(shape, torch.float32, i, device=DEVICE) for i, shape in enumerate(cut[mode]))
     return a, b, None if mode == "batch" else torch.tensor([1, 1, 3], dtype=torch.int32, device=DEVICE)
@@ -103,7 +103,7 @@ def test_vmap(mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_vjp_runs_after_its_transform_has_ended(backend, mode):
-    """Group ends that the transform has wrapped, as all that is made inside of it; and all operands through it."""
+    """The transform wraps the group ends, like all tensors made inside of it; then it wraps all operands."""
     a, b, offs, bias = operands(mode, bias=True)
     present = [t for t in (a, b, bias) if t is not None]
 
@@ -175,7 +175,7 @@ def test_the_tangent_is_rounded_once():
     assert tangent.item() == 1 + 2 * tiny
 
 
-def test_forward_mode_where_there_is_none():
+def test_forward_mode_is_refused_where_it_is_not_supported():
     a, b, offs, _ = operands("m")
     ad = torch.autograd.forward_ad
     with ad.dual_level():
@@ -235,8 +235,8 @@ def test_traced_by_make_fx(tracing):
 # ---- __torch_function__
 
 
-def test_subclasses_modes_and_strangers_see_one_call():
-    """As of torch's own function: the class of the result, one call by name, objects that are no tensors."""
+def test_subclasses_modes_and_foreign_objects_see_one_call():
+    """Like torch's own function: the class of the result, one call by name, objects that are not tensors."""
     a, b, offs, _ = operands("m")
     seen = []
 

@@ -55,7 +55,7 @@ def test_whole_numbers_are_exact(recipe, grad_dtype, backend):
         assert found[2].stride() == b.stride(), "a gradient is stored as its operand is"
 
 
-def test_the_gradient_of_weights_with_one_input_is_stored_as_they_are():
+def test_the_gradient_of_weights_with_one_input_has_their_layout():
     """Their transpose has strides of 1 in both directions, and counts as column-major, as for ``grouped_mm``."""
     a = torch.ones(TOTAL, 1, device=DEVICE)
     b = torch.ones(G, N, 1, device=DEVICE).mT.requires_grad_()

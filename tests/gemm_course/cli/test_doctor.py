@@ -92,7 +92,7 @@ def test_each_problem_is_named_with_its_remedy(machine, stops, what, remedy):
     assert problem.what.split()[0] in page
 
 
-def test_a_learner_is_shown_what_a_learner_needs():
+def test_a_learners_page_leaves_out_details():
     facts = dataclasses.replace(
         without(LAPTOP, "nbval", "pytest"), answers=(("answers", "to exercises run apart (Landlock 7)"),)
     )
@@ -106,7 +106,7 @@ def test_a_learner_is_shown_what_a_learner_needs():
     assert len(page.splitlines()) < 14
 
 
-def test_a_learner_is_told_what_single_lessons_lack():
+def test_a_learners_page_names_packages_that_lessons_lack():
     lacking = doctor.report(without(LAPTOP, "helion", *CUTLASS.values()))
     assert 'lesson 09     needs CUTLASS: pip install ".[cutlass]"' in lacking
     assert 'lesson 13     needs Helion: pip install ".[helion]"' in lacking

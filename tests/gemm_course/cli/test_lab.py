@@ -40,7 +40,7 @@ def test_lab_says_why_it_cannot(monkeypatch, capsys):
     assert "Clone the repository" in capsys.readouterr().err
 
 
-def test_copies_alone_open_nothing(monkeypatch, capsys, tmp_path):
+def test_the_option_copies_opens_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(lab.os, "execv", lambda *call: pytest.fail("started"))
     monkeypatch.setattr(lab, "checkout", lambda: tmp_path)
     told = [["made"], []]

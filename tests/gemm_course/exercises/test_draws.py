@@ -1,4 +1,4 @@
-"""Every draw has the cases that its exercise is about: what is right on one seed only by chance is wrong on each."""
+"""Every draw has the cases that its exercise needs, so a wrong answer fails with every seed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_06_has_parts_of_blocks_three_of_them_long_groups_and_sums_that_half_rou
 def test_07_has_large_batches_equal_bytes_and_other_centres_than_the_picture():
     for cases in drawn("07"):
         calls = [[tuple(call) for call in case["calls"]] for case in cases]
-        assert all(len(each) > len(set(each)) for each in calls), "some are asked twice"
+        assert all(len(each) > len(set(each)) for each in calls), "some calls are repeated"
         assert max(total / groups for total, groups, *_ in calls[2]) > 2 * 8192
         for each in calls[:2]:
             middle = sorted(total / groups for total, groups, *_ in each)[len(each) // 2]

@@ -11,7 +11,7 @@ GROUP = ROWS + "    group = torch.searchsorted(ends, rows, right=True)\n"
 ANSWER = "def describe_groups(sizes, total_m):\n    ends = torch.cumsum(sizes, 0)\n"
 
 
-def test_a_loop_over_rows_is_told_as_one(judge, exercise):
+def test_a_loop_over_rows_gets_one_message(judge, exercise):
     source = ANSWER + (
         "    group = torch.full((total_m,), -1, device=sizes.device)\n"
         "    for row in range(total_m):\n"
@@ -43,7 +43,7 @@ def test_other_right_answers_pass(judge, exercise, rest):
     assert result.passed, result.text()
 
 
-def test_whoever_makes_tensors_on_the_host_is_told_which_result_is_there(judge, exercise):
+def test_a_message_names_the_result_that_is_on_the_host(judge, exercise):
     source = ANSWER + GROUP + "    return torch.tensor([0] * len(sizes)), group\n"
     result = judge.check(exercise, source)
     assert "`ends` is on the CPU" in result.text()

@@ -29,7 +29,7 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
 
 
 def test_one_answer_earns_the_same_whatever_is_drawn(judge):
-    """Of a matrix no wider than a tile the exchanged coordinates (0, 0) are right: no draw has one."""
+    """No draw has a matrix as narrow as a tile: there, exchanged coordinates are (0, 0), which is right by chance."""
     (exercise,) = manifest.find("06")
     source = (MUTANTS / exercise.name / "coordinates_exchanged.py").read_text(encoding="utf-8")
     assert {judge.check(exercise, source, seed, compiling=False).points for seed in range(5)} == {0}

@@ -36,7 +36,7 @@ def test_a_walk_over_groups_that_looks_at_its_own_tiles_passes(judge, exercise):
     assert result.passed, result.text()
 
 
-def test_what_a_wrong_walk_leaves_open_is_not_counted(judge, exercise):
+def test_checks_that_a_wrong_walk_cannot_decide_earn_no_points(judge, exercise):
     source = source_of("solutions", exercise)
     head, _, _ = source.partition("        ### BEGIN SOLUTION")
     head = head if head != source else source.partition("        tile_ends")[0]

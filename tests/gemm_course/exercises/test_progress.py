@@ -144,7 +144,7 @@ def test_a_lock_that_somebody_keeps_is_not_waited_for(monkeypatch):
     assert progress.load()["01"]["passed"]
 
 
-def test_progress_begins_anew_and_the_old_one_is_kept():
+def test_progress_starts_again_and_the_old_file_is_kept():
     assert progress.begin_anew() is None
     for points in (1, 2):
         progress.note_result("03", points, False)

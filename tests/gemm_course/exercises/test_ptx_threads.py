@@ -1,6 +1,9 @@
-"""PTX, followed: arithmetic as a GPU does it, branches that part threads, memory; and texts that are no kernel's."""
+"""Following PTX: a GPU's arithmetic, branches on which threads diverge, memory, and texts that are not kernels."""
 
 from __future__ import annotations
+
+import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -92,7 +95,7 @@ X = torch.from_numpy(SUMS).double()
         (["mov.b64 %rd5, {{{x}, {x}}};", "mov.b64 {{%q, {y}}}, %rd5;"], X),
     ],
 )
-def test_arithmetic_is_a_gpu_s(lines, want):
+def test_arithmetic_gives_the_bits_of_a_gpu(lines, want):
     want = want.float().bfloat16().float()
     assert torch.equal(tile(kernel(each(*lines) + Y)), want)
 
@@ -102,7 +105,7 @@ def test_rounding_down_stays_below():
     assert torch.equal(got, X.floor().float())
 
 
-def test_threads_that_part_meet_again():
+def test_diverged_threads_reconverge():
     body = """
     mov.u32 %me, %tid.x;
     setp.lt.u32 %p1, %me, 256;
@@ -147,8 +150,34 @@ def test_it_says_whether_local_memory_is_used_and_what_was_stored():
         (kernel("").replace("cp.async.bulk.tensor.2d.global", "fence."), "no tile is copied"),
         (kernel("").replace("%r16, %r17}", "%r16}"), "7 sums for a thread, not 8"),
         (kernel("bra $nowhere;"), "nowhere"),
+        (kernel("add.u32 %y, %r10;"), "argument"),
+        (kernel("add.u99999999999 %y, %r10, %r10;"), "u99999999999 is not known"),
+        (kernel("st.shared.b999999 [%r10], %r11;"), "too many steps"),
     ],
 )
-def test_what_is_not_known_is_named(text, says):
+def test_an_error_names_an_unknown_instruction(text, says):
     with pytest.raises(CannotFollow, match=says):
         follow(text, SUMS)
+
+
+MANY = ptx_threads.MAX_CHARACTERS - 4000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.b32 %y, " + "{" * MANY,
+        "mov.b32 %y, " + "[{" * (MANY // 2),
+        "a:\n" * (MANY // 3) + "bra a;",
+        "$L:\nbra" + ".a" * (MANY // 2) + " $L;",
+        "$L:\n@" + "p" * MANY + " ret;\nbra $L;",
+        "$L:\nst.shared.b64 [1024], {1,1,1,1,1,1,1,1};\nbra $L;",
+    ],
+    ids=["braces", "brackets", "places", "operation", "guard", "stores"],
+)
+def test_no_text_takes_long(body):
+    """Without its limit, each takes time in the square of the text's length, or many long steps that count as one."""
+    started = time.process_time()
+    with contextlib.suppress(CannotFollow):
+        follow(kernel(body), SUMS)
+    assert time.process_time() - started < 4

@@ -63,6 +63,6 @@ def test_whole_blocks_have_nothing_masked():
 @pytest.mark.parametrize(
     ("n", "block", "says"), [(0, 4, "at least 1, got 0 and 4"), (47, 32, "at most 48 places in whole blocks, got 64")]
 )
-def test_what_cannot_be_drawn_is_refused(n, block, says):
+def test_vectors_that_cannot_be_drawn_are_refused(n, block, says):
     with pytest.raises(ValueError, match=says):
         gpu_parts.vector_blocks(n, block)

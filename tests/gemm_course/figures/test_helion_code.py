@@ -91,6 +91,6 @@ def documented(x):
     )  # fmt: skip
 
 
-def test_source_lines_are_code_alone():
+def test_source_lines_are_only_code():
     assert helion_code.source_lines(documented) == 2
     assert helion_code.source_lines(documented, documented) == 4

@@ -82,3 +82,7 @@ def test_whole_units_round_the_start_down_and_leave_out_what_is_not_the_group_s(
     assert [box[0] for box in boxes(axes, "left out")] == [8, 9]
     assert [box[0] for box in boxes(axes, "stored")] == [10, 11, 12, 13, 14, 15]
     assert "a tile of group 1\nstarts at 8" in words(axes)
+    assert "group 1 starts at 10" in words(axes)
+    (axes,) = packed.whole_units(SIZES, unit=1, group=1, block=8, what="a block").axes
+    assert "a block of group 1\nstarts at 10" in words(axes)
+    assert "group 1 starts at 10" not in words(axes)  # the block says so

@@ -146,7 +146,7 @@ def test_compare_shares_the_time_axis_and_names_the_problems():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["problem 0", "1", "5", "idle"]
 
 
-def test_compare_ends_where_it_is_told_and_says_what_goes_on():
+def test_compare_ends_at_until_and_says_which_panels_are_cut():
     figure = tl.compare({"short": [(0, 0, 2, 0)], "long": [(0, 0, 90, 1)]}, until=10)
     short, long = drawn_axes(figure)
     assert short.get_xlim() == long.get_xlim() == (0, 10)

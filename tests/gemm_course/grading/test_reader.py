@@ -1,4 +1,4 @@
-"""What students handed in is read in processes that can do little; if one ends early, its student gets the reason."""
+"""Submissions are read in confined processes. If a process ends early, its student gets a message with the reason."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_an_answer_cannot_write_files_or_signal_the_judge(open_judge, tmp_path):
         pytest.skip("this kernel has no Landlock")
     target = tmp_path / "checker.py"
     target.write_text("kept")
-    # One whose exercise lets a compiler write may write nowhere else.
+    # If an exercise lets a compiler write to a folder, its answers can write nowhere else.
     with_files = msgspec.structs.replace(OFFSETS, files_mb=1)
     for exercise, step in itertools.product((OFFSETS, with_files), (
         f"open({str(target)!r}, 'a').write('x')",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
+
 import pytest
 
 from gemm_course.notebook_files import cells
@@ -25,3 +28,15 @@ def test_what_only_looks_at_an_answer_does_not_run(tmp_path, cell, runs):
     hand_in(tmp_path, {"01_offsets.ipynb": notebook(cell)})
     found = cells.of_notebook(tmp_path / "01_offsets.ipynb", OFFSETS.function)
     assert found.splitlines() == (cell if runs is None else runs).splitlines()
+
+
+def test_a_wrapped_function_is_found_in_its_cell_not_in_the_wrapper_s_module(monkeypatch):
+    source = "@wrapped\ndef answer(x):\n    return x + 1\n"
+
+    def wrapped(function):
+        return functools.wraps(function)(lambda *args: function(*args))  # as cute.jit does
+
+    monkeypatch.setitem(linecache.cache, "<cell>", (len(source), None, source.splitlines(True), "<cell>"))
+    names = {"wrapped": wrapped}
+    exec(compile(source, "<cell>", "exec"), names)
+    assert cells.of_function(names["answer"], "answer") == source

@@ -1,4 +1,4 @@
-"""What an exercise's notebook says at its end, and a solution without its markers."""
+"""The last lines of an exercise's notebook, and a solution without its markers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,22 @@ def test_a_notebook_that_imports_no_help_cannot_be_handed_out():
     assert stubs.problems(draft, MASKS) == ["no cell has `from gemm_course import check, hint, solution`"]
 
 
-def test_what_comes_next_is_at_an_exercises_end():
+def test_the_next_step_is_at_an_exercises_end():
     found = {
         each.id: stubs.next_step(stubs.read(ROOT / "exercises" / f"{each.name}.ipynb")) for each in manifest.exercises()
     }
-    assert found["01"].startswith("Next: [03 ")
+    assert found["01"].startswith("Next: [02 ")
     assert found["11a"].count("](") == 2, "two links, on two lines"
     assert stubs.next_step(None) == ""
+
+
+@pytest.mark.parametrize("each", manifest.exercises(), ids=lambda each: each.id)
+def test_a_stored_check_reports_the_hole_and_a_solutions_reports_a_pass(each):
+    for folder, words in (("exercises", f"TODO {each.id}: {each.todo}"), ("solutions", "pass: ")):
+        notebook = stubs.read(ROOT / folder / f"{each.name}.ipynb")
+        (cell,) = (one for one in notebook["cells"] if one["metadata"].get("nbgrader", {}).get("grade_id") == "check")
+        shown = "".join("".join(output.get("text", "")) for output in cell["outputs"])
+        assert words in shown.replace("\n", " "), shown
 
 
 def test_lines_of_a_solution_are_marked_and_its_markers_gone():

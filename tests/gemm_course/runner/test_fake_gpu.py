@@ -1,4 +1,4 @@
-"""Which tensors belong to a GPU that is not there, and what gets tensors of both places."""
+"""Tensors belong to the fake GPU or to the host, and functions that get tensors of both are named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_where_a_tensor_is(make, there):
     assert x.device.type == "cpu"
 
 
-def test_what_gets_tensors_of_both_is_named_and_copies_and_single_numbers_are_not():
+def test_functions_that_get_tensors_of_both_devices_are_named_except_copies_and_single_numbers():
     mixed, x = [], torch.ones(3)
     with FakeGPU(mixed.append):
         torch.cat([x, torch.zeros(1)])

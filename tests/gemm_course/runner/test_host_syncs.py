@@ -1,4 +1,4 @@
-"""What is recorded of a function that waits for a GPU's values, with the CPU's tensors presented as a GPU's."""
+"""Host syncs of a function are recorded, with the CPU's tensors presented as a GPU's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gemm_course.runner.probes import Watch
 
 
 def recorded(function):
-    """What is noted of `function(tensor)`, as (kind, what)."""
+    """The events of `function(tensor)`, as (kind, what)."""
     watch = Watch(__file__)
     watch.device = torch.device("cpu")
     tensor = torch.tensor([3, 1, 2])
@@ -19,7 +19,7 @@ def recorded(function):
     return [(event["kind"], event["what"]) for event in watch.report()["events"]]
 
 
-def test_one_way_to_the_host_is_one_event_with_its_own_words():
+def test_each_host_sync_is_one_event_that_names_its_cause():
     assert recorded(lambda each: each.sum().item()) == [("sync", "item() reads values of a tensor in Python")]
     ((_, said),) = recorded(lambda each: torch.nn.functional.pad(each, (0, each[1])))
     assert said == "pad() takes numbers, and reads them in Python from a tensor"
@@ -30,7 +30,7 @@ def test_a_number_that_torch_itself_reads_is_seen_whatever_function_takes_it():
     assert (kind, said) == ("sync", "movedim() takes a number, and reads it in Python from a tensor")
 
 
-def test_what_a_tensor_on_the_host_holds_may_be_read():
+def test_values_of_a_tensor_on_the_host_may_be_read():
     assert recorded(lambda each: torch.tensor([1, 2]).tolist()) == []
     assert recorded(lambda each: torch.zeros(int(torch.tensor(2)), device=each.device)) == []
 

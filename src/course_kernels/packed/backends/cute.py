@@ -28,7 +28,7 @@ CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
-FEW_ROWS = 64  # up to here reading the weights takes the time, and tiles are low
+FEW_ROWS = 64  # up to here, reading the weights takes most of the time, and tiles are low
 # From here on 8-bit weights are copied where their depth is not contiguous. In the record "block_scaled" the copy takes
 # as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
@@ -262,7 +262,7 @@ def choose(
         size: of the result, rows and columns; along "k" of a group's.
         depth: what a sum is over, where it is the same for all groups.
         groups: their number.
-        gpu: where it runs; None where that is unknown.
+        gpu: the GPU that runs it; None if unknown.
     """
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
@@ -272,7 +272,7 @@ def choose(
     estimate = gpu and time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
     if estimate:
         return estimate.config
-    # Fewer rows than were measured, or a GPU like no other.
+    # No estimate: too few rows, or the model was not fitted to such a GPU.
     low = variant.offsets_along == "m" and rows <= FEW_ROWS
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
@@ -286,5 +286,5 @@ def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: in
 
 @functools.cache
 def gpu_of(device: torch.device) -> time_model.Gpu | None:
-    """What the time model has to know of a GPU; None for a CPU."""
+    """The properties of a GPU that the time model needs; None for a CPU."""
     return time_model.Gpu.of(runtime.Device.of(device))

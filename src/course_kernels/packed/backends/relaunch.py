@@ -149,7 +149,7 @@ class Relaunch:
 
 
 class _Mark(int):
-    """A number that differs from equal ones."""
+    """An int to be found by identity: an equal int is another object."""
 
 
 def _position(values: list, mark: object) -> int:

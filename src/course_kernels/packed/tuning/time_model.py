@@ -52,7 +52,7 @@ class Gpu(NamedTuple):
 
     @classmethod
     def of(cls, device: Device) -> Gpu | None:
-        """Of a device; None where it is no NVIDIA GPU."""
+        """The GPU of a device; None if the device is not an NVIDIA GPU."""
         if device.capability is None or device.num_sms is None:
             return None
         return cls("sm_{}{}".format(*device.capability), device.num_sms, device.bandwidth or UNKNOWN_BANDWIDTH)
@@ -246,12 +246,12 @@ def _in_words(config: CuteConfig | GemmConfig) -> str:
 def for_triton(
     op: str, M: int, K: int, N: int, G: int, dtype: torch.dtype, gpu: Gpu | None, b_major: str = "k"
 ) -> GemmConfig | None:
-    """The configuration of the Triton kernels for a product whose operands descriptors describe; None where the table
-    has to answer: for other than 16-bit operands, batches, and GPUs like which none was measured.
+    """The configuration of the Triton kernels for a product whose operands have TMA descriptors. None where the table
+    decides instead: for operands that do not have 16 bits, for batches, and for kinds of GPUs that were not measured.
 
     Args:
         op, M, K, N, G: as for ``lookup.get_config``; the ragged extent is the total.
-        gpu: None for what is no NVIDIA GPU.
+        gpu: None if the device is not an NVIDIA GPU.
         b_major: the contiguous dimension of B, "k" or "n".
     """
     if gpu is None or dtype.itemsize != 2 or op not in ("grouped_mm", "grouped_mm_k"):

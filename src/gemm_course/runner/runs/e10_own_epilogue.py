@@ -9,8 +9,8 @@ import torch
 
 from gemm_course.runner.runs import hopper_10
 
-linecache.getlines(hopper_10.__file__)  # CuTe DSL compiles the source, when files can no longer be opened
-_compiled: dict[tuple, tuple[Callable, str]] = {}  # by answer and columns of a tile: inputs that share these, share it
+linecache.getlines(hopper_10.__file__)  # now: CuTe DSL reads the source later, when files can no longer be opened
+_compiled: dict[tuple, tuple[Callable, str]] = {}  # by answer and columns of a tile
 
 
 def prepare(inputs: dict, watch) -> Callable:

@@ -421,7 +421,7 @@ def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     assert not preferred(torch.zeros(3, 4, 5), torch.zeros(3, 5, 6), None)
     (large, b, *_), (few, *_) = (operands(total=total, K=32, dtype=FP8) for total in (300, 100))
     assert preferred(large, b, offs)
-    assert preferred(few, b, offs), "of 8 bits it reads weights faster than Triton's kernel, too"
+    assert preferred(few, b, offs), "it reads 8-bit weights faster than Triton's kernel, too"
 
 
 def test_a_machine_without_the_gpu_is_told_so():

@@ -173,7 +173,7 @@ def test_words_tell_configurations_apart():
         assert len(set(ranked)) == len(ranked) == len(time_model.ranking(kind, 300.0, 2048, 300.0, 8, H200))
 
 
-def test_triton_kernels_are_asked_about_what_was_measured_alone():
+def test_a_triton_configuration_is_chosen_only_for_measured_products():
     wanted = time_model.fastest("m,n", 128.0, 1536, 2048, 64, H200, "triton").config
     bfloat16 = torch.bfloat16
     assert time_model.for_triton("grouped_mm", 64 * 128, 2048, 1536, 64, bfloat16, H200, "n") == wanted
@@ -186,7 +186,7 @@ def test_triton_kernels_are_asked_about_what_was_measured_alone():
         assert time_model.for_triton(op, 8192, 2048, 1536, 64, dtype, gpu) is None
 
 
-def test_a_gpu_is_what_torch_says_of_it():
+def test_a_gpu_has_the_properties_that_torch_reports():
     device = Device((9, 0), (9, 0), 132, 232448, True, 4.8)
     assert Gpu.of(device) == Gpu("sm_90", 132, 4.8)
     assert Gpu.of(device._replace(bandwidth=None)).bandwidth == time_model.UNKNOWN_BANDWIDTH

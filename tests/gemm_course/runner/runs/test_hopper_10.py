@@ -31,7 +31,7 @@ def test_the_widest_tile_is_the_last_that_fits():
             hopper_10.compile_product(tile_n=wrong)
 
 
-def test_what_runs_on_the_gpu_has_at_most_80_lines():
+def test_the_device_code_has_at_most_80_lines():
     device = "load", "multiply", "round_sums", "store", "kernel", "share_memory"
     assert sum(len(inspect.getsource(getattr(hopper_10, name)).splitlines()) for name in device) <= 80
 

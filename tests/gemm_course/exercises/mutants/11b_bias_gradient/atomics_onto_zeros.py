@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: line 19: program \d+ updates out by an atomic operation\nout changed, and no kernel's tl.store did it
+# says: line 19: program \d+ updates out by an atomic operation\n( +tl\.atomic_add.*\n)?out changed, and no kernel's tl.store did it
 @triton.jit
 def column_sums(
     grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
