@@ -231,15 +231,11 @@ CONFIGS_ALONG_K = (
     # Of little depth: the largest tile reads least for what it writes, and many stores are on their way at a time.
     CuteConfig(256, 192, 64, 2, 3, COOPERATIVE),
     CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, dynamic=True),
-    CuteConfig(256, 192, 64, 2, 2, COOPERATIVE, most_stores=6),
     CuteConfig(256, 192, 64, 2, 2, COOPERATIVE, dynamic=True, most_stores=6),
     CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, most_stores=4),
     CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, dynamic=True, most_stores=4),
     CuteConfig(128, 192, 64, 2, 3, PINGPONG, most_stores=6),
     CuteConfig(128, 192, 64, 2, 3, PINGPONG, dynamic=True, most_stores=6),
-    CuteConfig(128, 192, 64, 1, 3, PINGPONG, most_stores=6),
-    CuteConfig(128, 128, 64, 2, 4, PINGPONG, most_stores=4),
-    CuteConfig(128, 128, 64, 2, 4, PINGPONG, dynamic=True, most_stores=4),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.

@@ -227,10 +227,12 @@ class HopperGroupedGemm:
                 for each in (consumer, 1 - consumer)
             )
             if cutlass.const_expr(config.schedule == PINGPONG) and consumer == 1:
+                # First, because the second tile's number may come when the first one's last block was loaded, and that
+                # takes its turn.
+                turns[1].arrive()
                 window, blocks = blocks_at(config, along, problem, window, place.number)
                 state.advance(blocks)
                 place = tickets.following_first(config, along, problem, order, window, place)
-                turns[1].arrive()
 
             window, tile = find_tile(config, along, problem, window, place.number)
             while tile.found:
