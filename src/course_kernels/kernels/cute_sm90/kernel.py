@@ -227,8 +227,7 @@ class HopperGroupedGemm:
                 for each in (consumer, 1 - consumer)
             )
             if cutlass.const_expr(config.schedule == PINGPONG) and consumer == 1:
-                # First, because the second tile's number may come when the first one's last block was loaded, and that
-                # takes its turn.
+                # First: the second tile's number comes when the first tile is loaded, and that may take its products.
                 turns[1].arrive()
                 window, blocks = blocks_at(config, along, problem, window, place.number)
                 state.advance(blocks)
@@ -340,11 +339,10 @@ def compile_for(
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
 
     Returns:
-        A callable of torch tensors ``(a, b, c, offs)``, then ``scale_a, scale_b`` where there are any, and where the
-        order is dynamic ``counter``, after those two or None, as in ``HopperGroupedGemm.__call__``. It launches on
-        torch's current stream. No extent may be 0, and none that the groups divide may be over 2**30. Extents of
-        contiguous dimensions are multiples of 8; pointers, and strides of the other dimensions, are multiples of 16
-        bytes. For scale_a, and scales of blocks, these two rules do not hold.
+        A callable of torch tensors ``(a, b, c, offs, scale_a, scale_b, counter)``, the last three None where there are
+        none, as in ``HopperGroupedGemm.__call__``. It launches on torch's current stream. No extent may be 0, or over
+        2**30 where groups divide it. Extents of contiguous dimensions are multiples of 8; pointers, and strides of the
+        others, of 16 bytes. For scale_a, and scales of blocks, these two rules do not hold.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
