@@ -247,7 +247,8 @@ def cute_problems(cute: Cute) -> list[GroupedCase]:
         out_dtype=cute.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",
         layout_out="pitched", tail_size=37,
     )  # fmt: skip
-    heights = (120, 200, 328) if along == "k" else (case.M,)
+    tile_m = cute.config.tile_m
+    heights = (tile_m - 8, 2 * tile_m - 56, 2 * tile_m + 72) if along == "k" else (case.M,)
     found = [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
     if cute.config.split_last_wave:
         # With 17 columns of tiles 70 cluster tiles: a wave of 66 clusters and a few more, in one window of groups.

@@ -32,31 +32,37 @@ class _Lanes(ast.NodeTransformer):
         return ast.YieldFrom(node) if name in self.generators else node
 
 
-def load(arch: SimpleNamespace, exchanges: frozenset[str] = frozenset()) -> ModuleType:
-    """A new copy of the scheduler's module, with Python's integers for the kernel's and ``arch`` for ``cute.arch``. The
-    imported module is not changed.
+def load(
+    arch: SimpleNamespace, exchanges: frozenset[str] = frozenset(), name: str = "scheduler", **others: ModuleType
+) -> ModuleType:
+    """A new copy of the scheduler's module, or of the one called ``name``, with Python's integers for the kernel's and
+    ``arch`` for ``cute.arch``. It imports ``others`` for the kernel's modules of these names. The imported modules are
+    not changed.
 
     ``exchanges`` names the functions of ``arch`` that are generators. If there are any, every function of the module
     becomes a generator, and a test that runs a warp switches lanes where they exchange values.
     """
     stand_in = ModuleType("cutlass")
-    vars(stand_in).update(Boolean=bool, Int32=int, Constexpr=type, const_expr=bool, min=min, max=max)
+    vars(stand_in).update(Boolean=bool, Int32=int, Float64=float, Constexpr=type, const_expr=bool, min=min, max=max)
     stand_in.range = lambda *bounds, unroll: range(*bounds)
     stand_in.range_constexpr = range
     stand_in.cute = SimpleNamespace(
-        jit=lambda function: function, Tensor=tuple, size=len, ceil_div=lambda a, b: -(-a // b), arch=arch
-    )
-    module = ModuleType("plain_scheduler")
+        jit=lambda function: function, Tensor=tuple, Pointer=object, size=len, ceil_div=lambda a, b: -(-a // b),
+        arch=arch,
+    )  # fmt: skip
+    module = ModuleType(f"plain_{name}")
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "cutlass", stand_in)
         patched.setitem(sys.modules, module.__name__, module)
-        exec(_code(exchanges), vars(module))
+        for other, found in others.items():
+            patched.setitem(sys.modules, f"course_kernels.kernels.cute_sm90.{other}", found)
+        exec(_code(name, exchanges), vars(module))
     return module
 
 
 @functools.cache
-def _code(exchanges: frozenset[str]) -> CodeType:
-    path = Path(config.__file__).with_name("scheduler.py")
+def _code(name: str, exchanges: frozenset[str]) -> CodeType:
+    path = Path(config.__file__).with_name(f"{name}.py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if exchanges:
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

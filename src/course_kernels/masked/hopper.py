@@ -7,6 +7,7 @@ factors for rows and lines, or for blocks. Shuffled weights are the Triton kerne
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -69,6 +70,7 @@ def plan(problem: Problem, operands: Operands) -> Plan:
     variant, device = match_variant(problem, operands), operands.XQ.device
     size = problem.G * problem.max_M, problem.N
     config = cute.choose(variant, problem.rows, size, problem.K, problem.G, cute.gpu_of(device))
+    config = replace(config, dynamic=False)
     of_groups = not variant.block_scaled and _has_group_scales(operands)
     function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device))
     return Plan(function, variant.block_scaled)
@@ -85,7 +87,7 @@ class Plan:
         a, b, c, sizes, scale_a, scale_b = _flat(operands, self._block_scaled)
         if sizes.dtype != torch.int32:
             sizes = sizes.clamp(0, operands.XQ.shape[1]).to(torch.int32)
-        self._function(a, b, c, sizes, scale_a, scale_b)
+        self._function(a, b, c, sizes, scale_a, scale_b, None)  # no counter: the order is fixed
 
 
 def _flat(operands: Operands, block_scaled: bool) -> tuple[Tensor | None, ...] | None:

@@ -9,8 +9,7 @@ MMA_ROWS = 64
 WARP_GROUP = 128
 # What one block may use of an SM's shared memory, less a kilobyte for barriers.
 SHARED_BYTES = 227 * 1024 - 1024
-# Blocks of C that a warp group stages for its stores where there is room, and the bytes of a row of one.
-STORE_BLOCKS = 2
+# Bytes of a row of a block of C that a warp group stages for its stores.
 STORE_ROW_BYTES = 128
 # Bytes of a stage's two barriers, rounded up.
 BARRIERS_BYTES = 32
@@ -46,6 +45,10 @@ class CuteConfig:
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
+        dynamic: whether a cluster takes its next tile when it has room for one (``tickets``), not every so-many-th: for
+            groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
+        most_stores: blocks of C that a warp group stages for its stores, if there is room beside the stages. Where K is
+            short, writing C takes the time, and more blocks on their way write faster.
     """
 
     tile_m: int = 128
@@ -60,6 +63,8 @@ class CuteConfig:
     tail_tile_n: int = 0
     split_last_wave: bool = False
     overlapped: bool = False
+    dynamic: bool = False
+    most_stores: int = 2
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
@@ -85,6 +90,8 @@ class CuteConfig:
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
             + "_overlapped" * self.overlapped
+            + "_dynamic" * self.dynamic
+            + f"_stores{self.most_stores}" * (self.most_stores != 2)
         )
 
     def product_cols(self, operand_bytes: int) -> int:
@@ -125,7 +132,7 @@ class CuteConfig:
     def store_blocks(self, operand_bytes: int, block_scaled: bool = False) -> int:
         """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
         room = (SHARED_BYTES - self.stage_bytes(operand_bytes, block_scaled)) // (2 * MMA_ROWS * STORE_ROW_BYTES)
-        return max(1, min(room, STORE_BLOCKS))
+        return max(1, min(room, self.most_stores))
 
     def shared_bytes(self, operand_bytes: int, block_scaled: bool = False) -> int:
         """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``, with factors
@@ -140,6 +147,9 @@ class CuteConfig:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
         if self.overlapped and not block_scaled:
             return f"overlapped is False where blocks have no scales, got {self.overlapped}"
+        if self.dynamic and (block_scaled or self.split_last_wave):
+            what = "blocks have scales" if block_scaled else "the last wave is split"
+            return f"dynamic is False where {what}, got {self.dynamic}"
         if self.schedule not in (COOPERATIVE, PINGPONG):
             return f"schedule is {COOPERATIVE!r} or {PINGPONG!r}, got {self.schedule!r}"
         if self.tile_m % (MMA_ROWS * self.sharing_groups):
@@ -166,6 +176,14 @@ class CuteConfig:
         needed = self.shared_bytes(operand_bytes, block_scaled)
         if needed > SHARED_BYTES:
             return f"{self.stages} stages need {needed} bytes of shared memory, and there are {SHARED_BYTES}"
+        return None
+
+    def why_not_along_k(self) -> str | None:
+        """Why this configuration is not for groups along K, or None where it is."""
+        if self.tail_tile_n:
+            return f"tail_tile_n is 0 where offsets_along is 'k', got {self.tail_tile_n}"
+        if self.split_last_wave:
+            return f"split_last_wave is False where offsets_along is 'k', got {self.split_last_wave}"
         return None
 
 
@@ -206,6 +224,18 @@ CONFIGS_ALONG_K = (
     CuteConfig(128, 128, 64, 2, 6, PINGPONG),
     CuteConfig(128, 128, 64, 1, 6, PINGPONG),
     CuteConfig(128, 128, 64, 2, 4, PINGPONG),
+    # Groups of unequal depth: clusters that are done earlier take more tiles.
+    CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
+    CuteConfig(128, 192, 64, 2, 4, PINGPONG, dynamic=True),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
+    # Of little depth: the largest tile reads least for what it writes, and many stores are on their way at a time.
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE),
+    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, dynamic=True),
+    CuteConfig(256, 192, 64, 2, 2, COOPERATIVE, dynamic=True, most_stores=6),
+    CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, most_stores=4),
+    CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, dynamic=True, most_stores=4),
+    CuteConfig(128, 192, 64, 2, 3, PINGPONG, most_stores=6),
+    CuteConfig(128, 192, 64, 2, 3, PINGPONG, dynamic=True, most_stores=6),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.

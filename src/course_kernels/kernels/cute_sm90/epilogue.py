@@ -161,6 +161,27 @@ def zero_row(rows: cute.Tensor, row: Int32):
 
 
 @cute.jit
+def write_zeros(
+    config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
+    writers: cutlass.Constexpr[int],
+    c: cute.Tensor,
+    problem: Problem,
+    loaded: cute.Pointer,
+):
+    """Write what of C is no product: its tail along "m", the results of empty groups along "k". Called by warps of the
+    first warp group; its last ``writers`` write."""
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    cta = cute.arch.block_idx()[2] * config.cluster + cute.arch.block_idx_in_cluster()
+    worker, workers = cta * writers + 3 - warp, cute.arch.grid_dim()[2] * config.cluster * writers
+    if warp > 3 - writers:
+        if cutlass.const_expr(along == "m"):
+            zero_tail(c, problem, worker, workers)
+        else:
+            zero_empty(config, c, problem, loaded, worker, workers)
+
+
+@cute.jit
 def zero_tail(c: cute.Tensor, problem: Problem, worker: Int32, workers: Int32):
     """Write zeros to the rows of C after the last group, a warp a row; this warp is ``worker`` of ``workers``."""
     used = group_end(problem.offs, cute.size(problem.offs) - 1, problem.total)
@@ -173,8 +194,9 @@ def zero_empty(
     config: cutlass.Constexpr, c: cute.Tensor, problem: Problem, loaded: cute.Pointer, worker: Int32, workers: Int32
 ):
     """``zero_tail`` for groups along "k": to all rows of groups that have no depth, evenly over the tiles that the
-    cluster takes: all at once they would keep the loads waiting. ``loaded`` counts the tiles so far. What is wrong with
-    it, or with how many rows came before, spoils the evenness and nothing else."""
+    cluster takes: all at once they would keep the loads waiting. ``loaded`` counts the tiles so far; in a dynamic
+    order a cluster may take fewer, and it ends above every count. What is wrong with it, or with how many rows came
+    before, spoils the evenness and nothing else."""
     groups = cute.size(problem.offs)
     empty = groups - full_groups(problem)
     tiles = (groups - empty) * cluster_tiles(config, problem.M, problem.N)

@@ -11,10 +11,10 @@ import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
-from course_kernels.kernels.cute_sm90 import blockwise
+from course_kernels.kernels.cute_sm90 import blockwise, tickets
 from course_kernels.kernels.cute_sm90.blockwise import BlockScales, StageFactors
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
-from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, zero_empty, zero_tail
+from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, write_zeros
 from course_kernels.kernels.cute_sm90.mainloop import (
     Shape,
     finish_tile,
@@ -26,6 +26,7 @@ from course_kernels.kernels.cute_sm90.mainloop import (
     stages_of,
 )
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
+from course_kernels.kernels.cute_sm90.tickets import SLOTS, Place, Tickets
 from course_kernels.kernels.cute_sm90.window import make_window
 
 # A thread's registers: 40 and twice 232, times 128 threads, are no more than an SM's 65,536.
@@ -69,10 +70,8 @@ class HopperGroupedGemm:
         if block_scaled and operand_bytes != 1:
             raise ValueError(f"operand_bytes must be 1 where block_scaled, got {operand_bytes}")
         reason = config.why_not(operand_bytes, block_scaled)
-        if config.tail_tile_n and offsets_along == "k":
-            reason = f"tail_tile_n is 0 where offsets_along is 'k', got {config.tail_tile_n}"
-        if config.split_last_wave and offsets_along == "k":
-            reason = f"split_last_wave is False where offsets_along is 'k', got {config.split_last_wave}"
+        if offsets_along == "k":
+            reason = reason or config.why_not_along_k()
         if reason is not None:
             raise ValueError(f"config: {reason}")
         if accumulate and offsets_along != "k":
@@ -95,6 +94,7 @@ class HopperGroupedGemm:
         stream,
         scale_a: cute.Tensor | None = None,
         scale_b: cute.Tensor | None = None,
+        counter: cute.Tensor | None = None,
     ):
         """Make the descriptors and launch. No extent may be 0: an empty result needs no launch, and the caller writes
         the zeros of a result without depth or groups. Offsets may have any values.
@@ -111,6 +111,7 @@ class HopperGroupedGemm:
                 rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
                 ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, with any
                 strides.
+            counter: (1,) float64, 0, of this launch alone, where the order is dynamic; its value afterwards is any.
         """
         config = self.config
         kind = BlockScales if cutlass.const_expr(self.block_scaled) else Scales
@@ -136,13 +137,15 @@ class HopperGroupedGemm:
         @cute.struct
         class Shared:
             barriers: cute.struct.MemRange[cutlass.Int64, 2 * config.stages]
+            slots: cute.struct.MemRange[cutlass.Int64, 2 * SLOTS * config.dynamic]
+            sent: cute.struct.MemRange[Int32, SLOTS * config.dynamic]
             loaded: cute.struct.MemRange[Int32, 1]
             factors: cute.struct.Align[cute.struct.MemRange[Float32, numbers], 16]
             stages: cute.struct.Align[cute.struct.MemRange[a.element_type, config.stages * pitch], 1024]
             c_blocks: cute.struct.Align[cute.struct.MemRange[c.element_type, cute.cosize(c_layout)], 1024]
 
         self.shared = Shared
-        self.kernel(shapes, c_atom, c_coords, c, problem, scales, c_layout).launch(
+        self.kernel(shapes, c_atom, c_coords, c, problem, scales, counter, c_layout).launch(
             grid=(config.cluster, 1, max_active_clusters),
             block=(3 * WARP_GROUP, 1, 1),
             cluster=(config.cluster, 1, 1),
@@ -159,6 +162,7 @@ class HopperGroupedGemm:
         c: cute.Tensor,
         problem: Problem,
         scales: Scales | BlockScales | None,
+        counter: cute.Tensor | None,
         c_layout: cute.ComposedLayout,
     ):
         """What every block does."""
@@ -177,6 +181,7 @@ class HopperGroupedGemm:
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
         ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
         factors = blockwise.factors_of(config, storage.factors.data_ptr())
+        order = tickets.make_tickets(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
         # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
         # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread.
         loaded = storage.loaded.data_ptr()
@@ -189,64 +194,55 @@ class HopperGroupedGemm:
         window = first_window(config, along, problem)
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
-        clusters = cute.arch.grid_dim()[2]
-        number = cute.arch.block_idx()[2]
+        place = Place(cute.arch.block_idx()[2], Int32(0))
         if group == 0:
             cute.arch.setmaxregister_decrease(LOADING_REGISTERS)
             if warp == 0:
                 state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, config.stages)
-                window, tile = find_tile(config, along, problem, window, number)
+                window, tile = find_tile(config, along, problem, window, place.number)
                 while tile.found:
                     if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
                         cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
+                    claimed = tickets.claim(config, order)
                     for i in cutlass.range_constexpr(len(shapes)):
                         if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
                             state = load_tile(config.shapes[i], along, tile, ring, state, shapes[i], *shared[i])
-                    number += clusters
-                    window, tile = find_tile(config, along, problem, window, number)
+                    window, tile, place = tickets.next_to_load(config, along, problem, order, window, place, claimed)
+                if cutlass.const_expr(config.dynamic and along == "k" and not self.accumulate) and thread == 0:
+                    cute.arch.atomic_add(loaded, Int32(2**30), sem="relaxed", scope="cta")
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
+                tickets.wait_for_readers(config, order, place.slots)
             else:
                 if cutlass.const_expr(self.block_scaled):
-                    blockwise.load_all_factors(config, along, problem, window, number, ring, scales, factors)
-                cta, zeroing = number * config.cluster + cute.arch.block_idx_in_cluster(), 3 - self.block_scaled
-                worker, workers = cta * zeroing + 3 - warp, clusters * config.cluster * zeroing
-                if cutlass.const_expr(self.masked):
-                    pass
-                elif cutlass.const_expr(self.block_scaled):
-                    if warp > blockwise.FACTORS_WARP:
-                        zero_tail(c, problem, worker, workers)
-                elif cutlass.const_expr(along == "m"):
-                    zero_tail(c, problem, worker, workers)
-                elif cutlass.const_expr(not self.accumulate):
-                    zero_empty(config, c, problem, loaded, worker, workers)
+                    blockwise.load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
+                if cutlass.const_expr(not (self.masked or self.accumulate)):
+                    write_zeros(config, along, 3 - self.block_scaled, c, problem, loaded)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
             state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.stages)
-            step = clusters
             turns = tuple(
                 pipeline.NamedBarrier(barrier_id=TURN + each, num_threads=2 * WARP_GROUP)
                 for each in (consumer, 1 - consumer)
             )
-            if cutlass.const_expr(config.schedule == PINGPONG):
-                step = 2 * clusters
-                if consumer == 1:
-                    window, blocks = blocks_at(config, along, problem, window, number)
-                    state.advance(blocks)
-                    number += clusters
-                    turns[1].arrive()
+            if cutlass.const_expr(config.schedule == PINGPONG) and consumer == 1:
+                # First: the second tile's number comes when the first tile is loaded, and that may take its products.
+                turns[1].arrive()
+                window, blocks = blocks_at(config, along, problem, window, place.number)
+                state.advance(blocks)
+                place = tickets.following_first(config, along, problem, order, window, place)
 
-            window, tile = find_tile(config, along, problem, window, number)
+            window, tile = find_tile(config, along, problem, window, place.number)
             while tile.found:
                 for i in cutlass.range_constexpr(len(shapes)):
                     if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
-                        state, window = self.compute_tile(
+                        state, window, place = self.compute_tile(
                             config.shapes[i], shapes[i], shared[i], tile, ring, state, turns, problem, window,
-                            number + clusters, scales, factors, c_atom, c_coords, c_shared,
+                            order, place, scales, factors, c_atom, c_coords, c_shared,
                         )  # fmt: skip
-                number += step
-                window, tile = find_tile(config, along, problem, window, number)
+                place = tickets.following(config, order, place)
+                window, tile = find_tile(config, along, problem, window, place.number)
             # Shared memory must outlive the stores that read it.
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -262,16 +258,16 @@ class HopperGroupedGemm:
         turns: tuple[pipeline.NamedBarrier, pipeline.NamedBarrier],
         problem: Problem,
         window: Window,
-        ahead: Int32,
+        order: Tickets,
+        place: Place,
         scales: Scales | BlockScales | None,
         factors: StageFactors,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
-    ) -> tuple[pipeline.PipelineState, Window]:
-        """Multiply and store a tile of one shape, ``cut`` of ``CuteConfig.shapes``. Returns the state and the window of
-        groups after the tile; in ping-pong after the other warp group's next tile, which the cluster takes as number
-        ``ahead``."""
+    ) -> tuple[pipeline.PipelineState, Window, Place]:
+        """Multiply and store a tile of one shape, ``cut`` of ``CuteConfig.shapes``. Returns the state, the window of
+        groups and the place after the tile; in ping-pong after the one that follows, the other warp group's."""
         config = self.config
         mma, (a_shared, b_shared), (my_turn, other_turn) = shape.mma, shared, turns
         consumer = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
@@ -294,14 +290,15 @@ class HopperGroupedGemm:
             state, done = multiply_tile(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         if cutlass.const_expr(config.schedule == PINGPONG):
             other_turn.arrive()
-            window, blocks = blocks_at(config, self.along, problem, window, ahead)
+            place = tickets.following(config, order, place)
+            window, blocks = blocks_at(config, self.along, problem, window, place.number)
             state.advance(blocks)
         if cutlass.const_expr(self.operand_bytes > 1):
             finish_tile(ring, done)
         if cutlass.const_expr(scales is not None and not self.block_scaled):
             scale_tile(cut, tile, acc, scales)
         store_tile(config, cut, self.along, tile, acc, c_atom, c_coords, c_shared)
-        return state, window
+        return state, window, place
 
 
 IN_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float8_e4m3fn": cutlass.Float8E4M3FN}
@@ -342,10 +339,10 @@ def compile_for(
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
 
     Returns:
-        A callable of torch tensors ``(a, b, c, offs)``, then ``scale_a, scale_b`` where there are any, as in
-        ``HopperGroupedGemm.__call__``. It launches on torch's current stream. No extent may be 0, and none that the
-        groups divide may be over 2**30. Extents of contiguous dimensions are multiples of 8; pointers, and strides of
-        the other dimensions, are multiples of 16 bytes. For scale_a, and scales of blocks, these two rules do not hold.
+        A callable of torch tensors ``(a, b, c, offs, scale_a, scale_b, counter)``, the last three None where there are
+        none, as in ``HopperGroupedGemm.__call__``. It launches on torch's current stream. No extent may be 0, or over
+        2**30 where groups divide it. Extents of contiguous dimensions are multiples of 8; pointers, and strides of the
+        others, of 16 bytes. For scale_a, and scales of blocks, these two rules do not hold.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
@@ -390,6 +387,9 @@ def compile_for(
         for shape in ((total, blocks), (groups, blocks, wide)):
             strides = tuple(cute.sym_int64() for _ in shape)
             scales += (cute.runtime.make_fake_tensor(Float32, shape, stride=strides, assumed_align=4),)
+    if config.dynamic:
+        counter = cute.runtime.make_fake_tensor(cutlass.Float64, (1,), stride=(1,), assumed_align=8)
+        scales = *(scales or (None, None)), counter
     return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
         gemm,
         *tensors,

@@ -148,7 +148,7 @@ def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
     accumulate = problem.options.accumulate
     function = _compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device, accumulate)
-    return (CopyingPlan if copied else Plan)(function)
+    return (CopyingPlan if copied else Plan)(function, config.dynamic)
 
 
 def _variant_of(problem: Problem, operands: Operands, out: Tensor) -> tuple[KernelVariant | None, bool]:
@@ -175,15 +175,15 @@ def multiply(
 ) -> None:
     """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
     with torch.cuda.device(out.device):
-        plan = Plan(_compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate))
-        plan.run(operands, out)
+        function = _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate)
+        Plan(function, config.dynamic).run(operands, out)
 
 
 class Plan:
-    """A compiled kernel, to be run on tensors of one variant."""
+    """A compiled kernel, to be run on tensors of one variant; ``dynamic`` as in its configuration."""
 
-    def __init__(self, function):
-        self._function = function
+    def __init__(self, function, dynamic: bool = False):
+        self._function, self._dynamic = function, dynamic
 
     def run(self, operands: Operands, out: Tensor) -> None:
         """Launch on the current stream; zeros to the tail. int64 ends are converted there first: those that int32
@@ -191,7 +191,11 @@ class Plan:
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
         if offs.dtype != torch.int32:
             offs = offs.to(torch.int32)
-        self._function(mat_a, mat_b, out, offs, scale_a, scale_b)
+        # A counter for each launch: any two may run at a time, on two streams or in graphs, and a graph sets it to zero
+        # in every replay. That is a launch of its own, of less than 2 µs. A counter that the kernel resets would have
+        # to be one for each stream and each captured call, and outlive them all.
+        counter = torch.zeros(1, dtype=torch.float64, device=out.device) if self._dynamic else None
+        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, counter)
 
 
 class CopyingPlan(Plan):

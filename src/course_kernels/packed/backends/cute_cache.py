@@ -71,8 +71,7 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
         config, dtype, out_dtype, arguments: of ``kernels.cute_sm90.kernel.compile_for``, without ``options``.
 
     Returns:
-        A callable, as ``compile_for`` returns it, but ``scale_a`` and ``scale_b`` have to be given: None where the
-        kernel is not ``scaled``.
+        A callable, as ``compile_for`` returns it, but all seven arguments have to be given.
 
     Raises:
         ValueError: as ``compile_for``.

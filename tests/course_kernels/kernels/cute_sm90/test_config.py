@@ -56,6 +56,10 @@ def test_names_tell_configurations_apart():
         (dict(split_last_wave=True), "halved tiles: tile_m is a multiple of 128 where cooperative, got 64"),
         (dict(tile_n=128, last_tile_n=64, split_last_wave=True), UNSPLIT),
         (dict(tile_n=128, tail_tile_n=128, split_last_wave=True), UNSPLIT),
+        (
+            dict(dynamic=True, tile_n=128, schedule=PINGPONG, split_last_wave=True),
+            "where the last wave is split, got True",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_said(changes, said):
@@ -87,6 +91,8 @@ def test_configurations_to_choose_from(along, b_major):
     assert any(config.tile_m == 64 for config in found) == (along == "m")
     assert any(config.tail_tile_n for config in found) == (along == "m")
     assert any(config.split_last_wave for config in found) == (along == "m")
+    assert any(config.dynamic for config in found) == (along == "k")
+    assert len({config.name for config in found}) == len(found)
     assert not [config.why_not() for config in found if config.why_not()]
 
 
@@ -124,6 +130,16 @@ def test_a_stage_has_room_for_tiles_of_every_shape():
     # One block of C for each warp group where there is no room for two.
     assert [replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
     assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
+
+
+def test_a_dynamic_order_is_part_of_the_name():
+    fixed, dynamic = CuteConfig(256, 192, 64, 2, 3), CuteConfig(256, 192, 64, 2, 3, dynamic=True)
+    assert (fixed.name, dynamic.name) == ("256x192x64_2_3_cooperative_8", "256x192x64_2_3_cooperative_8_dynamic")
+    assert {fixed, dynamic} <= set(CONFIGS_ALONG_K)
+    assert fixed.why_not_along_k() is dynamic.why_not_along_k() is dynamic.why_not() is None
+    assert replace(dynamic, tile_k=128, stages=2).why_not(1, True) == (
+        "dynamic is False where blocks have scales, got True"
+    )
 
 
 def test_accumulators_of_the_largest_tiles_fit():

@@ -13,6 +13,7 @@ import pytest
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
+    CONFIGS_ALONG_K,
     CONFIGS_BLOCK_SCALED,
     COOPERATIVE,
     PINGPONG,
@@ -71,6 +72,8 @@ def test_what_cannot_be_built_is_refused(kernel):
     halved = replace(flat, tail_tile_n=0, split_last_wave=True)
     with pytest.raises(ValueError, match="config: split_last_wave is False where offsets_along is 'k', got True"):
         kernel.compile_for(halved, "bfloat16", offsets_along="k")
+    with pytest.raises(ValueError, match="config: dynamic is False where blocks have scales, got True"):
+        kernel.compile_for(replace(CONFIGS_BLOCK_SCALED[1], dynamic=True), "float8_e4m3fn", block_scaled=True)
 
 
 def check_products(ptx, config, a_across, b_across):
@@ -170,19 +173,55 @@ def test_added_along_k(ptx_of, config):
     assert "atom.shared" not in ptx
 
 
+DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
+
+
+@pytest.mark.parametrize(
+    ("config", "out_dtype", "options"),
+    [
+        *((config, "bfloat16", dict(offsets_along="k")) for config in DYNAMIC),
+        (replace(NARROW, cluster=1, dynamic=True), "bfloat16", dict(offsets_along="k")),
+        (DYNAMIC[1], "float32", dict(offsets_along="k", accumulate=True)),
+        (replace(CONFIGS[2], dynamic=True), "bfloat16", dict()),
+        (replace(CONFIGS[0], dynamic=True), "float32", dict(b_major="n")),
+    ],
+    ids=lambda each: getattr(each, "name", None) or (each if isinstance(each, str) else "-".join(map(str, each))),
+)
+def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
+    """One addition in global memory, before a tile is loaded; one place where a number is sent, to each CTA; and the
+    sums stay in registers."""
+    ptx = ptx_of(config, "bfloat16", out_dtype, **options)
+    along_k = "offsets_along" in options
+    check_products(ptx, config, along_k, along_k or "b_major" in options)
+    assert re.findall(r"atom\S*\.global\S*", ptx) == ["atom.global.add.f64"], (
+        "of integers it would be waited for at once"
+    )
+    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32") == config.cluster
+    assert ptx.index("atom.global") < ptx.index("cp.async.bulk.tensor") < ptx.index("st.async")
+    # Of loaded tiles: one counts, one reads, and one lets zeros go on when there are no more tiles.
+    assert ptx.count("atom.shared.cta.add") == 3 * (along_k and "accumulate" not in options)
+
+
+def test_a_fixed_order_asks_nobody(ptx_of):
+    ptx = ptx_of(replace(DYNAMIC[0], dynamic=False), "bfloat16", offsets_along="k")
+    assert "st.async" not in ptx
+    assert "atom.global" not in ptx
+
+
 def test_tiles_are_counted_alike_by_all_who_count(kernel, monkeypatch):
     """By the whole configuration, whatever the shape of the tile at hand."""
     asked = []
 
-    def counted(name, function):
+    def counted(module, name, function):
         def counting(config, *arguments):
             asked.append((name, config))
             return function(config, *arguments)
 
-        monkeypatch.setattr(kernel, name, counting)
+        monkeypatch.setattr(module, name, counting)
 
-    for name in ("first_window", "find_tile", "blocks_at", "zero_empty"):
-        counted(name, getattr(kernel, name))
+    for name in ("first_window", "find_tile", "blocks_at", "write_zeros"):
+        counted(kernel, name, getattr(kernel, name))
+    counted(kernel.tickets, "find_tile", kernel.tickets.find_tile)
     kernel.compile_for(NARROW, "bfloat16", offsets_along="k")
     assert {config for _, config in asked} == {NARROW}
     assert Counter(name for name, _ in asked)["blocks_at"] == 1 + len(NARROW.shapes)

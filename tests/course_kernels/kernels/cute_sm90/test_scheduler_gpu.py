@@ -23,13 +23,14 @@ from cute_tiles import check_walk
 
 pytestmark = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
-TILE_M = 128  # of every configuration with clusters of two
+TILE_M = 128  # of every configuration with clusters of two along M
 ALONG_M = (KernelVariant("m", "k"), KernelVariant("m", "n"), KernelVariant("m", "k", 1))
 ALONG_K = KernelVariant("k", "n")
 SQUARE = next(config for config in CONFIGS if config.cluster == 2 and config.tile_n == config.tile_m)
 WHOLE = replace(SQUARE, split_last_wave=False)
 FITTED = next(config for config in CONFIGS if config.tail_tile_n)
 NARROW = replace(FITTED, stages=4, tail_tile_n=0)
+TALL = next(config for config in configs_for("k", "n") if config.tile_m == 256)
 # 1, 2, 3, 4, 5, 17, 33 and 35 rows of tiles, the last of them full, of one row, or in between; a strip has 16.
 SIZES = (0, 128, 129, 0, 0, 384, 385, 589, 0, 2049, 0, 4224, 4353, 0)
 # The last row of tiles of one row, of half a tile and around it; some groups have no other.
@@ -100,7 +101,8 @@ def by(form, config, compiled=None):
         if compiled is None:
             grouped_cute.multiply(Operands(mat_a, mat_b, offs, **scales), out, form, config)
         else:
-            compiled(mat_a, mat_b, out, offs, *scales.values())
+            counter = [torch.zeros(1, dtype=torch.float64, device=offs.device)] if config.dynamic else []
+            compiled(mat_a, mat_b, out, offs, *(scales.values() or [None, None][: 2 * len(counter)]), *counter)
         return out
 
     return function
@@ -138,10 +140,9 @@ def test_tiles_are_cut_to_fit(device, form, config, cols):
 
 @pairs_for(ALONG_K)
 def test_rows_and_columns_of_tiles_along_k(device, form, config):
-    assert config.tile_m == TILE_M
     for rows, cols in GRIDS:
         N = extent(cols, config.tile_n)
-        check(case_of(form, DEPTHS, N, M=extent(rows, TILE_M)), by(form, config), device=device)
+        check(case_of(form, DEPTHS, N, M=extent(rows, config.tile_m)), by(form, config), device=device)
 
 
 @pytest.mark.parametrize("form", [*ALONG_M, ALONG_K], ids=id_of)
@@ -178,7 +179,10 @@ def compiled_for(form, config, processors):
 @pytest.mark.parametrize(
     ("form", "config"),
     [(ALONG_M[0], SQUARE), (ALONG_M[1], SQUARE), (ALONG_M[0], FITTED), (ALONG_M[1], FITTED), (ALONG_K, WHOLE),
-     (ALONG_K, NARROW)],
+     (ALONG_K, NARROW),
+     *((form, replace(config, dynamic=True)) for form, config in
+       ((ALONG_M[0], WHOLE), (ALONG_M[1], FITTED), (ALONG_K, WHOLE), (ALONG_K, NARROW),
+        (ALONG_K, replace(NARROW, cluster=1)), (ALONG_K, TALL), (ALONG_M[0], TALL)))],
     ids=id_of,
 )  # fmt: skip
 def test_few_clusters_take_all_tiles(device, form, config):

@@ -298,10 +298,37 @@ def test_a_launch_gets_ends_of_32_bits(dtype):
     a, b, offs, out = operands()
     offs, seen = torch.tensor([3, 3, 20], dtype=dtype), []
     grouped_cute.Plan(lambda *tensors: seen.append(tensors)).run(Operands(a, b, offs), out)
-    ((*_, ends, scale_a, scale_b),) = seen
+    ((*_, ends, scale_a, scale_b, counter),) = seen
     assert torch.equal(ends, torch.tensor([3, 3, 20], dtype=torch.int32))
     assert (ends is offs) == (dtype == torch.int32), "copied only where it must be"
-    assert scale_a is scale_b is None
+    assert scale_a is scale_b is counter is None
+
+
+def test_every_launch_in_a_dynamic_order_has_a_counter_of_its_own():
+    a, b, offs, out = operands()
+    seen = []
+    plan = grouped_cute.Plan(lambda *tensors: seen.append(tensors[-1]), dynamic=True)
+    for _ in range(2):
+        plan.run(Operands(a, b, offs), out)
+        assert (seen[-1].tolist(), seen[-1].dtype) == ([0], torch.float64)
+        seen[-1] += 7  # as a kernel leaves it
+    first, second = seen
+    assert first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_plan_knows_its_configurations_order(monkeypatch, dynamic):
+    seen = []
+    config = dataclasses.replace(configs_for("k", "n")[0], dynamic=dynamic)
+    monkeypatch.setattr(grouped_cute, "choose", lambda *arguments: config)
+    monkeypatch.setattr(grouped_cute, "_compiled", lambda *arguments: lambda *tensors: seen.append(tensors[-1]))
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    a, b = torch.zeros(20, 32, dtype=torch.bfloat16).mT, torch.zeros(20, 40, dtype=torch.bfloat16)
+    given, out = Operands(a, b, torch.tensor([20], dtype=torch.int32)), torch.zeros(1, 32, 40, dtype=torch.bfloat16)
+    grouped_cute.plan(Problem.of(given, Options(torch.bfloat16)), given, out).run(given, out)
+    grouped_cute.multiply(given, out, KernelVariant("k", "n"), config)
+    assert [counter is not None for counter in seen] == [dynamic] * 2
 
 
 def test_fuzzing_draws_what_is_taken():
@@ -417,7 +444,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     def compiled(config, form, dtype, out_dtype, device, accumulate):
         asked.append((config, form, dtype, out_dtype))
 
-        def function(a, b, out, offs, scale_a, scale_b):
+        def function(a, b, out, offs, scale_a, scale_b, counter):
             out.copy_((a.float() @ b[0].float()) * scale_a[:, None] * scale_b[0])
 
         return function
@@ -472,7 +499,7 @@ def test_a_kernel_of_8_bits_accepts_what_is_taken_and_refuses_the_rest(monkeypat
     def said(mat_a, mat_b, offs, out, scale_a, scale_b, scaling="row"):
         function = functions[scaling != "row"]
         with pytest.raises(Exception) as caught:
-            function(*map(AsOnGpu, (mat_a, mat_b, out, offs, scale_a, scale_b)))
+            function(*map(AsOnGpu, (mat_a, mat_b, out, offs, scale_a, scale_b)), None)
         return str(caught.value)
 
     one_row = dict(mat_a=lambda a: a[:1], out=lambda out: out[:1], scale_a=lambda scale: scale[:1])

@@ -1,0 +1,178 @@
+"""Which number a cluster takes next: every ``clusters``-th one, or in a dynamic order the next that no cluster has.
+
+In a dynamic order a cluster's first number is its own, and the others come from a counter in global memory, 0 when the
+kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and looks at what it got when
+the loads are issued, so the trip to memory takes no time of its own. It writes the number to all CTAs of the cluster:
+to a slot of a ring in shared memory, with two barriers a slot as for stages. A slot is full when the number has
+arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``.
+
+Numbers that a cluster gets rise, as those of a fixed order do, so the windows of groups (``scheduler``) serve both.
+Which cluster computes a tile changes nothing in its sum. Dynamic persistent schedulers in CUTLASS and QuACK hand out
+tiles likewise.
+"""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Float64, Int32, cute
+
+from course_kernels.kernels.cute_sm90.config import WARP_GROUP
+from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window, find_tile
+
+# More than the tiles between the loads and the last store, where tiles are one block deep.
+SLOTS = 8
+NONE = 2**31 - 1
+NUMBER_BYTES = 4
+
+
+class Tickets(NamedTuple):
+    """The counter, and in shared memory the slots' numbers and barriers; all None where the order is fixed."""
+
+    counter: cute.Pointer | None = None
+    numbers: cute.Pointer | None = None
+    full: cute.Pointer | None = None
+    free: cute.Pointer | None = None
+
+
+class Place(NamedTuple):
+    """Where a warp is in its cluster's order: the number of a tile, and the slots that it has read or written."""
+
+    number: Int32
+    slots: Int32
+
+
+@cute.jit
+def make_tickets(
+    config: cutlass.Constexpr, counter: cute.Tensor | None, numbers: cute.Pointer, barriers: cute.Pointer
+) -> Tickets:
+    """Set up the barriers; the cluster has to be synchronized before they are used.
+
+    Args:
+        config: of the kernel; nothing is set up where it is not dynamic.
+        counter: (1,) float64, exact up to 2**53. Of integers the compiler would add up all lanes' requests, and then
+            wait for the answer at once.
+        numbers: room for ``SLOTS`` int32 in shared memory.
+        barriers: room for twice as many int64.
+    """
+    if cutlass.const_expr(not config.dynamic):
+        return Tickets()
+    # All warps that multiply, and the loading warp of each CTA but the first, which knows the numbers already.
+    readers = config.cluster * (2 * WARP_GROUP // 32) + config.cluster - 1
+    if cute.arch.thread_idx()[0] == 0:
+        for slot in cutlass.range_constexpr(SLOTS):
+            cute.arch.mbarrier_init(barriers + slot, 1)
+            cute.arch.mbarrier_init(barriers + SLOTS + slot, readers)
+    return Tickets(counter.iterator, numbers, barriers, barriers + SLOTS)
+
+
+@cute.jit
+def take(tickets: Tickets, slots: Int32) -> Place:
+    """The number in a reader's next slot, after ``slots`` others. Called by whole warps."""
+    slot = slots % SLOTS
+    cute.arch.mbarrier_wait(tickets.full + slot, slots // SLOTS % 2)
+    number = cute.arch.load(tickets.numbers + slot, Int32, sem="relaxed", scope="cta", ss="cta")
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.mbarrier_arrive(tickets.free + slot, 0)
+    return Place(number, slots + 1)
+
+
+@cute.jit
+def following(config: cutlass.Constexpr, tickets: Tickets, place: Place) -> Place:
+    """The cluster's place after this one; after ``NONE`` nothing is read. Called by whole warps that multiply, for each
+    of their cluster's numbers."""
+    if cutlass.const_expr(not config.dynamic):
+        place = Place(place.number + cute.arch.grid_dim()[2], place.slots)
+    elif place.number != NONE:
+        place = take(tickets, place.slots)
+    return place
+
+
+@cute.jit
+def following_first(
+    config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
+    problem: Problem,
+    tickets: Tickets,
+    window: Window,
+    place: Place,
+) -> Place:
+    """``following`` for warps that do not look for their cluster's first tile: where it has none, no number is sent."""
+    if cutlass.const_expr(config.dynamic):
+        _, tile = find_tile(config, along, problem, window, place.number)
+        if not tile.found:
+            place = Place(Int32(NONE), place.slots)
+    return following(config, tickets, place)
+
+
+@cute.jit
+def claim(config: cutlass.Constexpr, tickets: Tickets) -> Float64:
+    """Ask for the cluster's next number, before a tile is loaded. In the first lane of the first CTA's loading warp it
+    is the counter's value, which arrives when it is used; else any."""
+    claimed = Float64(0.0)
+    if cutlass.const_expr(not config.dynamic):
+        return claimed
+    if cute.arch.block_idx_in_cluster() == 0 and cute.arch.lane_idx() == 0:
+        claimed = cute.arch.atomic_add(tickets.counter, Float64(1.0), sem="relaxed", scope="gpu")
+    return claimed
+
+
+@cute.jit
+def next_to_load(
+    config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
+    problem: Problem,
+    tickets: Tickets,
+    window: Window,
+    place: Place,
+    claimed: Float64,
+) -> tuple[Window, Tile, Place]:
+    """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps. That
+    of the first CTA has its number from ``claim`` and sends it to all others."""
+    if cutlass.const_expr(not config.dynamic):
+        place = following(config, tickets, place)
+        window, tile = find_tile(config, along, problem, window, place.number)
+    else:
+        first = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0
+        if first:
+            place = Place(cute.arch.grid_dim()[2] + Int32(cute.arch.shuffle_sync(claimed, 0)), place.slots)
+        else:
+            place = take(tickets, place.slots)
+        window, tile = find_tile(config, along, problem, window, place.number)
+        if first:
+            number = Int32(NONE)
+            if tile.found:
+                number = place.number
+            place = Place(place.number, send(config, tickets, number, place.slots))
+    return window, tile, place
+
+
+@cute.jit
+def send(config: cutlass.Constexpr, tickets: Tickets, number: Int32, slots: Int32) -> Int32:
+    """Write a number to the next slot of all CTAs, after ``slots`` others. Returns how many were written then. Called
+    by a whole warp."""
+    wait_free(tickets, slots)
+    slot = slots % SLOTS
+    if cute.arch.lane_idx() == 0:
+        for cta in cutlass.range_constexpr(config.cluster):
+            cute.arch.mbarrier_arrive_and_expect_tx(tickets.full + slot, NUMBER_BYTES, cta)
+            cute.arch.store_async_dsmem(tickets.numbers + slot, number, tickets.full + slot, cta)
+    return slots + 1
+
+
+@cute.jit
+def wait_free(tickets: Tickets, slots: Int32):
+    """Wait until the slot is free that comes after ``slots`` others."""
+    # A barrier that nobody has used yet lets pass who waits for the phase before its first.
+    cute.arch.mbarrier_wait(tickets.free + slots % SLOTS, (slots // SLOTS + 1) % 2)
+
+
+@cute.jit
+def wait_for_readers(config: cutlass.Constexpr, tickets: Tickets, slots: Int32):
+    """Wait, in the first CTA's loading warp, until every number was read: a CTA that ends earlier would be written to
+    after its end. Nothing is on its way to another CTA then, whose warps read all that they are sent."""
+    if cutlass.const_expr(config.dynamic):
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        if rank == 0:
+            for slot in cutlass.range_constexpr(SLOTS):
+                wait_free(tickets, slots + slot)
