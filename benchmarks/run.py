@@ -30,11 +30,11 @@ import block_scaled
 import fuzz
 import gmm_api
 import grouped_api
+import hopper_steps
 import jagged_api
 import list_api
 import masked_api
 import scaled_api
-import sweep_cute
 import time_model
 import timelines
 import traffic
@@ -97,7 +97,7 @@ RECORDS = {
     "block_scaled": Part(block_scaled.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py")),
     "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
     "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
-    "sweep_cute": Part(sweep_cute.rows, ("course_kernels/*.py", *_CUTE, *_ROWS, _SWEPT)),
+    "hopper_steps": Part(hopper_steps.measure, _CONFIGURED),
     "configurations": Part(time_model.measure, _CONFIGURED, ("h100",)),
     "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
     "fuzz": Part(_fuzz_triton, (*_PACKED, *_CALLED)),

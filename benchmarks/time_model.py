@@ -56,13 +56,7 @@ def measure() -> dict:
     """The record: see ``candidates.measure``. Fails where a result is wrong."""
     candidates.precompile(runtime.num_sms())
     found = candidates.measure(rows(), seconds=SECONDS)
-    failed = {
-        f"{name}, {of}": each["failed"]
-        for name, entry in found.items()
-        for of, each in entry.items()
-        if of in candidates.KIND_OF_PASS and each["failed"]
-    }
-    if failed:
+    if failed := candidates.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
     gpu = time_model.Gpu.of(runtime.Device.of(runtime.device()))
     return {"arch": gpu.arch, "bandwidth": round(gpu.bandwidth, 3), "rows": found}

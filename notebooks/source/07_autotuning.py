@@ -792,27 +792,35 @@ for title, by_model in both("h100", "configurations_h100").items():
         print(f"{title:23} {way:10} {loss_in_words([ratio for ways in by_model.values() for ratio in ways[way]])}")
 
 # %% [markdown]
-# The means shrink, and nearly all worst cases with them. Find the exceptions in the figure. The model's worst forward
-# choice on the H200 is for 128 rows a group on average. Count its tiles as the model does, and as its groups really
-# need them:
+# The means shrink, and nearly all worst cases with them. Find the exceptions in the figure. One of them is a gradient
+# of the rows: Qwen3-30B-A3B's down projection, the experts of one GPU of eight. Count its tiles as the model does, and
+# as its groups really need them:
 
 # %%
-row = "qwen3-235b-a22b-of-8-2048-up"
+row = "qwen3-30b-a3b-of-8-16384-zipf-down"
 entry = record.load("configurations")["rows"][row]
 content = json.loads((time_model.CONSTANTS / "h200.json").read_text())
-_, loss, chosen_name, best_name = content["regret"]["left out"][f"{row} forward"]
-configs, sizes = swept.by_name("m,k"), entry["sizes"]
+_, loss, chosen_name, best_name = content["regret"]["left out"][f"{row} dA"]
+configs, sizes, columns = swept.by_name("m,n"), entry["sizes"], entry["K"]
 print(f"rows of the groups: {sizes}")
+
+
+def rows_of_tiles(tile, size):
+    whole, rest = divmod(size, tile.tile_m)
+    flat = tile.tail_tile_n and rest <= tile.tile_m / 2  # a flat tile is half of a tile's rows and wider
+    return whole + (rest > 0) * (0.5 if flat else 1)
+
+
 for name in (chosen_name, best_name):
     tile = configs[name]
-    parts = time_model.work(tile, "m,k", sum(sizes) / len(sizes), entry["N"], entry["K"], len(sizes))
-    there = sum(math.ceil(size / tile.tile_m) for size in sizes) * math.ceil(entry["N"] / tile.tile_n)
-    print(f"{name}: {sum(part.tiles for part in parts) / h200.sms:.2f} turns expected, {there / h200.sms:.2f} needed, "
-          f"{entry['forward']['us'][name]:.0f} µs")  # fmt: skip
+    parts = time_model.work(tile, "m,n", sum(sizes) / len(sizes), columns, entry["N"], len(sizes))
+    needed = sum(rows_of_tiles(tile, size) for size in sizes) * math.ceil(columns / tile.tile_n)
+    print(f"{name}: {sum(part.tiles for part in parts) / h200.sms:.2f} turns expected, {needed / h200.sms:.2f} needed, "
+          f"{entry['dA']['us'][name]:.0f} µs")  # fmt: skip
 
 # %% [markdown]
-# The model expected two full turns for its choice. The groups of this batch need a few tiles more, which makes a third
-# turn, nearly empty. The other configuration has room for these tiles in its last turn. Only the GPU knows the sizes of
+# The model expected four full turns for its choice. The groups of this batch need four tiles more, which makes a fifth
+# turn, nearly empty. The other configuration has room for such tiles in its last turn. Only the GPU knows the sizes of
 # the groups, so any choice on the host takes that risk.
 #
 # ### Ask the model

@@ -236,7 +236,7 @@ print("ping-pong, 192 columns:", in_turn.why_not() or "fits")
 # same products on an H200. Above 1, ping-pong is faster:
 
 # %%
-rows = record.load("configurations")["rows"]
+rows = record.load("hopper_steps")["rows"]
 smaller = replace(in_turn, tile_n=128, stages=6)
 picture.gains({
     "cooperative 128 × 256 → ping-pong 128 × 192": picture.ratios(rows, "forward", together, in_turn),

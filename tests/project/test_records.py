@@ -98,7 +98,7 @@ BY_ITSELF = {
         }
     ),
     "configurations_h100": chosen_by,
-    "sweep_cute": {"packed/problem.py", "packed/scaling.py", "packed/checks.py", "packed/tuning/time_model.py"},
+    "hopper_steps": chosen_by,
     "fuzz": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
     "sanitizers_triton": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
 }
@@ -122,7 +122,7 @@ def test_records_of_the_list_api_do_not_depend_on_the_packed_one_nor_the_other_w
     for name in ("group_gemm", "dtypes", "when_to_group", "programs", "launches", "sm_timelines", "switch", "traffic"):
         assert "lists" in rooms(name)
         assert "packed" not in rooms(name)
-    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm sweep_cute fuzz fuzz_cute tuning zoo"
+    using_packed = "gmm grouped_mm jagged masked sustained scaled_grouped_mm fuzz fuzz_cute tuning zoo"
     for name in using_packed.split():
         assert "packed" in rooms(name)
         assert "lists" not in rooms(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from course_kernels.packed.backends import cute, cute_cache
 from course_kernels.packed.problem import Operands as Product
 from course_kernels.packed.tuning import time_model
 
-__all__ = ["CUTE_K", "CUTE_M", "TRITON_K", "TRITON_M", "measure", "precompile", "random_rows"]
+__all__ = ["CUTE_K", "CUTE_M", "TRITON_K", "TRITON_M", "failures", "measure", "precompile", "random_rows"]
 
 PASSES = ("forward", "dA", "dB")
 KIND_OF_PASS = {"forward": "m,k", "dA": "m,n", "dB": "k,n"}  # as the time model names products
@@ -51,13 +51,20 @@ TRITON_K = tuple(
 )
 
 
-def by_name(kind: str) -> dict[str, CuteConfig | GemmConfig]:
-    """The configurations that are asked about products of a kind, by the names that records know them by."""
-    asked = (*CUTE_K, *TRITON_K) if kind[0] == "k" else (*CUTE_M, *TRITON_M)
-    return {name_of(config): config for config in asked}
+Config = CuteConfig | GemmConfig
 
 
-def name_of(config: CuteConfig | GemmConfig) -> str:
+def offered(kind: str) -> tuple[Config, ...]:
+    """The configurations that the library may choose for products of a kind."""
+    return (*CUTE_K, *TRITON_K) if kind[0] == "k" else (*CUTE_M, *TRITON_M)
+
+
+def by_name(kind: str) -> dict[str, Config]:
+    """``offered``, by the names that records know them by."""
+    return {name_of(config): config for config in offered(kind)}
+
+
+def name_of(config: Config) -> str:
     """Short name, for records."""
     if isinstance(config, CuteConfig):
         return f"cute {config.name}"
@@ -90,10 +97,20 @@ def _compile(arguments: tuple) -> None:
     )  # fmt: skip
 
 
-def precompile(processors: int, workers: int = 12) -> None:
-    """Compile the kernels in CuTe DSL in other processes, which keep them in files."""
-    jobs = [(config, "m", major, processors) for config in CUTE_M for major in ("k", "n")]
-    jobs += [(config, "k", "n", processors) for config in CUTE_K]
+def precompile(processors: int, among: Mapping[str, Sequence[Config]] | None = None, workers: int = 12) -> None:
+    """Compile the kernels in CuTe DSL in other processes, which keep them in files.
+
+    Args:
+        processors: of the GPU.
+        among: as for ``measure``.
+    """
+    among = among or {kind: offered(kind) for kind in time_model.KINDS}
+    jobs = [
+        (config, *kind.split(","), processors)
+        for kind, configs in among.items()
+        for config in configs
+        if isinstance(config, CuteConfig)
+    ]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         list(pool.map(_compile, jobs))
 
@@ -105,30 +122,25 @@ class Candidate(NamedTuple):
     run: Callable[[], Tensor]
 
 
-def candidates(o: Operands, pass_name: str) -> Iterable[Candidate]:
-    """The calls of a pass; all write to the operands' buffers."""
+def candidates(o: Operands, pass_name: str, among: Sequence[Config] | None = None) -> Iterable[Candidate]:
+    """The calls of a pass, by default with each configuration ``offered``; all write to the operands' buffers."""
     kind = KIND_OF_PASS[pass_name]
-    along = kind[0]
     mat_a, mat_b, out = {
         "forward": (o.a, o.weight.mT, o.out), "dA": (o.d_out, o.weight, o.d_a), "dB": (o.d_out.mT, o.a, o.d_weight),
     }[pass_name]  # fmt: skip
     rows = sum(o.sizes) / len(o.sizes)
     variant = cute.match_variant(Product(mat_a, mat_b, o.offs), out)
-    for config in (CUTE_K if along == "k" else CUTE_M) if variant else ():
-        if time_model.suits(config, kind, rows):
+    for config in offered(kind) if among is None else among:
+        if not time_model.suits(config, kind, rows) or (isinstance(config, CuteConfig) and not variant):
+            continue
 
-            def run(config: CuteConfig = config) -> Tensor:
+        def run(config: Config = config) -> Tensor:
+            if isinstance(config, CuteConfig):
                 cute.multiply(Product(mat_a, mat_b, o.offs), out, variant, config)
                 return out
+            return grouped_mm(mat_a, mat_b, offs=o.offs, out=out, backend="triton", config=config)
 
-            yield Candidate(name_of(config), run)
-    for config in TRITON_K if along == "k" else TRITON_M:
-        if time_model.suits(config, kind, rows):
-
-            def run(config: GemmConfig = config) -> Tensor:
-                return grouped_mm(mat_a, mat_b, offs=o.offs, out=out, backend="triton", config=config)
-
-            yield Candidate(name_of(config), run)
+        yield Candidate(name_of(config), run)
 
 
 def _unlike(result: Tensor, first: Tensor) -> bool:
@@ -143,11 +155,18 @@ def measure(
     passes: Sequence[str] = PASSES,
     repeats: int = REPEATS,
     seconds: float = float("inf"),
+    among: Mapping[str, Sequence[Config]] | None = None,
     tell: Callable[[str], object] = print,
 ) -> dict:
     """Times of all configurations.
 
     The first result of each pass is compared with float64 products, the others with the first.
+
+    Args:
+        rows, passes, repeats: what is measured, and how often.
+        seconds: after them no row begins.
+        among: the configurations for each kind of product; by default those ``offered``.
+        tell: gets a line about each pass.
 
     Returns:
         row → {"sizes", "N", "K", pass → {"us": name → median, "failed": name → reason}}. Rows after ``seconds`` are
@@ -161,7 +180,7 @@ def measure(
         entry = found[row.name] = {"title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K}
         for pass_name in passes:
             graphs, failed, first = {}, {}, None
-            for candidate in candidates(operands, pass_name):
+            for candidate in candidates(operands, pass_name, among and among[KIND_OF_PASS[pass_name]]):
                 try:
                     graph = timing.capture(candidate.run, warmups=1)
                     result = candidate.run()
@@ -187,3 +206,13 @@ def measure(
         del operands
         torch.cuda.empty_cache()
     return found
+
+
+def failures(found: Mapping[str, Mapping]) -> dict[str, dict[str, str]]:
+    """What was wrong or failed in a ``measure``: row and pass → name → reason."""
+    return {
+        f"{name}, {of}": each["failed"]
+        for name, entry in found.items()
+        for of, each in entry.items()
+        if of in KIND_OF_PASS and each["failed"]
+    }

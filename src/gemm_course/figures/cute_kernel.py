@@ -219,7 +219,7 @@ def warp_group_turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]])
 
 
 def ratios(rows: Mapping[str, dict], product: str, before: CuteConfig, after: CuteConfig) -> list[tuple[int, float]]:
-    """For each row of the record "configurations" that has both: K, and the time of ``before`` over that of ``after``.
+    """For each row of the record "hopper_steps" that has both: K, and the time of ``before`` over that of ``after``.
 
     Args:
         rows: of the record.
