@@ -296,12 +296,35 @@ for height in (4, 16):
 # %% [markdown]
 # Hardly: the median is 1. Any strip of a few rows is square enough for L2.
 #
+# ## Who takes the next tile
+#
+# So far the first cluster takes tiles 0, 66, 132 and so on. Forward, that is fair, because all tiles have the same K. In
+# the gradient of a weight (lesson 08), the K of a tile is the number of rows of its expert. With Zipf's law some tiles
+# take a hundred times as long as others, and a cluster may get several of the long ones.
+#
+# Lesson 05 has the remedy, a dynamic order: a cluster takes the next number from a counter in memory. The loading warp
+# asks for it before it loads a tile. When all loads are issued, the answer is there, and the warp sends it to all warps
+# of the cluster. Recorded for gradients of weights, the fixed order against the dynamic one:
+
+# %%
+dynamic = replace(together, dynamic=True)
+measured = record.load("configurations")["rows"]
+picture.gains({
+    f"{title}: fixed → dynamic":
+        picture.ratios({name: row for name, row in measured.items() if law in name}, "dB", together, dynamic)
+    for title, law in (("Zipf's law", "-zipf-"), ("even routing", "-random-"))
+})  # fmt: skip
+
+# %% [markdown]
+# K is the average expert's rows here. Skewed experts gain up to a third. Even ones gain by chance or lose: the counter
+# costs a launch of its own, and the messages take time. So both orders are offered, and lesson 07's model chooses.
+#
 # ## The production kernel
 #
 # The library's kernel has the same roles. Beyond the small one it walks the groups: each role computes its next tile
-# from `offs` by itself, so no warp has to send tile numbers to another. It stores in pieces while the next product
-# runs, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group. Its stores end
-# where the group ends, with lesson 08's sliding bound.
+# from `offs` by itself, so in a fixed order no warp has to send tile numbers to another. It stores in pieces while the
+# next product runs, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group. Its
+# stores end where the group ends, with lesson 08's sliding bound.
 
 # %%
 from course_kernels.kernels.cute_sm90 import epilogue, kernel, mainloop, scheduler

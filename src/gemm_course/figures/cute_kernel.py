@@ -218,24 +218,26 @@ def warp_group_turns(runs: Mapping[str, tuple[Sequence[Step], Sequence[Store]]])
     return figure
 
 
-def ratios(rows: Mapping[str, dict], product: str, before: CuteConfig, after: CuteConfig) -> list[tuple[int, float]]:
-    """For each row of the record "hopper_steps" that has both: K, and the time of ``before`` over that of ``after``.
+def ratios(rows: Mapping[str, dict], product: str, before: CuteConfig, after: CuteConfig) -> list[tuple[float, float]]:
+    """For each row that has both: the product's K, and the time of ``before`` over that of ``after``.
 
     Args:
-        rows: of the record.
-        product: "forward", "dA" or "dB".
+        rows: of the record "hopper_steps" or "configurations".
+        product: "forward", "dA" or "dB"; K of the last is an average group's rows.
     """
     found = []
     for row in rows.values():
         us = row.get(product, {}).get("us", {})
         both = [us.get(f"cute {config.name}") for config in (before, after)]
         if None not in both:
-            found.append((row["K"], both[0] / both[1]))
+            rows_each = sum(row["sizes"]) / len(row["sizes"])
+            depth = {"forward": row["K"], "dA": row["N"], "dB": rows_each}[product]
+            found.append((depth, both[0] / both[1]))
     return found
 
 
 @styled()
-def gains(found: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
+def gains(found: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Draw how much faster each change made each recorded product, over K, with the median of all.
 
     ``found`` has what `ratios` returns.
@@ -248,7 +250,8 @@ def gains(found: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
         axes.axhline(middle, color=ORANGE, lw=1.5, gid="median")
         axes.scatter(depths, factors, s=14, color=BLUE, alpha=0.6, lw=0, gid="rows")
         axes.set_xscale("log", base=2)
-        ticks_at(axes.xaxis, [512, 1024, 2048, 4096, 8192], min(depths), max(depths))
+        ticks = [2**i for i in range(14)] if max(depths) < 64 * min(depths) else [4**i for i in range(7)]
+        ticks_at(axes.xaxis, ticks, min(depths), max(depths))
         axes.set_xlabel("K", fontsize=9)
         axes.set_title(f"{name}\nmedian {middle:.2f}, {len(points)} products", fontsize=9.5)
     panels[0].set_ylabel("time before / time after", fontsize=9)

@@ -124,8 +124,10 @@ def test_a_store_too_short_for_its_word_is_a_box_alone():
 def test_gains_are_ratios_of_the_rows_that_have_both():
     one, two = replace(SHARED, cluster=1), replace(SHARED, cluster=2)
     us = {f"cute {one.name}": 30.0, f"cute {two.name}": 20.0}
-    rows = {"a": {"K": 512, "dA": {"us": us}}, "b": {"K": 64, "dA": {"us": {f"cute {one.name}": 5.0}}}, "c": {"K": 9}}
-    assert cute_kernel.ratios(rows, "dA", one, two) == [(512, 1.5)]
+    row = {"N": 256, "K": 512, "sizes": [3, 4], **{of: {"us": us} for of in ("forward", "dA", "dB")}}
+    rows = {"a": row, "b": row | {"dA": {"us": {f"cute {one.name}": 5.0}}}, "c": {"K": 9}}
+    assert cute_kernel.ratios(rows, "dA", one, two) == [(256, 1.5)]
+    assert [cute_kernel.ratios({"a": row}, of, one, two)[0][0] for of in ("forward", "dB")] == [512, 3.5]
     (axes,) = cute_kernel.gains({"clusters": [(512, 1.5), (1024, 1.1), (64, 1.2)]}).axes
     assert title(axes) == "clusters\nmedian 1.20, 3 products"
     assert [each.get_gid() for each in axes.collections] == ["rows"]
