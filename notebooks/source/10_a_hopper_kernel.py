@@ -298,9 +298,9 @@ for height in (4, 16):
 #
 # ## Who takes the next tile
 #
-# So far the first cluster takes tiles 0, 66, 132 and so on. Forward, that is fair, because all tiles have the same K. In
-# the gradient of a weight (lesson 08), the K of a tile is the number of rows of its expert. With Zipf's law some tiles
-# take a hundred times as long as others, and a cluster may get several of the long ones.
+# So far the first cluster takes tiles 0, 66, 132 and so on. Forward, that is fair, because all tiles have the same K.
+# In the gradient of a weight (lesson 08), the K of a tile is the number of rows of its expert. With Zipf's law some
+# tiles take a hundred times as long as others, and a cluster may get several of the long ones.
 #
 # Lesson 05 has the remedy, a dynamic order: a cluster takes the next number from a counter in memory. The loading warp
 # asks for it before it loads a tile. When all loads are issued, the answer is there, and the warp sends it to all warps
