@@ -48,7 +48,7 @@ _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "t
 _PACKED = (
     *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
     *(f"{_PACKAGE}/backends/{name}*.py" for name in ("choice", "descriptors", "launch", "relaunch", "torch", "triton")),
-    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/*/*.json")),
+    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/tables/*.json", "tuning/constants/h200.json")),
 )  # fmt: skip
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
@@ -107,12 +107,17 @@ RECORDS = {
     "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, *_CALLED)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
-# `course tune --record` writes this one, together with the table that `grouped_mm` reads.
-DEPENDS_ON = {
-    file: part.depends_on
-    for name, part in RECORDS.items()
-    for file in (name, *(f"{name}_{gpu}" for gpu in part.other_gpus))
-} | {"tuning": tune.DEPENDS_ON}
+# Each GPU has its own constants. `course tune --record` writes "tuning", with the table that `grouped_mm` reads.
+DEPENDS_ON = (
+    {name: part.depends_on for name, part in RECORDS.items()}
+    | {
+        f"{name}_{gpu}": tuple(pattern.replace("h200.json", f"{gpu}.json") for pattern in part.depends_on)
+        for name, part in RECORDS.items()
+        for gpu in part.other_gpus
+    }
+    | {"tuning": tune.DEPENDS_ON}
+)
+_SHOWN = 5  # files of a stale record that are listed
 
 
 def file_name(name: str, gpu: str) -> str:
@@ -137,8 +142,9 @@ def why_stale(name: str) -> str:
     """Commit of a stale record, and the files that have changed since, if git can say."""
     measured = record.load(name)
     changed = record.changed_files(measured, DEPENDS_ON[name])
-    files = "files unknown: git does not have the commit" if changed is None else ", ".join(changed)
-    return f"measured at {measured['provenance']['commit'][:12]}; changed since: {files or 'nothing'}"
+    files = "files unknown: git does not have the commit" if changed is None else ", ".join(changed[:_SHOWN])
+    more = f" and {len(changed) - _SHOWN} more" if changed and len(changed) > _SHOWN else ""
+    return f"measured at {measured['provenance']['commit'][:12]}; changed since: {files or 'nothing'}{more}"
 
 
 def main() -> None:
