@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 _PRODUCT = re.compile(r"[HQ]GMMA\.64x(\d+)x\d+\S*\s+R(\d+), gdesc")
 _WAIT = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)")
@@ -17,6 +21,28 @@ class InFlight(NamedTuple):
 
     most: int
     touching: list[str]
+
+
+def disassembled(cubin: bytes, folder: Path) -> str:
+    """The machine code, by the nvdisasm that comes with Triton; it reads a file, written to ``folder``."""
+    triton = pytest.importorskip("triton", reason="its nvdisasm")
+    (folder / "kernel.cubin").write_bytes(cubin)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return subprocess.run([tool, "-c", folder / "kernel.cubin"], check=True, capture_output=True, text=True).stdout
+
+
+def moves_between_products(sass: str) -> list[str]:
+    """Instructions between products of a stage that move an address to a uniform register, where products want it."""
+    code, _ = _code(sass)
+    found: list[str] = []
+    since: list[str] | None = None
+    for instruction in code:
+        if _PRODUCT.search(instruction):
+            found += since or []
+            since = None if "gsb0" in instruction else []
+        elif since is not None and instruction.startswith("R2UR"):
+            since.append(instruction)
+    return found
 
 
 def _code(sass: str) -> tuple[list[str], dict[str, int]]:

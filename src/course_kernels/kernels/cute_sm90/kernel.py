@@ -170,7 +170,7 @@ class HopperGroupedGemm:
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         group = cute.arch.make_warp_uniform(thread // WARP_GROUP)
         if warp == 0:
-            # Those of most tiles; what others need besides is fetched with their first loads.
+            # Those of most tiles; others fetch theirs with their first loads.
             a, b = shapes[0].a, shapes[0].b
             for atom in (a.atom, b.atom, a.half_atom, b.half_atom)[: 2 * config.cluster]:
                 cpasync.prefetch_descriptor(atom)
@@ -182,8 +182,7 @@ class HopperGroupedGemm:
         ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
         factors = blockwise.factors_of(config, storage.factors.data_ptr())
         order = tickets.make_tickets(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
-        # Tiles whose loads have begun. The cluster's barrier below does not order this zero before other warps' reads:
-        # an old value lets zeros be written too early, and no more. Counting comes after it in the same thread.
+        # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
         loaded = storage.loaded.data_ptr()
         if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
             cute.arch.store(loaded, Int32(0), sem="relaxed", scope="cta", ss="cta")
@@ -212,7 +211,7 @@ class HopperGroupedGemm:
                     cute.arch.atomic_add(loaded, Int32(2**30), sem="relaxed", scope="cta")
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.
                 ring.producer_tail(state)
-                tickets.wait_for_readers(config, order, place.slots)
+                tickets.leave_loading(config, order, place)
             else:
                 if cutlass.const_expr(self.block_scaled):
                     blockwise.load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
@@ -227,11 +226,11 @@ class HopperGroupedGemm:
                 for each in (consumer, 1 - consumer)
             )
             if cutlass.const_expr(config.schedule == PINGPONG) and consumer == 1:
-                # First: the second tile's number comes when the first tile is loaded, and that may take its products.
+                # First: the next number comes when the first tile is loaded, and that may take its products.
                 turns[1].arrive()
                 window, blocks = blocks_at(config, along, problem, window, place.number)
                 state.advance(blocks)
-                place = tickets.following_first(config, along, problem, order, window, place)
+                place = tickets.following(config, order, place)
 
             window, tile = find_tile(config, along, problem, window, place.number)
             while tile.found:
@@ -243,6 +242,7 @@ class HopperGroupedGemm:
                         )  # fmt: skip
                 place = tickets.following(config, order, place)
                 window, tile = find_tile(config, along, problem, window, place.number)
+            tickets.leave(config, order, place)
             # Shared memory must outlive the stores that read it.
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 

@@ -4,7 +4,8 @@ In a dynamic order a cluster's first number is its own, and the others come from
 kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and looks at what it got when
 the loads are issued, so the trip to memory takes no time of its own. It writes the number to all CTAs of the cluster:
 to a slot of a ring in shared memory, with two barriers a slot as for stages. A slot is full when the number has
-arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``.
+arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``,
+and at once where the cluster has no tile.
 
 Numbers that a cluster gets rise, as those of a fixed order do, so the windows of groups (``scheduler``) serve both.
 Which cluster computes a tile changes nothing in its sum. Dynamic persistent schedulers in CUTLASS and QuACK hand out
@@ -71,6 +72,9 @@ def take(tickets: Tickets, slots: Int32) -> Place:
     slot = slots % SLOTS
     cute.arch.mbarrier_wait(tickets.full + slot, slots // SLOTS % 2)
     number = cute.arch.load(tickets.numbers + slot, Int32, sem="relaxed", scope="cta", ss="cta")
+    # All lanes have read the same. If the compiler did not know it, it would move the address of each operand of wgmma
+    # to a uniform register.
+    number = cute.arch.make_warp_uniform(number)
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(tickets.free + slot, 0)
@@ -89,20 +93,10 @@ def following(config: cutlass.Constexpr, tickets: Tickets, place: Place) -> Plac
 
 
 @cute.jit
-def following_first(
-    config: cutlass.Constexpr,
-    along: cutlass.Constexpr,
-    problem: Problem,
-    tickets: Tickets,
-    window: Window,
-    place: Place,
-) -> Place:
-    """``following`` for warps that do not look for their cluster's first tile: where it has none, no number is sent."""
-    if cutlass.const_expr(config.dynamic):
-        _, tile = find_tile(config, along, problem, window, place.number)
-        if not tile.found:
-            place = Place(Int32(NONE), place.slots)
-    return following(config, tickets, place)
+def leave(config: cutlass.Constexpr, tickets: Tickets, place: Place):
+    """Read ``NONE`` where the cluster has no tile at all. Called by whole warps that multiply, after all tiles."""
+    if cutlass.const_expr(config.dynamic) and place.slots == 0:
+        take(tickets, place.slots)
 
 
 @cute.jit
@@ -168,11 +162,16 @@ def wait_free(tickets: Tickets, slots: Int32):
 
 
 @cute.jit
-def wait_for_readers(config: cutlass.Constexpr, tickets: Tickets, slots: Int32):
-    """Wait, in the first CTA's loading warp, until every number was read: a CTA that ends earlier would be written to
-    after its end. Nothing is on its way to another CTA then, whose warps read all that they are sent."""
+def leave_loading(config: cutlass.Constexpr, tickets: Tickets, place: Place):
+    """``leave`` for the loading warps. That of the first CTA waits until every number was read: a CTA that ends earlier
+    would be written to after its end. Nothing is on its way to another CTA then, whose warps read all that they are
+    sent."""
     if cutlass.const_expr(config.dynamic):
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        rank, slots = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()), place.slots
         if rank == 0:
+            if slots == 0:
+                slots = send(config, tickets, Int32(NONE), slots)
             for slot in cutlass.range_constexpr(SLOTS):
                 wait_free(tickets, slots + slot)
+        else:
+            leave(config, tickets, place)

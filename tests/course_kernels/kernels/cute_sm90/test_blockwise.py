@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ from course_kernels.kernels.cute_sm90.config import (
 )
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import integers, reference
-from in_flight import follow
+from in_flight import disassembled, follow
 
 hopper = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
@@ -60,17 +58,9 @@ def code_of(tmp_path):
 
     def compile_(config, out_dtype="bfloat16", dtype="float8_e4m3fn", **kinds):
         compiled = kernel.compile_for(config, dtype, out_dtype, options=options, **kinds)
-        (tmp_path / "kernel.cubin").write_bytes(compiled.__cubin__)
-        return compiled.__ptx__, disassembled(tmp_path / "kernel.cubin")
+        return compiled.__ptx__, disassembled(compiled.__cubin__, tmp_path)
 
     return compile_
-
-
-def disassembled(path):
-    """The machine code, by the nvdisasm that comes with Triton."""
-    triton = pytest.importorskip("triton", reason="its nvdisasm")
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return subprocess.run([tool, "-c", path], check=True, capture_output=True, text=True).stdout
 
 
 def copies_of_sums(shape):

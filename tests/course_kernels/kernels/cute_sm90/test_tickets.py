@@ -146,7 +146,7 @@ def simulate(config, clusters, total, seed):
             window, tile, place = tickets.next_to_load(
                 **given, tickets=order, window=window, place=place, claimed=claimed
             )
-        tickets.wait_for_readers(config, order, place.slots)
+        tickets.leave_loading(config, order, place)
 
     def wait_for_loads(role, number):
         with machine.changed:
@@ -156,7 +156,7 @@ def simulate(config, clusters, total, seed):
 
     def multiply(role, order, place):
         if config.schedule == PINGPONG and role[2] == 1:
-            place = tickets.following_first(**given, tickets=order, window=0, place=place)
+            place = tickets.following(config, order, place)
         while place.number < total:
             wait_for_loads(role, place.number)
             machine.pause()
@@ -164,6 +164,7 @@ def simulate(config, clusters, total, seed):
             if config.schedule == PINGPONG:
                 place = tickets.following(config, order, place)
             place = tickets.following(config, order, place)
+        tickets.leave(config, order, place)
 
     def run(function, role):
         machine.me.cluster, machine.me.rank = role[:2]
@@ -230,7 +231,8 @@ def test_a_fixed_order_asks_nobody():
     assert order == tickets.Tickets(None, None, None, None)
     assert tickets.claim(fixed, order) == 0
     assert tickets.following(fixed, order, tickets.Place(3, 0)) == tickets.Place(8, 0)
-    tickets.wait_for_readers(fixed, order, 0)
+    tickets.leave(fixed, order, tickets.Place(3, 0))
+    tickets.leave_loading(fixed, order, tickets.Place(3, 0))
     assert machine.barriers == {}
 
 
