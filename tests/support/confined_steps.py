@@ -305,6 +305,10 @@ def file_beyond_the_limit():
     with open(os.path.join(folder, "large"), "wb") as file:
         os.ftruncate(file.fileno(), 65 << 20)
 
+@tried
+def sockets_beyond_the_limit():
+    kept = [socket.socketpair() for _ in range(600)]
+
 print(json.dumps(outcomes))
 """
 
@@ -333,4 +337,8 @@ BY_FILTER_IN_OTHER_WORDS = {
     "mode_of_the_users_file": "",
 }  # fmt: skip
 
-BY_LIMIT = {"memory_beyond_the_limit": "[Errno 12]", "file_beyond_the_limit": "[Errno 27]"}
+BY_LIMIT = {
+    "memory_beyond_the_limit": "[Errno 12]",
+    "file_beyond_the_limit": "[Errno 27]",
+    "sockets_beyond_the_limit": "[Errno 24]",
+}
