@@ -40,6 +40,8 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
         text += ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"
     if "'function' object is not subscriptable" in text and not error.line:
         text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
+    if "ZeroDivisionError" in (name, text):
+        text += ": what this line divides by, or takes the remainder of, is 0"
     if "make_shape_compatible" in text:
         text += ": one number for each row becomes a column by [:, None], one for each column a row by [None, :]"
     code = f"\n    {error.code}" if error.code else ""

@@ -79,6 +79,10 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f")
             "ValueError: Cannot make_shape_compatible: 4 and 16: one number for each row becomes a column by [:, "
             "None], one for each column a row by [None, :] (in program 4)",
         ),
+        (
+            {"type": "RuntimeError", "text": "ZeroDivisionError", "line": 0, "code": "", "program": None},  # torch's
+            "RuntimeError: ZeroDivisionError: what this line divides by, or takes the remainder of, is 0",
+        ),
         ({"type": "ValueError", "text": "y" * 700}, f"line 9: ValueError: {'y' * 600} (in program 4)\n    tick()"),
     ],
 )
