@@ -387,6 +387,10 @@ def file_beyond_the_limit():
     with open(os.path.join(folder, "large"), "wb") as file:
         os.ftruncate(file.fileno(), 65 << 20)
 
+@tried
+def sockets_beyond_the_limit():
+    kept = [socket.socketpair() for _ in range(600)]
+
 print(json.dumps(outcomes))
 """
 
@@ -417,4 +421,8 @@ BY_FILTER_IN_OTHER_WORDS = {
     "name_of_the_machine": "OSError", "calls_that_nobody_needs": "",
 }  # fmt: skip
 
-BY_LIMIT = {"memory_beyond_the_limit": "[Errno 12]", "file_beyond_the_limit": "[Errno 27]"}
+BY_LIMIT = {
+    "memory_beyond_the_limit": "[Errno 12]",
+    "file_beyond_the_limit": "[Errno 27]",
+    "sockets_beyond_the_limit": "[Errno 24]",
+}

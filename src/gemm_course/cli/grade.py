@@ -67,6 +67,9 @@ def run(
     """Grade a folder of submissions: one row for each student and exercise, and a total."""
     if folder is None:
         raise _stop(USAGE, "name the folder with the submissions")
+    if gradescope_in is not None and gradescope_in.resolve() == folder.resolve():
+        text = "--gradescope wants another folder than that of the submissions"
+        raise _stop(USAGE, f"{text}: what students handed in, such as a link, would be in the place of their results")
     try:
         wanted = {each for name in only or () for each in find(name)}
         exercises = [each for each in manifest.exercises() if not wanted or each in wanted]

@@ -56,6 +56,10 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     ends = list(accumulate(sizes))
     rows = [g for g, size in enumerate(sizes) for _ in range(size)]
     rows += [-1] * (case.inputs["total_m"] - len(rows))
+    if len(ends) != len(rows) and [list(each.shape) for each in value] == [[len(rows)], [len(ends)]]:
+        text = "the first tensor has a number for each row, and the second for each group: return `ends, group`"
+        yield Finding("*", f"{text}, in this order")
+        return
     wrong = 0
     for name, got, want in (("ends", value[0], ends), ("group", value[1], rows)):
         message = _mistake(name, got, want, sizes)

@@ -67,6 +67,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("store", outside, picture)
     if check == "rows":
         yield Finding("rows", f"{text}{why}", picture)
+        if "large" in case.checks:
+            yield Finding("large", f"{text}{why}", picture)
     elif check:
         if "rows" in case.checks:
             yield Finding("rows", f"{text}\n{REASON_BELOW}", picture)
@@ -88,7 +90,8 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
     loads = [event for event in ran.events if event["kind"] != "store"]
     if not loads:
         for product, why in _likely(x, block):
-            if (_close(got, product, absolute=1e-37) | (got.isnan() & product.isnan()))[seen].all():
+            same = _close(got, product, absolute=1e-37) | (got == product) | (got.isnan() & product.isnan())
+            if same[seen].all():
                 return "rows", f"\n{why}"
         if why := _overflow(x, got, seen):
             return "large", f"\n{why}"
@@ -121,7 +124,12 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     whole = "one sum for the whole block: tl.max and tl.sum need axis=1 to give one number for each row"
     down = "these sums run down the columns of a block: axis=1 runs along a row, if rows have [:, None]"
     numerators = "these are the numerators: divide each row by its sum"
+    mixed = (
+        "the numerators are of exp(x - maximum), and the sum of exp(x), or the other way round: with the same "
+        "numbers in both, the maximum cancels"
+    )
     likely = [(e, numerators), (blocks.exp(), numerators)]
+    likely += [(e / blocks.exp().sum(2, keepdim=True), mixed), (blocks.exp() / e.sum(2, keepdim=True), mixed)]
     likely += [(e / e.sum((1, 2), keepdim=True), whole), (blocks.flatten(1).softmax(1).view(blocks.shape), whole)]
     likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]
     for product, why in likely:

@@ -129,6 +129,7 @@ class _Walk(NamedTuple):
     leaves: bool = False  # computes at most one tile in each problem
     wastes: bool = False  # steps on in a turn without a tile, too
     short: bool = False  # counts passed tiles in 8 bits
+    drifts: bool = False  # counts the tiles of a problem up to the program's own as passed
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
@@ -146,7 +147,9 @@ class _Walk(NamedTuple):
                     break
             if self.wastes and len(found) == before:
                 tile += self.step
-            if self.counts:
+            if self.drifts:
+                passed = tile
+            elif self.counts:
                 passed = rows * cols if self.forgets else passed + rows * cols
             if self.short:
                 passed = (passed + 128) % 256 - 128
@@ -196,6 +199,9 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
         right._replace(
             returns=True,
             why="this begins each problem with the program's very first tile; keep `tile` from problem to problem",
+        ),
+        right._replace(
+            drifts=True, why="`passed` grows by all tiles of a problem; `own` is another number in each program"
         ),
         right._replace(leaves=True, why="this moves on to the next problem after every tile"),
     ]

@@ -148,6 +148,13 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
     if end <= allowed:
         return
     panels = [row_panel(work, [min(busy, int(allowed)) for busy in work], "µs of work of each program")]
+    if check != "uniform" and _has_places(costs, programs, schedule):
+        text = (
+            f"program {last} ends after {end} µs; up to {int(allowed)} µs are accepted\nthe lists hold places in the "
+        )
+        text += "sorted list of costs: sort the tiles' numbers by their costs, so that a tile keeps its number"
+        yield Finding(check, text, panels)
+        return
     if check == "uniform":
         fair = -(-len(costs) // programs)
         counts = [len(line) for line in schedule]
@@ -175,6 +182,16 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
     elif why := _dealt(costs, programs, schedule):
         text += f"\n{why}"
     yield Finding(check, text, panels)
+
+
+def _has_places(costs: list[int], programs: int, schedule: list[list[int]]) -> bool:
+    """Whether the lists are longest tile first, but with places in the sorted list in place of tiles' numbers."""
+    ranked = sorted(costs, reverse=True)
+    lines: list[list[int]] = [[] for _ in range(programs)]
+    for cost in ranked:
+        min(lines, key=sum).append(cost)
+    has = Counter(tuple(sorted(ranked[place] for place in line)) for line in schedule)
+    return costs != ranked and has == Counter(tuple(sorted(line)) for line in lines)
 
 
 def _dealt(costs: list[int], programs: int, schedule: list[list[int]]) -> str:

@@ -226,6 +226,9 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
                 f"this is what {name}.load([k, {at}]) gives, not {name}.load([{at}, k]): coordinates come in the order "
                 "of the extents"
             )
+    for name, at, instead in (("a", "row", "col"), ("b", "col", "row")):
+        if all(same(g, _turned(a, b[g], bounds[g], instead)) for g in groups):
+            return "tiles", f"this is what {name}.load([{instead}, k]) gives: blocks of {name} begin at `{at}`"
     if early := _ends_early(a, b, c, bounds, groups, skip):
         return "tiles", early
     if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
@@ -246,15 +249,16 @@ def _block(matrix, k: int):
 
 
 def _turned(a, b, bounds: tuple[int, int], which: str):
-    """A group's C with the coordinates of one operand's loads exchanged."""
+    """A group's C with the coordinates of one operand's loads exchanged ("a", "b"), or with its "row" or "col" in the
+    place of the other."""
     (start, end), (n, depth) = bounds, b.shape
     # Beyond its extents a descriptor gives zeros.
-    a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, depth + BLOCK_M + BLOCK_N)) for each in (a, b))
+    a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, len(a) + n + depth)) for each in (a, b))
     found = torch.zeros(end - start, n, dtype=torch.float64)
     for i, j in itertools.product(range(0, end - start, BLOCK_M), range(0, n, BLOCK_N)):
         for k in range(0, depth, BLOCK_K):
-            row, deep = (k, start + i) if which == "a" else (start + i, k)
-            col, down = (k, j) if which == "b" else (j, k)
+            row, deep = (k, start + i) if which == "a" else (j if which == "col" else start + i, k)
+            col, down = (k, j) if which == "b" else (start + i if which == "row" else j, k)
             x, y = a[row : row + BLOCK_M, deep : deep + BLOCK_K], b[col : col + BLOCK_N, down : down + BLOCK_K]
             part = found[i : i + BLOCK_M, j : j + BLOCK_N]
             part += (x @ y.T)[: part.shape[0], : part.shape[1]]

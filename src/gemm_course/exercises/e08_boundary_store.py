@@ -64,6 +64,9 @@ _STORES = {
     "columns are counted by j: j counts tiles along N, and i those along the group": (
         lambda j, i, start, end: (j * BLOCK_N, start + j * BLOCK_M, end)
     ),
+    "BLOCK_M and BLOCK_N are exchanged: a tile has BLOCK_N rows of C, and BLOCK_M of its columns": (
+        lambda j, i, start, end: (j * BLOCK_M, start + i * BLOCK_N, end)
+    ),
     "the group's end is rounded up to a whole tile: the last column is `end` - 1": (
         lambda j, i, start, end: (j * BLOCK_N, start + i * BLOCK_M, start - (start - end) // BLOCK_M * BLOCK_M)
     ),
@@ -72,9 +75,10 @@ _ROUNDED_DOWN = "the group's start is rounded down: `start` can be any number"
 
 
 def _known(case: Case, c: Written) -> str:
-    """The known mistake whose stores give exactly this C; empty without one."""
-    if why := next((why for why, place in _STORES.items() if _gives(case, c, place)), ""):
-        return why
+    """The known mistake whose stores give exactly this C; empty without one, or with several."""
+    found = [why for why, place in _STORES.items() if _gives(case, c, place)]
+    if found:  # with one tile along N, several give the same
+        return found[0] if len(found) == 1 else ""
     for unit in (2, 4, 8, 16, 32):
         if _gives(case, c, lambda j, i, start, end, unit=unit: (j * BLOCK_N, start - start % unit + i * BLOCK_M, end)):
             return _ROUNDED_DOWN

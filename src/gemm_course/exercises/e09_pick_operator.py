@@ -262,6 +262,8 @@ def _not_b(was: torch.Tensor, now: torch.Tensor) -> str | None:
     if now.dtype != was.dtype or now.dim() != 3 or (now.shape[0], now.shape[2]) != (G, N) or now.shape[1] < K:
         got = f"{tuple(now.shape)}, {str(now.dtype).removeprefix('torch.')}"
         text = f"mat_b was (G, K, N) = {(G, K, N)} and must be that, or have more of K; got {got}"
+        if now.dim() == 3 and now.shape[:2] == (G, K) and now.shape[2] > N:
+            return f"{text}: N was padded, and it has to be K. pad counts dimensions from the last one"
         turned = now.dim() == 3 and now.shape[1] == N
         return text + (": .mT alone turns B itself, and the product is another" if turned else "")
     other = (now[:, :K].double() != was.double()).nonzero()

@@ -71,6 +71,7 @@ _MISTAKES: tuple[tuple[str, str, Callable], ...] = (
     ("silu", "x / exp(-x): the 1 is missing in 1 + exp(-x)", lambda x: _rounded(x * x.exp())),
     ("silu", "x / (1 - exp(-x)): it has to be 1 + exp(-x)", lambda x: _rounded(x / (1 - (-x).exp()))),
     ("silu", "x / (1 + 2 ** -x): exp has base e, exp2 has base 2", lambda x: _rounded(x / (1 + (-x).exp2()))),
+    ("silu", "x + exp(-x): the division comes first; put 1 + exp(-x) in brackets", lambda x: _rounded(x + (-x).exp())),
     ("silu", "ReLU: it has no exponential", lambda x: _rounded(x.relu())),
     ("silu", "ReLU²: it has no exponential", lambda x: _rounded(x.relu().square())),
     ("silu", "GELU, another activation", lambda x: _rounded(torch.nn.functional.gelu(x))),

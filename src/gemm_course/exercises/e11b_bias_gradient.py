@@ -117,6 +117,11 @@ def _why(rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tu
     order = group_sums.most_telling_first(wrong, bounds)
     told = [g for g in order if not torch.isnan(rows[g].values).any()]
     text = feedback.tiles(rows[(told or order)[0]], want[(told or order)[0]][None], (1, BLOCK))
+    if _axes_exchanged(rows):
+        return "sums", (
+            f"{text}\nthe kernel has no program for it: are the grid's two numbers, and program_id(0) and "
+            "program_id(1), in the same order?"
+        )
     if any(rows[g].missing.any() for g in wrong):
         return "sums", f"{text}\nis each sum stored, to the last column?"
     if not told:
@@ -138,6 +143,15 @@ def _why(rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tu
             "sums, and that is float16 until you convert it"
         )
     return "sums", ""
+
+
+def _axes_exchanged(rows: list[Written]) -> bool:
+    """Whether what was written is that of a grid whose axes are exchanged."""
+    groups, n = len(rows), rows[0].missing.shape[1]
+    blocks = -(-n // BLOCK)
+    written = torch.zeros(groups, n, dtype=torch.bool)
+    written[:blocks, : groups * BLOCK] = True
+    return groups != blocks and torch.equal(torch.cat([~each.missing for each in rows]), written)
 
 
 def _along_columns(part: torch.Tensor) -> torch.Tensor:

@@ -113,6 +113,11 @@ def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> l
     for checks, why, scales in _likely_scales(case):
         if gave(lambda g, scales=scales: sums[g] * scales(g)):
             return [(check, f"{text}\n{why}") for check in checks]
+    for check, name in (("token", "tokens' scales were"), ("group", "group's scale was")):
+        if gave(lambda g, check=check: _scaled_in_the_loop(case, g, check)):
+            return [
+                (check, f"{text}\nthe {name} applied in the loop, to all blocks so far again: scale `acc` after it")
+            ]
     if other := _other_groups_scale(case, parts, sums, wrong):
         return [("group", f"{text}\n{other}")]
     if gave(lambda g: sums[g].half().double() * _token_scales(case, g)[:, None] * scale_b[g]):
@@ -189,6 +194,16 @@ def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -
             if torch.equal(parts[g].values, (sums[g] * _token_scales(case, g)[:, None] * scale).half()):
                 return f"this has the scale of group {other}: group {g} has scale_b[{g}]"
     return ""
+
+
+def _scaled_in_the_loop(case: Case, g: int, which: str) -> Tensor:
+    """A group's C if the sum is multiplied by one of the scales after each block of K."""
+    a, b = (case.inputs[name][g].double() for name in ("a", "b"))
+    scales = {"token": _token_scales(case, g)[:, None], "group": case.inputs["scale_b"][g].double()}
+    again, total = scales.pop(which), torch.zeros(case.inputs["sizes"][g], len(b), dtype=torch.float64)
+    for k in range(0, a.shape[1], BLOCK_K):
+        total = (total + a[: len(total), k : k + BLOCK_K] @ b[:, k : k + BLOCK_K].T) * again
+    return total * next(iter(scales.values()))
 
 
 def _scaled_before(case: Case, g: int, operands: str, convert: Callable[[Tensor], Tensor]) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from gemm_course.judging.case import Written
 
+_END_FOR_SIZE = ": as many as `ends[g]` says, which is where the group ends and not how many tokens it has"
+
 
 def group_sizes(rng: random.Random, block: int) -> list[int]:
     """Tokens of groups: none (first, last, in the middle), one, whole blocks, and partly filled last blocks.
@@ -55,6 +57,8 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
     if (found := range_of_sum(result.values, parts)) is None:
         return f"{text} is not zero"
     text += f" is not zero but the sum over {_tokens(*found)}"
+    if found == (start, 2 * start):
+        return text + _END_FOR_SIZE
     return f"{text}: is a block added before the loop checks whether there is one?" if found[0] == start else text
 
 
@@ -92,6 +96,8 @@ def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int,
     if (first, stop) == (0, end - start):
         return False, f"{text}: as many as the group has, but the first of all. Is `start` added?"
     if first == start and end < stop:
+        if stop == start + end:
+            return False, text + _END_FOR_SIZE
         return True, text + _too_far(stop, end, last + block, bounds)
     if first == start:
         return stop >= last or stop == end - start, text + _too_short(stop, end, last, start, block)

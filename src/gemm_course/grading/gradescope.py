@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from gemm_course.grading.grades import Grade, by_student
 from gemm_course.judging.results import PASSED, UNCHECKED
 
 FILE = "results.json"
+MAX_NAME_BYTES = 255
 
 
 def results(grades: Sequence[Grade], seed: int) -> dict:
@@ -54,10 +56,18 @@ def _test(number: str, name: str, score: int, possible: int, output: str) -> dic
 def write(folder: Path, grades: Iterable[Grade], seed: int) -> None:
     """Write `folder/STUDENT/results.json` for each student; raises OSError if that is impossible."""
     for student, theirs in by_student(grades).items():
-        target = folder / student
+        target = folder / _folder_name(student)
         target.mkdir(parents=True, exist_ok=True)
         text = json.dumps(results(theirs, seed), indent=1)
         (target / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _folder_name(student: str) -> str:
+    """A student's name; of one that is too long for a file system, its beginning and a digest."""
+    if len(student.encode()) <= MAX_NAME_BYTES:
+        return student
+    digest = hashlib.sha256(student.encode()).hexdigest()[:16]
+    return f"{student.encode()[: MAX_NAME_BYTES - 17].decode(errors='ignore')}-{digest}"
 
 
 def written_in(folder: Path) -> list[Path]:

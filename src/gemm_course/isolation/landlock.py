@@ -57,6 +57,8 @@ _PACKAGES = ("site-packages", "dist-packages")
 _CAPABILITIES = 0x20080522  # version of how they are laid out
 _OPEN_ANYTHING = 1 << 1 | 1 << 2  # those about opening files
 
+# Files, pipes and sockets: the kernel keeps some 200 kB of what is sent to each, and no limit counts that.
+MAX_OPEN = 512
 PATIENCE = 3  # times its processor time that an answer may take on a busy machine
 
 FILES, CALLS, LIMITS = "files", "calls", "limits"
@@ -79,7 +81,7 @@ def die_with_parent() -> None:
 
 def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
     """Limit this process and its children: writable memory and seconds of CPU time beyond what it has now (a GPU's
-    driver takes much, once, when it starts), and the size of a file that it writes.
+    driver takes much, once, when it starts), the size of a file that it writes, and its open files.
     """
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     now = int(status["VmData"].split()[0]) << 10
@@ -88,6 +90,7 @@ def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
         # First a signal that says so, then one that cannot be ignored.
         (resource.RLIMIT_CPU, int(sum(os.times()[:2]) + seconds) + 2, 1),
         (resource.RLIMIT_FSIZE, file_mb << 20, 0),
+        (resource.RLIMIT_NOFILE, MAX_OPEN, 0),
         (resource.RLIMIT_CORE, 0, 0),
     ):
         with contextlib.suppress(ValueError, OSError):  # an administrator's limit may be lower

@@ -67,7 +67,7 @@ _ATTRIBUTES = {
     "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals", "gi_code",
     "gi_frame", "gi_yieldfrom", "tb_frame", "tb_next", "get_capture_scope", "add_pre_run_hook", "pre_run_hooks",
     "rewriter", "rewritten_fn", "handle", "builder", "semantic", "from_file", "tofile", "os", "sys", "builtins",
-    "importlib", "ctypes", "subprocess", "modules", "bltns",
+    "importlib", "ctypes", "subprocess", "modules", "bltns", "compile", "used_global_vals",
 }  # fmt: skip
 # What an answer's values are, whose own attributes may be called like a module: `a.copy()`, `x.select(0, 1)`.
 _VALUES = (torch.Tensor, list, dict, set, str, int, float, tl.core, collections.Counter, collections.deque)

@@ -8,7 +8,8 @@ from pathlib import Path
 from gemm_course.judging.exercise import Exercise
 from gemm_course.judging.feedback import in_line
 from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED, Outcome
-from gemm_course.judging.untrusted import Failure
+from gemm_course.judging.untrusted import MAX_FILES, Failure
+from gemm_course.runner.fork_server import MAX_THREADS
 
 
 def describe_exception(error: Failure, exercise: Exercise) -> str:
@@ -39,6 +40,8 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
         text += ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"
     if "'function' object is not subscriptable" in text and not error.line:
         text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
+    if "ZeroDivisionError" in (name, text):
+        text += ": what this line divides by, or takes the remainder of, is 0"
     if "make_shape_compatible" in text:
         text += ": one number for each row becomes a column by [:, None], one for each column a row by [None, :]"
     code = f"\n    {error.code}" if error.code else ""
@@ -66,8 +69,8 @@ def describe_exit(outcome: Outcome, exercise: Exercise) -> str:
         return "what came back is no result: is something other than the exercise's function running?"
     if any(message.done for message in outcome.messages):
         return "this says that it is done, and sent no result: is something other than the exercise's function running?"
-    if outcome.wrote_too_much:
-        return f"this wrote more than {MAX_FILES_MB} MB of files, so it was stopped"
+    if excess := describe_excess(outcome, exercise.memory_mb):
+        return excess
     if outcome.timed_out:
         return f"still running after {exercise.seconds:g} s and deaf to a signal, so it was killed: an endless loop?"
     status = outcome.status or 0
@@ -80,6 +83,18 @@ def describe_exit(outcome: Outcome, exercise: Exercise) -> str:
     if status < 0:
         return f"this was ended by {signal.Signals(-status).name} before a result came back"
     return f"this ended its own process (exit code {status}) before a result came back"
+
+
+def describe_excess(outcome: Outcome, memory_mb: int) -> str:
+    """Which of what no limit of the kernel's counts a process, with those that it started, had too much of, or ""."""
+    if outcome.started_too_much:
+        return (
+            f"this started more than {MAX_THREADS} threads, or programs that need more than {memory_mb} MB together, "
+            "so it was stopped"
+        )
+    if outcome.wrote_too_much:
+        return f"this wrote more than {MAX_FILES_MB} MB, or {MAX_FILES} files and folders, so it was stopped"
+    return ""
 
 
 def compiler_message(text: str, path: Path) -> str:

@@ -30,11 +30,11 @@ import dataclasses
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -47,13 +47,19 @@ from gemm_course.isolation import bubblewrap
 from gemm_course.judging import isolation_report, request
 from gemm_course.judging.case import Case, Ran
 from gemm_course.judging.exercise import COMPILES, Exercise
-from gemm_course.judging.failures import compiler_message, describe_exception, describe_exit, malformed_reply
+from gemm_course.judging.failures import (
+    compiler_message,
+    describe_exception,
+    describe_excess,
+    describe_exit,
+    malformed_reply,
+)
 from gemm_course.judging.feedback import explain_mask, quote_line, sentence
 from gemm_course.judging.isolation_report import GPU_MB
 from gemm_course.judging.judge_process import Task
-from gemm_course.judging.request import MAX_FILES_MB, Outcome
+from gemm_course.judging.request import Outcome
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Property, Result
-from gemm_course.judging.untrusted import Layout, Reply, not_stored, parse_watched, printable
+from gemm_course.judging.untrusted import Layout, Reply, not_stored, parse_watched, printable, remove
 from gemm_course.runner import fork_server
 from gemm_course.runner.fork_server import MODES, ForkServer, Template
 
@@ -92,7 +98,7 @@ class Judge:
                 self._server.close()
                 self._server = None
             self._templates.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove(self._folder)
 
     def _template(self, mode: str) -> Template:
         with self._starting:
@@ -137,7 +143,7 @@ class Judge:
             exercise.id, exercise.title, FAILED, seed=seed, max_points=exercise.points,
             properties=[Property(c.name, c.title, c.points, "skip") for c in exercise.checks],
         )  # fmt: skip
-        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as folder:
+        with self._new_folder() as folder:
             path = Path(folder) / "answer.py"
             path.write_bytes(source.encode("utf-8", "surrogatepass"))
             cases = exercise.module().draw(random.Random(seed))
@@ -169,6 +175,15 @@ class Judge:
             each.message = printable(quote_line(each.message, source))
         result.printed = printable(result.printed)
         return result
+
+    @contextlib.contextmanager
+    def _new_folder(self) -> Iterator[str]:
+        """A folder for one check; whatever an answer leaves there goes with it."""
+        folder = tempfile.mkdtemp(dir=self._folder)
+        try:
+            yield folder
+        finally:
+            remove(folder)
 
     def _run(self, mode: str, exercise: Exercise, path: Path, cases: list[Case], cancelled=None) -> Outcome:
         exercise = _limited(exercise, mode)
@@ -263,15 +278,17 @@ def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, resul
     All properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an output.
     """
     done: set[int] = set()
+    seen: set[int] = set()
     for message in outcome.messages:
         try:
             if message.done:
                 break
             if message.error is not None:
                 result.message = result.message or describe_exception(message.error, exercise)
-            elif message.case is None or message.case in done or not 0 <= message.case < len(cases):
+            elif message.case is None or message.case in seen or not 0 <= message.case < len(cases):
                 raise ValueError("a result for no input")
-            elif _examine(exercise.module(), cases[message.case], message, outcome.layouts, result, probed):
+            seen.add(message.case)
+            if _examine(exercise.module(), cases[message.case], message, outcome.layouts, result, probed):
                 done.add(message.case)
         except Exception as error:
             # The answer's process sends what it likes. A bug in an exercise's module looks the same, so report it.
@@ -301,8 +318,8 @@ def _note_compiled(result: Result, outcome: Outcome, defined: dict[str, str], pa
         text = compiler_message(error.text if error else outcome.printed[:300], path)
         if (error and error.kind == "endless") or outcome.timed_out:
             text = f"not compiled within {COMPILE_S:g} s"
-        elif outcome.wrote_too_much:
-            text = f"more than {MAX_FILES_MB} MB of files were written"
+        elif excess := describe_excess(outcome, COMPILE_MB):
+            text = excess
         which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
 
 
@@ -333,7 +350,12 @@ def _examine(module, case: Case, message: Reply, layouts: list[Layout], result: 
 
 def serve(connection: Connection) -> None:
     """The life of a `JudgeProcess`: check each `Task` that arrives, until the other end is closed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that folders and processes are cleared away
+
+    def end(*_) -> None:  # so that folders and processes are cleared away, and not only half: a second signal comes
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
     with Judge() as judge:
 
         def answer(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gemm_course.isolation.landlock import PATIENCE
 from gemm_course.judging.untrusted import Layout, Reply, bytes_in, parse_reply
 from gemm_course.runner import wire
-from gemm_course.runner.fork_server import Template
+from gemm_course.runner.fork_server import MAX_THREADS, Template
 
 GRACE_S = 2.8  # beyond an exercise's limit, before its process is killed: a busy machine is slow to take a signal
 MAX_FILES_MB = 256  # that a compilation leaves in its folder
@@ -32,6 +32,7 @@ class Outcome:
     timed_out: bool = False
     malformed: bool = False  # whether it sent something that is no reply
     wrote_too_much: bool = False
+    started_too_much: bool = False  # threads, or programs that need more memory together than it has
     not_started: str = ""  # why there was no process; empty if there was one
     ready: bool = False  # confined, and about to load the answer; an error before that is not the answer's
     setup_error: str = ""  # its own words on why it did not get there
@@ -55,8 +56,8 @@ class Outcome:
 def ask(template: Template, request: dict, seconds: float, cancelled: threading.Event | None = None) -> Outcome:
     """Have a forked process answer a request. Ends soon after the time limit, or after it is cancelled.
 
-    The request is what `worker.main` reads; "scratch" in it is a folder that the process may write to. Raises
-    RuntimeError or OSError if the template has died.
+    The request is what `worker.main` reads; "scratch" in it is a folder that the process may write to, "memory_mb" what
+    all programs that it starts may need together. Raises RuntimeError or OSError if the template has died.
     """
     outcome = Outcome()
     results, results_end = os.pipe()
@@ -74,14 +75,17 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
         os.close(results_end)
         os.close(prints_end)
     reader, printed = wire.Reader(results), bytearray()
-    stop = time.monotonic() + PATIENCE * seconds + GRACE_S
+    stop, look = time.monotonic() + PATIENCE * seconds + GRACE_S, 0.0
     open_ends = {results, prints}
     try:
         while results in open_ends and not outcome.printed_too_much:
             left = stop - time.monotonic()
             outcome.timed_out = left <= 0
-            outcome.wrote_too_much = bytes_in(request["scratch"]) > MAX_FILES_MB << 20
-            if outcome.timed_out or outcome.wrote_too_much or (cancelled is not None and cancelled.is_set()):
+            if time.monotonic() >= look:
+                _look(template, request, outcome)
+                look = time.monotonic() + POLL_S
+            too_much = outcome.timed_out or outcome.wrote_too_much or outcome.started_too_much
+            if too_much or (cancelled is not None and cancelled.is_set()):
                 break
             ready = select.select(list(open_ends), [], [], min(left, POLL_S))[0]
             if results in ready:
@@ -111,3 +115,10 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
     text = printed[:KEPT_PRINTED].decode(errors="replace")
     outcome.printed = text + ("…" if len(printed) > KEPT_PRINTED else "")
     return outcome
+
+
+def _look(template: Template, request: dict, outcome: Outcome) -> None:
+    """Note whether the process, with those that it started, uses more than it may of what no limit counts."""
+    used = template.used()
+    outcome.started_too_much = used["threads"] > MAX_THREADS or used["memory"] > request["memory_mb"] << 20
+    outcome.wrote_too_much = used["nameless"] + bytes_in(request["scratch"]) > MAX_FILES_MB << 20

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -22,12 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MODES = ("run", "compile", "gpu")
+MAX_THREADS = 1024  # of a check's processes together; a compiler may start one for each core
 REPLY_S = 60.0  # a fork takes milliseconds, but the first one waits for the imports
 # Beginnings of the environment variables that are passed on. A learner's code can print them, so tokens are left out.
 _KEPT = (
     "PATH", "HOME", "TMP", "LANG", "LC_", "LD_", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON", "TRITON_", "TORCH_",
     "PYTORCH_", "CUDA_", "NVIDIA_", "CUTE_", "HELION_", "OMP_", "MKL_",
 )  # fmt: skip
+_USES = ("threads", "memory", "nameless")
 _KEPT_TOO = ("CC", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH")  # for the C compiler that Triton calls
 
 
@@ -109,6 +113,10 @@ class Template:
             raise RuntimeError(f"the process that starts checks has died. {self._server.last_words()}".strip())
         return reply["pid"]
 
+    def used(self) -> dict[str, int]:
+        """What the child and its children use now: `_used`; nothing where the template has died."""
+        return self._request(b"used") or dict.fromkeys(_USES, 0)
+
     def finish(self) -> int:
         """Kill what is left of the child and its children. Returns its exit status, as `subprocess` gives it: negative
         for a signal; `-SIGKILL` if it was still running.
@@ -126,6 +134,41 @@ def _children() -> list[int]:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:  # some kernels have no such file
         return []
+
+
+def _used(child: int) -> dict[str, int]:
+    """Threads of the child and of all that it started, and bytes: the memory of programs that it started, for each of
+    which its limit holds anew, and files without a name, which no folder shows. Beyond `MAX_THREADS` it stops.
+    """
+    used, left = dict.fromkeys(_USES, 0), _children()
+    while left and used["threads"] <= MAX_THREADS:
+        process = Path(f"/proc/{left.pop()}")
+        try:
+            status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+            used["threads"] += int(status["Threads"])
+            if process.name != str(child):
+                used["memory"] += sum(int(status[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+            used["nameless"] += _nameless(process)
+            for thread in itertools.islice((process / "task").iterdir(), MAX_THREADS):
+                left += map(int, (thread / "children").read_text().split())
+        except (OSError, KeyError, ValueError):  # it has ended meanwhile, or is about to
+            continue
+    return used
+
+
+def _nameless(process: Path) -> int:
+    """Bytes of the files that a process has open, or in its memory, and that have no name any more."""
+    total = 0
+    for file in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            status = file.stat()
+            total += status.st_blocks * 512 if stat.S_ISREG(status.st_mode) and not status.st_nlink else 0
+    for line in (process / "maps").read_text().splitlines():
+        place, _, name = line.partition(f" {tempfile.gettempdir()}/")
+        if name.endswith(" (deleted)"):
+            start, end = (int(each, 16) for each in place.split()[0].split("-"))
+            total += end - start
+    return total
 
 
 def _reap(pid: int) -> int:
@@ -158,6 +201,8 @@ def serve_forks(control: socket.socket, mode: str) -> None:
     while True:
         data, fds, _, _ = socket.recv_fds(control, 64, 8)
         if not data:
+            if pid:  # the judge was killed; a child can choose not to die with this process
+                _reap(pid)
             return
         if data == b"fork":
             pid = os.fork()
@@ -167,8 +212,11 @@ def serve_forks(control: socket.socket, mode: str) -> None:
             for fd in fds:
                 os.close(fd)
             control.send(json.dumps({"pid": pid}).encode())
+        elif data == b"used":
+            control.send(json.dumps(_used(pid)).encode())
         else:
             control.send(json.dumps({"status": _reap(pid)}).encode())
+            pid = 0
 
 
 def _set_gpu(there: bool) -> None:

@@ -20,12 +20,15 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
     torch.bool, torch.bfloat16, torch.float8_e4m3fn,
 )}  # fmt: skip
+_MAX_DIMS = 64  # torch goes through a tensor's dimensions one inside the other, and dies of many
+_MESSAGE = 1 << 10  # what a message counts among the headers, beside its own: each takes some memory and time
 _KEY = "__tensor__"
 
 
 def travels(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can be sent: dense, of a type that has bytes, on a device that holds some."""
-    return tensor.dtype in _DTYPES.values() and tensor.layout == torch.strided and tensor.device.type != "meta"
+    """Whether a tensor can be sent: dense, of few dimensions and a type that has bytes, on a device that holds some."""
+    dense = tensor.layout == torch.strided and tensor.dim() <= _MAX_DIMS
+    return dense and tensor.dtype in _DTYPES.values() and tensor.device.type != "meta"
 
 
 def pack(value) -> bytes:
@@ -66,6 +69,8 @@ def unpack(header: bytes, body: bytes):
         name, shape, size = part[_KEY]
         dtype = _DTYPES[name]
         count = 1
+        if len(shape) > _MAX_DIMS:
+            raise ValueError(f"a tensor of {len(shape)} dimensions")
         for extent in shape:
             if not isinstance(extent, int) or extent < 0:
                 raise ValueError("a shape with an extent that is no count")
@@ -102,14 +107,14 @@ class Reader:
         found = []
         while len(self._buffer) >= 16:
             header, body = struct.unpack_from("<QQ", self._buffer)
-            if self._headers + header > MAX_HEADERS or self._bytes + header + body > MAX_BYTES:
+            if self._headers + header + _MESSAGE > MAX_HEADERS or self._bytes + header + body > MAX_BYTES:
                 raise ValueError("messages larger than they may be")
             end = 16 + header + body
             if len(self._buffer) < end:
                 break
             found.append(unpack(bytes(self._buffer[16 : 16 + header]), bytes(self._buffer[16 + header : end])))
             del self._buffer[:end]
-            self._headers, self._bytes = self._headers + header, self._bytes + header + body
+            self._headers, self._bytes = self._headers + header + _MESSAGE, self._bytes + header + body
         return found
 
     def next(self, timeout: float):

@@ -90,6 +90,7 @@ def test_what_did_not_run_on_the_gpu_counts_is_told_and_checked_again(tmp_path, 
         (["in", "--seed", "-1"], 2, "from 0 to 4294967295"),
         (["in", "--out", "nowhere/grades.csv"], 3, "nowhere/grades.csv.journal cannot be written: No such file"),
         (["in", "--out", "empty"], 3, "empty cannot be written"),
+        (["in", "--gradescope", "in/"], 2, "--gradescope wants another folder than that of the submissions"),
         (["in", "--gradescope", "file/x"], 3, "file/x cannot be written: Not a directory"),
     ],
 )

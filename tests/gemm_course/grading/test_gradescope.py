@@ -50,6 +50,14 @@ def test_remarks_that_belong_to_no_property_are_in_the_output():
     assert made["output"].splitlines() == ["1 of 2 exercises passed", f"01: {remark}", f"01: {CANNOT}"]
 
 
+def test_no_name_is_too_long_for_a_folder(tmp_path):
+    """What cannot be seen in a name is spelled, which takes twice or four times its bytes."""
+    names = [r"\u200b" * 60 + who for who in ("ann", "bob")]
+    gradescope.write(tmp_path, [grade_of(who, outcome()) for who in [*names, "zoe"]], 0)
+    assert len(list(tmp_path.glob("*/results.json"))) == 3
+    assert (tmp_path / "zoe").is_dir()
+
+
 def test_what_was_written_is_found_again_whatever_an_operating_system_adds(tmp_path):
     gradescope.write(tmp_path / "in" / "scores", [grade_of("ann", outcome())], 0)
     (tmp_path / "in" / "scores" / ".DS_Store").touch()

@@ -93,6 +93,8 @@ def describe_groups(sizes, total_m):
         ("x = f().traceback.linecache", "no need of .(traceback|linecache), which is a module's name"),
         ("x = [].enum.bltns", "no need of .(enum|bltns)"),
         ("if hasattr(1, 'cache_key'): pass", "no need of hasattr"),
+        ("torch.nn.Module().compile(backend=print)", "no need of .compile"),
+        ("kernel.used_global_vals", "no need of .used_global_vals"),
         ("\ud800", "cannot be read"),
     ],
 )  # fmt: skip

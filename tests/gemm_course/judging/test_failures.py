@@ -79,6 +79,10 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f")
             "ValueError: Cannot make_shape_compatible: 4 and 16: one number for each row becomes a column by [:, "
             "None], one for each column a row by [None, :] (in program 4)",
         ),
+        (
+            {"type": "RuntimeError", "text": "ZeroDivisionError", "line": 0, "code": "", "program": None},  # torch's
+            "RuntimeError: ZeroDivisionError: what this line divides by, or takes the remainder of, is 0",
+        ),
         ({"type": "ValueError", "text": "y" * 700}, f"line 9: ValueError: {'y' * 600} (in program 4)\n    tick()"),
     ],
 )
@@ -93,7 +97,8 @@ def test_an_exception_takes_one_message(change, says):
         ({"printed_too_much": True, "malformed": True}, "this printed more than 256 kB"),
         ({"malformed": True, "timed_out": True}, "what came back is no result"),
         ({"messages": [Reply(done=True)], "status": 0}, "this says that it is done, and sent no result"),
-        ({"wrote_too_much": True}, "this wrote more than 256 MB of files, so it was stopped"),
+        ({"wrote_too_much": True}, "this wrote more than 256 MB, or 1000 files and folders, so it was stopped"),
+        ({"started_too_much": True}, "this started more than 1024 threads, or programs that need more than 1024 MB"),
         ({"timed_out": True, "status": -9}, "still running after 6 s and deaf to a signal, so it was killed"),
         ({"status": -signal.SIGSEGV}, "this crashed its process (segmentation fault)"),
         ({"status": -signal.SIGABRT}, "this crashed its process (abort)"),

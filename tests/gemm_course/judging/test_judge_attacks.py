@@ -24,8 +24,10 @@ from altered_server import UNREAD, judge_of
 from gemm_course.exercises import manifest
 from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
+from gemm_course.judging.case import Case
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Result
+from gemm_course.judging.untrusted import Reply
 from gemm_course.notebook_files import cells
 from places import MUTANTS, ROOT
 
@@ -547,18 +549,46 @@ def test_runaways_are_stopped_in_time(open_judge, monkeypatch, before, body, say
         ("while True: pass", "not compiled within 1 s"),
         (
             "[open(__import__('os').environ['TMPDIR'] + f'/{i}', 'wb').write(bytes(60 << 20)) for i in range(999)]",
-            "more than 256 MB of files were written",
+            "this wrote more than 256 MB",
+        ),
+        (
+            "import os, tempfile; os.chdir(tempfile.tempdir); "
+            "[(os.mkdir('d'), os.chdir('d')) for _ in range(1200)]; wait()",
+            "or 1000 files and folders",
+        ),
+        (
+            "import os, tempfile; files = [tempfile.TemporaryFile() for _ in range(6)]; "
+            "[file.write(bytes(60 << 20)) for file in files]; wait()",
+            "this wrote more than 256 MB",
+        ),
+        (
+            "import mmap, tempfile; files = [tempfile.TemporaryFile() for _ in range(6)]; "
+            "kept = [(file.truncate(60 << 20), mmap.mmap(file.fileno(), 60 << 20), file.close()) for file in files]; "
+            "wait()",
+            "this wrote more than 256 MB",
         ),
         (
             "while True: __import__('subprocess').Popen(['/bin/sleep', '1000'], start_new_session=True)",
-            "not compiled within 1 s|compiler",
+            "not compiled within 1 s|compiler|started more than 1024 threads",
+        ),
+        (
+            "import threading, time; threading.stack_size(32768); "
+            "[threading.Thread(target=time.sleep, args=(9,), daemon=True).start() for _ in range(1200)]; wait()",
+            "started more than 1024 threads",
+        ),
+        (
+            "import subprocess, sys; program = 'x = b\"x\" * (400 << 20); input()'; kept = "
+            "[subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE) for _ in range(3)]; wait()",
+            "programs that need more than 1024 MB together",
         ),
     ],
-    ids=["endless", "disk", "programs"],
+    ids=["endless", "disk", "depth", "nameless", "mapped", "programs", "threads", "memory"],
 )
 def test_the_process_that_compiles_is_limited_too(open_judge, line, says, monkeypatch):
     """Only there does the attack begin; the kernel is right."""
     monkeypatch.setattr(judging, "COMPILE_S", 1.0)
+    monkeypatch.setattr(judging, "COMPILE_MB", 1024)
+    line = line.replace("wait()", "__import__('time').sleep(9)")
     source = f"if triton.knobs.runtime.interpret is False or not hasattr(tl.cdiv, 'rewriter'):\n    {line}\n"
     source += cells.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
     started = time.monotonic()
@@ -568,6 +598,16 @@ def test_the_process_that_compiles_is_limited_too(open_judge, line, says, monkey
     assert failed.name == "compiles"
     assert re.search(says, failed.message), result.text()
     assert open_judge.check(OFFSETS, RIGHT).passed
+
+
+def test_an_input_is_examined_once_however_often_it_comes_back(monkeypatch):
+    """Also if it led to a finding: exercise 10 follows the PTX of each for up to a second."""
+    examined, cases = [], [Case({}, ()), Case({}, ())]
+    exercise = manifest.find("10")[0]
+    monkeypatch.setattr(judging, "_examine", lambda module, case, *_: examined.append(case))
+    outcome = judging.Outcome(messages=[Reply(case=case) for case in (0, 0, 0, 1, 0, 1)])
+    judging._note_outcome(exercise, cases, outcome, Result("10", "", "failed"), probed=False)
+    assert [id(each) for each in examined] == [id(each) for each in cases]
 
 
 def test_nobody_waits_for_the_compiler_where_nothing_runs(judge, monkeypatch):

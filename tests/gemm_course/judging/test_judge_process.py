@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from course_kernels.service import ServiceDied
@@ -33,6 +35,19 @@ def test_an_answer_is_checked_with_its_seed(process):
     assert first == again
     assert (first["seed"], first["status"]) == (7, "failed")
     assert first["panels"]
+
+
+def test_one_that_is_ended_twice_leaves_no_folder(tmp_path, monkeypatch):
+    """`JudgePool.close` asks every judge to end, and then closes each."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = JudgeProcess()
+    found.wait_until_ready()
+    assert list(tmp_path.glob("course-*"))
+    while found.alive:
+        found.end()
+        time.sleep(0.001)
+    found.close()
+    assert list(tmp_path.glob("course-*")) == []
 
 
 @pytest.mark.parametrize(

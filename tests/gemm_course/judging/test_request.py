@@ -18,8 +18,8 @@ RESULT = {"case": 0, "value": 3}
 class Template:
     """Runs a function in a thread where the real one forks a process; `status` is how that ends."""
 
-    def __init__(self, serve, status=0):
-        self.serve, self.status, self.release = serve, status, threading.Event()
+    def __init__(self, serve, status=0, **uses):
+        self.serve, self.status, self.uses, self.release = serve, status, uses, threading.Event()
         self.released = True
 
     def fork(self, fds):
@@ -40,18 +40,21 @@ class Template:
         self.thread.start()
         return 17
 
+    def used(self):
+        return {"threads": 1, "memory": 0, "nameless": 0, **self.uses}
+
     def finish(self):
         self.release.set()
         return self.status
 
 
-def asked(tmp_path, serve, seconds=5.0, cancelled=None, status=0):
-    template = Template(serve, status)
-    outcome = ask(template, {"scratch": str(tmp_path)}, seconds, cancelled)
+def asked(tmp_path, serve, seconds=5.0, cancelled=None, status=0, **uses):
+    template, request = Template(serve, status, **uses), {"scratch": str(tmp_path), "memory_mb": 64}
+    outcome = ask(template, request, seconds, cancelled)
     template.thread.join(5)
     assert not template.thread.is_alive()
     assert template.released, "it was waited for to the end"
-    assert template.request == wire.pack({"scratch": str(tmp_path)})
+    assert template.request == wire.pack(request)
     return outcome
 
 
@@ -113,6 +116,15 @@ def test_it_ends_when_it_writes_too_many_files(tmp_path, monkeypatch):
     monkeypatch.setattr(requests, "MAX_FILES_MB", 0)
     (tmp_path / "large").write_bytes(b"x" * 10_000)
     assert asked(tmp_path, wait).wrote_too_much
+
+
+@pytest.mark.parametrize(
+    ("uses", "what"),
+    [({"threads": 1025}, "started"), ({"memory": 65 << 20}, "started"), ({"nameless": 257 << 20}, "wrote"), ({}, "")],
+)
+def test_it_ends_when_it_uses_too_much_of_what_no_limit_counts(tmp_path, uses, what):
+    outcome = asked(tmp_path, wait if uses else send(READY, DONE), **uses)
+    assert (outcome.started_too_much, outcome.wrote_too_much) == (what == "started", what == "wrote")
 
 
 def test_it_ends_when_it_prints_too_much(tmp_path, monkeypatch):

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
-from gemm_course.judging.untrusted import Layout, Output, bytes_in, not_stored, parse_reply, parse_watched, printable
+from gemm_course.judging.untrusted import (
+    Layout,
+    Output,
+    bytes_in,
+    not_stored,
+    parse_reply,
+    parse_watched,
+    printable,
+    remove,
+)
 from outputs import written
 
 ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()", "program": [0]}
@@ -84,3 +95,22 @@ def test_the_bytes_of_a_folder_are_those_on_the_disk(tmp_path):
     (tmp_path / "link").symlink_to("/usr/bin/env")
     assert 100_000 <= bytes_in(str(tmp_path)) < 120_000
     assert bytes_in(str(tmp_path / "none")) == 0
+
+
+def test_many_empty_files_are_too_many(tmp_path):
+    for number in range(1001):
+        (tmp_path / str(number)).symlink_to("/")
+    assert bytes_in(str(tmp_path)) == float("inf")
+
+
+def test_a_folder_of_any_depth_is_looked_at_and_removed(tmp_path, monkeypatch):
+    (tmp_path / "outside").write_text("the grader's")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1100):  # deeper than Python calls itself, and longer than a path may be
+        os.mkdir("deep")
+        os.chdir("deep")
+    os.symlink(tmp_path, "link")
+    os.chdir(tmp_path)
+    assert bytes_in(str(tmp_path / "deep")) == float("inf")
+    remove(str(tmp_path / "deep"))
+    assert os.listdir() == ["outside"]

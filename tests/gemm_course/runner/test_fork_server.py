@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from altered_server import SERVED, altered, judge_of
+from altered_server import SERVED, UNREAD, altered, judge_of
 from course_kernels import runtime
 from gemm_course.exercises import manifest
 from gemm_course.isolation import landlock, seccomp
@@ -17,7 +18,7 @@ from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
 from gemm_course.notebook_files import cells
-from gemm_course.runner import fork_server
+from gemm_course.runner import fork_server, wire
 from places import ROOT
 
 pytestmark = pytest.mark.usefixtures("no_second_wall")  # in it, processes have numbers of their own
@@ -158,6 +159,38 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
     wait_until_dead(pid)
     assert children_of(os.getpid()) == before
     assert capfd.readouterr() == ("", "")
+
+
+DEAF = """
+import ctypes, time
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # not to die with the process that forked it
+ctypes.CDLL(None).prctl(15, b"deaf", 0, 0, 0)
+time.sleep(99)
+"""
+
+
+def test_a_child_does_not_outlive_a_judge_that_is_killed(monkeypatch, tmp_path):
+    monkeypatch.setattr(fork_server, "__file__", altered(tmp_path, UNREAD))
+    (tmp_path / "answer.py").write_text(DEAF, encoding="utf-8")
+    request = {
+        "path": str(tmp_path / "answer.py"), "module": OFFSETS.runs_name, "function": "f", "imports": [],
+        "seconds": 60.0, "memory_mb": 1024, "scratch": str(tmp_path), "cases": [],
+    }  # fmt: skip
+    server = fork_server.ForkServer()
+    template, (results, theirs) = fork_server.Template(server, "run"), os.pipe()
+    with tempfile.TemporaryFile() as file:
+        file.write(wire.pack(request))
+        file.seek(0)
+        pid = template.fork([file.fileno(), theirs, theirs])
+    stop = time.monotonic() + 20
+    while "deaf" not in Path(f"/proc/{pid}/comm").read_text():
+        assert time.monotonic() < stop
+        time.sleep(0.01)
+    template.close()  # as the end of its judge does
+    wait_until_dead(pid)
+    server.close()
+    os.close(results)
+    os.close(theirs)
 
 
 # ---- the template whose children use a GPU, where there is none

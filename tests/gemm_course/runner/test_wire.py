@@ -66,6 +66,7 @@ def tensor(*parts):
         (tensor("int8", [0, 2**62, 2**62], 0), b""),
         (tensor("int8", [0, 2**70], 0), b""),
         (tensor("int8", [0] * 100, 0) + b"]", b""),
+        (tensor("int8", [1] * 65, 1), b"x"),
     ],
 )
 def test_bytes_of_another_form_are_no_message(header, body):
@@ -84,9 +85,24 @@ def test_a_message_larger_than_all_may_be_is_refused_before_it_arrives():
     os.close(here)
 
 
+def test_messages_are_not_too_many(monkeypatch):
+    """Each takes memory that its bytes do not show."""
+    monkeypatch.setattr(wire, "MAX_HEADERS", 1 << 16)
+    here, there = os.pipe()
+    os.write(there, wire.pack({}) * 65)
+    os.close(there)
+    reader = wire.Reader(here)
+    reader.pump()
+    with pytest.raises(ValueError, match="larger"):
+        reader.messages()
+    os.close(here)
+
+
 def test_what_cannot_travel_is_not_sent():
     with pytest.raises(TypeError, match="cannot send a set"):
         wire.pack({"a": {1}})
     assert not wire.travels(torch.ones(2, dtype=torch.complex64))
     assert not wire.travels(torch.ones(2, device="meta"))
+    assert wire.travels(torch.ones([1] * 64))
+    assert not wire.travels(torch.ones([1] * 65))
     assert not wire.travels(torch.ones(2, 2).to_sparse())
