@@ -55,6 +55,9 @@ def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool 
     return [
         sys.executable, "-m", "jupyterlab", f"--LabApp.default_url=/lab/tree/{FIRST}",
         f"--LabApp.app_settings_dir={SETTINGS}", "--LabApp.news_url=None",
+        # No option sets the folder of custom.css, which is the reader's own by default.
+        "--LabApp.custom_css=True",
+        f"--ServerApp.tornado_settings={json.dumps({'static_custom_path': [str(SETTINGS)]})}",
         f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
         f"--ServerApp.root_dir={root}", f"--ServerApp.open_browser={open_browser}",
         f"--ServerApp.terminado_settings={json.dumps({'shell_command': shell()})}",

@@ -10,6 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
+import site_plots
 from course_kernels import testing
 from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
@@ -99,7 +100,19 @@ def list_table() -> str:
 
 def _provenance(measured: dict) -> str:
     source = measured["provenance"]
-    return f"Measured {source['date'][:10]}, torch {source['torch']}, Triton {source['triton']}."
+    return (
+        f"Measured {source['date'][:10]} at commit {source['commit'][:8]}, "
+        f"torch {source['torch']}, Triton {source['triton']}."
+    )
+
+
+def _number(value: float | None) -> str:
+    """Three digits or more; a dash for what was not measured."""
+    return "–" if value is None else f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def _unit(entry: dict) -> str:
+    return "" if entry["unit"] == "TFLOP/s" else f" ({entry['unit']})"
 
 
 def _taken(measured: dict, entry: dict) -> str:
@@ -113,12 +126,10 @@ def _rates(measured: dict, function: str, columns: dict[str, str], gradients: Se
     """A record's rows: the rates of the function and of providers, and each gradient's as a multiple of torch's."""
     rows = []
     for entry in measured["rows"].values():
-        digits, unit = (0, "") if entry["unit"] == "TFLOP/s" else (2, " (TB/s)")
         rate, ours = entry["rate"], _taken(measured, entry)
-        shown = (rate["forward"].get(name) for name in (ours, *columns))
-        cells = ["–" if each is None else f"{each:.{digits}f}" for each in shown]
+        cells = [_number(rate["forward"].get(name)) for name in (ours, *columns)]
         cells += [f"{rate[gradient][ours] / rate[gradient]['torch']:.2f} ×" for gradient in gradients]
-        rows.append([title_of(entry) + unit, *cells])
+        rows.append([title_of(entry) + _unit(entry), *cells])
     head = "{}, {}".format(*gpu_and_dtype(measured))
     return markdown(head, [f"`{function}`", *columns.values(), *gradients], rows)
 
@@ -165,19 +176,105 @@ def zoo_table() -> str:
     columns = {"quack": "QuACK, best", "torch": "`torch`'s"}
     rows = []
     for entry in measured["rows"].values():
-        digits, unit = (0, "") if entry["unit"] == "TFLOP/s" else (2, " (TB/s)")
         rate = entry["rate"]
-        cells = [
-            f"{rate['forward'][name]:.{digits}f}" if name in rate["forward"] else "–" for name in ("auto", *columns)
-        ]
+        cells = [_number(rate["forward"].get(name)) for name in ("auto", *columns)]
         ratios = [rate[each]["auto"] / rate[each]["torch"] for each in ("dA", "dB", "step")]
-        rows.append([title_of(entry) + unit, *cells, *(f"{ratio:.2f} ×" for ratio in ratios)])
+        rows.append([title_of(entry) + _unit(entry), *cells, *(f"{ratio:.2f} ×" for ratio in ratios)])
     head = "{}, {}".format(*gpu_and_dtype(measured))
     table = markdown(head, ["`grouped_mm`", *columns.values(), "dA", "dB", "training step"], rows)
     return f"{table}\n\ndA, dB and training step: times as fast as torch's. {_provenance(measured)}"
 
 
-TABLES = {"zoo": zoo_table, "group_gemm": list_table, "grouped_mm": packed_table, "scaled_grouped_mm": scaled_table}
+def block_scaled_table() -> str:
+    """The rates of products with scales of blocks, forward and backward, from their record."""
+    measured = record.load("block_scaled")
+    columns = {
+        "cute": "`scaled_grouped_mm`",
+        "triton": "Triton alone",
+        "dense row-wise": "dense, a factor for each row",
+        "dA cute": "dA",
+        "dB triton": "dB",
+    }
+    rows = [
+        [title_of(entry), *(_number(entry["rate"].get(name)) for name in columns)]
+        for entry in measured["rows"].values()
+    ]
+    head = f"{measured['provenance']['gpu'].removeprefix('NVIDIA ')}, float8, scales of blocks"
+    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s. {_provenance(measured)}"
+
+
+def gmm_table() -> str:
+    """The rates of AITER's functions, from their record."""
+    measured = record.load("gmm")
+    columns = {
+        ("forward", "gmm"): "`gmm`",
+        ("forward", "torch grouped_mm"): "`torch`'s",
+        ("forward", "cuBLAS loop"): "cuBLAS loop",
+        ("gradients", "ptgmm"): "`ptgmm`",
+        ("gradients", "nptgmm"): "`nptgmm`",
+        ("gradients", "torch grouped_mm"): "`torch`'s dB",
+        ("gradients", "cuBLAS loop"): "cuBLAS loop, dB",
+    }
+    rows = [
+        [title_of(entry) + _unit(entry), *(_number(entry["rate"][each].get(name)) for each, name in columns)]
+        for entry in measured["rows"].values()
+    ]
+    failed = any(entry.get("failed") for entry in measured["rows"].values())
+    note = "TFLOP/s, or TB/s where reading bounds." + " –: its result failed the check." * failed
+    head = "{}, {}".format(*gpu_and_dtype(measured))
+    return f"{markdown(head, columns.values(), rows)}\n\n{note} {_provenance(measured)}"
+
+
+def masked_table() -> str:
+    """The rates of masked products, from their record."""
+    measured = record.load("masked")
+    columns = {
+        ("bfloat16", "auto"): "`deepgemm`",
+        ("bfloat16", "torch grouped_mm, packed"): "`torch`'s, packed",
+        ("bfloat16", "triton, shuffled"): "shuffled weights",
+        ("float8", "auto"): "float8",
+        ("float8", "torch scaled_grouped_mm, packed"): "`torch`'s, packed, float8",
+        ("float8 blocks", "auto"): "float8, blocks",
+    }
+    rows = []
+    for cell, row in zip(measured["cells"].values(), site_plots.data_of("masked")["rows"]):
+        few = cell["rows"] <= grouped_cute.FEW_ROWS
+        for kind, rate in row["rate"].items():  # what backend="auto" takes
+            rate["auto"] = rate["triton" if few and kind == "bfloat16" else "cute"]
+        rows.append([row["title"] + _unit(row), *(_number(row["rate"][kind].get(name)) for kind, name in columns)])
+    head = f"{measured['provenance']['gpu'].removeprefix('NVIDIA ')}, bfloat16 where nothing else is said"
+    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s, or TB/s where reading bounds. {_provenance(measured)}"
+
+
+def jagged_table() -> str:
+    """The rates of products that share a matrix, from their record."""
+    measured = record.load("jagged")
+    columns = {
+        "auto": "`grouped_gemm_jagged`",
+        "triton-simple": "its Triton kernel",
+        "helion-simple": "its Helion kernel",
+        "helion-scanning": "Helion, group by group",
+        "torch": "`torch`'s, B for each group",
+        "cublas": "dense, same size",
+    }
+    rows = [
+        [title_of(entry), *(_number(entry["rate"]["forward"].get(name)) for name in columns)]
+        for entry in measured["rows"].values()
+    ]
+    head = "{}, {}".format(*gpu_and_dtype(measured))
+    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s. {_provenance(measured)}"
+
+
+TABLES = {
+    "zoo": zoo_table,
+    "group_gemm": list_table,
+    "grouped_mm": packed_table,
+    "scaled_grouped_mm": scaled_table,
+    "block_scaled": block_scaled_table,
+    "gmm": gmm_table,
+    "masked": masked_table,
+    "jagged": jagged_table,
+}
 
 
 def with_tables(page: str) -> str:

@@ -33,7 +33,13 @@ from gemm_course.notebook_files.cells import of_notebook
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"
 BUILD = SITE / "_build"
-INDEX = {"README.md": "index.md", "notebooks": "lessons.md", "exercises": "exercises.md", "site": "index.md"}
+INDEX = {
+    "README.md": "index.md",
+    "notebooks": "lessons.md",
+    "exercises": "exercises.md",
+    "site": "index.md",
+    "src/course_kernels/packed/api.py": "api/packed.md",  # its docstrings
+}
 # Titles of the library's pages, in the order of the contents. A part that is not here comes last, under its own name.
 PARTS = {
     "packed": "Packed groups",

@@ -16,6 +16,7 @@ from places import ROOT
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
 
 NOTEBOOK = ROOT / lab.FIRST
+GUESS = "notebooks/02_triton_in_fifteen_minutes.ipynb"  # the first lesson with a text to guess
 
 # The state of JupyterLab when a learner opens it.
 OPENED = """(() => {
@@ -32,6 +33,20 @@ TERMINAL = """(async () => {
 SAVE = """(async () => {
     const panels = [...window.jupyterapp.shell.widgets('main')];
     await panels.find(widget => widget.context?.path.endsWith('.ipynb')).context.save();
+})()"""
+# What the first cell with a hidden output shows before and after a click, and the first line of that output.
+HIDDEN = """(async () => {
+    const panel = await window.jupyterapp.commands.execute('docmanager:open', {path: '%s'});
+    await panel.context.ready;
+    const cell = panel.content.widgets.find(each => each.outputHidden);
+    const placeholder = () => cell.node.querySelector('.jp-OutputPlaceholder');
+    const shown = () => cell.node.innerText;
+    const until = async condition => { while (!condition()) await new Promise(done => setTimeout(done, 50)); };
+    await until(placeholder);
+    const before = shown(), [answer] = cell.model.outputs.get(0).toJSON().text.split('\\n');
+    placeholder().click();
+    await until(() => !placeholder());
+    return {answer, before, after: shown()};
 })()"""
 
 RUN_ALL = """(async () => {
@@ -73,6 +88,9 @@ def test_first_lesson_runs_in_a_browser_and_the_checkout_stays_as_it_was(page, t
         page.evaluate(TERMINAL)
         where = wait_for("answer of a terminal", lambda: (mine / "where").exists() and (mine / "where").read_text(), 30)
         assert where.strip() == str(Path(sys.executable).with_name("course"))
+        guess = page.evaluate(HIDDEN % GUESS)
+        assert guess["answer"] not in guess["before"], "it is given away before the click"
+        assert guess["answer"] in guess["after"]
     assert (mine / lab.FIRST).read_bytes() != before, "it was saved"
     assert changed_files(root) == []
     assert [line for line in log.read_text().splitlines() if "signal 15" not in line] == [], "in the learner's terminal"

@@ -142,6 +142,13 @@ def test_an_answer_to_a_guess_is_folded(site):
         assert len(re.findall(r'<details class="[\w ]*hide below-input', text)) == tagged, lesson.stem
 
 
+def test_a_picture_opens_at_its_full_size(site):
+    for page in [*(f"notebooks/{path.stem}" for path in LESSONS), "exercises/01_offsets", "index"]:
+        text = (site / f"{page}.html").read_text("utf-8")
+        linked = re.findall(r'<a class="full-size" href="([^"]+)" target="_blank"[^>]*><img [^>]*src="\1"', text)
+        assert len(linked) == text.count("<img ") > 0, page
+
+
 def test_the_sites_own_links_take_the_place_of_the_notebooks(site):
     """Previous and next come from the contents; the line of links in the notebook would repeat them."""
     for before, after in itertools.pairwise(LESSONS):
@@ -287,6 +294,20 @@ def test_every_page_is_quiet_and_fits_a_telephone(watched, address, pages):
         if found:
             wrong[name] = found
     assert wrong == {}
+
+
+# Code cells whose lines do not fit, and whether the button beside the title shows the contents of the page.
+CUT = "[...document.querySelectorAll('.cell_input pre')].filter(each => each.scrollWidth > each.clientWidth).length"
+SHOW_CONTENTS = "document.querySelector('button.secondary-toggle').click()"
+CONTENTS = "document.querySelector('#pst-page-toc-nav a').getBoundingClientRect().width > 100"
+
+
+def test_code_fits_a_laptops_screen(watched, address):
+    open_page(watched, f"{address}/notebooks/07_autotuning.html", WIDE)
+    assert watched.evaluate(CUT) == 0
+    assert not watched.evaluate(CONTENTS), "the code has their room"
+    watched.evaluate(SHOW_CONTENTS)
+    wait_for("contents of the page", lambda: watched.evaluate(CONTENTS), 5)
 
 
 @pytest.mark.parametrize(("width", "least"), [(NARROW, 300), (WIDE, 600)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from pathlib import Path
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import OK
@@ -39,8 +41,20 @@ def run(as_json: Json = False) -> int:
         (f"{sign} {row['id']}", row["title"], terminal.paint(place, "dim"), f"{row['of']:>2} points")
         for sign, row, place in zip(signs, rows, places)
     ]
-    print(f"{terminal.columns(table)}\n\n{what_next(kept)}")
+    print(f"{terminal.columns(table)}\n\n{what_next(kept)}\n\n{where_kept()}")
     return OK
+
+
+def where_kept() -> str:
+    """The file of the progress, and that other clones of the course write to it, too."""
+    return terminal.paint(f"progress is kept in {with_tilde(progress.path())}, for all of this account", "dim")
+
+
+def with_tilde(path: Path) -> str:
+    """A path with `~` for the home directory."""
+    with contextlib.suppress(ValueError, RuntimeError):
+        return str("~" / path.relative_to(Path.home()))
+    return str(path)
 
 
 def what_next(kept: dict[str, dict]) -> str:

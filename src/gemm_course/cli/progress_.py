@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, OK, Stop
-from gemm_course.cli.list_ import what_next
+from gemm_course.cli.list_ import what_next, where_kept, with_tilde
 from gemm_course.cli.options import Json
 from gemm_course.exercises import manifest, progress
 
@@ -59,7 +57,7 @@ def run(
         reached = f"{row['points']:>2} of {row['of']:>2}"
         print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{_help_taken(row, len(exercise.hints))}")
     print(f"\n{what_next(kept)}\n")
-    print(terminal.paint(f"kept in {_with_tilde(progress.path())}, for all of this account", "dim"))
+    print(where_kept())
     print(terminal.paint("course progress --anew   begins anew", "dim"))
     return OK
 
@@ -69,15 +67,8 @@ def _begin_anew() -> int:
         kept = progress.begin_anew()
     except (OSError, RuntimeError) as error:
         raise Stop(CANNOT, f"{progress.path()} cannot be renamed: {error}") from None
-    print(f"progress begins anew; the old one is {_with_tilde(kept)}" if kept else "there is no progress yet")
+    print(f"progress begins anew; the old one is {with_tilde(kept)}" if kept else "there is no progress yet")
     return OK
-
-
-def _with_tilde(path: Path) -> str:
-    """A path with `~` for the home directory."""
-    with contextlib.suppress(ValueError, RuntimeError):
-        return str("~" / path.relative_to(Path.home()))
-    return str(path)
 
 
 def _help_taken(row: dict, count: int) -> str:
