@@ -193,7 +193,8 @@ class LaunchOptions:
 
     def applied(self, config: GemmConfig) -> GemmConfig:
         """A configuration with what is asked for."""
-        changes = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        asked = {"programs": self.programs, "schedule": self.schedule}  # torch 2.11 cannot trace dataclasses.asdict
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         if changes.get("schedule") == "dynamic":
             changes["num_xcds"] = 1
         return dataclasses.replace(config, **changes)
