@@ -173,4 +173,6 @@ def test_shared_memory_of_an_amd_gpu_by_hand():
     assert added == 32768 + 2 * 128 * 128 + 2048
     # A gfx950: both in LDS.
     assert tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False) == 2 * 32768 + 2048
+    added = tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False, accumulate=True)
+    assert added == 2 * 32768 + 2 * 128 * 128 + 4096
     assert "it takes" in GemmConfig(128, 256, 128, 8, 2).valid_for("contiguous", 2, shared_limit=163840, uses_tma=False)

@@ -108,7 +108,8 @@ def estimated(target: str) -> list:
 def with_chiplets() -> list:
     """Builds for AMD GPUs, with their configurations: the tile of AITER's tables, and some of ours."""
     specs = []
-    for tile in ((256, 256, 64, 8, 1), (256, 256, 32, 8, 2), (128, 128, 64, 8, 2), (64, 64, 64, 4, 2)):
+    tiles = ((256, 256, 64, 8, 1), (256, 256, 32, 8, 2), (128, 128, 64, 8, 2), (64, 64, 64, 4, 2), (128, 256, 64, 8, 2))
+    for tile in tiles:
         config = GemmConfig(*tile, num_xcds=8)
         specs += [
             (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
