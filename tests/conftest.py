@@ -13,8 +13,27 @@ import torch
 from course_kernels import runtime
 from gemm_course.runner import interpreter
 
+
+def refuse_masks_of_numbers() -> None:
+    """Refuse masks that are not of truth values, as the interpreter of Triton 3.9 does: older ones accept them."""
+    import numpy as np
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    def checked(genuine, place):
+        def access(self, *args, **options):
+            elements = np.asarray(args[place].data).dtype.name
+            assert elements == "bool", f"the mask's elements must be bool, got {elements}"
+            return genuine(self, *args, **options)
+
+        return access
+
+    for name, place in (("create_masked_load", 1), ("create_masked_store", 2), ("create_atomic_rmw", 3)):
+        setattr(InterpreterBuilder, name, checked(getattr(InterpreterBuilder, name), place))
+
+
 if runtime.mode() == "interpreter":
     interpreter.prepare_once()  # as in the processes that check exercises
+    refuse_masks_of_numbers()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in what a shell started in the background; all that tests start and interrupt would inherit it.

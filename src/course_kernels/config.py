@@ -82,10 +82,10 @@ class GemmConfig:
         *,
         uses_tma: bool = True,
         accumulate: bool = False,
-        amd: bool = False,
+        lds: int | None = None,
     ) -> int:
         """An upper bound of a program's shared memory in bytes (without 16 bytes for barriers of pointer kernels on
-        sm_100). Arguments as for ``valid_for``; ``amd``: on an AMD GPU.
+        sm_100). Arguments as for ``valid_for``; ``lds``: bytes of shared memory that a program can have on an AMD GPU.
 
         The compiler may take less: an older GPU keeps fewer stages there. A test compiles every candidate for every
         target and checks that none takes more.
@@ -95,14 +95,16 @@ class GemmConfig:
         packed = kernel in _ABSENT_SCHEDULES
         # Packed kernels also have a row of bias or scales, the search for a tile's group, and barriers there.
         extras = max(1024, 4 * (self.block_m + self.block_n)) if packed else 64
-        if packed and amd:
-            # The newest stage waits in registers. With one stage the operands go through LDS one after the other, to
-            # change their layout. Blocks that need another layout have a second buffer. A result that is added to
-            # goes through LDS, too, at most half of it at a time.
+        if packed and lds is not None:
+            # The newest stage waits in registers; but Triton 3.9 copies it into the larger LDS of a gfx950. With one
+            # stage the operands go through LDS one after the other, to change their layout. Blocks that need another
+            # layout have a second buffer. A result that is added to goes through LDS, too, at most half of it at a
+            # time.
             stage, area = self.block_k * (self.block_m + self.block_n) * itemsize, self.block_m * self.block_n
             ready = (self.num_stages - 1) * stage or self.block_k * max(self.block_m, self.block_n) * itemsize
             result = min(4 * area, max(16384, 2 * area)) if accumulate else min(output, 16384)
-            return ready + max(min(stage, 24576), result) + max(2048, extras)
+            copied = stages + (result + 2048 if accumulate else 0) if lds > 65536 else 0
+            return max(ready + max(min(stage, 24576), result), copied) + max(2048, extras)
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
             stages *= 2  # for TF32 the compiler keeps a second, transposed copy of the stages of one or both operands
         if kernel == "tma" or (packed and uses_tma):
@@ -152,7 +154,7 @@ class GemmConfig:
             out_itemsize = out_itemsize or max(2, itemsize)
             need = self.shared_memory(
                 kernel, itemsize, out_itemsize, capability, uses_tma=uses_tma, accumulate=accumulate,
-                amd=capability is None,  # the interpreter has no limit
+                lds=shared_limit if capability is None else None,  # the interpreter has no limit
             )  # fmt: skip
             if need > shared_limit:
                 return f"the {shared_limit} bytes of shared memory that a program can have: it takes {need}"
@@ -191,7 +193,8 @@ class LaunchOptions:
 
     def applied(self, config: GemmConfig) -> GemmConfig:
         """A configuration with what is asked for."""
-        changes = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        asked = {"programs": self.programs, "schedule": self.schedule}  # torch 2.11 cannot trace dataclasses.asdict
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         if changes.get("schedule") == "dynamic":
             changes["num_xcds"] = 1
         return dataclasses.replace(config, **changes)

@@ -163,11 +163,16 @@ def test_launch_options_change_what_they_name():
 def test_shared_memory_of_an_amd_gpu_by_hand():
     # AITER's own tile for MI300: one stage of 64 KiB, which is all of the LDS, but never at once.
     tile = GemmConfig(256, 256, 64, 8, 1)
-    assert tile.shared_memory("contiguous", 2, 2, amd=True, uses_tma=False) == 32768 + 24576 + 2048
+    assert tile.shared_memory("contiguous", 2, 2, lds=65536, uses_tma=False) == 32768 + 24576 + 2048
     assert tile.valid_for("contiguous", 2, shared_limit=65536, uses_tma=False) is None
     assert "it takes" in tile.valid_for("contiguous", 2, capability=(7, 5), shared_limit=65536, uses_tma=False)
     # Two stages: one in LDS, and one in registers on its way there.
     tile = GemmConfig(128, 128, 64, 8, 2)
-    assert tile.shared_memory("transposed", 2, 2, amd=True, uses_tma=False) == 32768 + 24576 + 2048
-    added = tile.shared_memory("transposed", 2, 2, amd=True, uses_tma=False, accumulate=True)
+    assert tile.shared_memory("transposed", 2, 2, lds=65536, uses_tma=False) == 32768 + 24576 + 2048
+    added = tile.shared_memory("transposed", 2, 2, lds=65536, uses_tma=False, accumulate=True)
     assert added == 32768 + 2 * 128 * 128 + 2048
+    # A gfx950: both in LDS.
+    assert tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False) == 2 * 32768 + 2048
+    added = tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False, accumulate=True)
+    assert added == 2 * 32768 + 2 * 128 * 128 + 4096
+    assert "it takes" in GemmConfig(128, 256, 128, 8, 2).valid_for("contiguous", 2, shared_limit=163840, uses_tma=False)

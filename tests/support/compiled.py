@@ -3,7 +3,8 @@
     python tests/support/compiled.py    compile everything again, and write compiled.json
 
 The record belongs to the kernels, the code that compiles them and the version of Triton. Where any of these differ,
-``facts`` compiles; and a test compiles some of it in every run, other ones each time.
+``facts`` compiles; and a test compiles some of it in every run, other ones each time. Limits on what compilers may
+spill belong to the same version of Triton: see ``check``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import hashlib
 import importlib.util
 import json
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +71,25 @@ def made_from() -> dict[str, str]:
     import triton  # not before course_kernels, which decides how it is set up
 
     return {"triton": triton.__version__, "sources": digest(SOURCES)}
+
+
+def recorded_triton() -> str:
+    """The version of Triton that the record, and every limit on spills, was read from."""
+    return json.loads(RECORD.read_text(encoding="utf-8"))["made from"]["triton"]
+
+
+def check(wrong: Iterable[str], beyond_limits: Iterable[str]) -> None:
+    """Fail for what is wrong with any Triton, and for spills beyond the limits of the record's; another one's are only
+    named, in a warning."""
+    import triton
+
+    wrong, beyond_limits = list(wrong), list(beyond_limits)
+    if triton.__version__ == recorded_triton():
+        wrong += beyond_limits
+    elif beyond_limits:
+        text = f"limits are Triton {recorded_triton()}'s; with {triton.__version__}:"
+        warnings.warn("\n".join([text, *beyond_limits]), stacklevel=2)
+    assert not wrong, "\n".join(wrong)
 
 
 @functools.cache

@@ -49,12 +49,13 @@ class Spills(NamedTuple):
 
     Attributes:
         bytes: local memory per thread, all of it: stack and spilled registers.
-        stores, loads: instructions of the machine code that write and read it.
+        stores, loads: instructions of the machine code that write and read it; None where Triton's nvdisasm does not
+            know the target.
     """
 
     bytes: int
-    stores: int
-    loads: int
+    stores: int | None
+    loads: int | None
 
     def __bool__(self) -> bool:
         return self.bytes > 0
@@ -138,7 +139,11 @@ class Compiled:
         size = _cubin_attribute(self.binary, _FRAME_SIZE)
         if not size:
             return Spills(0, 0, 0)
-        return Spills(size, len(re.findall(r"\bSTL\b", self.sass)), len(re.findall(r"\bLDL\b", self.sass)))
+        try:
+            sass = self.sass
+        except RuntimeError:
+            return Spills(size, None, None)
+        return Spills(size, len(re.findall(r"\bSTL\b", sass)), len(re.findall(r"\bLDL\b", sass)))
 
     def _amd_metadata(self, name: str) -> int:
         found = re.search(rf"\.{name}:\s+(\d+)", self.text)
@@ -148,7 +153,8 @@ class Compiled:
 
     @functools.cached_property
     def sass(self) -> str:
-        """NVIDIA machine code, disassembled by the nvdisasm that comes with Triton."""
+        """NVIDIA machine code, disassembled by the nvdisasm that comes with Triton. That of Triton 3.6 does not know
+        sm_103 and sm_121, and a RuntimeError says so."""
         if self.target.backend != "cuda":
             raise AttributeError(f"{self.target} has no sass; amdgcn is its machine code's assembly")
         # Found without importing Triton, which would settle this process's mode.
@@ -156,7 +162,10 @@ class Compiled:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.binary)
             file.flush()
-            return subprocess.run([tool, file.name], check=True, capture_output=True, text=True, timeout=60).stdout
+            done = subprocess.run([tool, file.name], capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise RuntimeError(f"this Triton's nvdisasm cannot read code for {self.target}: {done.stderr.strip()}")
+        return done.stdout
 
     @functools.cached_property
     def instructions(self) -> dict[str, int]:

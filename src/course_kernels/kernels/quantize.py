@@ -66,16 +66,17 @@ def quantize_lines_kernel(
         here = groups == g
         start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
         k = start + (column - start // DEPTH - g) * DEPTH
-        used = g < G
+        filled = tl.where(g < G, end, k)
     else:
-        k, end, used = column * DEPTH, depth, True
+        k, end, filled = column * DEPTH, depth, depth
     at = line + tl.arange(0, BLOCK_L)
     ks = k + tl.arange(0, DEPTH)
     one = tl.full((), 1, tl.int64)
     inside = (at < lines)[:, None] & (ks < end)[None, :]
     from_x = x_ptr + batch * (one * stride_xb)
     from_x += at.to(tl.int64)[:, None] * stride_xl + ks.to(tl.int64)[None, :] * stride_xk
-    x = tl.load(from_x, mask=inside & used, other=0.0).to(tl.float32)
+    of_groups = (at < lines)[:, None] & (ks < filled)[None, :]
+    x = tl.load(from_x, mask=of_groups, other=0.0).to(tl.float32)
     magnitude = tl.abs(x)
     finite = magnitude < float("inf")
     scale, inverse = scale_of(tl.max(tl.where(finite, magnitude, 0.0), 1), POWER_OF_TWO)
@@ -85,8 +86,10 @@ def quantize_lines_kernel(
     tl.store(to_q, q, mask=inside)
     to_scale = scale_ptr + batch * (one * stride_sb) + at.to(tl.int64) * stride_sl + column * (one * stride_sk)
     # Columns without a block are written, too: nothing of the result is left undefined.
-    scale = tl.where(used & (k < end), scale, 0.0)
-    tl.store(to_scale, scale, mask=(at < lines) & (column < columns))
+    scale = tl.where(k < filled, scale, 0.0)
+    # Not `(at < lines) & (column < columns)`: of a block & a scalar, interpreters make 32-bit numbers, and Triton 3.9's
+    # refuses them as a mask.
+    tl.store(to_scale, scale, mask=at < tl.where(column < columns, lines, 0))
 
 
 @triton.jit

@@ -111,7 +111,7 @@ def grouped_mm(
         ``bias``                              RuntimeError                     added before the rounding
         ``out_dtype`` not the operands'       RuntimeError                     accepted
         ``out``, ``tail``                     no such arguments                accepted
-        meta and fake tensors                 bfloat16 only                    every dtype
+        meta and fake tensors                 bfloat16 only (2.15: every one)  every dtype
         ``FlopCounterMode``                   counts nothing                   counts all, the tail included
         forward mode, ``torch.func.hessian``  NotImplementedError              accepted
         ``out`` of DTensors, or in            no such argument                 ValueError, RuntimeError
@@ -122,6 +122,7 @@ def grouped_mm(
         groups start, on a GPU                at multiples of 16 bytes where   anywhere
                                               the ragged extent is innermost
         strided ``offs``, on a GPU            taken to be contiguous           accepted
+                                              (2.15: RuntimeError, on a CPU)
         ====================================  ===============================  ======================================
     """
     if has_overrides(mat_a, mat_b, offs, bias, out) and not is_compiling():

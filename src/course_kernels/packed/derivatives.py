@@ -36,13 +36,13 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
         "backward": lambda ctx, grad: (*backward(ctx, grad), None),
         "jvp": lambda ctx, *tangents: jvp(ctx, *tangents[:-1]),
     }
-    function = torch.autograd.Function
-    # Named like the operator, because graph nodes and profiles show this name.
-    made = type(function)(name, (function,), {name: staticmethod(each) for name, each in functions.items()})
+    # Not a Function, which would enter torch.func again; the dispatcher has chosen the level already. Named like the
+    # operator, because graph nodes and profiles show this name.
+    level = torch.autograd.function._SingleLevelFunction
+    made = type(level)(name, (level,), {name: staticmethod(each) for name, each in functions.items()})
 
     def differentiable(keyset, *arguments):
-        # Not Function.apply, which would enter torch.func again; the dispatcher has chosen the level already.
         with enable_single_level_autograd_function():
-            return super(function, made).apply(*arguments, keyset)
+            return made.apply(*arguments, keyset)
 
     library.impl(name, differentiable, "Autograd", with_keyset=True)

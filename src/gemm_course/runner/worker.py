@@ -44,7 +44,9 @@ def preload(mode: str) -> None:
     for name in (*_EVERYWHERE, *_PRELOADED[mode]):
         importlib.import_module(name)
     if mode == "run":
-        importlib.import_module("gemm_course.runner.interpreter").prepare_once()
+        interpreter = importlib.import_module("gemm_course.runner.interpreter")
+        interpreter.prepare_once()
+        interpreter.accept_scalar_masks()
         # Its warnings about divisions by zero and the like would look like prints of the answer's.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
     if mode == "gpu":

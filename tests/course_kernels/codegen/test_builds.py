@@ -23,7 +23,8 @@ TMA = ["sm_90", "sm_100", "sm_120"]
 NEIGHBOURS = {"sm_86": "sm_80", "sm_89": "sm_80", "sm_103": "sm_100", "sm_121": "sm_120"}
 
 # Kernels that may keep registers in local memory: (targets, pattern of the build's name, bytes per thread, reason).
-# Anything above the bytes fails, and so does anything that is not listed.
+# Anything above the bytes fails, and so does anything that is not listed; with another Triton than the record's, both
+# are reported in a warning.
 KNOWN_SPILLS = [
     (TMA, r"^tma .* unaligned", 1400,
      "where no descriptor describes C, the tile is stored through 64-bit addresses, each held by the thread"),
@@ -38,8 +39,6 @@ KNOWN_SPILLS = [
      "one value waits in local memory, though registers are left: what ptxas makes of a 64-bit step"),
     (["sm_120"], r"^naive float8_e4m3fn .* 64×128×128", 8, "as on sm_75"),
 ]  # fmt: skip
-if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
-    KNOWN_SPILLS.append((["sm_100", "sm_120"], r"^(round_robin|tma) ", 16, "up to 4 registers short"))
 
 
 def allowed_spill(spec: Build, target: str) -> int:
@@ -88,18 +87,18 @@ def recorded_pairs() -> list[compiled.Pair]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_ships_compiles_fits_and_does_not_spill(target):
     specs = grid(target)
-    problems = []
+    problems, spills = [], []
     for spec, found in zip(specs, compiled.facts((spec, target) for spec in specs), strict=True):
         if found.error:
             problems.append(f"{spec}: {found.error}")
             continue
         if found.spilled > allowed_spill(spec, target):
-            problems.append(f"{spec}: {found.spilled} bytes spilled, allowed {allowed_spill(spec, target)} bytes")
+            spills.append(f"{spec}: {found.spilled} bytes spilled, allowed {allowed_spill(spec, target)} bytes")
         if found.shared > TARGETS[target].shared_limit:
             problems.append(f"{spec}: {found.shared} bytes of {TARGETS[target].shared_limit} shared memory")
         if not 0 < found.registers <= (255 if target in CUDA else 512):
             problems.append(f"{spec}: {found.registers} registers")
-    assert not problems, "\n".join(problems)
+    compiled.check(problems, spills)
 
 
 def test_the_record_is_of_these_kernels():

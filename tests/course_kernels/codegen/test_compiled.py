@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -28,6 +29,17 @@ def test_registers_and_spills_agree_with_the_disassembler():
     assert small.spills == (0, 0, 0)
     assert not small.spills
     assert "STL" not in small.sass
+
+
+def test_spills_of_a_target_that_the_disassembler_does_not_know():
+    known = compile_kernel("naive", "sm_75", config=GemmConfig(64, 64, 64))
+    header = bytearray(known.binary)
+    header[0x30:0x34] = b"\xff" * 4  # the ELF header's flags, with the architecture
+    unknown = dataclasses.replace(known, binary=bytes(header))
+    assert unknown.spills == (known.spills.bytes, None, None)
+    assert str(known.spills.bytes) in codegen.summary([unknown])
+    with pytest.raises(RuntimeError, match=r"nvdisasm cannot read code for sm_75: nvdisasm fatal"):
+        unknown.sass  # noqa: B018
 
 
 def test_excerpts_and_summary():

@@ -29,6 +29,14 @@ def add_kernel(x_ptr, FAILS: tl.constexpr):
     tl.store(places, twice(x))
 
 
+@triton.jit
+def scalar_conditions_kernel(x_ptr, count, G):
+    places = tl.arange(0, 8)
+    here = tl.program_id(0) < G
+    x = tl.load(x_ptr + places, mask=(places < count) & here, other=0.0)
+    tl.store(x_ptr + places, x + 1, mask=here)
+
+
 @pytest.fixture
 def prepared(monkeypatch):
     """How often the language is gone through."""
@@ -57,6 +65,23 @@ def test_types_are_looked_up_once_and_are_those_of_triton(prepared, monkeypatch)
     for each in (*scalars, *scalars, tl.pointer_type(tl.float32), tl.block_type(tl.int64, [8])):
         assert tritons._get_np_dtype(each) == table(each)
     assert len(count) == len(scalars) + 2
+
+
+def test_masks_of_scalar_conditions(monkeypatch):
+    masks, builder = [], tritons.InterpreterBuilder
+    monkeypatch.setattr(builder, "create_splat", builder.create_splat)  # put back after the test
+    for name, place in (("create_masked_load", 1), ("create_masked_store", 2)):
+        genuine = getattr(builder, name)
+        monkeypatch.setattr(
+            builder, name, lambda self, *args, f=genuine, i=place: masks.append(args[i].data.dtype) or f(self, *args)
+        )
+    interpreter.accept_scalar_masks()
+    interpreter.accept_scalar_masks()  # a second time changes nothing
+    assert not hasattr(builder.create_splat.genuine, "genuine")
+    x = torch.arange(8.0)
+    scalar_conditions_kernel[(2,)](x, 3, 1)
+    assert x.tolist() == [1, 2, 3, 1, 1, 1, 1, 1]
+    assert masks == [bool] * 4
 
 
 def test_a_kernel_that_fails_leaves_the_language_as_it_was(prepared):
