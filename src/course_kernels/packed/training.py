@@ -162,7 +162,8 @@ class _Rounding:
         magnitudes = magnitudes_of(matrix)
         largest = magnitudes.amax(-1) if matrix.shape[-1] else magnitudes.sum(-1)  # amax refuses lines of length 0
         scale = scale_of(largest, dtype, self._power_of_two)
-        return rounded(matrix, scale.reciprocal()[..., None], dtype, memory=torch.contiguous_format), scale
+        into = matrix.new_empty(matrix.shape, dtype=dtype)
+        return rounded(matrix, scale.reciprocal()[..., None], into), scale
 
     def _lines_of_groups(self, matrix: Tensor, offs: Tensor, dtype) -> tuple[Tensor, Tensor]:
         """The transpose of a matrix (total_m, lines) in float8, total_m contiguous, and a factor for each line of each
@@ -175,4 +176,4 @@ class _Rounding:
         largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
         scale = scale_of(largest, dtype, self._power_of_two)
         inverse, inside = scale.reciprocal()[groups].mT, groups < layout.G
-        return rounded(matrix.mT, inverse, dtype, inside, memory=torch.contiguous_format), scale[:-1]
+        return rounded(matrix.mT, inverse, matrix.new_empty((lines, total), dtype=dtype), inside), scale[:-1]
