@@ -316,8 +316,9 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# K is the average expert's rows here. Skewed experts gain up to a third. Even ones gain by chance or lose: the counter
-# costs a launch of its own, and the messages take time. So both orders are offered, and lesson 07's model chooses.
+# K is the average expert's rows here. Skewed experts gain up to 29 %, and with few rows even ones gain. Others lose a
+# little: the counter costs a launch of its own, and the messages take time. So both orders are offered, and lesson 07's
+# model chooses.
 #
 # ## The production kernel
 #

@@ -1,7 +1,8 @@
 """Steps that a process confined for a GPU tries, and what refuses each: for the tests of Landlock and seccomp."""
 
 SCRIPT = r"""
-import array, ctypes, errno, fcntl, json, os, resource, shutil, socket, struct, subprocess, sys, threading, time
+import array, ctypes, errno, fcntl, json, os, resource, selectors, shutil, signal, socket, struct, subprocess, sys
+import threading, time
 from pathlib import Path
 
 folder, outside, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -14,6 +15,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.ptrace.restype = ctypes.c_long
 outcomes = {}
+on_x86 = os.uname().machine == "x86_64"
 
 
 def tried(step):
@@ -119,6 +121,37 @@ def what_drivers_read():
         os.listdir("/proc/driver")
 
 @tried
+def own_files():
+    first, copy = Path(folder, "parts", "first"), Path(folder, "parts", "copy")
+    first.parent.mkdir()
+    first.write_text("text" * 5000)
+    shutil.copy2(first, copy)
+    assert copy.read_text() == first.read_text()
+    copy.rename(first)
+    copy.symlink_to("first")
+    os.truncate(first, 4)
+    assert copy.read_text() == "text" and set(os.listdir(first.parent)) == {"first", "copy"}
+    shutil.rmtree(first.parent)
+
+@tried
+def waiting_for_pipes():
+    out, into = os.pipe()
+    for kind in (selectors.SelectSelector, selectors.PollSelector, selectors.EpollSelector):
+        with kind() as selector:
+            selector.register(out, selectors.EVENT_READ)
+            assert not selector.select(0)
+            os.write(into, b"x")
+            assert selector.select(5) and os.read(out, 1) == b"x"
+
+@tried
+def signals_to_itself():
+    for send in (lambda: signal.setitimer(signal.ITIMER_REAL, 0.01), lambda: signal.raise_signal(signal.SIGALRM)):
+        came = threading.Event()
+        signal.signal(signal.SIGALRM, lambda *_: came.set())
+        send()
+        assert came.wait(5)
+
+@tried
 def list_of_libraries():
     subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True)
 
@@ -144,8 +177,39 @@ def copy():
         os._exit(0)
 
 @tried
+def copy_in_a_namespace():
+    new_user, vfork = 0x10000000, 0x4000
+    made = libc.syscall(56 if on_x86 else 220, vfork | new_user | signal.SIGCHLD, 0, 0, 0, 0)
+    if made == 0:
+        os._exit(0)
+    refused(lambda: made)
+
+@tried
 def signal_to_another():
     os.kill(parent, 0)
+
+@tried
+def signal_by_a_pipe():
+    fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, neighbour)
+
+@tried
+def signal_by_a_socket():
+    fcntl.ioctl(socket.socketpair()[0], 0x8901, struct.pack("i", neighbour))  # FIOSETOWN
+
+@tried
+def life_beyond_the_parents():
+    refused(libc.prctl, 1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+@tried
+def own_session():
+    now = os.getsid(0), os.getpgid(0)
+    os.setsid()
+    os.setpgid(0, 0)
+    return "moved" * (now != (os.getsid(0), os.getpgid(0)))
+
+@tried
+def program_in_its_own_session():
+    subprocess.run(["/bin/true"], start_new_session=True, check=True)
 
 @tried
 def limit_of_another():
@@ -204,6 +268,24 @@ def name_of_the_machine():
     socket.sethostname(socket.gethostname())
 
 @tried
+def better_priority():
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)
+
+@tried
+def calls_that_nobody_needs():
+    # inotify_init1, fanotify_init, name_to_handle_at, open_by_handle_at, request_key, mq_unlink, kcmp, migrate_pages,
+    # move_pages, seccomp, personality, process_madvise, pidfd_open, open_tree, fsopen, landlock_create_ruleset,
+    # futex_waitv, and some that no kernel has yet.
+    old = (294, 300, 303, 304, 249, 241, 312, 256, 279, 317, 135)
+    if not on_x86:
+        old = (26, 262, 264, 265, 218, 181, 272, 238, 239, 277, 92)
+    found = []
+    for number in (*old, 440, 434, 428, 430, 444, 449, 700, 9999):
+        if libc.syscall(number, -1, -1, -1, -1, -1, -1) != -1 or ctypes.get_errno() != errno.ENOSYS:
+            found.append(number)
+    return f"known: {found}" * bool(found)
+
+@tried
 def mode_of_the_users_file():
     path = Path(outside, "secret")
     now = path.stat().st_mode, path.stat().st_mtime
@@ -221,7 +303,7 @@ def priority_of_a_user():
 
 @tried
 def disk_priority_of_another():
-    refused(libc.syscall, 251 if os.uname().machine == "x86_64" else 30, 1, neighbour, 2 << 13 | 4)
+    refused(libc.syscall, 251 if on_x86 else 30, 1, neighbour, 2 << 13 | 4)
 
 @tried
 def place_of_another():
@@ -311,7 +393,7 @@ print(json.dumps(outcomes))
 GRANTED = (
     "name_of_a_thread", "addresses_without_memory", "shared_memory", "memory_file", "thirty_two_threads",
     "place_of_a_thread", "own_priority", "local_sockets", "control_of_a_device", "what_drivers_read",
-    "list_of_libraries", "assembler", "c_compiler",
+    "own_files", "waiting_for_pipes", "signals_to_itself", "list_of_libraries", "assembler", "c_compiler",
 )  # fmt: skip
 
 BY_LANDLOCK = (
@@ -319,18 +401,20 @@ BY_LANDLOCK = (
     "lasting_memory_file", "device", "socket_with_a_path",
 )  # fmt: skip
 
-BY_RIGHTS = ("name_of_the_machine",)
+BY_RIGHTS = ("better_priority",)
 
 BY_FILTER = (
-    "copy", "signal_to_another", "limit_of_another", "udp", "tcp", "stream", "datagram", "datagram_of_a_pair",
-    "kernels_network", "visitor", "priority_of_another", "priority_of_a_user", "disk_priority_of_another",
-    "lasting_memory", "lasting_messages", "memory_that_lasts_of_another", "semaphores_of_another",
-    "messages_of_another", "trace_of_another",
+    "copy", "copy_in_a_namespace", "signal_to_another", "limit_of_another", "udp", "tcp", "stream", "datagram",
+    "datagram_of_a_pair", "kernels_network", "visitor", "priority_of_another", "priority_of_a_user",
+    "disk_priority_of_another", "lasting_memory", "lasting_messages", "memory_that_lasts_of_another",
+    "semaphores_of_another", "messages_of_another", "trace_of_another",
 )  # fmt: skip
 
 BY_FILTER_IN_OTHER_WORDS = {
     "connection": "FileNotFoundError", "message_to_a_name": "OSError", "place_of_another": "",
-    "mode_of_the_users_file": "",
+    "mode_of_the_users_file": "", "signal_by_a_pipe": "OSError", "signal_by_a_socket": "OSError",
+    "life_beyond_the_parents": "OSError", "own_session": "", "program_in_its_own_session": "",
+    "name_of_the_machine": "OSError", "calls_that_nobody_needs": "",
 }  # fmt: skip
 
 BY_LIMIT = {"memory_beyond_the_limit": "[Errno 12]", "file_beyond_the_limit": "[Errno 27]"}

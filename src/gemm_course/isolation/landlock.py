@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import functools
 import glob
+import importlib.util
 import os
 import resource
 import signal
@@ -105,14 +106,23 @@ def _installed() -> Iterator[str]:
     """Where Python and its packages are."""
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield from (entry for entry in sys.path if Path(entry).name in _PACKAGES)
-    for name in ("torch", "triton", "numpy"):  # they may be elsewhere, and import parts of themselves when asked
-        if getattr(sys.modules.get(name), "__file__", None):
-            package = Path(sys.modules[name].__file__).parent
+    # They may be elsewhere, and read parts of themselves when asked: CuTe DSL the source of its functions.
+    for name in ("torch", "triton", "numpy", "cutlass"):
+        if origin := _origin(name):
+            package = Path(origin).parent
             if package.parent.name in _PACKAGES:
                 yield str(package.parent)
             else:  # a folder of any name, which may hold other things: a home, at worst
                 yield from (str(package), f"{package}.libs", str(package.parent / "nvidia"))
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+
+
+def _origin(name: str) -> str | None:
+    """The file of a package that is imported, or that would be."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None)
+    spec = importlib.util.find_spec(name)
+    return spec.origin if spec else None
 
 
 def places() -> list[str]:

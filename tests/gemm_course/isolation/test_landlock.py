@@ -65,6 +65,18 @@ def test_packages_in_a_folder_of_the_users_do_not_open_it(monkeypatch, tmp_path,
     assert not {tmp_path, tmp_path.parent} & found
 
 
+def test_a_package_that_is_not_imported_yet_can_be_read(monkeypatch, tmp_path):
+    """CuTe DSL, where a path leads to it: its functions are compiled from their source."""
+    (tmp_path / "cutlass").mkdir()
+    (tmp_path / "cutlass" / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "cutlass", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    found = set(sandbox._installed())
+    assert str(tmp_path / "cutlass") in found
+    assert str(tmp_path) not in found
+    assert "cutlass" not in sys.modules
+
+
 def test_our_code_is_closed_where_it_is_installed_among_others(tmp_path, monkeypatch):
     site = tmp_path / "lib" / "site-packages"
     for name in ("torch", "gemm_course/exercises"):

@@ -98,6 +98,7 @@ def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
     imports = "    from gemm_course.isolation import landlock\n"
     replaced = f"    if mode == {mode!r}: raise ImportError('no numpy here')\n{imports}"
     monkeypatch.setattr(fork_server, "__file__", altered(tmp_path, (imports, replaced)))
+    monkeypatch.setattr(judging, "_has_gpu", lambda: False)
     path = ROOT / "solutions" / "03_tail_masks.ipynb"
     with Judge() as found:
         result = found.check(MASKS, cells.of_notebook(path, MASKS.function))
@@ -144,6 +145,7 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
         return outcome
 
     monkeypatch.setattr(Judge, "ask", ask)
+    monkeypatch.setattr(judging, "_has_gpu", lambda: False)
     before = children_of(os.getpid())
     found = Judge()
     pid = found._server._process.pid

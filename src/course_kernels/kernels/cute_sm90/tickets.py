@@ -95,7 +95,9 @@ def following(config: cutlass.Constexpr, tickets: Tickets, place: Place) -> Plac
 @cute.jit
 def leave(config: cutlass.Constexpr, tickets: Tickets, place: Place):
     """Read ``NONE`` where the cluster has no tile at all. Called by whole warps that multiply, after all tiles."""
-    if cutlass.const_expr(config.dynamic) and place.slots == 0:
+    if cutlass.const_expr(not config.dynamic):
+        return
+    if place.slots == 0:
         take(tickets, place.slots)
 
 
