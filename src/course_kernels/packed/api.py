@@ -91,7 +91,8 @@ def grouped_mm(
         operators for selective activation checkpointing name ``torch.ops.course_kernels.grouped_mm.default``. A process
         that loads a saved export, or a package of AOTInductor, imports ``course_kernels`` first.
         DTensors have the shardings of torch's own function: any extent but the ragged one. Sharding K gives partial
-        sums, also of a bias. Weights sharded by expert are gathered, except in mode "batch". ``offs`` is a DTensor, too.
+        sums, also of a bias. Weights sharded by expert are gathered, except in mode "batch". ``offs`` is a DTensor, as
+        the operands are.
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
         alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
