@@ -321,22 +321,29 @@ def allows_tf32() -> bool:
         return matmul.fp32_precision == "tf32"
 
 
-def outside_graphs(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def outside_graphs(
+    reason: str,
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """Decorator: ``torch.compile`` calls the function between two graphs and does not trace it.
 
-    Like ``torch.compiler.disable``, but imports the compiler (almost a second) only where something is compiled.
+    Like ``torch.compiler.disable``, but imports the compiler (almost a second) only where something is compiled. Under
+    ``fullgraph=True``, torch's error gives the reason.
     """
-    disabled = []
 
-    @functools.wraps(function)
-    def wrapper(*args, **kwargs):
-        if "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
-        if not disabled:
-            disabled.append(torch.compiler.disable(function))
-        return disabled[0](*args, **kwargs)
+    def decorate(function):
+        disabled = []
 
-    return wrapper
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            if "torch._dynamo" not in sys.modules:
+                return function(*args, **kwargs)
+            if not disabled:
+                disabled.append(torch.compiler.disable(function, reason=f"{reason}: call it without fullgraph=True"))
+            return disabled[0](*args, **kwargs)
+
+        return wrapper
+
+    return decorate
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:

@@ -28,6 +28,7 @@ SHAPES = {
     "batch": ((G, M, K), (G, K, N)),
 }
 TRAINING = Path(__file__).with_name("fsdp_training.py")
+FP8, ROW = torch.float8_e4m3fn, F.ScalingType.RowWise
 THEIRS = "from torch.nn.functional import grouped_mm, one_hot\n"
 OURS = "from course_kernels import grouped_mm\nfrom torch.nn.functional import one_hot\n"
 CHECKPOINTED = "checkpoint(layer, x, use_reentrant=False)"
@@ -135,7 +136,8 @@ def other_products(mesh):
     """Sums of groups, scaled products, lists. A DTensor that an operator would write to is refused."""
     from torch.distributed.tensor import Shard
 
-    from course_kernels import group_gemm, group_sums, grouped_mm, scaled_grouped_mm
+    from course_kernels import deepgemm, group_gemm, group_sums, grouped_mm, scaled_grouped_mm
+    from course_kernels import to_fp8_then_scaled_grouped_mm as layer
 
     a, b, offs = matrices("m", mesh)
     whole, row = put(mesh, offs), F.ScalingType.RowWise
@@ -160,7 +162,73 @@ def other_products(mesh):
         except ValueError as error:
             if f"{name} must be None where tensors are DTensors" not in str(error):
                 return str(error)
+    for name, call in (
+        ("mat_b", lambda a, b: layer(a, put(mesh, b), offs=offs)),
+        ("XQ", lambda a, b: deepgemm(put(mesh, a[None]), b[:1].mT, torch.zeros(1, TOTAL, N), offs[:1])),
+    ):
+        try:
+            call(a, b)
+            return f"{name} was taken"
+        except TypeError as error:
+            if f"{name} must be a local tensor, from to_local(), got a DTensor" not in str(error):
+                return str(error)
     return equal([t.full_tensor() for t, _ in pairs], [t for _, t in pairs])
+
+
+def scaled(mesh):
+    """Products with factors of rows and columns take the shardings of ``grouped_mm``: the placements of the results."""
+    if mesh.device_type != "cpu":
+        return True
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    from course_kernels import scaled_grouped_mm
+    from course_kernels.packed.sharding import SHARDED
+
+    for mode in SHAPES:
+        a, b, offs = matrices(mode, mesh)
+        groups = () if mode == "m" else (G,), () if mode == "n" else (G,)
+        lines = a.shape[-2], b.shape[-1]
+        scales = [torch.full((*batch, extent), 2.0) for batch, extent in zip(groups, lines)]
+        scales[1][..., 1::2] = 0.5
+        wide = scaled_grouped_mm(
+            a.to(FP8), b.to(FP8), scales[0], ROW, scales[1], ROW, offs=offs, output_dtype=torch.float32
+        )
+        for out, *sides, _ in SHARDED[a.dim(), b.dim()]:
+            shards = [put(mesh, t, None if dim is None else Shard(dim)).to(FP8) for t, dim in zip((a, b), sides)]
+            # Factors of whole tensors are cut without sending any.
+            whole = [distribute_tensor(scale, mesh, [Replicate()]) for scale in scales]
+            found = scaled_grouped_mm(
+                *shards, whole[0], ROW, whole[1], ROW, offs=put(mesh, offs), output_dtype=torch.float32
+            )
+            if found.placements != (Partial() if out == "+" else Shard(out),):
+                return f"{mode} {sides}: {found.placements}"
+            if (same := equal(full([found]), [wide])) is not True:
+                return f"{mode} {sides}: {same}"
+    return True
+
+
+def quantized(mesh):
+    """Quantizers keep every sharding that cuts no block, and gather what others cut."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    from course_kernels import quantize_1x128, quantize_128x128
+
+    generator = torch.Generator(mesh.device_type).manual_seed(0)
+    x = torch.randn(4, 6, 200, generator=generator, device=mesh.device_type)
+    for function, kept in ((quantize_1x128, (0, 1)), (quantize_128x128, (0,))):
+        wanted = [t.float() for t in function(x)]
+        for dim in range(3):
+            found = function(put(mesh, x, Shard(dim)))
+            place = Shard(dim) if dim in kept else Replicate()
+            if any(t.placements != (place,) for t in found):
+                return f"{function.__name__} of shards {dim}: {[t.placements for t in found]}"
+            if (same := equal([t.float().full_tensor() for t in found], wanted)) is not True:
+                return f"{function.__name__} of shards {dim}: {same}"
+    offs = torch.tensor([3, 140], device=mesh.device_type)
+    found = quantize_1x128(put(mesh, x[0], Shard(0)), offs=put(mesh, offs))
+    if any(t.placements != (Shard(0),) for t in found):
+        return f"with offs: {[t.placements for t in found]}"
+    return equal([t.float().full_tensor() for t in found], [t.float() for t in quantize_1x128(x[0], offs=offs)])
 
 
 def training(mesh):
@@ -188,6 +256,8 @@ CASES = {
     **{f"placements of mode {mode}": lambda mesh, mode=mode: placements(mesh, mode) for mode in SHAPES},
     "biases": biases,
     "other products": other_products,
+    "scaled": scaled,
+    "quantized": quantized,
     "training": training,
 }
 

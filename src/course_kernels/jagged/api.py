@@ -89,7 +89,7 @@ def _multiply(kernel: str, A_packed, B, group_offsets, implementation, check) ->
     return _run(kernel, A_packed, B, group_offsets, implementation)
 
 
-@runtime.outside_graphs
+@runtime.outside_graphs("a named implementation of grouped_gemm_jagged launches its kernel between two graphs")
 def _run(kernel: str, A_packed, B, group_offsets, implementation: str) -> Tensor:
     """The product by a named implementation."""
     return _Jagged.apply(A_packed, B, group_offsets, kernel, implementation)

@@ -76,7 +76,7 @@ def group_gemm(
         the gradients of ``is_grads_batched``, whatever the method.
         Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
         ``torch.matmul`` are; not where ``out`` is given. A plan is made for fixed memory and casts nothing.
-        Under ``torch.compile``, kernels are launched between two graphs.
+        Under ``torch.compile``, kernels are launched between two graphs, which ``fullgraph=True`` does not allow.
         Deterministic bit for bit.
         Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
@@ -217,7 +217,7 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
         return [(a.float() @ b.float()).to(dtype) for a, b in zip(group_A, group_B)]
 
 
-@runtime.outside_graphs
+@runtime.outside_graphs("group_gemm builds tables of addresses between two graphs")
 def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing

@@ -122,7 +122,7 @@ class Prepared:
         self._copies_out: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._keep: list = []
 
-    @runtime.outside_graphs
+    @runtime.outside_graphs("a GroupGemmPlan launches its kernels between two graphs")
     def run(self) -> None:
         """Enqueue every launch.
 

@@ -57,7 +57,7 @@ def deepgemm(
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants; nothing is written then. Also an
-            operand that requires a gradient.
+            operand that requires a gradient, and a DTensor: pass ``to_local()``.
         ImportError: backend "cute" without its packages.
         RuntimeError: the process cannot run kernels.
 

@@ -67,9 +67,9 @@ def grouped_mm(
             their memory system, which takes subnormal numbers for zero.
         main_grad: float32 tensor of mat_b's shape, any strides, to which the backward adds mat_b's gradient: in
             float32, rounded once, without a gradient in mat_b's dtype. mat_b itself gets none (its ``.grad`` stays
-            None, and hooks on it see none). In mode "m" alone; not with ``out``, ``torch.compile`` or ``torch.func``,
-            nor for gradients of gradients. Its version is not checked: as with ``.grad``, a second backward through
-            the same graph adds again.
+            None, and hooks on it see none). In mode "m" alone; not with ``out`` or ``torch.func``, nor for gradients
+            of gradients. It runs between two graphs of ``torch.compile``, so not with ``fullgraph=True``. Its version
+            is not checked: as with ``.grad``, a second backward through the same graph adds again.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or
@@ -87,9 +87,12 @@ def grouped_mm(
         grouped products of the other modes, of the operands' dtype; those of the tail and of empty groups are zero.
         The gradient of an operand whose columns are contiguous, such as ``weight.mT``, is stored like the operand.
         ``torch.compile`` and ``torch.export`` see one operator, ``torch.ops.course_kernels.grouped_mm``. It accepts any
-        group ends, and sizes that are known only at run time. Profiles show each call under this name.
+        group ends, and sizes that are known only at run time. Profiles show each call under this name. Lists of
+        operators for selective activation checkpointing name ``torch.ops.course_kernels.grouped_mm.default``. A process
+        that loads a saved export, or a package of AOTInductor, imports ``course_kernels`` first.
         DTensors have the shardings of torch's own function: any extent but the ragged one. Sharding K gives partial
-        sums, also of a bias. Weights sharded by expert are gathered, except in mode "batch".
+        sums, also of a bias. Weights sharded by expert are gathered, except in mode "batch". ``offs`` is a DTensor, as
+        the operands are.
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
         alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
@@ -118,6 +121,7 @@ def grouped_mm(
         ``torch.func``
         ``torch.autocast``                    operands stay as they are        cast as those of ``torch.matmul``
         other bad arguments                   RuntimeError                     TypeError or ValueError
+        operator                              aten._grouped_mm                 course_kernels.grouped_mm
         rows of the result, on a GPU          padded to 16 bytes               contiguous
         groups start, on a GPU                at multiples of 16 bytes where   anywhere
                                               the ragged extent is innermost

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from course_kernels import runtime
+from course_kernels.contexts import is_compiling, is_plain, is_profiling
 from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
+from course_kernels.packed import sharding
 from course_kernels.packed.checks import BACKENDS, check_dense, check_offs
 from course_kernels.packed.scaling import BLOCK, padded_columns
-from course_kernels.packed.torch_ops import is_plain
 
 LARGEST = {FP8: 448.0, FP8_E5M2: 57344.0}  # magnitudes
 LEAST = 2.0**-100
@@ -35,7 +37,7 @@ def quantize_1x128(
         offs: int32 or int64 (G,), the ends of groups along K, as for ``grouped_mm``; x is 2-D then. Blocks restart at
             every group, as mode "k" reads them. Never read on the host.
         backend: "triton" runs the kernel (in Triton's interpreter on a CPU), "torch" does without; "auto" is "torch" on
-            CPU tensors, and where torch traces or fakes tensors.
+            CPU tensors, and "triton" elsewhere.
 
     Returns:
         The values, shaped and laid out like x (contiguous where it has more than three dimensions), and the float32
@@ -51,7 +53,8 @@ def quantize_1x128(
         A factor is the block's largest magnitude over 448, and a value x times the factor's reciprocal, rounded to
         nearest, ties to even. Magnitudes below 2**-100 count as that, so a block of zeros has a factor of 2**-100 / 448
         and becomes zeros. NaN and infinities become NaN where they are; factors are those of the finite elements. No
-        gradients.
+        gradients. One operator, ``torch.ops.course_kernels.quantize_1x128``, under ``torch.compile``; DTensors stay
+        sharded in all dimensions but the last.
 
         A layer of experts ``y = grouped_mm(x, w.mT, offs=offs)``, with w (G, N, K), and both of its gradients::
 
@@ -63,36 +66,13 @@ def quantize_1x128(
             (qd, sd), (qx, sx) = (quantize_1x128(t.mT, offs=offs) for t in (dy, x))
             dw = scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=offs)
     """
-    _check(x, 1, dtype, backend)
-    x = _detached(x)
-    if offs is None:
-        columns = -(-x.shape[-1] // BLOCK)
-    else:
-        if x.dim() != 2:
-            raise ValueError(f"x must be 2-D where offs is given, got shape {tuple(x.shape)}")
-        check_offs(offs, "x", x.device)
-        columns = padded_columns(x.shape[1], offs.shape[0])
-    if _uses_torch(backend, x, offs):
-        return _lines_by_torch(x, dtype, power_of_two, offs, columns)
-    x, q = _prepared(x, dtype)
-    scale = x.new_empty((*x.shape[:-2], columns, *x.shape[-2:-1]), dtype=torch.float32)
-    scale = scale.mT if x.dim() > 1 else scale
-    if q.numel() or (scale.numel() and offs is not None):
-        from course_kernels.kernels.quantize import quantize_lines_kernel
-
-        tensors = [_as_batch(tensor, rank=1) for tensor in (x, q, scale)]
-        batch, lines, depth = tensors[0].shape
-        groups = 0 if offs is None else offs.shape[0]
-        # Lines side by side in memory are read together.
-        block = 64 if tensors[0].stride(1) == 1 else 32
-        programs = batch * -(-lines // block) * (columns + (offs is not None))
-        with _device_of(x):
-            quantize_lines_kernel[(programs,)](
-                *tensors, None if offs is None else offs.contiguous(), lines, depth, columns, groups,
-                *(stride for tensor in tensors for stride in tensor.stride()), RESTART=offs is not None,
-                GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=bool(power_of_two), ROUND=not x.is_cuda,
-            )  # fmt: skip
-    return q, scale
+    _check_lines(x, offs, dtype, backend)
+    x = x.detach()
+    if is_plain(x, offs) and not is_profiling():
+        return _lines(x, offs, power_of_two, backend)
+    if not is_compiling():
+        sharding.register()
+    return torch.ops.course_kernels.quantize_1x128(x, offs, bool(power_of_two), backend)
 
 
 def quantize_128x128(
@@ -116,24 +96,16 @@ def quantize_128x128(
         TypeError, ValueError, RuntimeError: as ``quantize_1x128``.
 
     Notes:
-        Factors, rounding, zeros, NaN and infinities are as for ``quantize_1x128``.
+        Factors, rounding, zeros, NaN and infinities are as for ``quantize_1x128``. The operator is
+        ``torch.ops.course_kernels.quantize_128x128``; DTensors stay sharded in all dimensions but the last two.
     """
     _check(w, 2, dtype, backend)
-    w = _detached(w)
-    if _uses_torch(backend, w):
-        return _squares_by_torch(w, dtype, power_of_two)
-    w, q = _prepared(w, dtype)
-    scale = w.new_empty((*w.shape[:-2], *(-(-extent // BLOCK) for extent in w.shape[-2:])), dtype=torch.float32)
-    if q.numel():
-        from course_kernels.kernels.quantize import quantize_squares_kernel
-
-        tensors = [_as_batch(tensor, rank=2) for tensor in (w, q, scale)]
-        with _device_of(w):
-            quantize_squares_kernel[(scale.numel(),)](
-                *tensors, *w.shape[-2:], *(stride for tensor in tensors for stride in tensor.stride()),
-                POWER_OF_TWO=bool(power_of_two), ROUND=not w.is_cuda, num_warps=8,
-            )  # fmt: skip
-    return q, scale
+    w = w.detach()
+    if is_plain(w) and not is_profiling():
+        return _squares(w, power_of_two, backend)
+    if not is_compiling():
+        sharding.register()
+    return torch.ops.course_kernels.quantize_128x128(w, bool(power_of_two), backend)
 
 
 def _check(x, least_dims: int, dtype, backend) -> None:
@@ -151,16 +123,72 @@ def _check(x, least_dims: int, dtype, backend) -> None:
         raise ValueError(f"{name} must have extents below 2**31 - 2**16, got shape {tuple(x.shape)}")
 
 
-def _detached(x: Tensor) -> Tensor:
-    """Without a gradient; more than three dimensions without gaps, so that they can be counted as three."""
-    x = x.detach()
-    return x.contiguous() if x.dim() > 3 else x
+def _check_lines(x, offs, dtype, backend) -> None:
+    _check(x, 1, dtype, backend)
+    if offs is not None:
+        if x.dim() != 2:
+            raise ValueError(f"x must be 2-D where offs is given, got shape {tuple(x.shape)}")
+        check_offs(offs, "x", x.device)
 
 
-def _uses_torch(backend: str, *tensors: Tensor | None) -> bool:
+# ---- with kernels
+
+
+def _lines(
+    x: Tensor, offs: Tensor | None, power_of_two: bool, backend: str, fake: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Values and factors; where ``fake``, only memory for them."""
+    x = _countable(x)
+    depth = x.shape[-1]
+    columns = -(-depth // BLOCK) if offs is None else padded_columns(depth, offs.shape[0])
+    q = torch.empty_like(x, dtype=FP8)
+    scale = x.new_empty((*x.shape[:-2], columns, *x.shape[-2:-1]), dtype=torch.float32)
+    scale = scale.mT if x.dim() > 1 else scale
+    if fake:
+        return q, scale
+    if _uses_torch(backend, x.device):
+        _lines_by_torch(x, offs, power_of_two, q, scale)
+    elif q.numel() or (scale.numel() and offs is not None):
+        from course_kernels.kernels.quantize import quantize_lines_kernel
+
+        tensors = [_as_batch(tensor, rank=1) for tensor in (_readable(x), q, scale)]
+        batch, lines, depth = tensors[0].shape
+        groups = 0 if offs is None else offs.shape[0]
+        # Lines side by side in memory are read together.
+        block = 64 if tensors[0].stride(1) == 1 else 32
+        programs = batch * -(-lines // block) * (columns + (offs is not None))
+        with _device_of(x):
+            quantize_lines_kernel[(programs,)](
+                *tensors, None if offs is None else offs.contiguous(), lines, depth, columns, groups,
+                *(stride for tensor in tensors for stride in tensor.stride()), RESTART=offs is not None,
+                GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=bool(power_of_two), ROUND=not x.is_cuda,
+            )  # fmt: skip
+    return q, scale
+
+
+def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) -> tuple[Tensor, Tensor]:
+    w = _countable(w)
+    q = torch.empty_like(w, dtype=FP8)
+    scale = w.new_empty((*w.shape[:-2], *(-(-extent // BLOCK) for extent in w.shape[-2:])), dtype=torch.float32)
+    if fake:
+        return q, scale
+    if _uses_torch(backend, w.device):
+        _squares_by_torch(w, power_of_two, q, scale)
+    elif q.numel():
+        from course_kernels.kernels.quantize import quantize_squares_kernel
+
+        tensors = [_as_batch(tensor, rank=2) for tensor in (_readable(w), q, scale)]
+        with _device_of(w):
+            quantize_squares_kernel[(scale.numel(),)](
+                *tensors, *w.shape[-2:], *(stride for tensor in tensors for stride in tensor.stride()),
+                POWER_OF_TWO=bool(power_of_two), ROUND=not w.is_cuda, num_warps=8,
+            )  # fmt: skip
+    return q, scale
+
+
+def _uses_torch(backend: str, device: torch.device) -> bool:
     """Whether torch computes a result. Raises where the kernel is asked for and cannot run."""
-    device = tensors[0].device
-    if backend == "torch" or not is_plain(*tensors) or (backend == "auto" and device.type != "cuda"):
+    if backend == "torch" or (backend == "auto" and device.type != "cuda"):
         return True
     if device.type == "cuda":
         runtime.check_dtype("dtype", FP8, device, "Pass backend='torch'.")
@@ -168,12 +196,16 @@ def _uses_torch(backend: str, *tensors: Tensor | None) -> bool:
     return False
 
 
-def _prepared(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The tensor as the kernel reads it, and memory for its values."""
+def _countable(x: Tensor) -> Tensor:
+    """More than three dimensions without gaps, so that they can be counted as three."""
+    return x.contiguous() if x.dim() > 3 else x
+
+
+def _readable(x: Tensor) -> Tensor:
+    """The tensor as the kernel reads it."""
     x = x.resolve_neg()
-    q = torch.empty_like(x, dtype=dtype)
     # The interpreter reads bfloat16 as integers.
-    return x.float() if x.dtype == torch.bfloat16 and not x.is_cuda else x, q
+    return x.float() if x.dtype == torch.bfloat16 and not x.is_cuda else x
 
 
 def _as_batch(tensor: Tensor, rank: int) -> Tensor:
@@ -199,16 +231,14 @@ def scale_of(largest: Tensor, dtype: torch.dtype, power_of_two: bool) -> Tensor:
     return scale
 
 
-def rounded(
-    x: Tensor, inverse: Tensor, dtype: torch.dtype, inside: Tensor | None = None, memory=torch.preserve_format
-) -> Tensor:
+def rounded(x: Tensor, inverse: Tensor, into: Tensor, inside: Tensor | None = None) -> Tensor:
     """Values in float8: x times the reciprocal of its factor; NaN where x is not finite, 0 where not ``inside``.
-    ``memory`` is the memory format of the result."""
+    ``into`` holds and is the result."""
     wide = x.float()
     values = torch.where(wide.isfinite(), wide * inverse, torch.nan)
     if inside is not None:
         values = torch.where(inside, values, 0.0)
-    return torch.empty_like(x, dtype=dtype, memory_format=memory).copy_(values)
+    return into.copy_(values)
 
 
 def magnitudes_of(x: Tensor) -> Tensor:
@@ -216,9 +246,9 @@ def magnitudes_of(x: Tensor) -> Tensor:
     return torch.where(x.isfinite(), x.float().abs(), 0.0)
 
 
-def _lines_by_torch(x: Tensor, dtype, power_of_two: bool, offs: Tensor | None, columns: int):
+def _lines_by_torch(x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tensor, scale: Tensor) -> None:
     at = torch.arange(x.shape[-1], device=x.device)
-    magnitudes, inside, column = magnitudes_of(x), None, at // BLOCK
+    columns, magnitudes, inside, column = scale.shape[-1], magnitudes_of(x), None, at // BLOCK
     if offs is not None:
         # The tail is a group of its own, whose columns come after all others.
         starts = torch.cat([offs.new_zeros(1), offs]).long().clamp(0, x.shape[-1])
@@ -230,17 +260,56 @@ def _lines_by_torch(x: Tensor, dtype, power_of_two: bool, offs: Tensor | None, c
     used = torch.zeros(columns + 1, dtype=torch.bool, device=x.device).index_fill(0, column, True)[:columns]
     largest = magnitudes.new_zeros((*x.shape[:-1], columns + 1))
     largest = largest.scatter_reduce(-1, column.expand(x.shape), magnitudes, "amax")
-    scale = scale_of(largest, dtype, power_of_two)
-    q = rounded(x, scale.reciprocal().gather(-1, column.expand(x.shape)), dtype, inside)
-    scale = torch.where(used, scale[..., :columns], 0.0)
-    return q, scale.mT.contiguous().mT if x.dim() > 1 else scale
+    factors = scale_of(largest, FP8, power_of_two)
+    rounded(x, factors.reciprocal().gather(-1, column.expand(x.shape)), q, inside)
+    scale.copy_(torch.where(used, factors[..., :columns], 0.0))
 
 
-def _squares_by_torch(w: Tensor, dtype, power_of_two: bool):
+def _squares_by_torch(w: Tensor, power_of_two: bool, q: Tensor, scale: Tensor) -> None:
     rows, cols = w.shape[-2:]
-    high, wide = -(-rows // BLOCK), -(-cols // BLOCK)
+    high, wide = scale.shape[-2:]
     padded = torch.nn.functional.pad(magnitudes_of(w), (0, wide * BLOCK - cols, 0, high * BLOCK - rows))
     blocks = padded.unflatten(-1, (wide, BLOCK)).unflatten(-3, (high, BLOCK))
-    scale = scale_of(blocks.amax((-3, -1)), dtype, power_of_two)
+    scale.copy_(scale_of(blocks.amax((-3, -1)), FP8, power_of_two))
     inverse = scale.reciprocal().repeat_interleave(BLOCK, -2)[..., :rows, :].repeat_interleave(BLOCK, -1)[..., :cols]
-    return rounded(w, inverse, dtype), scale
+    rounded(w, inverse, q)
+
+
+# ---- operators: torch's compiler gets the formulas above wrong on a CPU, and would not run the kernels on a GPU
+
+_library = torch.library.Library("course_kernels", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+_library.define(
+    "quantize_1x128(Tensor x, Tensor? offs, bool power_of_two, str backend) -> (Tensor, Tensor)", tags=_TAGS
+)
+_library.define("quantize_128x128(Tensor w, bool power_of_two, str backend) -> (Tensor, Tensor)", tags=_TAGS)
+
+
+def _lines_operator(x, offs, power_of_two, backend, fake=False):
+    _check_lines(x, offs, FP8, backend)
+    if fake:
+        sharding.register()
+    return _lines(x, offs, power_of_two, backend, fake)
+
+
+def _squares_operator(w, power_of_two, backend, fake=False):
+    _check(w, 2, FP8, backend)
+    if fake:
+        sharding.register()
+    return _squares(w, power_of_two, backend, fake)
+
+
+def _batched(operator, info, in_dims, *arguments):
+    """vmap: one call for each element of the batch."""
+
+    def element(i):
+        return operator(*(a if d is None else a.select(d, i) for a, d in zip(arguments, in_dims)))
+
+    return tuple(map(torch.stack, zip(*map(element, range(info.batch_size))))), (0, 0)
+
+
+for _name, _function in (("quantize_1x128", _lines_operator), ("quantize_128x128", _squares_operator)):
+    _library.impl(_name, _function, "CompositeExplicitAutograd")
+    _full_name, _operator = f"course_kernels::{_name}", getattr(torch.ops.course_kernels, _name)
+    torch.library.register_fake(_full_name, functools.partial(_function, fake=True), lib=_library)
+    torch.library.register_vmap(_full_name, functools.partial(_batched, _operator), lib=_library)

@@ -104,6 +104,9 @@ def scaled_grouped_mm(
         float8_e5m2 goes to the Triton kernels, as backend "cute" is for two operands of float8_e4m3fn.
         Scales of blocks are DeepSeek-V3's (its technical report, section 3.3.2). ``quantize_1x128`` and
         ``quantize_128x128`` make them; for a layer's three products see there.
+        The operator is ``torch.ops.course_kernels.scaled_grouped_mm``. With factors of rows and columns DTensors have
+        the shardings of ``grouped_mm``; with factors of blocks all are gathered. gloo gathers no float8: torch raises
+        "Invalid scalar type".
         Float8 operands have no gradient: ``to_fp8_then_scaled_grouped_mm`` is for training.
     """
     tensors = (mat_a, mat_b, _only(scale_a), _only(scale_b), bias, offs, out)

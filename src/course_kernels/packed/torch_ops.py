@@ -12,6 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
+from course_kernels import runtime
 from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.contexts import (
     functorch_level,
@@ -84,10 +85,11 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
     return out
 
 
+@runtime.outside_graphs("grouped_mm with main_grad, which graphs do not see written to, runs between two graphs")
 def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor) -> Tensor:
     """A grouped product of mode "m" whose backward adds mat_b's gradient to ``main_grad``, in float32."""
-    if is_compiling() or functorch_level() is not None:
-        raise RuntimeError("main_grad must be None under torch.compile and torch.func: they do not see it written to")
+    if functorch_level() is not None:
+        raise RuntimeError("main_grad must be None under torch.func, which does not see it written to")
     mat_a, mat_b, _, bias, *_ = operands
     sharding.refuse("main_grad", main_grad, *operands)
     check_main_grad(main_grad, mat_a, mat_b, is_plain(main_grad, *operands))

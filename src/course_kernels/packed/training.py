@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
+from course_kernels.contexts import autocast_dtype, cast, is_compiling, refuse_tangents
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.layout import GroupLayout
+from course_kernels.packed import sharding
 from course_kernels.packed.checks import Backend, check_dense, check_offs
 from course_kernels.packed.quantize import magnitudes_of, quantize_1x128, quantize_128x128, rounded, scale_of
 from course_kernels.packed.scaled import scaled_grouped_mm
@@ -50,7 +51,7 @@ def to_fp8_then_scaled_grouped_mm(
 
     Raises:
         TypeError, ValueError, RuntimeError: as ``scaled_grouped_mm``, naming the argument, what it got and what it
-            wants. RuntimeError also for gradients of gradients.
+            wants. RuntimeError also for gradients of gradients, and TypeError for DTensors: pass ``to_local()``.
 
     Notes:
         What torchao calls ``_to_fp8_rowwise_then_scaled_grouped_mm``, and with blocks the recipe of DeepSeek-V3. A
@@ -63,6 +64,8 @@ def to_fp8_then_scaled_grouped_mm(
         ``weight.mT``, is stored like it. Under ``torch.autocast`` operands are cast first, as those of ``grouped_mm``.
     """
     _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype)
+    if not is_compiling():
+        sharding.refuse_all("to_fp8_then_scaled_grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs)
     if dtype := autocast_dtype(mat_a.device.type):
         mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
     refuse_tangents("to_fp8_then_scaled_grouped_mm", mat_a, mat_b)
@@ -162,7 +165,8 @@ class _Rounding:
         magnitudes = magnitudes_of(matrix)
         largest = magnitudes.amax(-1) if matrix.shape[-1] else magnitudes.sum(-1)  # amax refuses lines of length 0
         scale = scale_of(largest, dtype, self._power_of_two)
-        return rounded(matrix, scale.reciprocal()[..., None], dtype, memory=torch.contiguous_format), scale
+        into = matrix.new_empty(matrix.shape, dtype=dtype)
+        return rounded(matrix, scale.reciprocal()[..., None], into), scale
 
     def _lines_of_groups(self, matrix: Tensor, offs: Tensor, dtype) -> tuple[Tensor, Tensor]:
         """The transpose of a matrix (total_m, lines) in float8, total_m contiguous, and a factor for each line of each
@@ -175,4 +179,4 @@ class _Rounding:
         largest = largest.scatter_reduce(0, groups[:, None].expand(total, lines), magnitudes_of(matrix), "amax")
         scale = scale_of(largest, dtype, self._power_of_two)
         inverse, inside = scale.reciprocal()[groups].mT, groups < layout.G
-        return rounded(matrix.mT, inverse, dtype, inside, memory=torch.contiguous_format), scale[:-1]
+        return rounded(matrix.mT, inverse, matrix.new_empty((lines, total), dtype=dtype), inside), scale[:-1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from course_kernels import codegen, quantize_1x128, quantize_128x128, runtime
 from course_kernels.codegen import Build
@@ -13,6 +16,8 @@ pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 DEVICE = runtime.device()
 BACKENDS = ("torch", "triton")
 FP8 = torch.float8_e4m3fn
+OPS = torch.ops.course_kernels
+CPP = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
 
 def draw(*shape, dtype=torch.float32, seed=0):
@@ -139,13 +144,53 @@ def test_memory_around_is_not_touched(backend):
     same((q, scale), reference.quantize(x_copy))
 
 
+COMPILERS = ["aot_eager", pytest.param("inductor", marks=CPP)]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_compiled_with_sizes_known_only_at_run_time(compiler):
+    """With remainders: torch's compiler got some of them wrong on a CPU when it saw the formulas."""
+
+    def layer(x, offs):
+        x = x * 2  # the compiler chooses how this one is stored
+        calls = quantize_1x128(x), quantize_128x128(x), quantize_128x128(x.mT), quantize_1x128(x, offs=offs)
+        return sum(calls, ())
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=compiler)
+    offs = ends(3, 130)
+    for shape in ((40, 200), (130, 320)):
+        found, wanted = compiled(draw(*shape), offs), layer(draw(*shape), offs)
+        same(found, wanted)
+        assert [each.stride() for each in found] == [each.stride() for each in wanted]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled(draw(260, 131), offs)
+
+
+@pytest.mark.parametrize("form", ["odd", "transposed", "a batch", "four dimensions", "no rows"])
+def test_opcheck(form):
+    x = FORMS[form]()
+    # The check of the schema itself compares copies of the results, which torch cannot do in float8.
+    options = dict(test_utils=("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"))
+    torch.library.opcheck(OPS.quantize_128x128, (x, False, "auto"), **options)
+    for offs in (None, ends(1, 140) if x.dim() == 2 else None):
+        torch.library.opcheck(OPS.quantize_1x128, (x, offs, False, "auto"), **options)
+
+
+@pytest.mark.parametrize("function", [quantize_1x128, quantize_128x128])
+def test_in_torch_func(function):
+    x = draw(3, 5, 140)
+    same(torch.func.vmap(function)(x), function(x))
+    same(torch.func.vmap(function, in_dims=1)(x), function(x.transpose(0, 1)))
+    assert not torch.func.grad(lambda x: sum(each.float().sum() for each in function(x)) + x[0, 0, 0])(x)[1:].any()
+
+
 def test_traced_and_faked_tensors():
     x, offs = draw(4, 200), ends(3, 130)
-    compiled = torch.compile(
-        lambda x, offs: (*quantize_1x128(x), *quantize_128x128(x), *quantize_1x128(x, offs=offs)),
-        fullgraph=True, backend="aot_eager",
-    )  # fmt: skip
-    same(compiled(x, offs), (*quantize_1x128(x), *quantize_128x128(x), *quantize_1x128(x, offs=offs)))
+    traced = make_fx(lambda x, offs: (*quantize_1x128(x, offs=offs), *quantize_128x128(x)))(x, offs)
+    targets = {node.target for node in traced.graph.nodes}
+    assert {OPS.quantize_1x128.default, OPS.quantize_128x128.default} <= targets
+    same(traced(x, offs), (*quantize_1x128(x, offs=offs), *quantize_128x128(x)))
     q, scale = quantize_1x128(x.to("meta"))
     assert (q.shape, q.dtype, scale.shape) == (x.shape, FP8, (4, 2))
 

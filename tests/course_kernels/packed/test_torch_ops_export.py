@@ -137,3 +137,20 @@ def test_compiled_ahead_of_time(tmp_path):
     loaded = torch._inductor.aoti_load_package(package)
     for each in (arguments, longer):
         assert torch.equal(loaded(*each), layer(*each))
+
+
+# Saved exports hold calls of these. Another schema needs a new minor version, and a line in the changelog.
+SCHEMAS = {
+    "(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, ScalarType? out_dtype, bool check, str backend, "
+    "str config) -> Tensor": "grouped_mm",
+    "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, Tensor? offs, Tensor? bias, "
+    "ScalarType? output_dtype, bool check, str backend, str config, str scaling) -> Tensor": "scaled_grouped_mm",
+    "(Tensor matrix, Tensor offs, str backend) -> Tensor": "group_sums",
+    "(Tensor x, Tensor? offs, bool power_of_two, str backend) -> (Tensor, Tensor)": "quantize_1x128",
+    "(Tensor w, bool power_of_two, str backend) -> (Tensor, Tensor)": "quantize_128x128",
+}
+
+
+@pytest.mark.parametrize(("schema", "name"), SCHEMAS.items(), ids=SCHEMAS.values())
+def test_schemas_stay(schema, name):
+    assert str(getattr(OPS, name).default._schema) == f"course_kernels::{name}{schema}"

@@ -205,9 +205,9 @@ def test_compilers_and_transforms_are_told():
     def product(x):
         return grouped_mm(x, weight, offs=offs, main_grad=main_grad).sum()
 
-    with pytest.raises(RuntimeError, match=r"main_grad must be None under torch.compile and torch.func"):
+    with pytest.raises(RuntimeError, match=r"main_grad must be None under torch.func"):
         torch.func.grad(product)(x)
-    with pytest.raises(Exception, match=r"main_grad must be None under torch.compile and torch.func"):
+    with pytest.raises(Exception, match=r"main_grad.*between two graphs: call it without fullgraph=True"):
         torch.compile(product, fullgraph=True, backend="aot_eager")(x)
     torch.compile(product, backend="aot_eager")(x).backward()  # the graph ends before it
     assert torch.equal(main_grad, 1 + exact_gradient(x, weight, offs, torch.ones(20, 10, device=DEVICE), False).float())
