@@ -99,7 +99,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 50 min |
 # | [05 Scheduling](05_scheduling.ipynb) | Which program computes which tile, and when? | about 50 min |
 # | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 45 min |
-# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 60 min |
+# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 80 min |
 # | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 30 min |
 # | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what? | about 45 min |

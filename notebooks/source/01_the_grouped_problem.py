@@ -125,8 +125,8 @@ work = [m * n * k for m, n, k in squares]
 print("squares of", [m for m, _, _ in squares], f"padded: {1 + padding_waste(work):.1f} times the arithmetic")
 
 # %% [markdown]
-# If all sizes are equal, there is no padding, and `bmm` is a good choice. Measured on an H200, beside a loop of calls of
-# [cuBLAS](glossary.md#cuBLAS), NVIDIA's library, which is behind `@` in PyTorch:
+# If all sizes are equal, there is no padding, and `bmm` is a good choice. Measured on an H200, beside a loop of calls
+# of [cuBLAS](glossary.md#cuBLAS), NVIDIA's library, which is behind `@` in PyTorch:
 
 # %%
 measured = record.load("when_to_group")

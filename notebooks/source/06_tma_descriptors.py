@@ -36,8 +36,8 @@ device = runtime.device()
 # ## The cost of fetching a block
 #
 # Lessons 03 and 04 fetch with one pointer per element, and two comparisons: with the matrix's edge, and with the end of
-# K. A block of A of 128 × 64 elements has 8,192 pointers and as many masks. (`multiply_add` is `tl.dot`, and `PRECISION`
-# says how it multiplies float32.)
+# K. A block of A of 128 × 64 elements has 8,192 pointers and as many masks. (`multiply_add` is `tl.dot`, and
+# `PRECISION` says how it multiplies float32.)
 
 # %%
 show(naive.accumulate_tile, "for k in range", "b_ptrs +=")
@@ -55,8 +55,8 @@ pointers, descriptors = compiled["pointers", "sm_90"], compiled["descriptors", "
 
 # %% [markdown]
 # One square is one instruction of [PTX](glossary.md#PTX), in the order of the text. Every thread passes all of them for
-# every block of K. Those marked `@%p` act only where p is true: a copy through a descriptor in one thread. Green squares
-# multiply.
+# every block of K. Those marked `@%p` act only where p is true: a copy through a descriptor in one thread. Green
+# squares multiply.
 #
 # **Guess** before you open the output: which share of the pointer kernel's loop is green?
 
@@ -70,8 +70,9 @@ draw.loop_instructions({"pointers": pointers.ptx, "descriptors": descriptors.ptx
 #
 # </details>
 #
-# Both kernels multiply with the same `wgmma` instructions. The rest differs. In the pointer kernel each thread computes an address and a mask for every copy. In the descriptor kernel it
-# computes neither: its pink squares are addresses in *shared* memory, for barriers and for `wgmma`.
+# Both kernels multiply with the same `wgmma` instructions. The rest differs. In the pointer kernel each thread computes
+# an address and a mask for every copy. In the descriptor kernel it computes neither: its pink squares are addresses in
+# *shared* memory, for barriers and for `wgmma`.
 #
 # ## The idea: describe the matrix once
 #
@@ -227,8 +228,8 @@ for (name, target), one in compiled.items():
 #
 # `tl.make_tensor_descriptor` is one line and many instructions. The compiled kernel fills in these fields in shared
 # memory and copies them to a scratch buffer in global memory. A *fence* then makes sure that the TMA reads the new
-# descriptor and not an old one. (`swizzle_mode` is one of the fields. A *swizzle* shuffles the pieces of each row of the
-# block in shared memory, so that threads that read a column at the same time do not wait for each other.)
+# descriptor and not an old one. (`swizzle_mode` is one of the fields. A *swizzle* shuffles the pieces of each row of
+# the block in shared memory, so that threads that read a column at the same time do not wait for each other.)
 
 # %% tags=["nbval-ignore-output"]
 print(f"{descriptors.instructions['tensormap.replace']} field writes for A, B and C; the fields:")
@@ -310,8 +311,8 @@ for name, view in views.items():
 # </details>
 #
 # `M.T` is fine: a column-major matrix is described as its row-major transpose, and the block is transposed when it
-# arrives, in Triton by `tl.trans(block)` or `block.T`. (In Triton a block may start at any row, but its first column must be a multiple of 16 bytes.) The last view
-# has rows of 200 bytes. A descriptor made on the host reports that:
+# arrives, in Triton by `tl.trans(block)` or `block.T`. (In Triton a block may start at any row, but its first column
+# must be a multiple of 16 bytes.) The last view has rows of 200 bytes. A descriptor made on the host reports that:
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -419,9 +420,9 @@ for value in (0.0009, 300.0, 5000.0):
 #
 # </details>
 #
-# The sum does not average the rounding away. Of n terms, the errors partly cancel, and grow as √n. But random terms cancel, too,
-# and their sum also grows as √n. So the ratio stays. The range is short as well: at most 448, and nothing below 0.001.
-# Real FP8 layers therefore store a scale for each row or block. Lesson 12 uses them.
+# The sum does not average the rounding away. Of n terms, the errors partly cancel, and grow as √n. But random terms
+# cancel, too, and their sum also grows as √n. So the ratio stays. The range is short as well: at most 448, and nothing
+# below 0.001. Real FP8 layers therefore store a scale for each row or block. Lesson 12 uses them.
 
 # %% [markdown]
 # ## What goes wrong: the bounds of the wrong matrix

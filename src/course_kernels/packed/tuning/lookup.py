@@ -321,7 +321,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
         if table.arch != arch:
             notes.append(f"no table for {arch}: the nearest is that of {table.arch}")
         if (found := _nearest_entry(table, op, bucket, dtype)) is None:
-            notes.append(f"no entry of {table.arch} for {dtype} within {MAX_DISTANCE} octaves: defaults")
+            notes.append(f"no entry of {table.arch} for {dtype} within a factor of {2**MAX_DISTANCE}: defaults")
         else:
             away, entry = found
             config = entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
@@ -335,7 +335,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
             )
             notes.append(
                 f"{how} "
-                + ("this bucket" if not away else f"the nearest entry, {away} octaves away: {entry.bucket}")
+                + ("this bucket" if not away else f"the nearest entry, a factor of {2**away} away: {entry.bucket}")
                 + (f" ({', '.join(like)})" if like else "")
             )
             if config is not None:
