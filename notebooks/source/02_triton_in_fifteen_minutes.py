@@ -119,10 +119,10 @@ gpu_parts.gpu_parts(num_warps=4)
 # - **One SM.** A block that you compute with is in [registers](glossary.md#register).
 #   [Shared memory](glossary.md#shared-memory) holds blocks on their way from memory to the
 #   [tensor cores](glossary.md#tensor-core), which multiply small matrices.
-# - **One program.** On the hardware it is a group of threads, a [CTA](glossary.md#CTA). 32 threads form a
-#   [warp](glossary.md#warp), and `num_warps` says how many warps a program has. In Triton you never write what one
-#   thread does. The compiler divides each block among the threads: with 4 warps, each of the 128 threads has 2 of 256
-#   elements.
+# - **One program.** It has a share of its SM's registers and shared memory. On the hardware it is a group of threads, a
+#   [CTA](glossary.md#CTA). 32 threads form a [warp](glossary.md#warp), and `num_warps` says how many warps a program
+#   has. In Triton you never write what one thread does. The compiler divides each block among the threads: with 4
+#   warps, each of the 128 threads has 2 of 256 elements.
 #
 # ## Rows: two dimensions and a sum
 #

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import itertools
 import re
 import struct
 
@@ -167,7 +168,7 @@ FOLDED = [path for path in SOURCES if path.stem[:2] < "09"]
 def test_the_text_below_a_guess_does_not_give_its_answer_away(path):
     """After hidden output comes a folded answer, a new section, or more code."""
     cells = [cell for cell in render.build(path).cells if cell.source.strip()]
-    for guess, after in zip(cells, cells[1:]):
+    for guess, after in itertools.pairwise(cells):
         if "hide-output" in guess.metadata.get("tags", []) and after.cell_type == "markdown":
             assert after.source.startswith(("<details><summary>Answer</summary>\n\n", "## ")), after.source[:60]
 
