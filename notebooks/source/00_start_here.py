@@ -94,12 +94,12 @@ print(doctor.report(doctor.examine(trials=False)))
 # | lesson | question | time |
 # | --- | --- | --- |
 # | [01 The grouped problem](01_the_grouped_problem.ipynb) | What does padding waste? | about 40 min |
-# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel? | about 20 min |
+# | [02 Triton in fifteen minutes](02_triton_in_fifteen_minutes.ipynb) | How do you write a kernel? | about 50 min |
 # | [03 One launch per problem](03_one_launch_per_problem.ipynb) | What does each launch cost? | about 45 min |
 # | [04 Static round-robin](04_static_round_robin.ipynb) | How can one launch compute many sizes? | about 50 min |
 # | [05 Scheduling](05_scheduling.ipynb) | Which program computes which tile, and when? | about 50 min |
 # | [06 TMA descriptors](06_tma_descriptors.ipynb) | What does Hopper's copy hardware do for a kernel? | about 45 min |
-# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 60 min |
+# | [07 Autotuning and configuration](07_autotuning.ipynb) | Which configuration is fast? | about 80 min |
 # | [08 Contiguous offsets](08_contiguous_offsets.ipynb) | What is simpler if all groups are packed? | about 60 min |
 # | [09 CUTLASS operators](09_cutlass_operators.ipynb) | How do you compile and run NVIDIA's kernels? | about 30 min |
 # | [10 A Hopper kernel](10_a_hopper_kernel.ipynb) | Which warp does what? | about 45 min |
@@ -122,7 +122,7 @@ print(doctor.report(doctor.examine(trials=False)))
 # is the row after the last one of the group. So the sizes 3, 0, 5, 2 have the ends 3, 3, 8, 10.
 #
 # The function below is wrong. Run the cell and read the message. Replace one line, and run the cell again until it
-# passes. No loop, please.
+# passes. Try it without a loop.
 
 
 # %%

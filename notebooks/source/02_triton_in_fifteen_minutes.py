@@ -12,14 +12,14 @@
 # You know PyTorch. How do you write your own function for a GPU, in Python, and what does the GPU do with it? If you
 # know Triton, read the summary at the end and go on with lesson 03.
 #
-# **About 20 minutes. Afterwards you can**
+# **About 50 minutes. Afterwards you can**
 #
 # - write three kernels: a sum of vectors, a reduction of rows, one tile of a matrix product,
 # - name the parts of a GPU that a program uses,
 # - say what `num_warps` and `num_stages` change in the compiled code,
 # - recognise four mistakes that everybody makes once, by their errors or by what they do to memory.
 #
-# The exercise is included in the time.
+# The fifteen minutes of the title are for the first kernel, up to *Rows*. The exercise takes ten more.
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
@@ -119,10 +119,10 @@ gpu_parts.gpu_parts(num_warps=4)
 # - **One SM.** A block that you compute with is in [registers](glossary.md#register).
 #   [Shared memory](glossary.md#shared-memory) holds blocks on their way from memory to the
 #   [tensor cores](glossary.md#tensor-core), which multiply small matrices.
-# - **One program.** On the hardware it is a group of threads, a [CTA](glossary.md#CTA). 32 threads form a
-#   [warp](glossary.md#warp), and `num_warps` says how many warps a program has. In Triton you never write what one
-#   thread does. The compiler divides each block among the threads: with 4 warps, each of the 128 threads has 2 of 256
-#   elements.
+# - **One program.** It has a share of its SM's registers and shared memory. On the hardware it is a group of threads, a
+#   [CTA](glossary.md#CTA). 32 threads form a [warp](glossary.md#warp), and `num_warps` says how many warps a program
+#   has. In Triton you never write what one thread does. The compiler divides each block among the threads: with 4
+#   warps, each of the 128 threads has 2 of 256 elements.
 #
 # ## Rows: two dimensions and a sum
 #
@@ -256,17 +256,18 @@ compiled = [compile_for_hopper(warps, stages) for warps, stages in [(4, 1), (4, 
 print(codegen.summary(compiled))
 
 # %% [markdown]
-# Read the table by columns:
+# The table counts instructions in the text of the compiled program ([PTX](glossary.md#PTX)). One inside a loop counts
+# once, however often it runs. Read the table by columns:
 #
 # - *registers*, for each thread. The accumulator has 128 × 128 numbers. Over 4 warps, which are 128 threads, that is
 #   128 registers for each. Over 8 warps it is 64. A thread can have 255 registers. If it needs more, they are *spilled*
 #   to memory, which is slow.
 # - *shared B*, bytes of shared memory for each program. A block of A and one of B are 2 × 128 × 64 numbers of 2 bytes:
-#   32 KiB for each stage.
+#   32 KiB for each stage. Even one stage needs them, because `wgmma` reads its blocks from shared memory.
 # - *wgmma*, the instruction of the tensor cores. Four warps issue it together. With 8 warps, two teams of four share
 #   the tile, and each needs half as many.
 # - *cp.async*, copies to shared memory that run beside the arithmetic. With one stage there are none: the program loads
-#   (*ld.global*), waits, and multiplies.
+#   to registers (*ld.global*), puts the blocks into shared memory, waits, and multiplies.
 #
 # More stages hide more of the time that memory takes, until shared memory is full:
 
@@ -374,8 +375,10 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 # | `tl.cdiv(K, BLOCK)` | divides and rounds up, as `triton.cdiv` does outside of kernels | 03 |
 # | `tl.trans(a)` | a block, transposed | 03 (exercise) |
 # | `tl.num_programs(0)` | the size of the grid | 04 |
+# | `COMPUTE: tl.constexpr` | a function with `@triton.jit` as an argument; the kernel calls `COMPUTE(…)` | 04, 08 |
 # | `for g in tl.static_range(4)` | a loop that the compiler writes out, turn by turn | 04 |
 # | `address.to(tl.pointer_type(tl.float16))` | an integer of 64 bits, used as a pointer to float16 | 04 |
+# | `group_m=4` | tiles are counted in strips of four rows of tiles, column by column in each | 05 |
 # | `tl.atomic_add(ptr, 1)` | adds to memory, one program at a time, and returns the old value | 05 |
 # | `tl.make_tensor_descriptor(…)` | describes a matrix to the hardware, which then copies blocks on its own | 06 |
 #

@@ -151,8 +151,14 @@ C, buffer = run(no_masks)
 memory.error_map(C, want, block=(32, 32), title="no masks")
 
 # %% [markdown]
-# None. K is 72, so the third block along K has 8 columns of A and 24 columns of NaN. These 24 enter every sum. In a
-# real program they would be other numbers, and the result would look plausible.
+# <details><summary>Answer</summary>
+#
+# None.
+#
+# </details>
+#
+# K is 72, so the third block along K has 8 columns of A and 24 columns of NaN. These 24 enter every sum. In a real
+# program they would be other numbers, and the result would look plausible.
 
 # %%
 memory.tile_of_product((M, N, K), block=(32, 32, 32), tile=(M // 32, 2), step=2)
@@ -297,8 +303,9 @@ tiles = {f"{n} × {n}": schedule.tile_counts([(n, n, n)], 128, 128)[0] for n in 
 launches.sm_fill(tiles, sms=132)
 
 # %% [markdown]
-# A product of 256 × 256 uses 4 SMs, and the next kernel in the stream waits until it is done. We simulate 64 such
-# products, first with one launch each, then in one launch. A row is a program, a colour is a problem, grey is idle:
+# A product of 256 × 256 uses 4 SMs, and the next kernel waits until it is done: kernels run in the order of their
+# launches. We simulate 64 such products, first with one launch each, then in one launch. A row is a program, a colour
+# is a problem, grey is idle:
 
 # %%
 from gemm_course.figures import timeline
@@ -317,10 +324,13 @@ timeline.compare(bars, rows=132, until=40)
 #
 # Now the same 64 problems on a real H200. The library chose other tiles: a launch for one problem has 64 tiles of 32 ×
 # 32, and the single launch has 4 tiles of 128 × 128 for each problem. Each tile recorded its SM, its start and its end.
-# The hardware fills every second SM first, so the picture sorts the SMs: those of the first problem are at the top. The
-# second panel uses a [CUDA graph](glossary.md#CUDA-graph).
+# Rows are SMs, sorted by who got the first problem's tiles. The second panel uses a
+# [CUDA graph](glossary.md#CUDA-graph).
 
 # %%
+from itertools import pairwise
+from statistics import median
+
 from course_kernels.bench import record
 
 recorded = record.load("launches")
@@ -331,38 +341,46 @@ timeline.compare(bars, rows=132, row_name="SM, sorted", until=200)
 
 # %% [markdown]
 # The graph removes Python's time between launches. Gaps remain, because each kernel waits for the last tile of the one
-# before. The simulation ranks the two ways correctly, but its times are wrong: from Python a launch costs more than it
-# assumes, in a graph less, and the single launch takes longer. The same kernels on one line:
+# before:
 
 # %%
-timeline.kernels({name: timeline.problem_spans(bars[name]) for name in names[:2]})
+for name in names[:2]:
+    spans = timeline.problem_spans(bars[name])
+    gaps = [start - end for (_, end, _), (start, _, _) in pairwise(spans)]
+    print(f"{name}: {spans[-1][1]:.0f} µs, {sum(gaps):.0f} of them between kernels, {median(gaps):.1f} µs each time")
+
+# %% [markdown]
+# The simulation ranks the two ways correctly, but its times are wrong. It assumes 4 µs between two kernels, and 7 µs
+# for the single launch, which took 19 µs.
 
 # %% [markdown]
 # Look closer at the first 20 µs. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM waits
 # for another launch. But each tile is 16 times as large, and the later a problem is in the list, the later its tiles
-# start. Its programs must find it first, about 0.2 µs for each problem before it. Lesson 04 shows how.
+# start: the darker, the later in the list. Its programs must find it first, about 0.2 µs for each problem before it.
+# Lesson 04 shows how.
 
 # %%
 last = max(bar.end for bar in bars["one launch"])
 done = sum(end <= last for _, end, _ in timeline.problem_spans(bars[names[1]]))
 print(f"after {last:.0f} µs: the graph has finished {done} problems, the single launch all 64")
-timeline.compare({name: bars[name] for name in names[1:]}, rows=132, row_name="SM, sorted", until=20)
+timeline.compare({name: bars[name] for name in names[1:]}, rows=132, row_name="SM, sorted", until=20, shades=64)
 
 # %% [markdown]
 # ## When not to group
 #
 # Grouping saves launches and fills idle SMs. Large problems fill the GPU by themselves, so there is little to save. The
 # record has equal problems in CUDA graphs, computed by a loop of cuBLAS calls, by one `torch.bmm`, and grouped by
-# `group_gemm`. A number above 1 (blue) means that grouping is faster:
+# `group_gemm`. A number above 1 (blue) means that grouping is faster. (64 problems of 4096 were not measured: a
+# call would take 14 ms, and at that size the number of problems changes the answer little.)
 
 # %%
 crossover = record.load("when_to_group")
 launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm"])
 
 # %% [markdown]
-# Left: grouping speeds up small problems, and the more problems, the more. From N = 2048 on (two problems: from 1024),
-# the loop is as fast. Right: for problems of *equal* size, `torch.bmm` is faster throughout. It needs no tables, and no
-# search for the tile's problem.
+# Left: grouping speeds up small problems, and the more problems, the more. Two problems of 1024 are even slower grouped
+# (0.79). From 2048 on both take about as long. Right: for problems of *equal* size, `torch.bmm` is faster throughout.
+# It needs no tables, and no search for the tile's problem.
 #
 # Below 64 × 64, the time hardly depends on the size. It consists of the launch, the tables and one trip to memory. An
 # empty kernel alone takes more than half as long:
@@ -393,8 +411,8 @@ for name, label in labels.items():
 #
 # ### 1. The leading dimension is taken to be K
 #
-# A is 72 columns of a matrix that is 96 wide, as a slice of a fused projection is. To show where numbers come from, row
-# r of the wide matrix holds the number r, and B holds ones. The launch passes K as `lda`.
+# A is 72 columns of a matrix that is 96 wide. A layer has such slices where one wide matrix holds Q, K and V. To show
+# where numbers come from, row r of the wide matrix holds the number r, and B holds ones. The launch passes K as `lda`.
 #
 # **Guess** before you open the output: which rows of C are wrong, and are they too large or too small?
 
@@ -408,8 +426,14 @@ launch(masked, a, b, c, lda=a.shape[1], ldb=b.shape[1])
 memory.error_map(c, right, title="lda = K")
 
 # %% [markdown]
-# Row 0 is right. The kernel looks for row 1 after 72 elements, but these are still in row 0 of `wide`. Each row is
-# further behind, and the last ones are too small by a quarter. Remember the pattern: wrong from the second row on.
+# <details><summary>Answer</summary>
+#
+# Row 0 is right, all others are too small.
+#
+# </details>
+#
+# The kernel looks for row 1 after 72 elements, but these are still in row 0 of `wide`. Each row is further behind, and
+# the last ones are too small by a quarter. Remember the pattern: wrong from the second row on.
 #
 # Repair it: change the first line so that the last one prints True.
 
@@ -520,8 +544,13 @@ for name, (got, x, y) in results.items():
 
 # %% [markdown]
 # The absolute tolerance rejects the right result, whose rounding error is larger, and accepts the zeros. The relative
-# one accepts the float16 sums. A better test computes for each element how far off a right kernel can be. That bound
-# follows from K, the size of the inputs and the precision of the sums:
+# one accepts the float16 sums. A better test computes for each element how far off a right kernel can be:
+#
+# error ≤ K · 2⁻²³ · (|A| |B|) + 2⁻¹¹ · |C|
+#
+# The first term is for the sum: each of K additions in float32 loses at most 2⁻²³ of what is summed, and |A| |B| is the
+# product of the absolute values. The second is for the one rounding at the store: float16 has 11 binary digits. (For
+# float32 results it is 2⁻²⁴, and small terms are left out here.)
 
 # %%
 for name, (got, x, y) in results.items():

@@ -187,8 +187,8 @@ ownership.tile_strip(three, (32, 32), programs=4)
 def my_walk(program, programs, problems, block):
     tile, passed = program, 0
     for g, (M, N, _) in enumerate(problems):
-        tiles_n = -(-N // block)
-        end = passed + -(-M // block) * tiles_n
+        tiles_n = triton.cdiv(N, block)
+        end = passed + triton.cdiv(M, block) * tiles_n
         while tile < end:
             print(f"tile {tile:2} - {passed} = {tile - passed}: problem {g}, row,column", end=" ")
             print(*divmod(tile - passed, tiles_n), sep=",")
@@ -199,6 +199,13 @@ def my_walk(program, programs, problems, block):
 my_walk(3, 4, three, 32)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Tile 3 is tile 3 of problem 0, which has 3 tiles in a row: row 1, column 0. Tile 7 is tile 1 of problem 1: row 0,
+# column 1. Tile 11 is tile 3 of problem 2: row 1, column 1.
+#
+# </details>
+#
 # That is the whole schedule: subtract, divide, step. It needs no list of tiles, and programs do not communicate. Its
 # price: each program passes every problem before its own, one load after the other. Lesson 03's record shows about 0.2
 # µs for each. The library's `schedule.walk` computes the same in plain Python, and also the size of each tile:
@@ -213,24 +220,25 @@ for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
 # ## The kernel
 #
 # The kernel has two parts. `compute_tile` is lesson 03's kernel as a function: a loop over K, then one masked store. It
-# loads the six strides from the table. `FULL_TILES` is a mistake that we try later.
+# loads the strides from the table, those of A and B before the loop. `FULL_TILES` is a mistake that we try later.
 
 
 # %%
 @triton.jit
-def compute_tile(a, b, c, s, row, col, M, N, K, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr):
+def compute_tile(a_ptr, b_ptr, c_ptr, s, row, col, M, N, K, BLOCK: tl.constexpr, FULL_TILES: tl.constexpr):
     """One tile of C = A B. s points to the strides: A row, column, B row, column, C row, column."""
+    a_row, a_col, b_row, b_col = tl.load(s), tl.load(s + 1), tl.load(s + 2), tl.load(s + 3)
     rows = (row + tl.arange(0, BLOCK))[:, None]
     cols = (col + tl.arange(0, BLOCK))[None, :]
     acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK)):
         depth = k * BLOCK + tl.arange(0, BLOCK)
         ka, kb = depth[None, :], depth[:, None]
-        x = tl.load(a + rows * tl.load(s) + ka * tl.load(s + 1), mask=(rows < M) & (ka < K), other=0.0)
-        y = tl.load(b + kb * tl.load(s + 2) + cols * tl.load(s + 3), mask=(kb < K) & (cols < N), other=0.0)
-        acc = tl.dot(x, y, acc)
+        a = tl.load(a_ptr + rows * a_row + ka * a_col, mask=(rows < M) & (ka < K), other=0.0)
+        b = tl.load(b_ptr + kb * b_row + cols * b_col, mask=(kb < K) & (cols < N), other=0.0)
+        acc = tl.dot(a, b, acc)
     inside = (rows < M) & (cols < N) | FULL_TILES
-    tl.store(c + rows * tl.load(s + 4) + cols * tl.load(s + 5), acc.to(tl.float16), mask=inside)
+    tl.store(c_ptr + rows * tl.load(s + 4) + cols * tl.load(s + 5), acc.to(tl.float16), mask=inside)
 
 
 # %% [markdown]
@@ -248,12 +256,12 @@ def grouped_kernel(
         tiles_n = tl.cdiv(N, BLOCK)
         end = passed + tl.cdiv(M, BLOCK) * tiles_n
         while tile < end:
-            a = tl.load(a_ptrs + g).to(tl.pointer_type(tl.float16))
-            b = tl.load(b_ptrs + g).to(tl.pointer_type(tl.float16))
-            c = tl.load(c_ptrs + g).to(tl.pointer_type(tl.float16))
+            a_ptr = tl.load(a_ptrs + g).to(tl.pointer_type(tl.float16))
+            b_ptr = tl.load(b_ptrs + g).to(tl.pointer_type(tl.float16))
+            c_ptr = tl.load(c_ptrs + g).to(tl.pointer_type(tl.float16))
             row = (tile - passed) // tiles_n * BLOCK
             col = (tile - passed) % tiles_n * BLOCK
-            compute_tile(a, b, c, strides + g * 6, row, col, M, N, K, BLOCK, FULL_TILES)
+            compute_tile(a_ptr, b_ptr, c_ptr, strides + g * 6, row, col, M, N, K, BLOCK, FULL_TILES)
             tile += tl.num_programs(0)
         passed = end
 
@@ -363,9 +371,10 @@ for name, kernel in (("with the promise", promised), ("without", plain)):
 print(promised.excerpt(r"cp\.async\.cg", before=0, after=3))
 
 # %% [markdown]
-# The host makes this promise only after it has checked all addresses and strides. Problems that fail the check go to a
-# second launch without the promise. The loads from the tables (three addresses, three sizes, and three strides that are
-# not 1) happen once per problem or tile, not in the loop over K.
+# The host makes this promise only after it has checked all addresses and strides. The strides count, because row i
+# begins i strides after the address: every row has to begin at a multiple of 16 bytes. Problems that fail the check go
+# to a second launch without the promise. The loads from the tables (three addresses, three sizes, and three strides
+# that are not 1) happen once per problem or tile, not in the loop over K.
 #
 # ## How many programs?
 #
@@ -385,8 +394,9 @@ walk_costs.program_counts(panels, scaled_at=66)
 
 # %% [markdown]
 # The time falls in steps. From 66 to 84 programs the number of waves is the same, and the time hardly changes. With 84
-# programs, 48 of the 132 SMs are idle. The orange line is scaled to meet the record at 66 programs. The pointer kernel
-# needs a larger factor, because the model has the speed of the descriptor kernel.
+# programs, 48 of the 132 SMs are idle. The orange line is scaled to meet the record at 66 programs: the model was
+# fitted to the faster descriptor kernel, so its times are multiplied by 1.7 for the pointer kernel, and by 1.1 for the
+# other.
 
 # %%
 tma = {int(programs): us for programs, us in counts["tma"].items()}
@@ -502,8 +512,9 @@ for name, A, C in (("expert 0 first", [x0, x1], [y0, y1]), ("expert 1 first", [x
 #
 # ### "The leading dimension is K" and "B is contiguous"
 #
-# Both are claims about [strides](glossary.md#stride). Here A is one half of a fused projection: a slice of a wider
-# tensor. B is a weight stored as (N, K), viewed as its transpose. This function puts claimed strides into the table:
+# Both are claims about [strides](glossary.md#stride). Here A is the left half of a wider matrix, as K is where one
+# matrix holds K and V. B is a weight stored as (N, K), viewed as its transpose. This function puts claimed strides into
+# the table:
 
 
 # %%
@@ -517,7 +528,7 @@ def wrong_elements(a, b, claimed):
 
 
 # %%
-a = testing.integers((64, 2 * 32), device=device)[:, :32]  # half of a fused projection: rows are 64 apart
+a = testing.integers((64, 2 * 32), device=device)[:, :32]  # the left half of a wider matrix: rows are 64 apart
 b = testing.integers((48, 32), generator=1, device=device).t()  # a weight stored as (N, K)
 M, K, N = 64, 32, 48
 print("A's rows are K apart, B is contiguous:", wrong_elements(a, b, (K, 1, N, 1)))
@@ -527,9 +538,9 @@ print("B is contiguous:                      ", wrong_elements(a, b, (*a.stride(
 # %% [markdown]
 # There is no crash and no NaN. The kernel multiplied other elements of the same memory.
 #
-# **Guess** before you open the output: which four strides of A and B make the result right?
+# **Guess** before you open the next cell: which four strides of A and B make the result right?
 
-# %% tags=["hide-output"]
+# %% tags=["hide-input", "hide-output"]
 print("true strides:", (*a.stride(), *b.stride()), "→", wrong_elements(a, b, (*a.stride(), *b.stride())))
 c = GroupGemmPlan([a], [b], method="round_robin").run()
 print("the library, from the same views without a copy:", same(c, reference.group_gemm([a], [b], torch.float16)))

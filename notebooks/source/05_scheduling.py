@@ -197,8 +197,14 @@ draw[(4,)](counter, drawn, 12)
 print("tickets per tile, second launch:", drawn.tolist())
 
 # %% [markdown]
-# Never: the counter is still 16. No error follows, and the outputs keep the result of the first launch. So a test that
-# launches once passes. Repair it: put `counter.zero_()` at the top of the cell above.
+# <details><summary>Answer</summary>
+#
+# Never: the counter is still 16.
+#
+# </details>
+#
+# No error follows, and the outputs keep the result of the first launch. So a test that launches once passes. Repair it:
+# put `counter.zero_()` at the top of the cell above.
 #
 # That repair costs a launch before each launch. There is a better one. The number of tickets is known: tiles plus
 # programs. The program that takes the very last ticket can set the counter back to 0: by then each other program has
@@ -310,17 +316,27 @@ timeline.compare(
 )
 
 # %% [markdown]
-# Dynamic ends later. A counter hands out tiles in the order of the list, so the longest tiles start last.
+# <details><summary>Answer</summary>
+#
+# Round-robin.
+#
+# </details>
+#
+# A counter hands out tiles in the order of the list, so with the dynamic schedule the longest tiles start last.
 # `largest_first` would need every cost before the launch.
 #
-# **Guess** before you open the output: what can a caller of a grouped GEMM do, without a change to the kernel?
+# **Guess** before you open the next cell: what can a caller of a grouped GEMM do, without a change to the kernel?
 
-# %% tags=["hide-output"]
+# %% tags=["hide-input", "hide-output"]
 repaired = simulate(sorted(backwards, key=lambda problem: problem[2], reverse=True), "dynamic")
 print(f"dynamic, as listed: {late['dynamic'].makespan:.0f} µs; longest K first: {repaired.makespan:.0f} µs")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
 # The caller can sort the problems by K, the longest first.
+#
+# </details>
 #
 # ## Reuse: which tiles run at the same time
 #
@@ -356,6 +372,11 @@ for row in counted["rows"]:
     print(f"group_m = {row['group_m']:2}: {row['dram_read_bytes'] / 1e9:.2f} GB from memory in {row['us']:.0f} µs")
 
 # %% [markdown]
+# You can estimate these bytes by hand: multiply the number of waves by the panels that one wave reads. 2048 tiles on
+# 132 programs are 15.5 waves. The picture of the working set has the panels: a row panel is 128 × 4096 × 2 bytes, about
+# 1 MB, and a column panel 2 MB. For `group_m` = 1, 8 and 16 a wave reads 72, 44 and 36 MB (the picture has MiB). Times
+# 15.5, that makes 1.12, 0.68 and 0.55 GB, and the profiler counted 1.16, 0.73 and 0.58.
+#
 # The GPU behaves as if it had half of its L2. The L2 consists of two partitions, and data that SMs on both sides use is
 # stored in both. This explanation fits the numbers; it is not proved. But half of the L2 is a good rule for choosing
 # `group_m`.
@@ -398,7 +419,14 @@ timeline.compare(beside("skewed"), rows=132, columns=2, title="The skewed batch,
 timeline.compare(beside("uniform"), rows=132, columns=2, title="The uniform batch", height=1.6)
 
 # %% [markdown]
-# Chunks: each program stays in one problem. The others change the problem with nearly every tile, and lose time there.
+# <details><summary>Answer</summary>
+#
+# Chunks.
+#
+# </details>
+#
+# With chunks each program stays in one problem. The others change the problem with nearly every tile, and lose time
+# there.
 #
 # **Guess** before you open the output: in the one-hot batch one expert gets all tokens, and the other seven have only
 # zeros to write. With chunks, how many of the 132 programs work to the end?
@@ -407,7 +435,11 @@ timeline.compare(beside("uniform"), rows=132, columns=2, title="The uniform batc
 timeline.compare(beside("one-hot"), rows=132, columns=2, title="The one-hot batch", height=1.6, until=150)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
 # 16: the problem has 96 tiles, and a program gets six tiles.
+#
+# </details>
 #
 # **The model is wrong** in two ways. The recorded bars are shorter, and there is grey *between* them. Here are the
 # first six programs:

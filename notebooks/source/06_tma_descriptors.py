@@ -35,7 +35,9 @@ device = runtime.device()
 # %% [markdown]
 # ## The cost of fetching a block
 #
-# Lessons 03 and 04 fetch with one pointer and one comparison per element. For A alone that is 128 × 64 of each:
+# Lessons 03 and 04 fetch with one pointer per element, and two comparisons: with the matrix's edge, and with the end of
+# K. A block of A of 128 × 64 elements has 8,192 pointers and as many masks. (`multiply_add` is `tl.dot`, and
+# `PRECISION` says how it multiplies float32.)
 
 # %%
 show(naive.accumulate_tile, "for k in range", "b_ptrs +=")
@@ -52,8 +54,9 @@ compiled = dict(zip(cases, codegen.compile_many((builds[name], target) for name,
 pointers, descriptors = compiled["pointers", "sm_90"], compiled["descriptors", "sm_90"]
 
 # %% [markdown]
-# One square is one instruction of [PTX](glossary.md#PTX), in the order of the text. Every thread executes all of them
-# for every block of K. Green squares multiply.
+# One square is one instruction of [PTX](glossary.md#PTX), in the order of the text. Every thread passes all of them for
+# every block of K. Those marked `@%p` act only where p is true: a copy through a descriptor in one thread. Green
+# squares multiply.
 #
 # **Guess** before you open the output: which share of the pointer kernel's loop is green?
 
@@ -61,9 +64,15 @@ pointers, descriptors = compiled["pointers", "sm_90"], compiled["descriptors", "
 draw.loop_instructions({"pointers": pointers.ptx, "descriptors": descriptors.ptx})
 
 # %% [markdown]
-# Only eight squares of either loop are green: both kernels multiply with the same `wgmma` instructions. The rest
-# differs. In the pointer kernel each thread computes an address and a mask for every copy. In the descriptor kernel it
-# computes neither: its pink squares are addresses in *shared* memory, for barriers and for `wgmma`.
+# <details><summary>Answer</summary>
+#
+# Only eight squares of either loop are green.
+#
+# </details>
+#
+# Both kernels multiply with the same `wgmma` instructions. The rest differs. In the pointer kernel each thread computes
+# an address and a mask for every copy. In the descriptor kernel it computes neither: its pink squares are addresses in
+# *shared* memory, for barriers and for `wgmma`.
 #
 # ## The idea: describe the matrix once
 #
@@ -76,8 +85,8 @@ draw.descriptor(shape=(40, 56), leading=64, block=(16, 16), at=(30, 48))
 
 # %% [markdown]
 # In Triton, `tl.make_tensor_descriptor` makes a descriptor in a kernel. Its methods `load` and `store` take a position.
-# They need no pointers and no masks. (The last two lines of this kernel are ordinary stores, so that you can look at
-# the block.)
+# They need no pointers and no masks. (The last line of this kernel is an ordinary store, so that you can look at the
+# block.)
 
 
 # %%
@@ -103,8 +112,14 @@ peek[(1,)](matrix, 12, 24, matrix.stride(0), 9, 20, block, BLOCK=8)
 print(block.int().cpu().numpy())
 
 # %% [markdown]
-# Only 3 × 4 elements are inside. The others are zero, and zeros do not change a sum of products. So a loop over K needs
-# no masks at all, even where K is not a multiple of the block.
+# <details><summary>Answer</summary>
+#
+# Only 3 × 4 elements are inside. The other 52 are zero.
+#
+# </details>
+#
+# Zeros do not change a sum of products. So a loop over K needs no masks at all, even where K is not a multiple of the
+# block.
 #
 # ## The smallest grouped kernel
 #
@@ -195,6 +210,9 @@ for name, one in (("pointers", pointers), ("descriptors", descriptors)):
     print(f"besides the {sums} for the sums, on sm_90: {one.registers - sums} registers with {name}")
 
 # %% [markdown]
+# The descriptor kernel takes 32 KiB more of shared memory: the TMA stores from there, so the finished tile of 128 × 128
+# numbers of 2 bytes needs a place. The pointer kernel stores it from registers.
+#
 # And on other GPUs? Blackwell (sm_100) multiplies with `tcgen05.mma` and copies as Hopper does. Ampere (sm_80) has no
 # TMA. There the same source becomes plain loads, which do not run ahead of the multiplications. So `group_gemm` uses
 # pointers on Ampere.
@@ -210,7 +228,8 @@ for (name, target), one in compiled.items():
 #
 # `tl.make_tensor_descriptor` is one line and many instructions. The compiled kernel fills in these fields in shared
 # memory and copies them to a scratch buffer in global memory. A *fence* then makes sure that the TMA reads the new
-# descriptor and not an old one.
+# descriptor and not an old one. (`swizzle_mode` is one of the fields. A *swizzle* shuffles the pieces of each row of
+# the block in shared memory, so that threads that read a column at the same time do not wait for each other.)
 
 # %% tags=["nbval-ignore-output"]
 print(f"{descriptors.instructions['tensormap.replace']} field writes for A, B and C; the fields:")
@@ -285,9 +304,15 @@ for name, view in views.items():
     print(f"{name:22} starts at byte {start:3}  strides {view.stride()!s:9} {allowed}")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Four: `M`, `M[1:]`, `M[:, 8:]` and `M.T`.
+#
+# </details>
+#
 # `M.T` is fine: a column-major matrix is described as its row-major transpose, and the block is transposed when it
-# arrives. (In Triton a block may start at any row, but its first column must be a multiple of 16 bytes.) The last view
-# has rows of 200 bytes. A descriptor made on the host reports that:
+# arrives, in Triton by `tl.trans(block)` or `block.T`. (In Triton a block may start at any row, but its first column
+# must be a multiple of 16 bytes.) The last view has rows of 200 bytes. A descriptor made on the host reports that:
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -389,9 +414,15 @@ for value in (0.0009, 300.0, 5000.0):
     print(f"{value:g} → {torch.tensor(value).clamp(-448, 448).to(torch.float8_e4m3fn).item():g}")
 
 # %% [markdown]
-# The sum does not average it away. Of n terms, the errors partly cancel, and grow as √n. But random terms cancel, too,
-# and their sum also grows as √n. So the ratio stays. The range is short as well: at most 448, and nothing below 0.001.
-# Real FP8 layers therefore store a scale for each row or block. Lesson 12 uses them.
+# <details><summary>Answer</summary>
+#
+# About 4 %.
+#
+# </details>
+#
+# The sum does not average the rounding away. Of n terms, the errors partly cancel, and grow as √n. But random terms
+# cancel, too, and their sum also grows as √n. So the ratio stays. The range is short as well: at most 448, and nothing
+# below 0.001. Real FP8 layers therefore store a scale for each row or block. Lesson 12 uses them.
 
 # %% [markdown]
 # ## What goes wrong: the bounds of the wrong matrix
@@ -440,6 +471,12 @@ whole = wrong_rows(lambda g: len(tokens))
 print(f"{sum(whole)} of {len(whole)} rows are wrong")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All rows of groups 1 and 3, and the first 8 of group 2: a tile of the group before reaches into them.
+#
+# </details>
+#
 # *Reading* the next group's rows did no harm: the products were not used. *Writing* them destroyed finished results.
 # There was no error, because the bounds are those of the tensor and not of the group. One argument repairs it:
 

@@ -113,24 +113,24 @@ draw.boundary_tile(sizes, tail, BLOCK, group=3)
 # %% [markdown]
 # ## Which group is this tile in?
 #
-# Call the tiles of the same rows a *strip*. Lesson 04 found a tile's problem by a walk: subtract the strips of group 0,
-# of group 1, and so on, one group after the other. We can also compare with all groups at once:
+# Call the tiles of the same rows a *tile row*. Lesson 04 found a tile's problem by a walk: subtract the tile rows of
+# group 0, of group 1, and so on, one group after the other. We can also compare with all groups at once:
 
 # %%
-strip_ends = torch.tensor([triton.cdiv(rows, BLOCK) for rows in sizes]).cumsum(0)
-print("strips end at", strip_ends.tolist())
-for strip in (0, 2, 3, 7):
-    passed = strip_ends <= strip
-    print(f"strip {strip}: {passed.int().tolist()} add up to group {passed.sum()}")
+tile_row_ends = torch.tensor([triton.cdiv(rows, BLOCK) for rows in sizes]).cumsum(0)
+print("tile rows end at", tile_row_ends.tolist())
+for tile_row in (0, 2, 3, 7):
+    passed = tile_row_ends <= tile_row
+    print(f"tile row {tile_row}: {passed.int().tolist()} add up to group {passed.sum()}")
 
 # %% [markdown]
-# The number of groups that end at or before a strip is the number of the strip's group. On a GPU the threads of a warp
+# The number of groups that end at or before a tile row is the number of its group. On a GPU the threads of a warp
 # compare at the same time, and a few more instructions add up the results.
 
 
 # %%
 @triton.jit
-def count_strips(offs, G, BLOCK: tl.constexpr, GROUPS: tl.constexpr):
+def count_tile_rows(offs, G, BLOCK: tl.constexpr, GROUPS: tl.constexpr):
     groups = tl.arange(0, GROUPS)
     ends = tl.load(offs + groups, mask=groups < G, other=0)
     starts = tl.load(offs + groups - 1, mask=(groups > 0) & (groups < G), other=0)
@@ -138,20 +138,21 @@ def count_strips(offs, G, BLOCK: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def find_group(strip_ends, offs, strip, BLOCK: tl.constexpr):
-    passed = strip_ends <= strip
+def find_group(tile_row_ends, offs, tile_row, BLOCK: tl.constexpr):
+    passed = tile_row_ends <= tile_row
     g = tl.sum(passed.to(tl.int32), 0)
-    before = tl.max(tl.where(passed, strip_ends, 0), 0)
+    before = tl.max(tl.where(passed, tile_row_ends, 0), 0)
     start = tl.load(offs + g - 1, mask=g > 0, other=0)
-    return g, start, tl.load(offs + g), start + (strip - before) * BLOCK
+    return g, start, tl.load(offs + g), start + (tile_row - before) * BLOCK
 
 
 # %% [markdown]
 # ## The smallest kernel
 #
 # The kernel is persistent: as in lesson 04, a fixed number of [programs](glossary.md#program) takes all tiles in turns.
-# It has two loads through descriptors, and a store that you pass in. It begins with the last tile, because a GPU
-# promises no order and a right kernel works in any. (`flatten` comes in a later section.)
+# It has two loads through descriptors, and a store that you pass in: `STORE` is a `@triton.jit` function, given as a
+# constexpr. The kernel takes the tiles backwards, so that a wrong store shows itself. (`flatten` comes in a later
+# section.)
 
 
 # %%
@@ -160,12 +161,12 @@ def packed_kernel(
     a, b, c, window, offs, total, N, K, G,
     BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, GROUPS: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    strip_ends = count_strips(offs, G, BLOCK, GROUPS)
+    tile_row_ends = count_tile_rows(offs, G, BLOCK, GROUPS)
     tiles_n = tl.cdiv(N, BLOCK)
-    tiles = tl.max(strip_ends, 0) * tiles_n
+    tiles = tl.max(tile_row_ends, 0) * tiles_n
     for i in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         tile = tiles - 1 - i
-        g, start, end, row = find_group(strip_ends, offs, tile // tiles_n, BLOCK)
+        g, start, end, row = find_group(tile_row_ends, offs, tile // tiles_n, BLOCK)
         col = tile % tiles_n * BLOCK
         acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
         for k in range(0, K, BLOCK_K):
@@ -200,16 +201,23 @@ wrong = (whole != expected).any(1)
 print(f"{int(wrong.sum())} of {total} rows are wrong, {int(wrong[sum(sizes) :].sum())} of them in the tail")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The rows after the end of each group, as many as its last tile reaches past it. Nobody writes them again, because
+# their own tiles came before.
+#
+# </details>
+#
 # ## What goes wrong: the neighbour's rows
 #
 # The wasted rows were stored over rows that were finished. There was no crash and no NaN. With tiles in ascending order
 # even the rows of all groups would be right: the neighbour comes later and repairs them, as long as nothing runs at the
 # same time.
 #
-# One name in `store_whole` has to change. Find it, then compare:
+# **Guess** before you open the next cell: one name in `store_whole` has to change. Which, and to what?
 
 
-# %%
+# %% tags=["hide-input", "hide-output"]
 @triton.jit
 def store_masked(c, window, block, start, end, row, col, total, N):
     rows = row + tl.arange(0, block.shape[0])[:, None]
@@ -221,7 +229,13 @@ masked = multiply(store_masked, programs=4)
 draw.overwritten(sizes, tail, {"mask at the matrix's end": whole, "mask at the group's end": masked}, expected)
 
 # %% [markdown]
-# `total` became `end`. Now the kernel is right in any order, with any number of programs.
+# <details><summary>Answer</summary>
+#
+# `total` became `end`.
+#
+# </details>
+#
+# Now the kernel is right in any order, with any number of programs.
 #
 # ## A bound that moves with the group
 #
@@ -230,7 +244,11 @@ draw.overwritten(sizes, tail, {"mask at the matrix's end": whole, "mask at the g
 # each group is what we wanted to avoid.
 #
 # There is a trick. The bound stays where it is, at 2³⁰, a number larger than any matrix, and we *move the matrix*. We
-# place the group's rows just before the bound. Another coordinate then undoes the move.
+# place the group's rows just before the bound, and take the 2³⁰ rows back by another coordinate. Group 1 has the rows
+# 66 to 103, and its end is 104. So the address of row 66 is 104 − 2³⁰ + (2³⁰ − 38). Only the last number, in brackets,
+# is compared with the bound. For row 104, the first that is not ours, it is 2³⁰: the hardware skips that row.
+#
+# The picture has the same three steps for the last tile of the group, which begins at row 98:
 
 # %%
 draw.sliding_window(sizes, group=1, block=BLOCK)
@@ -238,15 +256,15 @@ draw.sliding_window(sizes, group=1, block=BLOCK)
 # %% [markdown]
 # `triton.tools.ragged_tma` makes such a descriptor. It adds two dimensions in front, so three coordinates now step
 # through the same rows. The hardware adds their steps to an address, and compares each coordinate with a bound of its
-# own:
+# own. Those of `sign` and `base` are nearly 2³¹, so they are never reached:
 #
-# | coordinate | value | stride | purpose |
-# | --- | --- | --- | --- |
-# | `sign` | 2³⁰ | 2³⁴ − leading | takes 2³⁰ rows back: 2³⁰ · 2³⁴ = 2⁶⁴ is 0 in 64 bits |
-# | `base` | the group's end | leading | moves forward to the group's end |
-# | `inside` | 2³⁰ − size + row | leading | reaches the bound, 2³⁰, when `row` reaches `size` |
+# | coordinate | value | stride | bound | purpose |
+# | --- | --- | --- | --- | --- |
+# | `sign` | 2³⁰ | 2³⁴ − leading | 2³¹ − 2¹⁶ | takes 2³⁰ rows back: 2³⁰ · 2³⁴ = 2⁶⁴ is 0 in 64 bits |
+# | `base` | the group's end | leading | 2³¹ − 2¹⁶ | moves forward to the group's end |
+# | `inside` | 2³⁰ − size + row | leading | 2³⁰ | reaches its bound when `row` reaches `size` |
 #
-# Check it with whole numbers: the first row of group 1, its last row, and the first row of group 2.
+# Check it in elements: the first row of group 1, its last row, and the first row of group 2.
 
 # %%
 size, end = sizes[1], int(offs[1])
@@ -445,6 +463,12 @@ for name, (left, right) in operands.items():
     print(f"{name}: {shapes[0]:12} × {shapes[1]:12} = {shapes[2]:11}", exact)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# (224, 64), (64, 224), (224, 64) and (8, 64, 64).
+#
+# </details>
+#
 # `backward` does the same by itself:
 
 # %%
@@ -516,6 +540,12 @@ outcome["course_kernels"] = with_poison(mm, *(t.to(device) for t in cpu))
 modes.undefined_rows(outcome, few.tolist(), ["result", "gradient of A"])
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# In torch's, the rows of the tail are NaN, both in the result and in the gradient. In ours, none is.
+#
+# </details>
+#
 # With one NaN in a padding row, the mean over all rows is NaN, and so is the norm of all gradients. Our `grouped_mm`
 # writes zeros there in the same kernel: the programs with the fewest tiles take the tiles of the tail. (`tail="keep"`
 # with `out=` leaves these rows as they are.) To repair torch's from outside, the operand and the result must be masked,
@@ -623,6 +653,12 @@ for row in results["rows"].values():
     print(f"{title_of(row):52} {1 - sum(row['sizes']) / computed:4.0%} of the computed rows are wasted")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The decoding row with four tokens for each expert: three quarters.
+#
+# </details>
+#
 # Short groups waste most. In decoding this costs nothing: the time goes into reading weights, and the tensor cores wait
 # in any case. Where arithmetic is the limit, a lower tile wastes less but reuses every block less. (These shares are
 # counted from the sizes, not measured.)
@@ -654,8 +690,8 @@ display(*map(fold, (contiguous.contiguous_kernel, contiguous.compute_tile, conti
 #    <details><summary>Answer</summary>It reads the tail, which may hold NaN. A row of the product depends on its own
 #    row of A alone, so nothing else changes. In mode k it would not be harmless.</details>
 # 4. Compile `packed_kernel` with `store_window` and `block_k=128`. Does it fit an H200's 227 KiB of shared memory?
-#    <details><summary>Answer</summary>See `shared_bytes` of the result: three stages of 64 KiB and 32 KiB for the store
-#    leave next to nothing.</details>
+#    <details><summary>Answer</summary>Yes, just: <code>shared_bytes</code> of the result is 229,400 of 232,448. Three
+#    stages of 64 KiB and 32 KiB for the store leave next to nothing.</details>
 #
 # ## Summary
 #

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import itertools
 import re
 import struct
 
@@ -155,6 +156,21 @@ def test_a_guess_comes_before_its_answer(path):
         if cell.cell_type == "code":
             asks = before is not None and re.search(r"^\*\*Guess\b", before.source, re.MULTILINE) is not None
             assert ("hide-output" in cell.metadata.get("tags", [])) == asks, cell.source.splitlines()[0]
+            if asks and "next cell" in before.source.rpartition("**Guess")[2]:
+                assert "hide-input" in cell.metadata["tags"], "the code gives the answer away"
+
+
+# From lesson 09 on, the text after a guess still begins with the answer.
+FOLDED = [path for path in SOURCES if path.stem[:2] < "09"]
+
+
+@pytest.mark.parametrize("path", FOLDED, ids=names(FOLDED))
+def test_the_text_below_a_guess_does_not_give_its_answer_away(path):
+    """After hidden output comes a folded answer, a new section, or more code."""
+    cells = [cell for cell in render.build(path).cells if cell.source.strip()]
+    for guess, after in itertools.pairwise(cells):
+        if "hide-output" in guess.metadata.get("tags", []) and after.cell_type == "markdown":
+            assert after.source.startswith(("<details><summary>Answer</summary>\n\n", "## ")), after.source[:60]
 
 
 @every_source

@@ -61,9 +61,12 @@ def _load_file(path: Path):
         sys.path.insert(0, str(path.parent))
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
-            raise
+            raise ImportError(
+                f"{path.name} must be a file that can be imported, since the compiler reads the kernel from it: "
+                'put what the file runs under `if __name__ == "__main__":`'
+            ) from error
         finally:
             sys.path.remove(str(path.parent))
     return sys.modules[name]

@@ -25,6 +25,7 @@ from course_kernels.codegen.targets import Target, find_target
 from course_kernels.service import Service, ServiceDied
 
 _MAX_IDLE = 2
+_COMPILING = "COURSE_KERNELS_COMPILING"  # set in the processes that compile
 
 
 class CompileError(RuntimeError):
@@ -35,8 +36,10 @@ class _Worker(Service):
     """One child process. Not for use by two threads at once."""
 
     def __init__(self):
+        if _COMPILING in os.environ:  # a file that compiles its own kernels would be imported without end
+            raise CompileError("compile_kernel was called in a file that the compiler imports to read a kernel from")
         # Fusion is on unless the user turns it off. That is today's default too: Triton warns that it will change.
-        environment = {"TRITON_DEFAULT_FP_FUSION": "1", **os.environ, "TRITON_INTERPRET": "0"}
+        environment = {"TRITON_DEFAULT_FP_FUSION": "1", **os.environ, "TRITON_INTERPRET": "0", _COMPILING: "1"}
         super().__init__(child.__name__, "the compiler", environment)
 
     def compile(self, spec: Build, target: Target, timeout: float) -> dict:

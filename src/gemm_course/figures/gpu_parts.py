@@ -96,13 +96,22 @@ def _draw_sm(axes: Axes, chosen: tuple[float, float, float, float]) -> None:
     inner, x = width - 0.2, left + 0.1
     core = inner / _CORES
     for i in range(_CORES):
-        _part(axes, (x + i * core, 3.2, core - 0.04, 0.8), ORANGE, "tensor\ncore", "tensor core")
-    words = "registers: 256 KiB\n65,536 numbers of 32 bits"
-    _part(axes, (x, 2.5, inner - 0.04, 0.62), SKY, words, "registers")
-    _part(axes, (x, 1.8, inner - 0.04, 0.62), GREEN, "shared memory:\nup to 227 KiB", "shared memory")
-    rectangle(axes, x, 0.25, inner - 0.04, 1.45, fc="white", ec=ORANGE, lw=1.5, gid="program")
-    centred(axes, x + inner / 2, 0.975, "a program (CTA)", fontsize=10, color=BLACK)
-    _zoom(axes, (x, 0.25, inner - 0.04, 1.45), 6.65, 0.15, _TOP - 0.1)
+        _part(axes, (x + i * core, 3.28, core - 0.04, 0.72), ORANGE, "tensor\ncore", "tensor core")
+    # A program has a share of both: the right part of each, in one frame.
+    share = 0.98
+    rest = inner - share - 0.06
+    for color, y, gid, words in (
+        (SKY, 2.02, "registers", "registers:\n256 KiB, or\n65,536 of\n32 bits"),
+        (GREEN, 0.84, "shared memory", "shared\nmemory:\nup to\n227 KiB"),
+    ):
+        rectangle(axes, x, y, inner - 0.04, 1.08, fc=color, ec="white", lw=1, gid=gid)
+        centred(axes, x + rest / 2, y + 0.54, words, fontsize=9, color=ink_on(color))
+        own = (x + rest + 0.06, y + 0.1, share - 0.16, 0.88)
+        _part(axes, own, _PALE_ORANGE, "its share", f"share of {gid}")
+    frame = (x + rest, 0.25, share - 0.04, 2.93)
+    rectangle(axes, *frame, fill=False, ec=ORANGE, lw=2, gid="program")
+    centred(axes, frame[0] + frame[2] / 2, 0.53, "a program\n(CTA)", fontsize=10, color=BLACK)
+    _zoom(axes, frame, 6.65, 0.15, _TOP - 0.1)
 
 
 def _draw_program(axes: Axes, num_warps: int) -> None:

@@ -178,7 +178,7 @@ def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
     """
     bounds, total = _bounds(sizes), sum(sizes)
     start, end, top = _last_tile(sizes, group, block)
-    figure, axes = canvas(3.5)
+    figure, axes = canvas(3.9)
     for g, (first, last) in enumerate(bounds):
         rectangle(axes, first, 0, last - first, 1, fc=color_of(g), ec="white", gid=f"memory {g}")
         if last - first >= _LEAST_LABELLED:
@@ -187,24 +187,31 @@ def sliding_window(sizes: Sequence[int], group: int, block: int) -> Figure:
     axes.text(0, -0.25, "rows of C in memory, and each group's end", fontsize=9, va="bottom")
     # The window's bound is under the group's end.
     low = min(0, start - 20)
-    rectangle(axes, low, 2.6, end - low, 1, fc=FAINT, ec="none", alpha=0.6, gid="window")
-    rectangle(axes, start, 2.6, end - start, 1, fc=color_of(group), ec="white", gid="group in window")
-    centred(axes, (start + end) / 2, 3.1, f"group {group}: the last {end - start} rows", fontsize=9,
+    rectangle(axes, low, 3.6, end - low, 1, fc=FAINT, ec="none", alpha=0.6, gid="window")
+    rectangle(axes, start, 3.6, end - start, 1, fc=color_of(group), ec="white", gid="group in window")
+    centred(axes, (start + end) / 2, 4.1, f"group {group}: last {end - start} rows", fontsize=9,
             color=ink_on(color_of(group)))  # fmt: skip
-    axes.plot([end, end], [-0.1, 5.2], color=BLACK, lw=2.2, zorder=5, gid="bound")
-    axes.text(end, 5.25, "$2^{30}$, the bound:\nconstant", ha="center", va="top", fontsize=9)
+    axes.plot([end, end], [-0.1, 6.2], color=BLACK, lw=2.2, zorder=5, gid="bound")
+    axes.text(end, 6.25, "$2^{30}$, the bound:\nconstant", ha="center", va="top", fontsize=9)
     if start - low > 16:
-        centred(axes, (low + start) / 2, 3.1, "never used", fontsize=9, color="#555555")
-    axes.text(low, 2.4, "inside: row coordinate of the window", fontsize=9, va="bottom")
-    rectangle(axes, top, 3.85, end - top, 0.55, fc=color_of(group), ec=BLACK, gid="stored")
-    rectangle(axes, end, 3.85, top + block - end, 0.55, fc="white", ec=BLACK, hatch="////", gid="cut off")
-    axes.text(top + block + 2, 4.12, f"last tile: {end - top} rows stored, {top + block - end} cut off", fontsize=9,
+        centred(axes, (low + start) / 2, 4.1, "never used", fontsize=9, color="#555555")
+    axes.text(low, 3.4, "inside: row coordinate of the window", fontsize=9, va="bottom")
+    rectangle(axes, top, 4.85, end - top, 0.55, fc=color_of(group), ec=BLACK, gid="stored")
+    rectangle(axes, end, 4.85, top + block - end, 0.55, fc="white", ec=BLACK, hatch="////", gid="cut off")
+    axes.text(top + block + 2, 5.12, f"last tile: {end - top} rows stored, {top + block - end} cut off", fontsize=9,
               va="center")  # fmt: skip
-    axes.text(top, 4.5, f"$2^{{30}} - {end - top}$", fontsize=9, ha="center", va="top")
-    arrow(axes, (0, 1.75), (end - 1.0, 1.75), lw=1.2, mutation_scale=14)
-    axes.text(end + 3, 1.75, f"base = {end}: from row 0 to the end of group {group}", fontsize=9, va="center")
-    axes.text(end + 3, 2.2, "sign = $2^{30}$: takes back the $2^{30}$ rows before the bound", fontsize=9, va="center")
-    bare(axes, (min(low, 0) - 1, max(total, end + 90) + 2), (6.0, -0.8))
+    axes.text(top, 5.5, f"$2^{{30}} - {end - top}$", fontsize=9, ha="center", va="top")
+    # The three steps from row 0 to the last tile's first row; those of 2^30 rows leave the picture on the left.
+    for y, first, last, words in (
+        (1.65, 0, end, f"base: +{end} rows, from row 0 to the end of group {group}"),
+        (2.15, end, low, "sign: $-2^{30}$ rows, far to the left"),
+        (2.65, low, top, f"inside: $+2^{{30}} - {end - top}$ rows, to the tile's first row, {top}"),
+    ):
+        arrow(axes, (first, y), (last, y), lw=1.2, mutation_scale=14)
+        axes.text(end + 3, y, words, fontsize=9, va="center")
+    for y in (2.15, 2.65):
+        axes.text(low - 1, y, "…", fontsize=11, ha="right", va="center")
+    bare(axes, (min(low, 0) - 6, max(total, end + 90) + 2), (7.0, -0.8))
     return figure
 
 

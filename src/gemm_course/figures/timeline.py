@@ -10,16 +10,18 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import matplotlib as mpl
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_kernels.schedule import Timeline
-from gemm_course.figures.shapes import canvas, canvas_grid, centred
-from gemm_course.figures.style import BLACK, FAINT, RED, color_of, ink_on, styled
+from gemm_course.figures.shapes import canvas_grid
+from gemm_course.figures.style import BLACK, BLUE, FAINT, color_of, styled
 
 _MANY = 40  # with more rows a bar is a few pixels high: no gap between rows, no row labels
 _NAMED = 8  # up to so many problems have a colour of their own and are in the legend
+_DARKER = mpl.colors.LinearSegmentedColormap.from_list("position", ["#BFE3F7", BLUE, "#001B2E"])
 
 
 class Bar(NamedTuple):
@@ -111,7 +113,7 @@ def _from_zero(tiles: Iterable[tuple[int, int, int, int]]) -> list[Bar]:
 
 
 def problem_spans(bars: Iterable[Sequence]) -> list[tuple[float, float, int]]:
-    """(first start, last end, problem) of each problem by start, as input for `kernels`."""
+    """(first start, last end, problem) of each problem, by start."""
     spans: dict[int, tuple[float, float]] = {}
     for _, start, end, problem in bars:
         low, high = spans.get(problem, (start, end))
@@ -182,6 +184,7 @@ def draw(
     title: str = "",
     row_name: str = "program",
     bound: float | None = None,
+    shades: int | None = None,
 ) -> Usage:
     """Draw one timeline into matplotlib axes; return what `measure` returns.
 
@@ -190,6 +193,7 @@ def draw(
         title: over the axes; makespan and utilisation are added.
         row_name: "program" or "SM".
         bound: a time that no schedule can beat, in microseconds, drawn as a dashed line.
+        shades: number of problems, to colour them from light to dark by position; by default eight colours repeat.
     """
     rows, lines = _lines(bars, rows)
     usage = measure([(row, *bar) for row, line in lines.items() for bar in line], rows)
@@ -203,7 +207,7 @@ def draw(
         for (start, end, problem), lane in zip(line, lanes, strict=True):
             low = row - 0.5 + gap / 2 + lane * height
             corners.append(_box(start, end, low, low + height))
-            colors.append(color_of(problem))
+            colors.append(_DARKER(problem / max(shades - 1, 1)) if shades else color_of(problem))
     # A white edge separates tiles; where rows are a pixel or two high it would hide them.
     edge = {"edgecolors": "face", "linewidths": 0.1} if rows > _MANY else {"edgecolors": "white", "linewidths": 0.6}
     ax.add_collection(PolyCollection(corners, facecolors=colors, antialiaseds=rows <= _MANY, label="tiles", **edge))
@@ -250,6 +254,7 @@ def compare(
     title: str = "",
     height: float | None = None,
     until: float | None = None,
+    shades: int | None = None,
 ) -> Figure:
     """Draw timelines on one time axis, so that lengths compare across panels.
 
@@ -262,6 +267,7 @@ def compare(
         title: over all panels.
         height: inches per panel; by default what the rows need.
         until: end of the time axis in microseconds; the title of a panel that goes on says so. By default all is shown.
+        shades: number of problems, to colour them from light to dark by position; by default eight colours repeat.
     """
     if not panels:
         raise ValueError("panels is empty; want at least one title with its bars")
@@ -274,7 +280,7 @@ def compare(
     longest = 0.0
     for ax, (name, bars) in zip(axes, drawn.items()):
         bound = (bounds or {}).get(name)
-        usage = draw(ax, bars, rows=counted[name], title=name, row_name=row_name, bound=bound)
+        usage = draw(ax, bars, rows=counted[name], title=name, row_name=row_name, bound=bound, shades=shades)
         longest = max(longest, usage.makespan, bound or 0.0)
         if until is not None and usage.makespan > until:
             ax.set_title(f"{ax.get_title('left')} (cut at {until:g} µs)")
@@ -283,8 +289,9 @@ def compare(
     axes[0].set_xlim(0, min(longest * 1.01, until or longest * 1.01) or 1)
     problems = sorted({bar[3] for bars in drawn.values() for bar in bars})
     many = bool(problems) and problems[-1] >= _NAMED
+    order = "from light to dark: the first problem to the last" if shades else "colours repeat every 8 problems"
     for ax in axes[-columns:]:
-        ax.set_xlabel("µs (grey: idle; colours repeat every 8 problems)" if many and columns == 1 else "µs")
+        ax.set_xlabel(f"µs (grey: idle; {order})" if many and columns == 1 else "µs")
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     if problems and not many:
@@ -292,40 +299,4 @@ def compare(
         handles.append(Patch(color=FAINT, label="idle"))
         figure.legend(handles=handles, loc="outside lower right", ncols=len(handles), fontsize=9, handlelength=1,
                       columnspacing=1)  # fmt: skip
-    return figure
-
-
-@styled()
-def kernels(panels: Mapping[str, Sequence[Sequence]], *, title: str = "") -> Figure:
-    """Draw kernels as bars on one time axis, a line for each title, with the gaps between them marked in red.
-
-    A kernel is (start, end) or (start, end, problem), in microseconds. Those of a title run one after the other.
-    """
-    if not panels or not all(len(line) for line in panels.values()):
-        raise ValueError("panels is empty or has a line without kernels; want a title and its (start, end) for each")
-    figure, ax = canvas(0.75 * len(panels) + 0.7 + 0.3 * bool(title))
-    longest = max(kernel[1] for line in panels.values() for kernel in line)
-    for row, (name, line) in enumerate(panels.items()):
-        line = sorted(line)
-        running = measure([(0, kernel[0], kernel[1], 0) for kernel in line])
-        gaps = running.makespan * (1 - running.utilisation)
-        corners, colors, idle, reached = [], [], [], line[0][1]
-        for position, (start, end, *problem) in enumerate(line):
-            number = problem[0] if problem else position
-            corners.append(_box(start, end, row - 0.3, row + 0.1))
-            colors.append(color_of(number))
-            if len(line) <= _NAMED and end - start > longest / 20:
-                centred(ax, (start + end) / 2, row - 0.1, str(number), fontsize=9, color=ink_on(colors[-1]))
-            if start > reached:
-                idle.append(_box(reached, start, row - 0.12, row - 0.08))
-            reached = max(reached, end)
-        ax.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none", label="kernels"))
-        ax.add_collection(PolyCollection(idle, facecolors=RED, edgecolors="none", label="gaps"))
-        text = f"{name}: {len(line)} kernel{'s' * (len(line) != 1)}, {running.makespan:.0f} µs, "
-        text += f"of them {gaps:.0f} µs between kernels"
-        ax.text(0, row - 0.36, text, fontsize=9, va="bottom", color=BLACK)
-    ax.set(xlim=(0, longest * 1.01), ylim=(len(panels) - 0.7, -0.75), yticks=[], xlabel="µs (red: no kernel runs)")
-    ax.spines["left"].set_visible(False)
-    if title:
-        ax.set_title(title)
     return figure

@@ -34,6 +34,24 @@ def program_times(recorded: Mapping, kernel: str, problems: Sequence[Sequence[in
     return ProgramTimes(simulated, measured, sum(schedule.tile_counts(problems, *block[:2])))
 
 
+# Where a label may be, beside its point: its alignment, and the left and lower edge in units of its own size.
+_SIDES = {("center", "bottom"): (-0.5, 0.3), ("left", "bottom"): (0.15, 0.3), ("right", "top"): (-1.15, -1.3)}
+
+
+def _free_side(
+    x: float, y: float, stairs: Mapping[int, float], size: tuple[float, float], before: float
+) -> tuple[str, str]:
+    """The first of ``_SIDES`` on which a label of this size covers neither the staircase nor the label that ends at
+    ``before``, all in the units of the axes."""
+    width, height = size
+    for side, (right, up) in _SIDES.items():
+        low, left = y + up * height, x + right * width
+        met = [us for programs, us in stairs.items() if left - 1 <= programs <= left + width]
+        if left > before and (not met or min(met) > low + height or max(met) < low):
+            return side
+    return next(iter(_SIDES))
+
+
 @styled()
 def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = None) -> Figure:
     """Draw the time of one launch against its number of programs: simulated a staircase, recorded as points.
@@ -50,17 +68,24 @@ def program_counts(panels: Mapping[str, ProgramTimes], scaled_at: int | None = N
         ax.step(xs, simulated, where="post", color=ORANGE, label=label)
         xs = sorted(times.recorded_us)
         ax.plot(xs, [times.recorded_us[x] for x in xs], "o", color=BLUE, ms=7, label="recorded on an H200")
-        near = 0.08 * (max(xs, default=0) - min(xs, default=0))
-        for i, x in enumerate(xs):
-            side = "center"  # labels of close neighbours lean away from each other
-            if i + 1 < len(xs) and xs[i + 1] - x < near:
-                side = "right"
-            elif i and x - xs[i - 1] < near:
-                side = "left"
-            ax.annotate(str(x), (x, times.recorded_us[x]), xytext=(0, 7), textcoords="offset points", ha=side,
-                        va="bottom", color=BLUE, fontsize=9)  # fmt: skip
         highest = max([*simulated, *times.recorded_us.values()])
+        span = max(xs, default=0) - min(xs, default=0)
+        stairs, before = dict(zip(sorted(times.simulated_us), simulated)), float("-inf")
+        for i, x in enumerate(xs):
+            y, near = times.recorded_us[x], 0.06 * span
+            if i + 1 < len(xs) and xs[i + 1] - x < near:  # labels of close neighbours lean away from each other
+                side = "right", "bottom"
+            elif i and x - xs[i - 1] < near:
+                side = "left", "bottom"
+            else:
+                size = 0.024 * span * len(str(x)), highest / 12
+                side = _free_side(x, y, stairs, size, before)
+                before = x + (_SIDES[side][0] + 1.1) * size[0]
+            shift = {"center": 0, "left": 2, "right": -2}[side[0]], 7 if side[1] == "bottom" else -7
+            ax.annotate(str(x), (x, y), xytext=shift, textcoords="offset points", ha=side[0], va=side[1], color=BLUE,
+                        fontsize=9)  # fmt: skip
         ax.set(title=title, xlabel="programs", ylabel="µs", ylim=(0, highest * 1.3))
+        ax.margins(x=0.09)
         ax.legend(loc="upper right", labelcolor="linecolor", fontsize=9)
     return fig
 

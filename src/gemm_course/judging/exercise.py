@@ -34,6 +34,7 @@ class Exercise(Struct, frozen=True, forbid_unknown_fields=True):
     memory_mb: int = 1024  # that it may allocate
     files_mb: int = 0  # that a compiler may write to a folder of its own; 0: no file
     gpu: bool = False  # whether the same checks run on a GPU, too, where there is one
+    exceptions: tuple[tuple[str, str], ...] = ()  # (part of an exception's text, what it means here)
     imports: tuple[str, ...] = ()  # modules that an answer may import, beyond torch, triton and math
 
     @property

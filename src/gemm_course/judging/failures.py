@@ -45,7 +45,8 @@ def describe_exception(error: Failure, exercise: Exercise) -> str:
     if "make_shape_compatible" in text:
         text += ": one number for each row becomes a column by [:, None], one for each column a row by [None, :]"
     code = f"\n    {error.code}" if error.code else ""
-    return f"{where}{name}: {text[:600]}{program}{code}"
+    own = next((f"\n{why}" for known, why in exercise.exceptions if known in text), "")
+    return f"{where}{name}: {text[:600]}{program}{code}{own}"
 
 
 def _stopped(error: Failure) -> str:

@@ -95,14 +95,14 @@ class Result:
 
 def _each_line_once(first: str, messages: list[str]) -> list[list[str]]:
     """Lines of messages without those that an earlier one has: one mistake often breaks several properties, and is
-    explained once, as are the inputs."""
+    explained once, as are the inputs. What replaces a first line says that the reason is above."""
     seen, found = set(first.splitlines()), []
     for message in messages:
         lines = message.splitlines()
         new = [line for line in lines if line not in seen]
         seen.update(lines)
-        if lines and not new:
-            new = ["wrong for the reason above"]
+        if new[:1] != lines[:1]:
+            new = ["wrong for the reason above", *new]
         elif new and new[-1].endswith(":"):
             new[-1] += " for the reason above"
         found.append(new)

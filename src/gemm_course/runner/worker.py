@@ -92,6 +92,8 @@ def describe(error: BaseException, path: str) -> dict:
     innermost = traceback.extract_tb(root.__traceback__)[-1:]
     if not text and isinstance(root, AssertionError) and innermost and innermost[0].filename != path:
         text = (innermost[0].line or "").replace("assert ", "this must hold: ", 1)  # Triton asserts without a message
+    if isinstance(root, AssertionError) and text.endswith("equal reduction dimensions"):
+        text += _shapes_of_dot(root)
     # torch raises this class, too, for what it cannot do. A hole raises it in the learner's own code.
     hole = isinstance(root, NotImplementedError) and bool(innermost) and innermost[0].filename == path
     return {
@@ -102,6 +104,16 @@ def describe(error: BaseException, path: str) -> dict:
         "code": _code(path, line),
         "program": program() if len(chain) > 1 else None,
     }
+
+
+def _shapes_of_dot(error: AssertionError) -> str:
+    """The shapes that `tl.dot` was given, which its assertion does not say; empty if they are not in its frame."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    shapes = [frame.f_locals.get(name) for name in ("a_shape", "b_shape")]
+    if not all(isinstance(shape, list) for shape in shapes):
+        return ""
+    first, second = (" × ".join(str(getattr(side, "value", side)) for side in shape) for shape in shapes)
+    return f", got {first} and {second}"
 
 
 def _code(path: str, line: int) -> str:

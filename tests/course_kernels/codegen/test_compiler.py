@@ -101,6 +101,16 @@ def test_a_compiler_that_dies_or_hangs_is_reported_and_replaced(tmp_path):
     assert compile_kernel("naive", "sm_90").registers > 0
 
 
+def test_a_file_that_compiles_its_own_kernel_without_a_guard_is_told_so(tmp_path):
+    """The compiler imports the file to read the kernel, which would compile it again, and so on."""
+    (tmp_path / "whole.py").write_text(
+        "from course_kernels import codegen\nprint(codegen.compile_kernel('naive', 'sm_80').registers)\n"
+    )
+    says = r"(?s)whole\.py must be a file that can be imported.*__main__.*compile_kernel was called in a file"
+    with pytest.raises(CompileError, match=says):
+        compile_kernel(f"{tmp_path}/whole.py:f", "sm_90", timeout=30)
+
+
 def test_a_process_that_ends_takes_its_compilers_along():
     script = textwrap.dedent("""
         from course_kernels import codegen

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemm_course.exercises import manifest
-from places import MUTANTS
+from gemm_course.notebook_files import cells
+from places import MUTANTS, ROOT
 
 TOML = """
 title = "Title"
@@ -94,6 +95,15 @@ def test_what_is_no_name_gets_the_nearest(name, says):
 
 
 NAMES = {exercise.name for exercise in manifest.exercises()}
+
+
+@pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.id)
+def test_the_line_of_a_hole_is_not_cut_off(exercise):
+    """JupyterLab shows 120 characters of a cell in a window of 1400 pixels."""
+    source = cells.of_notebook(ROOT / "exercises" / f"{exercise.name}.ipynb", exercise.function)
+    holes = [line for line in source.splitlines() if f"TODO {exercise.id}" in line]
+    assert holes
+    assert [line for line in holes if len(line) > 120] == []
 
 
 def test_no_mutants_without_an_exercise():

@@ -35,6 +35,16 @@ def test_parts_of_a_gpu_do_not_overlap_and_words_are_large_enough():
     assert min(text.get_fontsize() for text in axes.texts) >= 9
 
 
+def test_a_program_is_drawn_around_its_share_of_registers_and_shared_memory():
+    (axes,) = gpu_parts.gpu_parts(4).axes
+    (frame,) = boxes(axes, "program")
+    for part in ("registers", "shared memory"):
+        ((whole,), (share,)) = boxes(axes, part), boxes(axes, f"share of {part}")
+        for outside in (whole, frame):
+            assert outside[0] <= share[0] <= share[0] + share[2] <= outside[0] + outside[2]
+            assert outside[1] <= share[1] <= share[1] + share[3] <= outside[1] + outside[3]
+
+
 def test_a_program_of_another_number_of_warps_is_refused():
     with pytest.raises(ValueError, match="num_warps must be 1, 2, 4 or 8, got 3"):
         gpu_parts.gpu_parts(3)

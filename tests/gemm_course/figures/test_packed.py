@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import FancyArrowPatch
 
 from drawn import boxes
 from gemm_course.figures import packed
@@ -72,7 +73,12 @@ def test_sliding_window_ends_where_the_group_ends():
     assert boxes(axes, "group in window")[0][::2] == (16, 13)
     assert boxes(axes, "stored")[0][::2] == (24, 5)
     assert boxes(axes, "cut off")[0][::2] == (29, 3)
-    assert {"last tile: 5 rows stored, 3 cut off", "base = 29: from row 0 to the end of group 3"} <= set(words(axes))
+    assert {"last tile: 5 rows stored, 3 cut off", "base: +29 rows, from row 0 to the end of group 3"} <= set(
+        words(axes)
+    )
+    assert "inside: $+2^{30} - 5$ rows, to the tile's first row, 24" in words(axes)
+    arrows = [patch._posA_posB for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    assert [(start[0], end[0]) for start, end in arrows] == [(0, 29), (29, -4), (-4, 24)]
     (bound,) = (line for line in axes.lines if line.get_gid() == "bound")
     assert set(bound.get_xdata()) == {29}
 

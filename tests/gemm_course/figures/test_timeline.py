@@ -2,7 +2,6 @@
 
 import matplotlib as mpl
 import pytest
-from matplotlib.figure import Figure
 
 from course_kernels import schedule
 from gemm_course.figures import timeline as tl
@@ -177,32 +176,12 @@ def test_bars_on_rows_that_do_not_exist_are_refused():
         tl.compare({})
 
 
-def test_kernels_draws_bars_and_the_gaps_between_them():
-    looped = schedule.one_launch_per_problem(PROBLEMS, 4, BLOCK)
-    figure = tl.kernels({"loop": looped.kernels, "grouped": [(0, 50.0, 0)]}, title="launches")
-    assert isinstance(figure, Figure)
-    (ax,) = drawn_axes(figure)
-    bars, alone = collection(ax, "kernels")
-    drawn = [edge for left, right, _, _ in extents(bars) for edge in (left, right)]
-    assert drawn == pytest.approx([edge for kernel in looped.kernels for edge in kernel])
-    assert [(left, right) for left, right, _, _ in extents(alone)] == [(0, 50)]
-    gaps, none = collection(ax, "gaps")
-    assert len(gaps.get_paths()) == len(PROBLEMS) - 1
-    assert not none.get_paths()
-    assert sum(right - left for left, right, _, _ in extents(gaps)) == pytest.approx(3 * looped.cost.launch_us)
-    texts = [text.get_text() for text in ax.texts]
-    assert f"loop: 4 kernels, {looped.makespan:.0f} µs, of them 12 µs between kernels" in texts
-    assert "grouped: 1 kernel, 50 µs, of them 0 µs between kernels" in texts
-
-
-def test_overlapping_kernels_have_no_gap():
-    (ax,) = drawn_axes(tl.kernels({"streams": [(0, 3), (1, 4), (4, 5)]}))
-    assert not collection(ax, "gaps")[0].get_paths()
-
-
-def test_kernels_refuses_an_empty_line():
-    with pytest.raises(ValueError, match="line without kernels"):
-        tl.kernels({"none": []})
+def test_shades_grow_darker_with_the_position_of_a_problem():
+    (ax,) = drawn_axes(tl.compare({"many": [(0, i, i + 1, i) for i in range(64)]}, shades=64))
+    lightness = [sum(color[:3]) for color in collection(ax, "tiles")[0].get_facecolors()]
+    assert len(set(lightness)) == 64, "no colour repeats"
+    assert lightness == sorted(lightness, reverse=True)
+    assert "from light to dark" in ax.get_xlabel()
 
 
 def test_figures_are_small_enough_for_a_notebook(tmp_path):

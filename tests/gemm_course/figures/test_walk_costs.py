@@ -47,6 +47,16 @@ def test_labels_of_close_points_lean_apart():
     assert [text.get_horizontalalignment() for text in ax.texts] == ["center", "right", "left"]
 
 
+def test_labels_do_not_lie_on_the_stairs():
+    """A point at a step's foot has its label beside the step, one under a step to the left and below."""
+    stairs = {x: 100.0 if x < 40 else 60.0 if x < 64 else 50.0 for x in range(33, 133)}
+    (ax,) = program_counts({"t": ProgramTimes(stairs, {33: 95.0, 64: 50.0, 100: 50.0})}).axes
+    sides = [(text.get_horizontalalignment(), text.get_verticalalignment()) for text in ax.texts]
+    assert sides == [("right", "top"), ("left", "bottom"), ("center", "bottom")]
+    (ax,) = program_counts({"t": ProgramTimes(stairs, {33: 95.0, 64: 50.0, 70: 50.0, 132: 50.0})}).axes
+    assert [text.get_horizontalalignment() for text in ax.texts][1:3] == ["left", "left"], "nor on the label before"
+
+
 ROWS = {"small": {"loop": 16.0, "ours": 8.0, "peer": 32.0}, "large": {"loop": 100.0, "ours": 110.0}}
 
 

@@ -25,7 +25,7 @@ ENDLESS = {"kind": "endless", "type": "", "text": "", "line": 9, "code": "tick()
 )
 def test_the_loop_comes_first_and_then_where_it_was_stopped(names, says):
     error = parse_reply({"error": {**ENDLESS, "loop": {"line": 4, "code": "while g < n:", "names": names}}}).error
-    assert describe_exception(error, SimpleNamespace(seconds=6.0)) == (
+    assert describe_exception(error, SimpleNamespace(seconds=6.0, exceptions=())) == (
         "still running after 6 s (in program 0), so it was stopped: the loop in line 4 makes no progress, "
         f"{says}\n    while g < n:\nIt was in line 9: tick()"
     )
@@ -33,11 +33,11 @@ def test_the_loop_comes_first_and_then_where_it_was_stopped(names, says):
 
 def test_without_a_loop_to_name_the_line_is_said():
     error = parse_reply({"error": ENDLESS}).error
-    told = describe_exception(error, SimpleNamespace(seconds=6.0))
+    told = describe_exception(error, SimpleNamespace(seconds=6.0, exceptions=()))
     assert told == "still running after 6 s (in program 0), so it was stopped in line 9: tick()"
 
 
-LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f")
+LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f", exceptions=[("stored (N", "transpose it")])
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,10 @@ LIMITS = SimpleNamespace(seconds=6.0, memory_mb=1024, function="f")
         (
             {"type": "RuntimeError", "text": "you tried to allocate memory"},
             "line 9: this wants more memory than an answer gets (1024 MB)",
+        ),
+        (
+            {"type": "AssertionError", "text": "B is stored (N, K)", "program": None},
+            "line 9: AssertionError: B is stored (N, K)\n    tick()\ntranspose it",
         ),
         ({"type": "SystemExit"}, "line 9: this ends the program (SystemExit); a function returns instead"),
         (

@@ -46,6 +46,15 @@ def test_a_cause_and_its_inputs_are_printed_once():
     assert found.text().count("no program") == 1
 
 
+def test_a_repeated_reason_with_other_inputs_keeps_a_reason():
+    found = result("failed", "fail", "fail")
+    found.properties[0].message = "`group` must be integers\n(sizes [2, 3])"
+    found.properties[1].message = "`group` must be integers\n(sizes [4, 3, 2])"
+    assert [line.strip() for line in found.text().splitlines() if line.startswith("      ")] == [
+        "`group` must be integers", "(sizes [2, 3])", "wrong for the reason above", "(sizes [4, 3, 2])",
+    ]  # fmt: skip
+
+
 def test_what_was_not_begun_or_not_checked_is_told_apart():
     assert result("todo", message="TODO 03: write it").text() == "Exercise 03 · Masks\nTODO 03: write it"
     assert result("unchecked", "skip", "skip", message="no numpy").text().splitlines() == [

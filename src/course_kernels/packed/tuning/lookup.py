@@ -28,7 +28,7 @@ from course_kernels.packed.tuning.defaults import Bucket
 OPS = ("grouped_mm", "grouped_mm_k", "grouped_mm_batch", "masked", "masked_block")
 TABLES = Path(__file__).parent / "tables"
 CONFIG_FIELDS = tuple(field.name for field in dataclasses.fields(GemmConfig))
-# An entry further away than this, in octaves summed over the extents, says less than the defaults do.
+# An entry further away than this, in factors of two summed over the extents, says less than the defaults do.
 MAX_DISTANCE = 6
 # KiB of shared memory per program (CUDA C++ Programming Guide); what is not listed has no less than these.
 _SHARED_KIB = {(7, 0): 96, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
@@ -44,7 +44,7 @@ class Choice:
         op, dtype, arch: what was asked for; dtype is a name in ``dtypes.TYPE_BYTES``, arch "sm_90", "gfx942" or
             None for the interpreter.
         entry: the bucket of the table's entry that was taken; None where the defaults were.
-        distance: from the bucket to the entry, in octaves; 0 is the bucket's own.
+        distance: from the bucket to the entry, in factors of two; 0 is the bucket's own.
         us: the time that was measured for the entry, in µs; None where it was not.
         notes: how it came about, a sentence each.
     """
@@ -118,9 +118,9 @@ def get_config(
         batches and masked products.
 
         A bucket that was not measured takes the nearest entry of the same type and kind of architecture, at most
-        ``MAX_DISTANCE`` octaves away (ties: the smaller bucket) and never one for another number of rows up to 64;
-        failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves "grouped_mm_batch"
-        and "masked".
+        ``MAX_DISTANCE`` factors of two away (ties: the smaller bucket) and never one for another number of rows up to
+        64; failing that, the defaults. float16 and bfloat16 serve each other, and "grouped_mm" serves
+        "grouped_mm_batch" and "masked".
     """
     if op not in OPS:
         raise ValueError(f"op must be one of {OPS}, got {op!r}")
@@ -263,7 +263,7 @@ def forget_tables() -> None:
 
 
 def distance(op: str, bucket: Bucket, other: Bucket) -> int | None:
-    """Octaves between two buckets, summed over the extents; None where one cannot stand in for the other."""
+    """Factors of two between two buckets, summed over the extents; None where one cannot stand in for the other."""
     if op != "grouped_mm_k" and bucket.M != other.M and min(bucket.M, other.M) < 128:
         return None
     return sum(abs(a.bit_length() - b.bit_length()) for a, b in zip(bucket, other))
@@ -321,7 +321,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
         if table.arch != arch:
             notes.append(f"no table for {arch}: the nearest is that of {table.arch}")
         if (found := _nearest_entry(table, op, bucket, dtype)) is None:
-            notes.append(f"no entry of {table.arch} for {dtype} within {MAX_DISTANCE} octaves: defaults")
+            notes.append(f"no entry of {table.arch} for {dtype} within a factor of {2**MAX_DISTANCE}: defaults")
         else:
             away, entry = found
             config = entry.config.fitted(kernel_of(op), TYPE_BYTES[dtype], **limits)
@@ -335,7 +335,7 @@ def _choose(op: str, bucket: Bucket, dtype: str, arch: str | None, uses_tma: boo
             )
             notes.append(
                 f"{how} "
-                + ("this bucket" if not away else f"the nearest entry, {away} octaves away: {entry.bucket}")
+                + ("this bucket" if not away else f"the nearest entry, a factor of {2**away} away: {entry.bucket}")
                 + (f" ({', '.join(like)})" if like else "")
             )
             if config is not None:

@@ -4,12 +4,12 @@ The host knows the extents of a product and the rows of an average group, not th
 groups' rows to be spread around their average as in a layer of experts. From there it counts:
 
 - the tiles of a configuration, those at ragged ends included, and the blocks of K of each;
-- the turns in which the SMs take them: the last may be partly empty;
+- the waves in which the SMs take them: the last may be partly empty;
 - the bytes of both operands and of the result, each once, and the time in which the memory moves them.
 
 Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants: the time
 of a block of K, of a tile beside its blocks, of a launch; the share of the memory's rate that it reaches; how much of a
-partly empty turn counts; and how well tiles and bytes overlap. What is then left of its measured times is a smooth
+partly empty wave counts; and how well tiles and bytes overlap. What is then left of its measured times is a smooth
 function of the extents, another fifteen constants. `benchmarks/time_model.py` fits them to measured times.
 
 There is a file of constants for each GPU that was measured. Another GPU of the same architecture takes those of the one
@@ -144,8 +144,8 @@ def seconds(constants: tuple[float, ...], parts: list[Work], places: int, bandwi
         longer = max(work_us, memory_us) + 1e-9
         total += longer * ((work_us / longer) ** power + (memory_us / longer) ** power) ** (1 / power)
         tiles, busy = tiles + part.tiles, busy + part.tiles * each
-    turns = tiles / places
-    missing = 1 - turns if turns < 1 else waited * (math.ceil(turns - 1e-9) - turns)
+    waves = tiles / places
+    missing = 1 - waves if waves < 1 else waited * (math.ceil(waves - 1e-9) - waves)
     return total + missing * busy / max(tiles, 1e-9) + launch
 
 
@@ -225,7 +225,7 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
     moved, places = math.fsum(part.bytes for part in parts), gpu.sms * slots(best.config)
     lines += [
         f"  {best.us:,.0f} µs expected: {best.backend} {_in_words(best.config)}",
-        f"    {tiles:,.0f} tiles, {places} at a time: {tiles / places:.1f} turns of {depth / tiles:.1f} blocks of K",
+        f"    {tiles:,.0f} tiles, {places} at a time: {tiles / places:.1f} waves of {depth / tiles:.1f} blocks of K",
         f"    {moved / 1e6:,.0f} MB, which the memory moves in {moved / (gpu.bandwidth * 1e6):,.0f} µs at best",
     ]
     for each in found[1 : others + 1]:

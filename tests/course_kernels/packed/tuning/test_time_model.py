@@ -46,7 +46,7 @@ def test_groups_without_rows_read_no_weights():
 
 
 def test_time_is_of_what_takes_longer_and_of_whole_turns():
-    constants = (1.0, 0.0, 1.0, 1.0, 50.0, 5.0)  # a µs for each block, whole turns, all of the memory's rate
+    constants = (1.0, 0.0, 1.0, 1.0, 50.0, 5.0)  # a µs for each block, whole waves, all of the memory's rate
     busy, idle = [Work(264.0, 10.0, 0.0)], [Work(1.0, 0.0, 48.1e6)]
     assert time_model.seconds(constants, busy, 132, 4.81) == pytest.approx(20 + 5)
     assert time_model.seconds(constants, [Work(265.0, 10.0, 0.0)], 132, 4.81) == pytest.approx(30 + 5)
@@ -133,7 +133,7 @@ def test_constants_are_read_again_after_forgetting(monkeypatch, tmp_path):
 @pytest.mark.parametrize("kind, extents", [("m,k", (256.0, 2048, 2048, 64)), ("k,n", (2048, 2048, 256.0, 64))])
 def test_an_explanation_names_the_choice_what_it_does_and_who_comes_next(kind, extents):
     found = time_model.ranking(kind, *extents, H200)
-    head, choice, turns, moved, *others = time_model.explain(kind, *extents, H200, others=3).splitlines()
+    head, choice, waves, moved, *others = time_model.explain(kind, *extents, H200, others=3).splitlines()
     assert (
         head
         == {
@@ -144,9 +144,9 @@ def test_an_explanation_names_the_choice_what_it_does_and_who_comes_next(kind, e
     tile = "×".join(map(str, (found[0].config.tile_m, found[0].config.tile_n, found[0].config.tile_k)))
     assert choice.startswith(f"  {found[0].us:,.0f} µs expected: cute {tile}, {found[0].config.schedule}, ")
     tiles, bytes_ = total(found[0].config, kind, *extents)
-    assert turns.startswith(f"    {tiles:,.0f} tiles, 132 at a time: {tiles / 132:.1f} turns of ")
+    assert waves.startswith(f"    {tiles:,.0f} tiles, 132 at a time: {tiles / 132:.1f} waves of ")
     if kind == "m,k":
-        assert turns.endswith(" 32.0 blocks of K")
+        assert waves.endswith(" 32.0 blocks of K")
     assert moved == f"    {bytes_ / 1e6:,.0f} MB, which the memory moves in {bytes_ / 4.81e6:,.0f} µs at best"
     assert [line.split()[0] for line in others] == [f"{each.us / found[0].us - 1:+.1%}:" for each in found[1:4]]
 
