@@ -5,6 +5,7 @@ Every test of a difference begins with torch's half: when torch catches up, it f
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
@@ -463,6 +465,21 @@ def other_bad_arguments():
                 function(**arguments)
 
 
+def operator():
+    """What a list for selective activation checkpointing names."""
+    a, b, offs = operands("m")
+    seen = []
+
+    def policy(context, called, *arguments, **options):
+        seen.append(called)
+        return CheckpointPolicy.MUST_SAVE
+
+    saved = functools.partial(create_selective_checkpoint_contexts, policy)
+    for function in (F.grouped_mm, grouped_mm):
+        checkpoint(function, a.requires_grad_(), b, offs=offs, use_reentrant=False, context_fn=saved)
+    assert seen == [torch.ops.aten._grouped_mm.default, torch.ops.course_kernels.grouped_mm.default]
+
+
 def rows_on_a_gpu():
     if runtime.mode() != "gpu":
         pytest.skip("needs a GPU: torch pads the rows of a result there alone")
@@ -521,6 +538,7 @@ ROWS = {
     "``out`` of DTensors, or in": out_that_is_not_seen,
     "``torch.autocast``": autocast,
     "other bad arguments": other_bad_arguments,
+    "operator": operator,
     "rows of the result, on a GPU": rows_on_a_gpu,
     "groups start, on a GPU": starts_on_a_gpu,
     "strided ``offs``, on a GPU": strided_ends_on_a_gpu,
