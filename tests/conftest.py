@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -20,6 +21,7 @@ def refuse_masks_of_numbers() -> None:
     from triton.runtime.interpreter import InterpreterBuilder
 
     def checked(genuine, place):
+        @functools.wraps(genuine)
         def access(self, *args, **options):
             elements = np.asarray(args[place].data).dtype.name
             assert elements == "bool", f"the mask's elements must be bool, got {elements}"

@@ -3,7 +3,7 @@
 `Watch` gives an exercise its matrices, inside larger buffers full of canaries, and looks at every load and store: an
 access outside the matrices is recorded with the program, the line and the place, and not carried out. An atomic update
 counts as a store, and is recorded as an "atomic" event, too. The interpreter has no public hook: its builder's masked
-load and store and its atomics are wrapped, and a test fails when Triton changes them.
+load and store, its atomics and the pointers of a descriptor are wrapped, and a test fails when Triton changes them.
 On a GPU only the canaries are left, which the judging process looks at in any case.
 """
 
@@ -74,8 +74,9 @@ class Watch:
         self._path = path
         self._regions: list[_Region] = []
         self._events: dict[tuple, dict] = {}
-        self._undo = None
+        self._undo: list[tuple] = []
         self._by_descriptor: set[str] = set()
+        self._descriptors_pointers = None  # those that a descriptor has made for its next access
         self.device = runtime.device()
 
     # ---- matrices
@@ -140,10 +141,10 @@ class Watch:
     def __enter__(self) -> Watch:
         if runtime.mode() != "interpreter":
             return self
-        from triton.runtime.interpreter import InterpreterBuilder
+        from triton.runtime.interpreter import InterpreterBuilder, TensorDescHandle
 
-        genuine = {name: getattr(InterpreterBuilder, name) for name in _WRAPPED}
-        load, store, update, exchange = genuine.values()
+        load, store, update, exchange = (getattr(InterpreterBuilder, name) for name in _WRAPPED)
+        pointers_of = TensorDescHandle.materialize_pointers
 
         def masked_load(builder, ptrs, mask, other, *rest, **options):
             allowed, handle = self._look("load", builder, ptrs, mask)
@@ -167,23 +168,29 @@ class Watch:
             self._look("atomic", builder, ptrs, np.ones(np.shape(ptrs.data), dtype=bool))
             return exchange(builder, ptrs, *rest, **options)
 
-        for name, wrapper in zip(_WRAPPED, (masked_load, masked_store, atomic_rmw, atomic_cas)):
-            setattr(InterpreterBuilder, name, wrapper)
-        self._undo = (InterpreterBuilder, genuine)
+        def materialize_pointers(descriptor, offsets):
+            self._descriptors_pointers, mask = pointers_of(descriptor, offsets)
+            return self._descriptors_pointers, mask
+
+        wrappers = [
+            (InterpreterBuilder, name, wrapper)
+            for name, wrapper in zip(_WRAPPED, (masked_load, masked_store, atomic_rmw, atomic_cas))
+        ]
+        for owner, name, wrapper in (*wrappers, (TensorDescHandle, "materialize_pointers", materialize_pointers)):
+            self._undo.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, wrapper)
         return self
 
     def __exit__(self, *_) -> None:
-        if self._undo is not None:
-            (builder, genuine), self._undo = self._undo, None
-            for name, function in genuine.items():
-                setattr(builder, name, function)
+        while self._undo:
+            setattr(*self._undo.pop())
 
     def _look(self, kind, builder, ptrs, mask):
         """Record one access; returns which lanes are allowed, and a mask that leaves out the others.
 
-        A descriptor's access arrives here, too, with its bounds as the mask: a plain array, unlike a pointer's.
+        A descriptor's access arrives here, too, with its bounds as the mask: a plain array before Triton 3.9.
         """
-        by_descriptor = isinstance(mask, np.ndarray)
+        by_descriptor = ptrs is self._descriptors_pointers
         addresses = np.atleast_1d(np.asarray(ptrs.data))
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
         unknown, good = active.copy(), np.zeros_like(active)
@@ -215,7 +222,7 @@ class Watch:
         if (good == active).all():
             return np.ones_like(active), mask
         good_mask = good.reshape(np.shape(ptrs.data))
-        return good | ~active, good_mask if by_descriptor else type(mask)(good_mask, mask.dtype)
+        return good | ~active, good_mask if isinstance(mask, np.ndarray) else type(mask)(good_mask, mask.dtype)
 
     def _spoil(self, builder, result, mask, allowed, defined) -> None:
         """Put NaN where elements were read outside of a matrix, or masked off without a value."""

@@ -142,10 +142,11 @@ def test_of_a_single_masked_element_nobody_knows_whether_it_has_a_default(defaul
 
 
 def test_everything_of_the_interpreters_is_put_back():
-    from triton.runtime.interpreter import InterpreterBuilder
+    from triton.runtime.interpreter import InterpreterBuilder, TensorDescHandle
 
     names = ("create_masked_load", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
-    before = [getattr(InterpreterBuilder, name) for name in names]
+    places = [*((InterpreterBuilder, name) for name in names), (TensorDescHandle, "materialize_pointers")]
+    before = [getattr(*place) for place in places]
     with probes.Watch(__file__):
-        assert all(getattr(InterpreterBuilder, name) is not was for name, was in zip(names, before))
-    assert [getattr(InterpreterBuilder, name) for name in names] == before
+        assert all(getattr(*place) is not was for place, was in zip(places, before))
+    assert [getattr(*place) for place in places] == before

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: line 19: AssertionError: this must hold: value.shape == desc.block_shape
+# says: line 19: AssertionError: (this must hold: value.shape == desc.block_shape|expected value shape)
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,
