@@ -67,8 +67,6 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding("store", outside, picture)
     if check == "rows":
         yield Finding("rows", f"{text}{why}", picture)
-        if "large" in case.checks:
-            yield Finding("large", f"{text}{why}", picture)
     elif check:
         if "rows" in case.checks:
             yield Finding("rows", f"{text}\n{REASON_BELOW}", picture)
