@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,11 +35,13 @@ def counts(report: Path) -> tuple[int, int, int]:
     return len(cases) - failed - skipped, failed, skipped
 
 
-def part(name: str, *command: str, report: Path | None = None) -> Outcome:
-    """Run a program of the environment. It is one test, unless it writes a report of several."""
+def part(name: str, *command: str, report: Path | None = None, gpu: bool = False) -> Outcome:
+    """Run a program of the environment, which sees GPUs only where ``gpu``. It is one test, unless it writes a report
+    of several."""
     print(f"\n=== {name}", flush=True)
     started = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT).returncode
+    hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | hidden).returncode
     passed, failed, skipped = counts(report) if report and report.exists() else (int(code == 0), 0, 0)
     if code != 0 and failed == 0:
         # No test failed, and yet the program is not content: a check failed, nothing was collected, it did not start.
@@ -47,10 +50,17 @@ def part(name: str, *command: str, report: Path | None = None) -> Outcome:
     return Outcome(name, time.monotonic() - started, passed, failed, skipped)
 
 
-def pytest(name: str, *arguments: str) -> Outcome:
+def pytest(name: str, *arguments: str, gpu: bool = False) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        return part(name, sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments, report=report)
+        command = (sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments)
+        return part(name, *command, report=report, gpu=gpu)
+
+
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA GPU that torch can use."""
+    asks = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return bool(shutil.which("nvidia-smi")) and subprocess.run([sys.executable, "-c", asks]).returncode == 0
 
 
 def summary(outcomes: list[Outcome]) -> str:
@@ -73,6 +83,9 @@ def run_all() -> int:
         # workers leave 40 % idle, so there is one more.
         pytest("notebooks", "-n", "3", "--dist", "loadfile", "--nbval", *BROWSER_TESTS, *NOTEBOOKS),
     ]
+    if has_gpu():
+        # By themselves: answers run on a GPU where there is one, and the tests above expect the interpreter.
+        outcomes.append(pytest("GPU tests", "-m", "gpu", "tests"))
     print(summary(outcomes), flush=True)
     return int(any(outcome.failed for outcome in outcomes))
 

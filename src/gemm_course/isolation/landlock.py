@@ -110,7 +110,7 @@ def _installed() -> Iterator[str]:
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield from (entry for entry in sys.path if Path(entry).name in _PACKAGES)
     # They may be elsewhere, and read parts of themselves when asked: CuTe DSL the source of its functions.
-    for name in ("torch", "triton", "numpy", "cutlass"):
+    for name in ("torch", "triton", "numpy", "cutlass", "tvm_ffi", "nvidia_cutlass_dsl"):
         if origin := _origin(name):
             package = Path(origin).parent
             if package.parent.name in _PACKAGES:
@@ -121,11 +121,13 @@ def _installed() -> Iterator[str]:
 
 
 def _origin(name: str) -> str | None:
-    """The file of a package that is imported, or that would be."""
+    """A file of a package that is imported, or that would be."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None)
     spec = importlib.util.find_spec(name)
-    return spec.origin if spec else None
+    if spec is None or spec.origin:
+        return spec and spec.origin
+    return next((str(Path(folder, "__init__.py")) for folder in spec.submodule_search_locations or ()), None)
 
 
 def places() -> list[str]:

@@ -65,16 +65,20 @@ def test_packages_in_a_folder_of_the_users_do_not_open_it(monkeypatch, tmp_path,
     assert not {tmp_path, tmp_path.parent} & found
 
 
-def test_a_package_that_is_not_imported_yet_can_be_read(monkeypatch, tmp_path):
-    """CuTe DSL, where a path leads to it: its functions are compiled from their source."""
-    (tmp_path / "cutlass").mkdir()
-    (tmp_path / "cutlass" / "__init__.py").touch()
-    monkeypatch.delitem(sys.modules, "cutlass", raising=False)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+@pytest.mark.parametrize("name", ["cutlass", "tvm_ffi", "nvidia_cutlass_dsl"])
+@pytest.mark.parametrize("namespace", [False, True])
+def test_a_package_that_is_not_imported_yet_can_be_read(monkeypatch, tmp_path, name, namespace):
+    """CuTe DSL, where a path leads to it: its functions are compiled from their source. It needs TVM's calls."""
+    (tmp_path / name).mkdir()
+    if not namespace:
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    others = [entry for entry in sys.path if not Path(entry, name).exists()]  # a package goes before a namespace
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *others])
     found = set(sandbox._installed())
-    assert str(tmp_path / "cutlass") in found
+    assert str(tmp_path / name) in found
     assert str(tmp_path) not in found
-    assert "cutlass" not in sys.modules
+    assert name not in sys.modules
 
 
 def test_our_code_is_closed_where_it_is_installed_among_others(tmp_path, monkeypatch):
