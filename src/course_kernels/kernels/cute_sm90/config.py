@@ -210,6 +210,11 @@ CONFIGS = (
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, split_last_wave=True),
     CuteConfig(64, 256, 64, 2, 4, PINGPONG),
+    # With as many tiles as large groups have, clusters drift apart; and flat tiles take less time than others.
+    CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256, dynamic=True),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, dynamic=True),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG),
@@ -218,7 +223,6 @@ CONFIGS = (
 # For groups along K.
 CONFIGS_ALONG_K = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
-    CuteConfig(128, 256, 64, 1, 4, COOPERATIVE),
     CuteConfig(128, 192, 64, 2, 4, PINGPONG),
     CuteConfig(128, 192, 64, 1, 4, PINGPONG),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG),
@@ -229,12 +233,8 @@ CONFIGS_ALONG_K = (
     CuteConfig(128, 192, 64, 2, 4, PINGPONG, dynamic=True),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # Of little depth: the largest tile reads least for what it writes, and many stores are on their way at a time.
-    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE),
-    CuteConfig(256, 192, 64, 2, 3, COOPERATIVE, dynamic=True),
     CuteConfig(256, 192, 64, 2, 2, COOPERATIVE, dynamic=True, most_stores=6),
-    CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, most_stores=4),
     CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, dynamic=True, most_stores=4),
-    CuteConfig(128, 192, 64, 2, 3, PINGPONG, most_stores=6),
     CuteConfig(128, 192, 64, 2, 3, PINGPONG, dynamic=True, most_stores=6),
 )
 

@@ -189,8 +189,7 @@ class HopperGroupedGemm:
         # No CTA may write to the other's stages, or count on its barriers, before they are set up.
         cluster = (config.cluster, 1)
         pipeline.pipeline_init_arrive(cluster_shape_mn=cluster, is_relaxed=True)
-        # Reads the first groups' ends meanwhile.
-        window = first_window(config, along, problem)
+        window = first_window(config, along, problem)  # reads the first groups' ends meanwhile
         pipeline.pipeline_init_wait(cluster_shape_mn=cluster)
 
         place = Place(cute.arch.block_idx()[2], Int32(0))
@@ -202,11 +201,12 @@ class HopperGroupedGemm:
                 while tile.found:
                     if cutlass.const_expr(along == "k" and not self.accumulate) and thread == 0:
                         cute.arch.atomic_add(loaded, Int32(1), sem="relaxed", scope="cta")
-                    claimed = tickets.claim(config, order)
                     for i in cutlass.range_constexpr(len(shapes)):
                         if cutlass.const_expr(len(shapes) == 1) or tile.shape == i:
-                            state = load_tile(config.shapes[i], along, tile, ring, state, shapes[i], *shared[i])
-                    window, tile, place = tickets.next_to_load(config, along, problem, order, window, place, claimed)
+                            state, window, place = load_tile(
+                                config, i, along, tile, ring, state, shapes[i], shared[i], problem, order, window, place
+                            )
+                    window, tile, place = tickets.next_to_load(config, along, problem, order, window, place)
                 if cutlass.const_expr(config.dynamic and along == "k" and not self.accumulate) and thread == 0:
                     cute.arch.atomic_add(loaded, Int32(2**30), sem="relaxed", scope="cta")
                 # A CTA that ends while the other still reports to its barriers would be written to after its end.

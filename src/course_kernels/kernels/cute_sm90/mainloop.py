@@ -16,7 +16,8 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
 from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP
-from course_kernels.kernels.cute_sm90.scheduler import Tile
+from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window
+from course_kernels.kernels.cute_sm90.tickets import Place, Tickets, announce, claim
 from course_kernels.kernels.cute_sm90.window import open_at
 
 # Which CTAs of a cluster get what one of them loads for both.
@@ -174,21 +175,29 @@ def load_block(
 
 @cute.jit
 def load_tile(
-    cut: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    number: cutlass.Constexpr[int],
     along: cutlass.Constexpr,
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
     shape: Shape,
-    a_shared: cute.Tensor,
-    b_shared: cute.Tensor,
-) -> pipeline.PipelineState:
-    """Bring all blocks of a tile, whose shape ``cut`` is, into stages as they become free. Called by one warp.
+    shared: tuple[cute.Tensor, cute.Tensor],
+    problem: Problem,
+    order: Tickets,
+    window: Window,
+    place: Place,
+) -> tuple[pipeline.PipelineState, Window, Place]:
+    """Bring all blocks of a tile, whose shape is ``config.shapes[number]``, into stages as they become free; meanwhile
+    get the cluster's next number, if the order is dynamic. Returns the state after the tile, and what
+    ``tickets.announce`` returns. Called by one warp.
 
     A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" the operands
     are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and may arrive as they are,
     or as zeros through a window. With groups along "k" both are windows: the next group's depth has to be zeros.
     """
+    claimed = claim(config, order)
+    cut, (a_shared, b_shared) = config.shapes[number], shared
     element_bytes = a_shared.element_type.width // 8
     ring = filled_by(ring, (cut.tile_m + cut.tile_n) * cut.tile_k * element_bytes)
     rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
@@ -211,7 +220,10 @@ def load_tile(
             load_block(b.half_atom, b_half, k, state.index, full, BOTH)
         ring.producer_commit(state)
         state.advance()
-    return state
+        if cutlass.const_expr(config.dynamic):
+            if k == cutlass.min(1, tile.blocks - 1):
+                window, place = announce(config, along, problem, order, window, place, claimed)
+    return state, window, place
 
 
 @cute.jit

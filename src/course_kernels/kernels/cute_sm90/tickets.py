@@ -2,10 +2,11 @@
 
 In a dynamic order a cluster's first number is its own, and the others come from a counter in global memory, 0 when the
 kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and looks at what it got when
-the loads are issued, so the trip to memory takes no time of its own. It writes the number to all CTAs of the cluster:
-to a slot of a ring in shared memory, with two barriers a slot as for stages. A slot is full when the number has
-arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``,
-and at once where the cluster has no tile.
+two blocks are on their way, so the trip to memory takes no time of its own. At once it writes the number to all CTAs of
+the cluster: the warps that need it next look for their tile while this one is still loaded. It goes to a slot of a ring
+in shared memory, with two barriers a slot as for stages. A slot is full when the number has arrived, and free when all
+warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``, and at once where the
+cluster has no tile.
 
 Numbers that a cluster gets rise, as those of a fixed order do, so the windows of groups (``scheduler``) serve both.
 Which cluster computes a tile changes nothing in its sum. Dynamic persistent schedulers in CUTLASS and QuACK hand out
@@ -18,7 +19,7 @@ import cutlass
 from cutlass import Float64, Int32, cute
 
 from course_kernels.kernels.cute_sm90.config import WARP_GROUP
-from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, Window, find_tile
+from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_group, find_tile
 
 # More than the tiles between the loads and the last store, where tiles are one block deep.
 SLOTS = 8
@@ -114,7 +115,7 @@ def claim(config: cutlass.Constexpr, tickets: Tickets) -> Float64:
 
 
 @cute.jit
-def next_to_load(
+def announce(
     config: cutlass.Constexpr,
     along: cutlass.Constexpr,
     problem: Problem,
@@ -122,24 +123,36 @@ def next_to_load(
     window: Window,
     place: Place,
     claimed: Float64,
+) -> tuple[Window, Place]:
+    """Send what ``claim`` got to all warps of the cluster, while a tile is loaded. Returns the window, and the place of
+    the next tile. Called by the loading warps, of which the first CTA's sends."""
+    if cutlass.const_expr(config.dynamic):
+        if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:
+            number = cute.arch.grid_dim()[2] + Int32(cute.arch.shuffle_sync(claimed, 0))
+            window, lane, _, _ = find_group(config, along, problem, window, number)
+            told = number
+            if lane == LANES:
+                told = Int32(NONE)
+            place = Place(number, send(config, tickets, told, place.slots))
+    return window, place
+
+
+@cute.jit
+def next_to_load(
+    config: cutlass.Constexpr,
+    along: cutlass.Constexpr,
+    problem: Problem,
+    tickets: Tickets,
+    window: Window,
+    place: Place,
 ) -> tuple[Window, Tile, Place]:
-    """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps. That
-    of the first CTA has its number from ``claim`` and sends it to all others."""
+    """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps; that
+    of the first CTA knows its number since ``announce``."""
     if cutlass.const_expr(not config.dynamic):
         place = following(config, tickets, place)
-        window, tile = find_tile(config, along, problem, window, place.number)
-    else:
-        first = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0
-        if first:
-            place = Place(cute.arch.grid_dim()[2] + Int32(cute.arch.shuffle_sync(claimed, 0)), place.slots)
-        else:
-            place = take(tickets, place.slots)
-        window, tile = find_tile(config, along, problem, window, place.number)
-        if first:
-            number = Int32(NONE)
-            if tile.found:
-                number = place.number
-            place = Place(place.number, send(config, tickets, number, place.slots))
+    elif cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) != 0:
+        place = take(tickets, place.slots)
+    window, tile = find_tile(config, along, problem, window, place.number)
     return window, tile, place
 
 

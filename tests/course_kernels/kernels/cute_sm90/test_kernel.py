@@ -195,15 +195,16 @@ DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
     ids=lambda each: getattr(each, "name", None) or (each if isinstance(each, str) else "-".join(map(str, each))),
 )
 def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
-    """One addition in global memory, before a tile is loaded; two places where a number is sent to each CTA, after a
-    tile and where a cluster has none; and the sums stay in registers."""
+    """One addition in global memory, before a tile is loaded, and one place where a number is sent to each CTA, while it
+    is loaded, for each shape of tile; one more place where a cluster has none; and the sums stay in registers."""
     ptx = ptx_of(config, "bfloat16", out_dtype, **options)
     along_k = "offsets_along" in options
     check_products(ptx, config, along_k, along_k or "b_major" in options)
-    assert re.findall(r"atom\S*\.global\S*", ptx) == ["atom.global.add.f64"], (
+    shapes = len(config.shapes)
+    assert re.findall(r"atom\S*\.global\S*", ptx) == ["atom.global.add.f64"] * shapes, (
         "of integers it would be waited for at once"
     )
-    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32") == 2 * config.cluster
+    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32") == (shapes + 1) * config.cluster
     assert ptx.index("atom.global") < ptx.index("cp.async.bulk.tensor") < ptx.index("st.async")
     # Of loaded tiles: one counts, one reads, and one lets zeros go on when there are no more tiles.
     assert ptx.count("atom.shared.cta.add") == 3 * (along_k and "accumulate" not in options)

@@ -121,6 +121,10 @@ def simulate(config, clusters, total, seed):
     machine = Machine(clusters, config.cluster, seed)
     scheduler = ModuleType("scheduler")
     scheduler.Problem = scheduler.Tile = scheduler.Window = object
+    scheduler.LANES = 32
+    scheduler.find_group = lambda config, along, problem, window, number: (
+        max(window, number), 0 if number < problem else 32, number, -1,
+    )  # fmt: skip
     scheduler.find_tile = lambda config, along, problem, window, number: (
         max(window, number),
         SimpleNamespace(found=number < problem),
@@ -138,14 +142,15 @@ def simulate(config, clusters, total, seed):
         window, tile = scheduler.find_tile(**given, window=0, number=place.number)
         while tile.found:
             note(role, place.number)
-            claimed = tickets.claim(config, order)
+            claimed, number = tickets.claim(config, order), place.number
+            machine.pause()
+            given_order = dict(**given, tickets=order)
+            window, place = tickets.announce(**given_order, window=window, place=place, claimed=claimed)
             machine.pause()
             with machine.changed:
-                loaded[role[:2]].add(place.number)
+                loaded[role[:2]].add(number)
                 machine.changed.notify_all()
-            window, tile, place = tickets.next_to_load(
-                **given, tickets=order, window=window, place=place, claimed=claimed
-            )
+            window, tile, place = tickets.next_to_load(**given_order, window=window, place=place)
         tickets.leave_loading(config, order, place)
 
     def wait_for_loads(role, number):

@@ -16,7 +16,7 @@ from course_kernels.packed.problem import Operands
 pytestmark = pytest.mark.gpu
 DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
 ALONE = [replace(config, cluster=1) for config in DYNAMIC]
-ALONG_M = [replace(CONFIGS[0], dynamic=True), replace(CONFIGS[2], dynamic=True), replace(CONFIGS[-1], dynamic=True)]
+ALONG_M = [*(config for config in CONFIGS if config.dynamic), replace(CONFIGS[-1], dynamic=True)]
 # Depths, or rows, that differ by a thousand times, empty groups among them; more groups than a warp has lanes.
 UNEQUAL = (0, 4000, 1, 0, 7, 64, 2000, 65, *(i % 5 * 40 for i in range(40)), 0, 1500, 3, 0)
 SIZES = {
