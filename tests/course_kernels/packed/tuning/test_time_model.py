@@ -82,13 +82,13 @@ def test_few_rows_take_low_tiles_and_many_rows_tall_ones():
 
 
 def test_a_gpu_takes_the_constants_of_the_one_whose_memory_is_like_its_own():
-    measured = {gpu.bandwidth: found for gpu, found in map(time_model.read, FILES)}
+    measured = {gpu.bandwidth: found["m,k"] for gpu, found in map(time_model.read, FILES)}
     assert len(measured) == 2
     fast, slow = max(measured), min(measured)
-    assert time_model.constants_for(H200) == measured[fast]
-    assert time_model.constants_for(H100) == measured[slow]
-    assert time_model.constants_for(Gpu("sm_90", 114, 2.0)) == measured[slow]
-    assert time_model.constants_for(Gpu("sm_100", 148, 8.0)) is None
+    assert time_model.constants_for(H200, "m,k") == measured[fast]
+    assert time_model.constants_for(H100, "m,k") == measured[slow]
+    assert time_model.constants_for(Gpu("sm_90", 114, 2.0), "m,k") == measured[slow]
+    assert time_model.constants_for(Gpu("sm_100", 148, 8.0), "m,k") == ()
     assert time_model.ranking("m,k", 100.0, 1024, 1024, 8, Gpu("sm_100", 148, 8.0)) == ()
 
 
@@ -160,7 +160,7 @@ def test_an_explanation_of_few_rows_describes_a_configuration_of_triton():
 def test_an_explanation_says_what_chooses_where_the_model_has_no_answer():
     assert time_model.explain("m,k", 0.0, 64, 64, 8, H200).endswith("an empty product: nothing is multiplied")
     elsewhere = time_model.explain("m,k", 64.0, 64, 64, 8, Gpu("sm_100", 148, 8.0))
-    assert elsewhere.endswith("no GPU of sm_100 was measured: tables choose, see lookup.get_config")
+    assert elsewhere.endswith("no GPU of sm_100 was measured with such products: see lookup.get_config")
     with pytest.raises(ValueError, match=r"kind must be one of .*, got 'forward'"):
         time_model.explain("forward", 64.0, 64, 64, 8, H200)
 
