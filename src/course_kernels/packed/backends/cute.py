@@ -32,8 +32,8 @@ DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
 FEW_ROWS = 64  # up to here, reading the weights takes most of the time, and tiles are low
-# From here on 8-bit weights are copied where their depth is not contiguous, unless the model knows. In the record "block_scaled" the copy takes
-# as long as the product of 3,400 rows, so it pays from about 540 rows on.
+# Without constants, 8-bit weights whose depth is not contiguous are copied from here on. In the record "block_scaled"
+# the copy takes as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
 
 

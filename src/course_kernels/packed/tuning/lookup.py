@@ -1,6 +1,7 @@
 """Which configuration a packed product runs with: measured tables looked up by bucket, and defaults where they end.
 
-On Hopper GPUs ``tuning.time_model`` is asked first, about products of 16 and 8 bits whose operands all have descriptors.
+On Hopper GPUs ``tuning.time_model`` is asked first, about 16-bit and scaled products whose operands all have
+descriptors.
 
 A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run, or for which starting
 values were written by hand; those are marked ``"measured": false``. Without any, the defaults of ``tuning.defaults``
