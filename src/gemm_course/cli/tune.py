@@ -129,6 +129,7 @@ def _model(limit_seconds: float | None, out: Path | None, record: Path | None, c
         raise Stop(USAGE, f"--out: {out} cannot be written")
     gpu = time_model.Gpu.of(Device.of(_current()))
     gpu = gpu._replace(bandwidth=round(gpu.bandwidth, 3))
+    torch.set_num_threads(1)  # small matrices are fitted
     try:
         failed = time_fit.tune(
             out, gpu, records.provenance(commit), limit_seconds or time_fit.SECONDS, record,
