@@ -108,7 +108,7 @@ RECORDS = {
     "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, *_CALLED)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
-# Each GPU has its own constants. `course tune --record` writes "tuning", with the table that `grouped_mm` reads.
+# Each GPU has its own constants. `course tune --table --record` writes "tuning", with the table that is looked up.
 DEPENDS_ON = (
     {name: part.depends_on for name, part in RECORDS.items()}
     | {

@@ -3,10 +3,10 @@
 On Hopper GPUs ``tuning.time_model`` is asked first, about 16-bit and scaled products whose operands all have
 descriptors.
 
-A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run, or for which starting
-values were written by hand; those are marked ``"measured": false``. Without any, the defaults of ``tuning.defaults``
-serve. Nothing is measured at call time, and what is chosen depends on the shape's
-bucket alone, so that a total that changes from batch to batch neither compiles nor remembers anything new.
+A table is a JSON file in ``tables/``, one for each architecture on which ``course tune --table`` was run, or for which
+starting values were written by hand; those are marked ``"measured": false``. Without any, the defaults of
+``tuning.defaults`` serve. Nothing is measured at call time, and what is chosen depends on the shape's bucket alone, so
+that a total that changes from batch to batch neither compiles nor remembers anything new.
 """
 
 from __future__ import annotations
