@@ -202,9 +202,10 @@ def write_8_bit_constants(path, us_of_triton=10.0, bandwidth=4.81, date="2026-01
 
     large, few = dict(tile_k=128), dict(tile_m=64, tile_n=128, tile_k=128, cluster=1, stages=8, schedule=PINGPONG)
     of_cute = [row("cute", large, 1.0), row("cute", few, 0.9)]
-    of_triton = [row("triton", dict(block_m=128, block_n=128, block_k=128), us_of_triton)]
     kinds = {kind: [] for kind in time_model.KINDS}
-    kinds |= {kind: of_triton + (of_cute if kind[2] == "k" else []) for kind in time_model.KINDS_8_BIT}
+    for kind in time_model.KINDS_8_BIT:
+        tile = dict(block_m=128, block_n=128, block_k=128, num_stages=3 if kind.endswith("blocks") else 4)
+        kinds[kind] = [row("triton", tile, us_of_triton), *(of_cute if kind[2] == "k" else [])]
     content = {"gpu": {"arch": "sm_90", "sms": 132, "bandwidth": bandwidth}, "candidates": kinds}
     path.write_text(json.dumps(content | {"provenance": {"date": date}}))
     time_model.forget()
@@ -220,6 +221,7 @@ def test_8_bit_products_are_estimated_where_they_were_measured(of_8_bits, tmp_pa
     assert [each.backend for each in found] == ["cute", "cute", "triton"]
     op = ("grouped_mm", 8 * 1024, 4096, 4096, 8, torch.float8_e4m3fn)
     assert time_model.for_triton(*op, H200, "k", blocks) == found[-1].config
+    assert time_model.for_triton(*op, H200, "k", not blocks) != found[-1].config
     assert time_model.for_triton("grouped_mm_k", *op[1:], H200) is None
     assert time_model.for_triton("grouped_mm", *op[1:5], torch.float32, H200) is None
     assert kind.partition(" ")[2] in time_model.explain(kind, *asked, H200).splitlines()[0]
