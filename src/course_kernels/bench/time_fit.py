@@ -230,7 +230,7 @@ def leave_one_out(found: Sequence[Sample], gpu: model.Gpu) -> list[Regret]:
 
 # ---- from a measurement to a file
 
-SECONDS = 150.0  # of ``tune``, after compiling; about as long as the H100's record took
+SECONDS = 150.0  # of ``tune``, after compiling
 _RANDOM_ROWS = 36
 _TOKENS = (64, 1024, 8192)
 

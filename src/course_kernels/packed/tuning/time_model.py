@@ -39,7 +39,7 @@ KINDS = ("m,k", "m,n", "k,n")
 KINDS_8_BIT = tuple(f"m,{major} fp8{blocks}" for major in "kn" for blocks in ("", " blocks"))
 _PASSES = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of the weights"}
 # TB/s, read and written, of torch's copy of 8-bit weights that makes their depth contiguous (record "block_scaled" of
-# an H200). It waits for bytes that lie apart, not for the memory's rate.
+# an H200). That is far below the memory's rate, so it is taken to be the same for other memory.
 COPY_RATE = 0.34
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
 # Rows of eight equally likely groups over the average: a gamma distribution whose deviation is 0.9 of its mean. In the
