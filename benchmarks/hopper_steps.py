@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import time_model
-from course_kernels import runtime
 from course_kernels.bench import candidates
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig
 
@@ -28,8 +27,9 @@ def measure() -> dict:
     """Forward products of published layers and random shapes, in a drawn order, as many as there is time for. Fails
     where a result is wrong."""
     among = {"m,k": STEPS}
-    candidates.precompile(runtime.num_sms(), among)
-    found = candidates.measure(time_model.rows(), ("forward",), seconds=SECONDS, among=among)
+    rows = time_model.rows()
+    candidates.compile_ahead(rows, ("forward",), among)
+    found = candidates.measure(rows, ("forward",), seconds=SECONDS, among=among)
     if failed := candidates.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
     return {"rows": found}

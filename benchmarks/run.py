@@ -99,6 +99,7 @@ RECORDS = {
     "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "hopper_steps": Part(hopper_steps.measure, _CONFIGURED),
     "configurations": Part(time_model.measure, _CONFIGURED, ("h100",)),
+    "configurations_8bit": Part(time_model.measure_8_bit, _CONFIGURED, ("h100",)),
     "gmm": Part(gmm_api.rows, (*_PACKED, *_CUTE, *_ROWS, "course_kernels/gmm/*.py")),
     "fuzz": Part(_fuzz_triton, (*_PACKED, *_CALLED)),
     "fuzz_cute": Part(_fuzz_cute, (*_PACKED, *_CUTE, *_CALLED)),
@@ -107,7 +108,7 @@ RECORDS = {
     "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, *_CALLED)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
-# Each GPU has its own constants. `course tune --record` writes "tuning", with the table that `grouped_mm` reads.
+# Each GPU has its own constants. `course tune --table --record` writes "tuning", with the table that is looked up.
 DEPENDS_ON = (
     {name: part.depends_on for name, part in RECORDS.items()}
     | {

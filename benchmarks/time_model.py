@@ -1,17 +1,16 @@
 """Times of every configuration on many shapes, and the constants of ``packed.tuning.time_model`` fitted to them.
 
-    python benchmarks/run.py configurations     measure, on an H200 or an H100: a record
-    python benchmarks/time_model.py             fit, to the records, without a GPU: the constants that the library reads
+    python benchmarks/run.py configurations configurations_8bit     measure, on an H200 or an H100: two records
+    python benchmarks/time_model.py                                 fit, to the records, without a GPU: the constants
 
 Fitting also writes how good the choices are: on all that was measured, and, the honest judgement, on each model with
-constants fitted to the others.
+constants fitted to the others. `course tune` does both in one, on fewer shapes.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import random
 import sys
@@ -25,11 +24,12 @@ from course_kernels.bench import candidates, record, time_fit, zoo
 from course_kernels.bench.rows import Row
 from course_kernels.packed.tuning import time_model
 
+# Records of 16-bit products; those of 8-bit ones have another name.
 RECORDS = {"h200": "configurations", "h100": "configurations_h100"}
 TOKENS = (16, 64, 256, 1024, 2048, 4096, 8192, 16384)
-SECONDS = 300  # no row begins later: rows come in a drawn order, so what is left out is no model
+# No row begins later: rows come in a drawn order, so what is left out is no model.
+SECONDS, SECONDS_8_BIT = 300, 50
 _RANDOM_ROWS = 60
-_MOST_FLOPS = 4.2e12  # of a product
 _SPLIT_FROM = 128  # experts: such models are also measured as 8 GPUs share them
 
 
@@ -47,58 +47,44 @@ def rows() -> list[Row]:
                     routing = "random" if (number + place + turn) % 3 == 0 else "zipf"
                     found.append(zoo.row_of(part, tokens, routing, projection))
     found += candidates.random_rows(_RANDOM_ROWS)
-    found = [row for row in found if row.flops <= _MOST_FLOPS]
+    found = [row for row in found if row.flops <= time_fit.MOST_FLOPS]
     random.Random(1).shuffle(found)
     return found
 
 
 def measure() -> dict:
-    """The record: see ``candidates.measure``. Fails where a result is wrong."""
-    candidates.precompile(runtime.num_sms())
-    found = candidates.measure(rows(), seconds=SECONDS)
+    """The record of 16-bit products: see ``candidates.measure``. Fails where a result is wrong."""
+    return _measured(rows(), candidates.PASSES, SECONDS)
+
+
+def measure_8_bit() -> dict:
+    """Likewise of 8-bit products: a third of the rows, whose extents descriptors describe."""
+    suited = [row for row in rows() if row.N % 16 == row.K % 16 == 0]
+    return _measured(suited[: len(suited) // 3], candidates.PASSES_8_BIT, SECONDS_8_BIT)
+
+
+def _measured(among: list[Row], passes: tuple[str, ...], seconds: float) -> dict:
+    candidates.compile_ahead(among, passes)
+    found = candidates.measure(among, passes, seconds=seconds)
     if failed := candidates.failures(found):
         raise AssertionError(f"wrong or failed: {failed}")
     gpu = time_model.Gpu.of(runtime.Device.of(runtime.device()))
     return {"arch": gpu.arch, "bandwidth": round(gpu.bandwidth, 3), "rows": found}
 
 
-def sources(names) -> dict[str, str]:
-    """Row → the model that it is of, so that all of a model's rows are left out at a time."""
-    known = sorted((model.name for model in zoo.MODELS), key=len, reverse=True)
-    return {name: next((model for model in known if name.startswith(model)), name) for name in names}
-
-
-def _told(config) -> dict:
-    """The fields of a configuration that differ from their defaults."""
-    fields = dataclasses.fields(config)
-    return {each.name: value for each in fields if (value := getattr(config, each.name)) != each.default}
-
-
-def fitted(measured: dict) -> dict:
-    """Constants, in the form that ``time_model.read`` takes, from a record."""
+def fitted(name: str) -> dict:
+    """Constants from the record of a name, and from that of 8-bit products if the GPU has one."""
+    measured, eight_bits = record.load(name), None
+    found = measured["rows"]
+    try:
+        eight_bits = record.load(name.replace("configurations", "configurations_8bit"))
+        found = found | {row: found.get(row, {}) | entry for row, entry in eight_bits["rows"].items()}
+    except FileNotFoundError:
+        print(f"{name}: no record of 8-bit products, so no constants of them")
     about = measured["provenance"]
     gpu = time_model.Gpu(measured["arch"], about["sms"], measured["bandwidth"])
-    found = time_fit.samples(measured["rows"], sources(measured["rows"]))
-    chosen = time_fit.fit(found, gpu)
-    judged = {"fitted": time_fit.regret(found, chosen, gpu)}
-    judged["left out"] = time_fit.leave_one_out(found, gpu)
-    for how, each in judged.items():
-        for kind in time_model.KINDS:
-            print(f"{about['gpu']}, {how}, {kind}: {time_fit.summary([one for one in each if one.kind == kind])}")
-    return {
-        "gpu": gpu._asdict(),
-        "provenance": about,
-        "candidates": {
-            kind: [
-                {**each._asdict(), "config": _told(each.config)} for each in chosen[kind]
-            ]
-            for kind in time_model.KINDS
-        },
-        "regret": {
-            how: {one.name: [one.kind, one.times, one.chosen, one.best] for one in each}
-            for how, each in judged.items()
-        },
-    }  # fmt: skip
+    content = time_fit.constants(found, gpu, about)
+    return content | ({"provenance of 8 bits": eight_bits["provenance"]} if eight_bits else {})
 
 
 def main() -> None:
@@ -109,8 +95,7 @@ def main() -> None:
     torch.set_num_threads(1)  # small matrices
     arguments.out.mkdir(parents=True, exist_ok=True)
     for gpu, name in RECORDS.items():
-        text = json.dumps(fitted(record.load(name)), indent=1)
-        (arguments.out / f"{gpu}.json").write_text(record.rows_on_lines(text) + "\n")
+        time_fit.write(fitted(name), arguments.out / f"{gpu}.json")
 
 
 if __name__ == "__main__":

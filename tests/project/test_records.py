@@ -90,6 +90,7 @@ BY_ITSELF = {
             "bench/grouped.py",
             "bench/interface.py",
             "bench/rows.py",
+            "bench/verification.py",
             "packed/problem.py",
             "packed/scaling.py",
             "packed/tuning/defaults.py",
@@ -98,6 +99,8 @@ BY_ITSELF = {
         }
     ),
     "configurations_h100": chosen_by,
+    "configurations_8bit": chosen_by,
+    "configurations_8bit_h100": chosen_by,
     "hopper_steps": chosen_by,
     "fuzz": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
     "sanitizers_triton": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},

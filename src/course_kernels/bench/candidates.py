@@ -1,4 +1,4 @@
-"""Measure every configuration of both backends on many shapes: the data that the cost model is fitted to.
+"""Measure every configuration of both backends on many shapes: the data that the time model is fitted to.
 
 Shapes are those of published models with several numbers of tokens, and random ones beside them. A configuration that
 cannot be the fastest, because its tiles would be nearly empty or because a group has dozens of them, is left out.
@@ -6,36 +6,71 @@ cannot be the fastest, because its tiles would be nearly empty or because a grou
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from course_kernels import grouped_mm
-from course_kernels.bench import grouped, timing
-from course_kernels.bench.interface import Operands, make_operands, one_line
+from course_kernels import runtime
+from course_kernels.bench import timing
+from course_kernels.bench.interface import make_operands, one_line
 from course_kernels.bench.rows import Row, jittered, zipf
+from course_kernels.bench.verification import count_wrong, exact_products
 from course_kernels.config import GemmConfig
-from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, CuteConfig
-from course_kernels.packed.backends import cute, cute_cache
-from course_kernels.packed.problem import Operands as Product
+from course_kernels.dtypes import FP8, dtype_name
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
+    CONFIGS_8_BIT,
+    CONFIGS_ALONG_K,
+    CONFIGS_BLOCK_SCALED,
+    CuteConfig,
+)
+from course_kernels.packed.backends import cute, cute_cache, triton
+from course_kernels.packed.problem import Operands, Options
+from course_kernels.packed.scaling import BLOCK, ROW
 from course_kernels.packed.tuning import time_model
+from course_kernels.packed.tuning.defaults import with_block_scales
 
-__all__ = ["CUTE_K", "CUTE_M", "TRITON_K", "TRITON_M", "failures", "measure", "precompile", "random_rows"]
+__all__ = [
+    "KIND_OF_PASS",
+    "PASSES",
+    "PASSES_8_BIT",
+    "Made",
+    "compile_ahead",
+    "failures",
+    "launch",
+    "made",
+    "measure",
+    "offered",
+    "random_rows",
+]
 
 PASSES = ("forward", "dA", "dB")
-KIND_OF_PASS = {"forward": "m,k", "dA": "m,n", "dB": "k,n"}  # as the time model names products
+PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
+# As the time model names products.
+KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*time_model.KINDS, *time_model.KINDS_8_BIT)))
 REPEATS = 7
 DEVICE = "cuda"
+_PROCESSES, _THREADS = 12, 16  # that compile, at most
+# The unit of `count_wrong`: the last place of a bfloat16 result, and what sums of 8-bit products may lose in the
+# Triton kernel's tensor cores.
+_UNITS = {2: 2.0**-7, 1: 2.0**-5}
 
 CUTE_M = tuple(config for config in CONFIGS if not config.window)
 CUTE_K = CONFIGS_ALONG_K
+# Windows were slower on every row that was measured.
+CUTE_8_BIT, CUTE_BLOCKS = (
+    tuple(replace(config, window=False) for config in configs) for configs in (CONFIGS_8_BIT, CONFIGS_BLOCK_SCALED)
+)
 # block_m, block_n, block_k, warps, stages, strips of, programs an SM, parts of a store
 TRITON_M = tuple(
     GemmConfig(*row)
@@ -49,13 +84,27 @@ TRITON_K = tuple(
     GemmConfig(*row)
     for row in ((128, 256, 64, 8, 4, 8, 1, 2), (128, 128, 64, 4, 3, 4, 2, 2), (128, 128, 32, 4, 4, 4, 2, 2))
 )
+TRITON_8_BIT = tuple(
+    GemmConfig(*row)
+    for row in (
+        (16, 128, 128, 4, 5, 1, 1, 1), (16, 64, 128, 4, 5, 1, 2, 1), (32, 128, 128, 4, 4, 1, 1, 1),
+        (64, 128, 128, 4, 4, 1, 1, 1), (64, 128, 128, 4, 4, 8, 1, 2), (128, 128, 128, 4, 3, 8, 2, 2),
+        (128, 128, 128, 8, 3, 8, 1, 1),
+    )
+)  # fmt: skip
+TRITON_BLOCKS = tuple(dict.fromkeys(map(with_block_scales, TRITON_8_BIT)))
 
 
 Config = CuteConfig | GemmConfig
 
 
 def offered(kind: str) -> tuple[Config, ...]:
-    """The configurations that the library may choose for products of a kind."""
+    """The configurations that the library may choose for products of a kind. The kernel in CuTe DSL computes no kind
+    "m,n fp8": there the time model adds a copy to its time for "m,k fp8"."""
+    if "fp8" in kind:
+        blocks = kind.endswith("blocks")
+        of_cute = () if kind[2] == "n" else CUTE_BLOCKS if blocks else CUTE_8_BIT
+        return (*of_cute, *(TRITON_BLOCKS if blocks else TRITON_8_BIT))
     return (*CUTE_K, *TRITON_K) if kind[0] == "k" else (*CUTE_M, *TRITON_M)
 
 
@@ -89,65 +138,139 @@ def random_rows(count: int, seed: int = 0, most_flops: float = 2e12, most_bytes:
     return found
 
 
-def _compile(arguments: tuple) -> None:
-    config, along, major, processors = arguments
+class Made(NamedTuple):
+    """The operands of a pass and memory for its result.
+
+    Attributes:
+        operands, out: as kernels take them.
+        sizes: rows of each group.
+        scaling: as in ``Options``.
+    """
+
+    operands: Operands
+    out: Tensor
+    sizes: tuple[int, ...]
+    scaling: str = ROW
+
+
+def made(row: Row, passes: Sequence[str], device: torch.device | str = DEVICE) -> Iterator[tuple[str, Made]]:
+    """The operands of a row's passes in turn. Those of 16 bits share memory; so do an 8-bit product's with factors of
+    rows and of blocks. No 8-bit pass has operands that descriptors do not describe."""
+    if sixteen := [name for name in passes if name in PASSES]:
+        o = make_operands(row, device)
+        of = {
+            "forward": (o.a, o.weight.mT, o.out), "dA": (o.d_out, o.weight, o.d_a), "dB": (o.d_out.mT, o.a, o.d_weight),
+        }  # fmt: skip
+        for name in sixteen:
+            mat_a, mat_b, out = of[name]
+            yield name, Made(Operands(mat_a, mat_b, o.offs), out, o.sizes)
+        del o, of, mat_a, mat_b, out
+    for form in ("forward", "dA"):
+        eight = [name for name in passes if name.startswith(f"{form} fp8")]
+        if not eight or row.N % 16 or row.K % 16:
+            continue
+        turned = row if form == "forward" else replace(row, N=row.K, K=row.N)
+        o = make_operands(turned, device, FP8)
+        mat_b = o.weight.mT if form == "forward" else o.weight.mT.contiguous()
+        for name in eight:
+            scales, scaling = (o.scale_a, o.scale_b), ROW
+            if name.endswith("blocks"):
+                scales, scaling = _block_scales(turned, device), cute.BLOCKS
+            yield name, Made(Operands(o.a, mat_b, o.offs, None, *scales), o.out, o.sizes, scaling)
+
+
+def _block_scales(row: Row, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Factors of blocks: A's stored as the quantiser stores them. B's have strides of which 16 is a divisor, as the
+    compiler sees them, whatever the extents."""
+    generator = torch.Generator(device).manual_seed(1)
+    deep, wide = (-(-extent // BLOCK) for extent in (row.K, row.N))
+    of_a = torch.empty(deep, row.total_m, device=device).uniform_(0.5, 1.5, generator=generator).mT
+    of_b = torch.empty(row.groups, wide, -(-deep // 16) * 16, device=device)
+    of_b.uniform_(0.5 * row.K**-0.5, 1.5 * row.K**-0.5, generator=generator)
+    return of_a, of_b[..., :deep].mT
+
+
+def launch(product: Made, config: Config) -> Callable[[], object] | None:
+    """The call that computes a product in a configuration; None where its kernel does not take the operands."""
+    operands, out, _, scaling = product
+    if isinstance(config, GemmConfig):
+        return lambda: triton.multiply(operands, out, Options(out.dtype, config=config, scaling=scaling))
+    variant = cute.match_variant(operands, out, scaling=scaling)
+    return variant and (lambda: cute.multiply(operands, out, variant, config))
+
+
+def _suited(row: Row, kind: str, among: Mapping[str, Sequence[Config]] | None) -> list[Config]:
+    """The configurations of a kind that are measured on a row, by default of those ``offered``."""
+    rows = row.total_m / row.groups
+    return [each for each in (among[kind] if among else offered(kind)) if time_model.suits(each, kind, rows)]
+
+
+def _compile(job: tuple[CuteConfig, str, int]) -> None:
+    config, kind, processors = job
+    eight, blocks = "fp8" in kind, kind.endswith("blocks")
     cute_cache.compiled(
-        config, "bfloat16", "bfloat16", offsets_along=along, b_major=major, scaled=False, accumulate=False,
-        block_scaled=False, multiprocessors=processors,
+        config, dtype_name(FP8) if eight else "bfloat16", "bfloat16", offsets_along=kind[0], b_major=kind[2],
+        scaled=eight and not blocks, accumulate=False, block_scaled=blocks, multiprocessors=processors,
     )  # fmt: skip
 
 
-def precompile(processors: int, among: Mapping[str, Sequence[Config]] | None = None, workers: int = 12) -> None:
-    """Compile the kernels in CuTe DSL in other processes, which keep them in files.
+def compile_ahead(
+    rows: Sequence[Row],
+    passes: Sequence[str] = PASSES,
+    among: Mapping[str, Sequence[Config]] | None = None,
+    tell: Callable[[str], object] = print,
+) -> None:
+    """Compile what ``measure`` will run, several kernels at a time: those in CuTe DSL in other processes, which keep
+    them in files; those of Triton in threads, by running each on few rows and columns.
 
-    Args:
-        processors: of the GPU.
-        among: as for ``measure``.
+    What fails here fails again when it is measured, and is reported then.
     """
-    among = among or {kind: offered(kind) for kind in time_model.KINDS}
-    jobs = [
-        (config, *kind.split(","), processors)
-        for kind, configs in among.items()
-        for config in configs
-        if isinstance(config, CuteConfig)
-    ]
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        list(pool.map(_compile, jobs))
+    jobs: dict[tuple[CuteConfig, str], None] = {}
+    tiny: dict[tuple, tuple[Row, str, GemmConfig]] = {}
+    for row in rows:
+        for pass_name in passes:
+            kind = KIND_OF_PASS[pass_name]
+            for config in _suited(row, kind, among):
+                if isinstance(config, CuteConfig):
+                    jobs[config, kind] = None
+                    continue
+                extents = 256 + row.N % 16, 256 + row.K % 16
+                small = replace(row, sizes=(16,) * row.groups, N=extents[0], K=extents[1])
+                # Kernels differ by the number of groups, rounded up to a power of two.
+                tiny.setdefault((kind, config, (row.groups - 1).bit_length(), extents), (small, pass_name, config))
+    tell(f"compiling {len(jobs)} kernels in CuTe DSL and {len(tiny)} in Triton")
+    device = torch.device(DEVICE, torch.cuda.current_device())  # a new thread would use the first GPU
+
+    def run(item: tuple[Row, str, GemmConfig]) -> None:
+        row, pass_name, config = item
+        with contextlib.suppress(Exception):
+            ((_, product),) = made(row, [pass_name], device)
+            with torch.cuda.device(device):
+                launch(product, config)()
+
+    threads, processors = min(_THREADS, os.cpu_count() or 1), runtime.num_sms()
+    with ProcessPoolExecutor(min(_PROCESSES, threads), get_context("spawn")) as pool:
+        compiled = [pool.submit(_compile, (*job, processors)) for job in jobs]
+        with ThreadPoolExecutor(threads) as others:
+            list(others.map(run, tiny.values()))
+        for each in compiled:
+            each.exception()
+    torch.cuda.synchronize()
 
 
-class Candidate(NamedTuple):
-    """A configuration, and the call that computes a pass with it."""
+def _check(product: Made, first: Tensor | None) -> None:
+    """Raise ValueError unless a result is the float64 product, or, within twice its bound, the first one that was."""
+    unit = _UNITS[product.operands.mat_a.element_size()]
 
-    name: str
-    run: Callable[[], Tensor]
+    def groups(result: Tensor) -> Sequence[Tensor]:
+        return result.unbind() if result.dim() == 3 else result.split(product.sizes)
 
-
-def candidates(o: Operands, pass_name: str, among: Sequence[Config] | None = None) -> Iterable[Candidate]:
-    """The calls of a pass, by default with each configuration ``offered``; all write to the operands' buffers."""
-    kind = KIND_OF_PASS[pass_name]
-    mat_a, mat_b, out = {
-        "forward": (o.a, o.weight.mT, o.out), "dA": (o.d_out, o.weight, o.d_a), "dB": (o.d_out.mT, o.a, o.d_weight),
-    }[pass_name]  # fmt: skip
-    rows = sum(o.sizes) / len(o.sizes)
-    variant = cute.match_variant(Product(mat_a, mat_b, o.offs), out)
-    for config in offered(kind) if among is None else among:
-        if not time_model.suits(config, kind, rows) or (isinstance(config, CuteConfig) and not variant):
-            continue
-
-        def run(config: Config = config) -> Tensor:
-            if isinstance(config, CuteConfig):
-                cute.multiply(Product(mat_a, mat_b, o.offs), out, variant, config)
-                return out
-            return grouped_mm(mat_a, mat_b, offs=o.offs, out=out, backend="triton", config=config)
-
-        yield Candidate(name_of(config), run)
-
-
-def _unlike(result: Tensor, first: Tensor) -> bool:
-    """Whether two results of one product differ by more than sums in another order do."""
-    rms = first.float().square().mean().sqrt()
-    within = (result.float() - first.float()).abs() <= (first.float().abs() + rms) * 2**-7
-    return not bool(within.all())
+    if first is None:
+        right = exact_products(product.operands, product.sizes, product.scaling != ROW)
+    else:
+        right, unit = (part.float() for part in groups(first)), 2 * unit
+    if wrong := sum(count_wrong(groups(product.out), right, unit)):
+        raise ValueError(f"{wrong} of {product.out.numel()} elements are wrong")
 
 
 def measure(
@@ -160,7 +283,8 @@ def measure(
 ) -> dict:
     """Times of all configurations.
 
-    The first result of each pass is compared with float64 products, the others with the first.
+    Memory for results holds NaN before each verified call. The first result of each pass is compared with float64
+    products of the operands (8-bit ones times their factors), the others with the first.
 
     Args:
         rows, passes, repeats: what is measured, and how often.
@@ -176,25 +300,22 @@ def measure(
     for row in rows:
         if time.monotonic() - began > seconds:
             break
-        operands = make_operands(row, DEVICE)
         entry = found[row.name] = {"title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K}
-        for pass_name in passes:
+        for pass_name, product in made(row, passes, DEVICE):
             graphs, failed, first = {}, {}, None
-            for candidate in candidates(operands, pass_name, among and among[KIND_OF_PASS[pass_name]]):
+            for config in _suited(row, KIND_OF_PASS[pass_name], among):
+                if not (call := launch(product, config)):
+                    continue
                 try:
-                    graph = timing.capture(candidate.run, warmups=1)
-                    result = candidate.run()
-                    result.fill_(float("nan"))
+                    graph = timing.capture(call, warmups=1)
+                    product.out.fill_(float("nan"))
                     graph.replay()
                     torch.cuda.synchronize()
-                    if first is None:
-                        grouped.verify(result, operands, pass_name)
-                        first = result.clone()
-                    elif _unlike(result, first):
-                        raise grouped.WrongResult("differs from the first configuration's result")
-                    graphs[candidate.name] = graph.replay
+                    _check(product, first)
+                    first = product.out.clone() if first is None else first
+                    graphs[name_of(config)] = graph.replay
                 except Exception as error:
-                    failed[candidate.name] = one_line(error)
+                    failed[name_of(config)] = one_line(error)
                     torch.cuda.synchronize()
             times = timing.interleaved_us(graphs, repeats) if graphs else {}
             medians = {name: round(statistics.median(each), 2) for name, each in times.items()}
@@ -203,8 +324,8 @@ def measure(
                 best = min(medians, key=medians.get)
                 tell(f"{row.name} {pass_name}: {best} {medians[best]} us, failed {len(failed)}")
             del graphs, first
-        del operands
-        torch.cuda.empty_cache()
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
     return found
 
 

@@ -1,4 +1,5 @@
-"""Fit the constants of ``packed.tuning.time_model`` to measured times, and judge the choices made with them.
+"""Fit the constants of ``packed.tuning.time_model`` to measured times, judge the choices made with them, and write both
+to a file that the library reads. ``tune`` does all of it, from the measurement on.
 
 A constant of the model is positive, so its logarithm is fitted, by damped least squares of the logarithms of times. A
 weak pull towards usual values keeps those apart that a configuration's rows do not tell apart. The correction is fitted
@@ -7,20 +8,43 @@ afterwards, by ridge regression, to what is left.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import random
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from course_kernels.bench import candidates, zoo
 from course_kernels.bench.candidates import KIND_OF_PASS, by_name
+from course_kernels.bench.record import rows_on_lines
+from course_kernels.bench.rows import Row
 from course_kernels.config import GemmConfig
+from course_kernels.files import write_atomically
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.packed.tuning import time_model as model
 
-__all__ = ["Regret", "Sample", "fit", "leave_one_out", "predicted", "regret", "samples", "summary"]
+__all__ = [
+    "Regret",
+    "Sample",
+    "compact_rows",
+    "constants",
+    "fit",
+    "leave_one_out",
+    "predicted",
+    "regret",
+    "samples",
+    "sources",
+    "summary",
+    "tune",
+    "write",
+]
 
 # Usual values, as the fit sees them, and how hard it is pulled there: logarithms of µs, of shares, of power - 1; the
 # fourth is the logit of a share.
@@ -28,6 +52,7 @@ _USUAL = (math.log(0.3), math.log(0.5), 0.0, math.log(0.85), math.log(2.0), math
 _PULL = (0.02, 0.04, 0.05, 0.08, 0.05, 0.05)
 _RIDGE = 10.0
 STEPS = 40  # of least squares, at most
+MOST_FLOPS = 4.2e12  # of a product that is measured
 _FEWEST = 12  # rows of a configuration, below which nothing is fitted to it
 
 Config = CuteConfig | GemmConfig
@@ -63,7 +88,7 @@ def samples(rows: Mapping[str, Mapping], source_of: Mapping[str, str]) -> list[S
             us = entry.get(pass_name, {}).get("us")
             if not us:
                 continue
-            N, K = (entry["N"], entry["K"]) if pass_name == "forward" else (entry["K"], entry["N"])
+            N, K = (entry["N"], entry["K"]) if pass_name.startswith("forward") else (entry["K"], entry["N"])
             extents = (total / groups, N, K, groups)
             if pass_name == "dB":
                 extents = (entry["N"], entry["K"], total / groups, groups)
@@ -148,12 +173,12 @@ def fit(
     Args:
         found: measured products.
         gpu: where they were measured.
-        kinds: of ``time_model.KINDS``.
+        kinds: of ``time_model.KINDS`` or ``KINDS_8_BIT``.
     """
     fitted: dict[str, tuple[model.Candidate, ...]] = {}
     for kind in kinds:
         configs = by_name(kind)
-        of_kind, candidates = [sample for sample in found if sample.kind == kind], []
+        of_kind, mine = [sample for sample in found if sample.kind == kind], []
         for name in sorted({name for sample in of_kind for name in sample.us} & configs.keys()):
             config = configs[name]
             rows = rows_of(config, name, of_kind)
@@ -161,9 +186,8 @@ def fit(
                 constants, weights = _fit_one(rows, gpu.sms * model.slots(config), gpu.bandwidth)
                 backend = "cute" if isinstance(config, CuteConfig) else "triton"
                 rounded = tuple(float(f"{value:.5g}") for value in constants)
-                candidate = model.Candidate(backend, config, rounded, tuple(round(w, 5) for w in weights.tolist()))
-                candidates.append(candidate)
-        fitted[kind] = tuple(candidates)
+                mine.append(model.Candidate(backend, config, rounded, tuple(round(w, 5) for w in weights.tolist())))
+        fitted[kind] = tuple(mine)
     return fitted
 
 
@@ -202,3 +226,106 @@ def leave_one_out(found: Sequence[Sample], gpu: model.Gpu) -> list[Regret]:
             others = [sample for sample in found if sample.source != source]
             judged += regret(mine, fit(others, gpu, sorted({sample.kind for sample in mine})), gpu)
     return judged
+
+
+# ---- from a measurement to a file
+
+SECONDS = 150.0  # of ``tune``, after compiling
+_RANDOM_ROWS = 36
+_TOKENS = (64, 1024, 8192)
+
+
+def sources(names: Iterable[str]) -> dict[str, str]:
+    """Row → the model that it is of, so that all of a model's rows are left out at a time."""
+    known = sorted((each.name for each in zoo.MODELS), key=len, reverse=True)
+    return {name: next((each for each in known if name.startswith(each)), name) for name in names}
+
+
+def compact_rows() -> list[Row]:
+    """What ``tune`` measures, in a drawn order: random shapes, and layers of five models that judge the choices."""
+    models = sorted({sources([row.name])[row.name] for row in zoo.compact()})
+    found = candidates.random_rows(_RANDOM_ROWS) + zoo.rows(models, _TOKENS, ("zipf",))
+    found = [row for row in found if row.flops <= MOST_FLOPS]
+    random.Random(1).shuffle(found)
+    return found
+
+
+def constants(
+    rows: Mapping[str, Mapping], gpu: model.Gpu, provenance: Mapping, tell: Callable[[str], object] = print
+) -> dict:
+    """Constants fitted to rows of ``candidates.measure``, in the form that ``time_model.read`` takes.
+
+    Args:
+        rows: by name.
+        gpu, provenance: of the measurement.
+        tell: gets a line about how good the choices are, for each kind.
+    """
+    found = samples(rows, sources(rows))
+    kinds = [kind for kind in (*model.KINDS, *model.KINDS_8_BIT) if any(each.kind == kind for each in found)]
+    fitted = fit(found, gpu, kinds)
+    judged = {"fitted": regret(found, fitted, gpu), "left out": leave_one_out(found, gpu)}
+    for how, each in judged.items():
+        for kind in kinds:
+            if of_kind := [one for one in each if one.kind == kind]:
+                tell(f"{provenance['gpu']}, {how}, {kind}: {summary(of_kind)}")
+    return {
+        "gpu": gpu._asdict(),
+        "provenance": dict(provenance),
+        "candidates": {
+            kind: [{**each._asdict(), "config": _told(each.config)} for each in fitted.get(kind, ())]
+            for kind in dict.fromkeys((*model.KINDS, *kinds))
+        },
+        "regret": {
+            how: {one.name: [one.kind, one.times, one.chosen, one.best] for one in each} for how, each in judged.items()
+        },
+    }
+
+
+def _told(config: Config) -> dict:
+    """The fields of a configuration that differ from their defaults."""
+    fields = dataclasses.fields(config)
+    return {each.name: value for each in fields if (value := getattr(config, each.name)) != each.default}
+
+
+def write(content: Mapping, out: Path) -> None:
+    """Write constants to a file, whole or not at all."""
+    write_atomically(out, rows_on_lines(json.dumps(content, indent=1)) + "\n")
+    model.forget()
+
+
+def tune(
+    out: Path,
+    gpu: model.Gpu,
+    provenance: Mapping,
+    seconds: float = SECONDS,
+    record: Path | None = None,
+    tell: Callable[[str], object] = print,
+) -> dict[str, dict[str, str]]:
+    """Measure ``compact_rows`` in all passes on the current GPU, fit constants, and write them.
+
+    Args:
+        out: the file of constants, which is replaced.
+        gpu, provenance: of the current GPU.
+        seconds: after them no row is begun. Compiling comes before, and fitting afterwards.
+        record: a file for the measured times.
+        tell: gets lines of progress, and at the end how good the choices are.
+
+    Returns:
+        What was wrong or failed, as ``candidates.failures``; it is in no choice.
+
+    Raises:
+        ValueError: too few rows were measured to fit anything; the file is left as it was.
+    """
+    rows, passes = compact_rows(), tuple(KIND_OF_PASS)
+    candidates.compile_ahead(rows, passes, tell=tell)
+    began = time.monotonic()
+    found = candidates.measure(rows, passes, seconds=seconds, tell=tell)
+    tell(f"{len(found)} of {len(rows)} rows measured in {time.monotonic() - began:.0f} s")
+    if record:
+        text = json.dumps({"provenance": provenance, "rows": found}, indent=1)
+        write_atomically(record, rows_on_lines(text) + "\n")
+    content = constants(found, gpu, provenance, tell)
+    if lacking := [kind for kind in model.KINDS if not content["candidates"][kind]]:
+        raise ValueError(f"{len(found)} rows are too few to fit {', '.join(lacking)}: {_FEWEST} of each configuration")
+    write(content, out)
+    return candidates.failures(found)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -14,7 +13,7 @@ import torch
 from course_kernels.bench import timing
 from course_kernels.bench.interface import one_line
 from course_kernels.bench.tune import Case, Measured
-from course_kernels.bench.verification import count_wrong
+from course_kernels.bench.verification import count_wrong, exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.packed.backends import triton
 from course_kernels.packed.problem import Operands, Options
@@ -73,21 +72,12 @@ def _groups(case: Case, out: torch.Tensor) -> Sequence[torch.Tensor]:
     return out.unbind() if case.op == "grouped_mm_k" else out.split(case.sizes)
 
 
-def _exact(case: Case, a, b, offs, out, scale_a, scale_b) -> Iterator[torch.Tensor]:
-    """The float64 results of each group."""
-    for g, (start, end) in enumerate(itertools.pairwise(itertools.accumulate(case.sizes, initial=0))):
-        if case.op == "grouped_mm_k":
-            yield a[:, start:end].double() @ b[start:end].double()
-            continue
-        product = a[start:end].double() @ b[g].double()
-        yield product if scale_a is None else product * scale_a[start:end, None].double() * scale_b[g].double()
-
-
 def wrong_elements(case: Case, tensors: tuple, reference: torch.Tensor | None = None) -> int:
     """Elements of a result that differ from float64 products, or from a verified result by twice the bound."""
     out, unit = _groups(case, tensors[3]), _UNITS[case.dtype]
     if reference is None:
-        return sum(count_wrong(out, _exact(case, *tensors), unit))
+        a, b, offs, _, *scales = tensors
+        return sum(count_wrong(out, exact_products(Operands(a, b, offs, None, *scales), case.sizes), unit))
     return sum(count_wrong(out, (part.float() for part in _groups(case, reference)), 2 * unit))
 
 

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["count_wrong"]
+from course_kernels.packed.problem import Operands
+from course_kernels.packed.scaling import BLOCK
+
+__all__ = ["count_wrong", "exact_products"]
+
+
+def exact_products(operands: Operands, sizes: Sequence[int], blocks: bool = False) -> Iterator[Tensor]:
+    """The float64 results of each group, in modes "m" and "k".
+
+    Args:
+        sizes: rows of each group, or its depth.
+        blocks: whether scales are those of blocks, 1x128 of A and 128x128 of B, or of rows and columns.
+    """
+    a, b, _, _, scale_a, scale_b = operands
+    for g, (start, end) in enumerate(itertools.pairwise(itertools.accumulate(sizes, initial=0))):
+        if b.dim() == 2:
+            yield a[:, start:end].double() @ b[start:end].double()
+            continue
+        rows, weight = a[start:end].double(), b[g].double()
+        if blocks:
+            depth, columns = weight.shape
+            rows *= scale_a[start:end].repeat_interleave(BLOCK, 1)[:, :depth]
+            weight *= scale_b[g].repeat_interleave(BLOCK, 0)[:depth].repeat_interleave(BLOCK, 1)[:, :columns]
+        product = rows @ weight
+        if scale_a is not None and not blocks:
+            product *= scale_a[start:end, None].double() * scale_b[g].double()
+        yield product
 
 
 def count_wrong(results: Iterable[Tensor], exact: Iterable[Tensor], unit: float) -> list[int]:

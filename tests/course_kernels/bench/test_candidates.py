@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import dataclasses
+import types
 
 import pytest
 import torch
 
 from course_kernels.bench import candidates, timing
-from course_kernels.bench.interface import make_operands
 from course_kernels.bench.rows import Row
-from course_kernels.packed.backends import cute
+from course_kernels.bench.verification import exact_products
+from course_kernels.config import GemmConfig
+from course_kernels.dtypes import FP8
+from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.packed.backends import cute, triton
 from course_kernels.packed.tuning import time_model
 
 ROW = Row("small", "3 experts, N 64, K 48", (20, 0, 30), 64, 48, "compute")
 
 
 def test_names_tell_configurations_apart():
-    for kind in time_model.KINDS:
+    for kind in candidates.KIND_OF_PASS.values():
         found = candidates.by_name(kind)
         assert len(found) == len(set(found.values()))
-        assert {name.split()[0] for name in found} == {"cute", "triton"}
+        assert {name.split()[0] for name in found} - {"cute"} == {"triton"}
 
 
 def test_random_rows_are_the_same_everywhere_and_not_too_large():
@@ -29,39 +34,40 @@ def test_random_rows_are_the_same_everywhere_and_not_too_large():
     assert all(0 < row.flops <= 2e12 and row.N % 8 == row.K % 8 == 0 for row in found)
 
 
+def multiply(operands, out, *, scaling="row"):
+    """A product as kernels compute it, by torch in float32."""
+    sizes = operands.offs.diff(prepend=operands.offs.new_zeros(1)).tolist()
+    parts = exact_products(operands, sizes, blocks=scaling != "row")
+    for part, exact in zip(out.unbind() if out.dim() == 3 else out.split(sizes), parts):
+        part.copy_(exact)
+
+
 @pytest.fixture
 def on_a_cpu(monkeypatch):
-    """Kernels, graphs and clocks of the measurement, with torch's products."""
+    """Kernels, graphs and clocks of the measurement, with torch's products. Returns the configurations that spoil
+    their last element."""
+    wrong = []
 
-    def multiply(operands, out, variant, config):
-        mat_a, mat_b, offs, *_ = operands
-        starts = [0, *offs.tolist()]
-        for g, (start, end) in enumerate(itertools.pairwise(starts)):
-            if mat_b.dim() == 3:
-                out[start:end] = (mat_a[start:end].float() @ mat_b[g].float()).to(out.dtype)
-            else:
-                out[g] = (mat_a[:, start:end].float() @ mat_b[start:end].float()).to(out.dtype)
-
-    def called(mat_a, mat_b, offs, out, backend, config):
-        multiply((mat_a, mat_b, offs), out, None, config)
-        return out
+    def by_cute(operands, out, variant, config):
+        multiply(operands, out, scaling=cute.BLOCKS if variant.block_scaled else "row")
+        if config in wrong:
+            out[-1, -1] += 100
 
     class Replayed:
         def __init__(self, function):
             self.replay = function
 
     monkeypatch.setattr(candidates, "DEVICE", "cpu")
-    monkeypatch.setattr(cute, "multiply", multiply)
-    monkeypatch.setattr(candidates, "grouped_mm", called)
+    monkeypatch.setattr(cute, "multiply", by_cute)
+    monkeypatch.setattr(triton, "multiply", lambda given, out, options: multiply(given, out, scaling=options.scaling))
     monkeypatch.setattr(timing, "capture", lambda function, warmups: Replayed(function))
     monkeypatch.setattr(timing, "interleaved_us", lambda graphs, repeats: {name: [2.0, 1.0, 3.0] for name in graphs})
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    return multiply
+    return wrong
 
 
 def test_all_that_suit_are_measured(on_a_cpu, capsys):
-    entry = candidates.measure([ROW])["small"]
+    entry = candidates.measure([ROW], tuple(candidates.KIND_OF_PASS))["small"]
     for pass_name, kind in candidates.KIND_OF_PASS.items():
         suited = {name for name, config in candidates.by_name(kind).items() if time_model.suits(config, kind, 50 / 3)}
         assert set(entry[pass_name]["us"]) == suited
@@ -71,18 +77,30 @@ def test_all_that_suit_are_measured(on_a_cpu, capsys):
     assert "small forward: " in capsys.readouterr().out
 
 
-def test_a_wrong_result_is_noted_and_not_timed(on_a_cpu, monkeypatch):
-    bad = candidates.CUTE_M[1]
+@pytest.mark.parametrize("pass_name", ["forward", "forward fp8", "forward fp8 blocks"])
+def test_a_wrong_result_is_noted_and_not_timed(on_a_cpu, pass_name):
+    configs = candidates.offered(candidates.KIND_OF_PASS[pass_name])
+    bad = [each for each in configs if isinstance(each, CuteConfig) and each.tile_m == 64][-1]
+    on_a_cpu.append(bad)
+    found = candidates.measure([ROW], passes=[pass_name])
+    assert list(found["small"][pass_name]["failed"]) == [candidates.name_of(bad)]
+    assert candidates.name_of(bad) not in found["small"][pass_name]["us"]
+    reason = candidates.failures(found)[f"small, {pass_name}"][candidates.name_of(bad)]
+    assert reason == "ValueError: 1 of 3200 elements are wrong"
 
-    def multiply(operands, out, variant, config):
-        on_a_cpu(operands, out, variant, config)
-        if config == bad:
-            out[-1, -1] += 100
 
-    monkeypatch.setattr(cute, "multiply", multiply)
-    entry = candidates.measure([ROW], passes=["forward"])["small"]["forward"]
-    assert list(entry["failed"]) == [candidates.name_of(bad)]
-    assert candidates.name_of(bad) not in entry["us"]
+def test_a_kernel_that_leaves_another_ones_result_is_noted(on_a_cpu, monkeypatch):
+    first, *others = [each for each in candidates.offered("m,n fp8") if time_model.suits(each, "m,n fp8", 50 / 3)]
+
+    def lazy(operands, out, options):
+        if options.config == first:
+            multiply(operands, out)
+
+    monkeypatch.setattr(triton, "multiply", lazy)
+    entry = candidates.measure([ROW], passes=["dA fp8"])["small"]["dA fp8"]
+    assert list(entry["us"]) == [candidates.name_of(first)]
+    assert list(entry["failed"]) == list(map(candidates.name_of, others))
+    assert set(entry["failed"].values()) == {"ValueError: 2400 of 2400 elements are wrong"}
 
 
 def test_time_that_is_up_leaves_rows_out(on_a_cpu):
@@ -90,6 +108,67 @@ def test_time_that_is_up_leaves_rows_out(on_a_cpu):
 
 
 def test_operands_of_a_row_suit_the_hopper_kernel():
-    operands = make_operands(ROW, "cpu")
-    for pass_name in candidates.KIND_OF_PASS:
-        assert any(each.name.startswith("cute") for each in candidates.candidates(operands, pass_name))
+    for pass_name, product in candidates.made(ROW, tuple(candidates.KIND_OF_PASS), "cpu"):
+        variant = cute.match_variant(product.operands, product.out, scaling=product.scaling)
+        kind = candidates.KIND_OF_PASS[pass_name]
+        offered = [each for each in candidates.offered(kind) if isinstance(each, CuteConfig)]
+        assert bool(variant) == bool(offered)
+        if "fp8" in kind:
+            assert product.operands.mat_a.dtype == FP8
+            assert variant is None or time_model.kind_of_8_bit(variant.b_major, variant.block_scaled) == kind
+            assert all(each.why_not(1, product.scaling != "row") is None for each in offered)
+
+
+def test_extents_that_descriptors_do_not_have_make_no_8_bit_product():
+    row = dataclasses.replace(ROW, K=40)
+    assert [name for name, _ in candidates.made(row, tuple(candidates.KIND_OF_PASS), "cpu")] == list(candidates.PASSES)
+
+
+@pytest.mark.parametrize("pass_name", candidates.PASSES_8_BIT)
+def test_configurations_of_triton_compute_8_bit_products(pass_name):
+    """In the interpreter, with every height of tile."""
+    row = Row("tiny", "2 experts", (5, 12), 144, 160, "memory")
+    ((_, product),) = candidates.made(row, [pass_name], "cpu")
+    configs = candidates.offered(candidates.KIND_OF_PASS[pass_name])
+    by_height = {each.block_m: each for each in configs if isinstance(each, GemmConfig)}
+    assert set(by_height) == {16, 32, 64, 128}
+    for config in by_height.values():
+        product.out.fill_(float("nan"))
+        candidates.launch(product, config)()
+        candidates._check(product, None)
+
+
+def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
+    """Those in CuTe DSL once for each kind; those of Triton once for each number of groups, on few rows."""
+    compiled, launched = [], []
+
+    class Pool(contextlib.nullcontext):
+        def __init__(self, *arguments):
+            super().__init__(self)
+
+        def submit(self, function, job):
+            compiled.append(job)
+            return types.SimpleNamespace(exception=lambda: None)
+
+    def launch(product, config):
+        launched.append((product.operands.mat_a.dtype, product.operands.mat_a.shape, config))
+        return lambda: None
+
+    monkeypatch.setattr(candidates, "DEVICE", "cpu")
+    monkeypatch.setattr(candidates, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(candidates, "launch", launch)
+    monkeypatch.setattr(candidates.runtime, "num_sms", lambda: 132)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    same = dataclasses.replace(ROW, name="same", sizes=(10, 20, 30, 40), N=4096)
+    told = []
+    candidates.compile_ahead([ROW, same], ["forward", "forward fp8"], tell=told.append)
+    for kind in ("m,k", "m,k fp8"):
+        suited = [each for each in candidates.offered(kind) if time_model.suits(each, kind, 20.0)]
+        cute_jobs = [each for each in suited if isinstance(each, CuteConfig)]
+        assert {job for job in compiled if job[1] == kind} >= {(each, kind, 132) for each in cute_jobs}
+    assert len(compiled) == len(set(compiled))
+    assert len(launched) == len(set(launched)), "four groups are compiled with three"
+    assert {tuple(shape) for _, shape, _ in launched} == {(48, 256)}
+    assert told == [f"compiling {len(compiled)} kernels in CuTe DSL and {len(launched)} in Triton"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from course_kernels.bench import candidates, time_fit
 from course_kernels.packed.tuning import time_model
+from tuner_stand_in import PROVENANCE
 
 GPU = time_model.Gpu("sm_90", 132, 4.8)
 NAMES = ["cute 128x128x64_2_6_pingpong_8_halved", "triton 16_128_128_4_4_1_1_1"]
@@ -91,3 +93,89 @@ def test_passes_become_kinds_and_averages():
     assert extents == {"m,k": (4.0, 16, 32, 2), "m,n": (4.0, 32, 16, 2), "k,n": (16, 32, 4.0, 2)}
     assert {sample.source for sample in found} == {"model"}
     assert math.isclose(found[0].us["x"], 1.0)
+
+
+def test_passes_of_8_bits_have_kinds_of_their_own():
+    entry = {"sizes": [3, 5], "N": 16, "K": 32} | {name: {"us": {"x": 1.0}} for name in candidates.PASSES_8_BIT}
+    found = time_fit.samples({"row": entry}, {})
+    assert {sample.kind: sample.extents for sample in found} == {
+        f"m,{major} fp8{blocks}": (4.0, *extents, 2)
+        for major, extents in (("k", (16, 32)), ("n", (32, 16)))
+        for blocks in ("", " blocks")
+    }
+
+
+def true_us(config, kind, *extents):
+    """Times of all configurations: blocks take as long as their area, by one constant, and each has a launch of its own
+    length."""
+    area = (config.tile_m * config.tile_n * config.tile_k) if hasattr(config, "tile_m") else math.prod(config.block)
+    slower = 1.0 if hasattr(config, "tile_m") else 1.5
+    constants = (slower * area * 2e-7, 0.2, 0.5, 0.85, 4.0, 5.0 + area % 7)
+    return time_model.seconds(constants, time_model.work(config, kind, *extents), 132, GPU.bandwidth)
+
+
+def stand_in(rows, passes, seconds=0.0, tell=print):
+    """A measurement by ``true_us``; one configuration fails on one row."""
+    found = {}
+    for row in rows:
+        entry = found[row.name] = {"title": row.title, "sizes": list(row.sizes), "N": row.N, "K": row.K}
+        for pass_name in passes:
+            kind, rows_of = candidates.KIND_OF_PASS[pass_name], row.total_m / row.groups
+            N, K = (row.N, row.K) if pass_name.startswith("forward") else (row.K, row.N)
+            extents = (row.N, row.K, rows_of, row.groups) if kind == "k,n" else (rows_of, N, K, row.groups)
+            us = {name: true_us(config, kind, *extents) for name, config in candidates.by_name(kind).items()}
+            entry[pass_name] = {"us": us, "failed": {}}
+    entry[pass_name]["failed"]["bad"] = "ValueError: on purpose"
+    return found
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """``candidates.measure`` with times of the model, on as many rows as it says."""
+    shapes = time_fit.compact_rows()
+    rows = [row for row in shapes if row.name.startswith(("random", "granite", "mixtral"))]
+    monkeypatch.setattr(time_fit, "compact_rows", lambda: rows)
+    monkeypatch.setattr(time_fit, "STEPS", 4)
+    monkeypatch.setattr(candidates, "compile_ahead", lambda rows, passes, tell: tell(f"{len(rows)} ahead"))
+    monkeypatch.setattr(candidates, "measure", stand_in)
+    return rows
+
+
+def test_tuning_measures_fits_and_writes_what_the_library_asks(measured, monkeypatch, tmp_path):
+    monkeypatch.setattr(time_model, "CONSTANTS", tmp_path)
+    out, record, told = time_model.file_of("NVIDIA H20"), tmp_path / "record", []
+    gpu = time_model.Gpu("sm_90", 132, 4.0)
+    failed = time_fit.tune(out, gpu, PROVENANCE, record=record, tell=told.append)
+    assert out == tmp_path / "h20.json"
+    try:
+        for kind in (*time_model.KINDS, *time_model.KINDS_8_BIT):
+            assert time_model.fastest(kind, 256.0, 2048, 2048, 64, GPU), kind
+    finally:
+        monkeypatch.undo()
+        time_model.forget()
+    assert list(failed.values()) == [{"bad": "ValueError: on purpose"}]
+    assert json.loads(out.read_text())["provenance"] == PROVENANCE
+    assert set(json.loads(record.read_text())["rows"]) == {row.name for row in measured}
+    assert told[0] == f"{len(measured)} ahead"
+    assert told[1].startswith(f"{len(measured)} of {len(measured)} rows measured in ")
+    assert any(line.startswith("no GPU, left out, m,n fp8 blocks: 12 products, mean ") for line in told)
+
+
+def test_too_few_rows_leave_the_file_as_it_was(measured, monkeypatch, tmp_path):
+    out = tmp_path / "h200.json"
+    out.write_text("as it was")
+    monkeypatch.setattr(candidates, "measure", lambda rows, passes, seconds, tell: stand_in(rows[:5], passes))
+    with pytest.raises(ValueError, match="5 rows are too few to fit m,k, m,n, k,n: 12 of each configuration"):
+        time_fit.tune(out, GPU, PROVENANCE, tell=lambda line: None)
+    assert out.read_text() == "as it was"
+
+
+def test_rows_of_tuning_are_of_models_and_of_none():
+    rows = time_fit.compact_rows()
+    names = [row.name for row in rows]
+    assert len(names) == len(set(names))
+    models = {source for name, source in time_fit.sources(names).items() if name != source}
+    assert len(models) == 5
+    random = [name for name in names if name.startswith("random")]
+    assert len(random) > 30
+    assert names.index(random[0]) < 10, "in a drawn order, so that a short time leaves out some of each"

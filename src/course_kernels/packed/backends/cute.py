@@ -5,6 +5,9 @@ its gradients have them, and mode "m" of 8-bit operands with scales. All else is
 
 Tensor cores read 8-bit operands with their depth contiguous. In a gradient the weights lie the other way. Where groups
 have many rows, it pays to copy the weights first: 640 to 820 TFLOP/s with the copy, against 160 for the Triton kernel.
+
+``tuning.time_model`` says whether that pays, which backend is the faster, and in which configuration. Where it has no
+constants, ``FEW_ROWS`` and ``COPIED_ROWS`` decide for 8-bit operands, which all go to this kernel.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
 BLOCKS = f"{LINE} {SQUARE}"
 _PACKAGES = ("cutlass", "tvm_ffi")
 FEW_ROWS = 64  # up to here, reading the weights takes most of the time, and tiles are low
-# From here on 8-bit weights are copied where their depth is not contiguous. In the record "block_scaled" the copy takes
-# as long as the product of 3,400 rows, so it pays from about 540 rows on.
+# Without constants, 8-bit weights whose depth is not contiguous are copied from here on. In the record "block_scaled"
+# the copy takes as long as the product of 3,400 rows, so it pays from about 540 rows on.
 COPIED_ROWS = 1024
 
 
@@ -67,18 +70,18 @@ def check_available(device: torch.device) -> None:
 
 
 def preferred(problem: Problem, operands: Operands, out: Tensor) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, for 8-bit operands and for products that it is
-    expected to compute sooner than the Triton kernels."""
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that it is expected to compute
+    sooner than the Triton kernels. Without constants, that is expected of 8-bit operands."""
     mat_a, device = operands.mat_a, operands.mat_a.device
     if mat_a.dim() != 2 or operands.offs is None or not runs_on(device) or not installed():
         return False
-    variant, _ = _variant_of(problem, operands, out)
-    if variant is None or variant.operand_bytes == 1:
-        return variant is not None
+    variant, copied = _variant_of(problem, operands, out)
+    if variant is None or copied:
+        return copied
     size = tuple(out.shape[-2:])
     asked = _asked(variant, problem.rows_per_group, size, mat_a.shape[1], problem.G)
     estimate = time_model.fastest(*asked, gpu_of(device))
-    return estimate is not None and estimate.backend == "cute"
+    return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
 
 
 class KernelVariant(NamedTuple):
@@ -156,12 +159,17 @@ def _variant_of(problem: Problem, operands: Operands, out: Tensor) -> tuple[Kern
     options, mat_b = problem.options, operands.mat_b
     given = out, options.keep_tail, options.accumulate, options.scaling
     variant = match_variant(operands, *given)
-    copied = (
-        variant is None and mat_b.element_size() == 1 and mat_b.dim() == 3 and problem.rows_per_group >= COPIED_ROWS
-    )
-    if copied:
+    if variant is None and mat_b.element_size() == 1 and mat_b.dim() == 3 and _copy_pays(problem, mat_b):
         variant = match_variant(operands._replace(mat_b=depth_contiguous(mat_b, "meta")), *given)
-    return variant, copied
+        return variant, variant is not None
+    return variant, False
+
+
+def _copy_pays(problem: Problem, mat_b: Tensor) -> bool:
+    """Whether a copy of 8-bit weights and this kernel are expected to be faster than the Triton kernel."""
+    kind, rows = time_model.kind_of_8_bit("n", problem.block_lines is not None), problem.rows_per_group
+    estimate = time_model.fastest(kind, rows, problem.N, problem.K, problem.G, gpu_of(mat_b.device))
+    return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
 def depth_contiguous(mat_b: Tensor, device: torch.device | str) -> Tensor:
@@ -253,8 +261,7 @@ def _compiled(
 def choose(
     variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
 ) -> CuteConfig:
-    """The configuration for a product: for 16-bit operands the one that ``tuning.time_model`` expects to be the
-    fastest.
+    """The configuration for a product: the one that ``tuning.time_model`` expects to be the fastest.
 
     Args:
         variant: of the operands.
@@ -264,16 +271,15 @@ def choose(
         groups: their number.
         gpu: the GPU that runs it; None if unknown.
     """
-    if variant.operand_bytes == 1:
-        # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
-        few = CuteConfig(64, 128, 128, 1, 8, PINGPONG)
-        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
-        return few if rows <= FEW_ROWS else large
-    estimate = gpu and time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
+    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu, "cute")
     if estimate:
         return estimate.config
-    # No estimate: too few rows, or the model was not fitted to such a GPU.
+    # No estimate: too few rows, or the model was not fitted to such a GPU, or not with 8-bit operands.
     low = variant.offsets_along == "m" and rows <= FEW_ROWS
+    if variant.operand_bytes == 1:
+        # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
+        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
 
@@ -281,7 +287,10 @@ def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: in
     """Kind and extents of a product, as the time model takes them."""
     if variant.offsets_along == "k":
         return "k,n", size[0], size[1], rows, groups
-    return f"m,{variant.b_major}", rows, size[1], depth, groups
+    kind = f"m,{variant.b_major}"
+    if variant.operand_bytes == 1:
+        kind = time_model.kind_of_8_bit(variant.b_major, variant.block_scaled)
+    return kind, rows, size[1], depth, groups
 
 
 @functools.cache

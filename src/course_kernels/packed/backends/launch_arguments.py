@@ -232,7 +232,7 @@ def _choose(problem, op, extents, dtype, accesses, device: Device) -> GemmConfig
     if uses_tma:
         major = "k" if accesses[1].kind == Layout.ROW_MAJOR else "n"
         gpu = time_model.Gpu.of(device)
-        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major):
+        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major, problem.block_lines is not None):
             return found
     return get_config(
         op,

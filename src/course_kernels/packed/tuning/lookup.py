@@ -1,11 +1,12 @@
 """Which configuration a packed product runs with: measured tables looked up by bucket, and defaults where they end.
 
-On Hopper GPUs ``tuning.time_model`` is asked first, about 16-bit products whose operands all have descriptors.
+On Hopper GPUs ``tuning.time_model`` is asked first, about 16-bit and scaled products whose operands all have
+descriptors.
 
-A table is a JSON file in ``tables/``, one for each architecture on which ``course tune`` was run, or for which starting
-values were written by hand; those are marked ``"measured": false``. Without any, the defaults of ``tuning.defaults``
-serve. Nothing is measured at call time, and what is chosen depends on the shape's
-bucket alone, so that a total that changes from batch to batch neither compiles nor remembers anything new.
+A table is a JSON file in ``tables/``, one for each architecture on which ``course tune --table`` was run, or for which
+starting values were written by hand; those are marked ``"measured": false``. Without any, the defaults of
+``tuning.defaults`` serve. Nothing is measured at call time, and what is chosen depends on the shape's bucket alone, so
+that a total that changes from batch to batch neither compiles nor remembers anything new.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ def get_config(
 
     Notes:
         The library does not ask this for 16-bit products on a Hopper GPU (compute capability 9.0) whose operands and
-        result all go through descriptors, with groups along M, N or K: ``tuning.time_model`` chooses kernel and
-        configuration for those, and ``time_model.explain`` says why. Tables serve other dtypes, GPUs and operands,
-        batches and masked products.
+        result all go through descriptors, with groups along M, N or K, nor for 8-bit ones along M or N where its
+        constants have them: ``tuning.time_model`` chooses kernel and configuration for those, and
+        ``time_model.explain`` says why. Tables serve other dtypes, GPUs and operands, batches and masked products.
 
         A bucket that was not measured takes the nearest entry of the same type and kind of architecture, at most
         ``MAX_DISTANCE`` factors of two away (ties: the smaller bucket) and never one for another number of rows up to

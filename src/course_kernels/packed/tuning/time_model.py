@@ -10,10 +10,10 @@ groups' rows to be spread around their average as in a layer of experts. From th
 Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants: the time
 of a block of K, of a tile beside its blocks, of a launch; the share of the memory's rate that it reaches; how much of a
 partly empty wave counts; and how well tiles and bytes overlap. What is then left of its measured times is a smooth
-function of the extents, another fifteen constants. `benchmarks/time_model.py` fits them to measured times.
+function of the extents, another fifteen constants. `bench.time_fit` fits them to measured times.
 
-There is a file of constants for each GPU that was measured. Another GPU of the same architecture takes those of the one
-whose memory is nearest in speed, with its own SMs and its own memory's rate.
+There is a file of constants for each GPU that was measured; `course tune` writes one. Another GPU of the same
+architecture takes those of the one whose memory is nearest in speed, with its own SMs and its own memory's rate.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +33,14 @@ from course_kernels.packed.tuning.lookup import describe
 from course_kernels.runtime import Device
 
 CONSTANTS = Path(__file__).parent / "constants"
-# Kinds of products: the extent that the groups share out, and the contiguous dimension of B.
+# Kinds of products: the extent that the groups share out, and the contiguous dimension of B. Then 8-bit operands with
+# factors of rows and columns, or of blocks.
 KINDS = ("m,k", "m,n", "k,n")
-_PASSES = dict(zip(KINDS, ("forward", "gradient of the rows", "gradient of the weights")))
+KINDS_8_BIT = tuple(f"m,{major} fp8{blocks}" for major in "kn" for blocks in ("", " blocks"))
+_PASSES = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of the weights"}
+# TB/s, read and written, of torch's copy of 8-bit weights that makes their depth contiguous (record "block_scaled" of
+# an H200). That is far below the memory's rate, so it is taken to be the same for other memory.
+COPY_RATE = 0.34
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
 # Rows of eight equally likely groups over the average: a gamma distribution whose deviation is 0.9 of its mean. In the
 # layers that were measured it is 0.07 where routing is even, and 1.1 where it follows Zipf's law.
@@ -90,6 +96,11 @@ class Work(NamedTuple):
     bytes: float
 
 
+def kind_of_8_bit(b_major: str, blocks: bool) -> str:
+    """The kind of a product of 8-bit operands with scales, of ``KINDS_8_BIT``."""
+    return f"m,{b_major} fp8{' blocks' * blocks}"
+
+
 def height(config: CuteConfig | GemmConfig) -> int:
     """Rows of a configuration's tiles."""
     return config.tile_m if isinstance(config, CuteConfig) else config.block_m
@@ -109,7 +120,7 @@ def suits(config: CuteConfig | GemmConfig, kind: str, rows: float) -> bool:
 
 def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float, G: int) -> list[Work]:
     """What a configuration has to do for G groups of M×N×K; the ragged extent, M or K, is the average group's."""
-    cute = isinstance(config, CuteConfig)
+    cute, size = isinstance(config, CuteConfig), 1 if "fp8" in kind else 2  # bytes of an operand's element
     tile_m, tile_n, tile_k = (config.tile_m, config.tile_n, config.tile_k) if cute else config.block
     paired = cute and config.cluster == 2
     columns = -(-N // tile_n)
@@ -122,7 +133,7 @@ def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float,
         else:
             rows, depth = spread * M, K
             there = 1 - math.exp(-rows) if M < 8 else 1.0  # of groups of few rows some are empty
-            bytes_ = 2 * (there * N * K + rows * (K + N))
+            bytes_ = size * (there * N * K + rows * K) + 2 * rows * N
             whole, rest = divmod(rows, tile_m)
             last = 0.5 if cute and config.tail_tile_n and rest <= tile_m / 2 else 1.0
             rows = there * (whole + last * (rest > 0))
@@ -169,32 +180,47 @@ def estimate(candidate: Candidate, kind: str, M: float, N: int, K: float, G: int
 
 
 @functools.lru_cache(maxsize=4096)
-def ranking(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu) -> tuple[Estimate, ...]:
+def ranking(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu | None) -> tuple[Estimate, ...]:
     """Every candidate that suits G groups of M×N×K, the fastest first; empty where no GPU like this one was measured.
 
     Args:
-        kind: of ``KINDS``.
+        kind: of ``KINDS`` or ``KINDS_8_BIT``.
         M, N, K: extents of the average group's product; the ragged one, M or K, is an average.
         G: number of groups.
+        gpu: None if unknown.
+
+    Notes:
+        Of kinds "m,n fp8", the kernel in CuTe DSL computes "m,k fp8" with a copy of B. Its estimates include the copy.
     """
-    measured = constants_for(gpu)
-    if measured is None or not (N and K and G and M):
+    measured = constants_for(gpu, kind) if gpu else ()
+    if not (gpu and measured and N and K and G and M):
         return ()
     found = [
         Estimate(estimate(each, kind, M, N, K, G, gpu), each.backend, each.config)
-        for each in measured[kind]
+        for each in measured
         if suits(each.config, kind, M)
     ]
+    if kind.startswith("m,n fp8"):
+        with_a_copy = ranking(kind.replace("m,n", "m,k"), M, N, K, G, gpu)
+        copied = copy_us(N, K, G)
+        found += [each._replace(us=each.us + copied) for each in with_a_copy if each.backend == "cute"]
     return tuple(sorted(found, key=lambda each: each.us))
 
 
-def fastest(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, backend: str | None = None) -> Estimate | None:
+def copy_us(N: int, K: float, G: int) -> float:
+    """Time of a copy of 8-bit weights in µs."""
+    return 2 * G * N * K / (COPY_RATE * 1e6)
+
+
+def fastest(
+    kind: str, M: float, N: int, K: float, G: int, gpu: Gpu | None, backend: str | None = None
+) -> Estimate | None:
     """The first of ``ranking``, or of a backend's in it; None where there is none."""
     return next((each for each in ranking(kind, M, N, K, G, gpu) if backend in (None, each.backend)), None)
 
 
 def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int = 2) -> str:
-    """Why a 16-bit product gets its backend and configuration: what they have to do, the time that is expected, and the
+    """Why a product gets its backend and configuration: what they have to do, the time that is expected, and the
     runners-up.
 
     Args:
@@ -208,17 +234,18 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
     Raises:
         ValueError: an unknown kind.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    if kind not in (*KINDS, *KINDS_8_BIT):
+        raise ValueError(f"kind must be one of {(*KINDS, *KINDS_8_BIT)}, got {kind!r}")
+    form, _, scales = kind.partition(" ")
     lines = [
-        f"{_PASSES[kind]}, {G:,} × (M {M:,.4g}, N {N:,}, K {K:,.4g}) on average; "
+        f"{' '.join([_PASSES[form], scales]).strip()}, {G:,} × (M {M:,.4g}, N {N:,}, K {K:,.4g}) on average; "
         f"{gpu.arch}, {gpu.sms} SMs, {gpu.bandwidth:g} TB/s"
     ]
     if not (N and K and G and M):
         return "\n".join([*lines, "  an empty product: nothing is multiplied"])
     found = ranking(kind, M, N, K, G, gpu)
     if not found:
-        return "\n".join([*lines, f"  no GPU of {gpu.arch} was measured: tables choose, see lookup.get_config"])
+        return "\n".join([*lines, f"  no GPU of {gpu.arch} was measured with such products: see lookup.get_config"])
     best = found[0]
     parts = work(best.config, kind, M, N, K, G)
     tiles, depth = (math.fsum(each) for each in zip(*((part.tiles, part.tiles * part.blocks) for part in parts)))
@@ -228,6 +255,8 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
         f"    {tiles:,.0f} tiles, {places} at a time: {tiles / places:.1f} waves of {depth / tiles:.1f} blocks of K",
         f"    {moved / 1e6:,.0f} MB, which the memory moves in {moved / (gpu.bandwidth * 1e6):,.0f} µs at best",
     ]
+    if best.backend == "cute" and kind.startswith("m,n fp8"):
+        lines.append(f"    B is copied first, which takes {copy_us(N, K, G):,.0f} µs")
     for each in found[1 : others + 1]:
         lines.append(f"  {each.us / best.us - 1:+.1%}: {each.backend} {_in_words(each.config)}")
     return "\n".join(lines)
@@ -246,37 +275,61 @@ def _in_words(config: CuteConfig | GemmConfig) -> str:
 
 
 def for_triton(
-    op: str, M: int, K: int, N: int, G: int, dtype: torch.dtype, gpu: Gpu | None, b_major: str = "k"
+    op: str,
+    M: int,
+    K: int,
+    N: int,
+    G: int,
+    dtype: torch.dtype,
+    gpu: Gpu | None,
+    b_major: str = "k",
+    blocks: bool = False,
 ) -> GemmConfig | None:
     """The configuration of the Triton kernels for a product whose operands have TMA descriptors. None where the table
-    decides instead: for operands that do not have 16 bits, for batches, and for kinds of GPUs that were not measured.
+    decides instead: for operands of 32 bits, for batches, 8-bit gradients of weights, and for what was measured on no
+    GPU like this one.
 
     Args:
         op, M, K, N, G: as for ``lookup.get_config``; the ragged extent is the total.
         gpu: None if the device is not an NVIDIA GPU.
         b_major: the contiguous dimension of B, "k" or "n".
+        blocks: whether 8-bit operands have scales of blocks.
     """
-    if gpu is None or dtype.itemsize != 2 or op not in ("grouped_mm", "grouped_mm_k"):
+    if gpu is None or dtype.itemsize > 2 or op not in ("grouped_mm", "grouped_mm_k"):
         return None
     if op == "grouped_mm_k":
+        if dtype.itemsize == 1:
+            return None
         asked = "k,n", M, N, K / max(1, G), G
     else:
-        asked = f"m,{b_major}", M / max(1, G), N, K, G
+        kind = kind_of_8_bit(b_major, blocks) if dtype.itemsize == 1 else f"m,{b_major}"
+        asked = kind, M / max(1, G), N, K, G
     estimate = fastest(*asked, gpu, "triton")
     return estimate.config if estimate else None
 
 
-def constants_for(gpu: Gpu) -> dict[str, tuple[Candidate, ...]] | None:
-    """Candidates by kind: those of the measured GPU of the same architecture whose memory is nearest in speed."""
-    same = [(measured, found) for measured, found in _measured() if measured.arch == gpu.arch]
-    if not same:
-        return None
-    return min(same, key=lambda each: abs(math.log(each[0].bandwidth / gpu.bandwidth)))[1]
+def constants_for(gpu: Gpu, kind: str) -> tuple[Candidate, ...]:
+    """Candidates of a kind: those of the measured GPU of the same architecture whose memory is nearest in speed; of
+    two, the one that was measured last."""
+    same = [(measured, found[kind]) for measured, found in _measured() if measured.arch == gpu.arch and found.get(kind)]
+    return min(same, key=lambda each: abs(math.log(each[0].bandwidth / gpu.bandwidth)), default=(None, ()))[1]
+
+
+def file_of(gpu_name: str) -> Path:
+    """Where the constants of a GPU are, by the name that torch gives it: of "NVIDIA H100 PCIe", in "h100-pcie.json"."""
+    words = re.findall("[a-z0-9]+", gpu_name.lower())
+    return CONSTANTS / f"{'-'.join(word for word in words if word != 'nvidia')}.json"
 
 
 @functools.cache
 def _measured() -> list[tuple[Gpu, dict[str, tuple[Candidate, ...]]]]:
-    return [read(path) for path in sorted(CONSTANTS.glob("*.json"))]
+    """What each file holds, the newest first."""
+    found = [(path, read(path)) for path in sorted(CONSTANTS.glob("*.json"))]
+    return [each for path, each in sorted(found, key=lambda pair: _date(pair[0]), reverse=True)]
+
+
+def _date(path: Path) -> str:
+    return json.loads(path.read_text()).get("provenance", {}).get("date", "")
 
 
 def read(path: Path) -> tuple[Gpu, dict[str, tuple[Candidate, ...]]]:
@@ -293,7 +346,8 @@ def read(path: Path) -> tuple[Gpu, dict[str, tuple[Candidate, ...]]]:
                 )
                 for row in content["candidates"][kind]
             )
-            for kind in KINDS
+            for kind in (*KINDS, *KINDS_8_BIT)
+            if kind in KINDS or kind in content["candidates"]
         }
         return Gpu(**content["gpu"]), found
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:

@@ -406,6 +406,8 @@ def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     sooner = {"m,k": "cute", "k,n": "cute"}
 
     def fastest(kind, M, N, K, G, gpu):
+        if kind not in sooner:
+            return None
         return time_model.Estimate(1.0, sooner[kind] if (K if kind == "k,n" else M) > 50 else "triton", None)
 
     assert not preferred(large, b, offs)
@@ -421,7 +423,47 @@ def test_auto_asks_it_first_where_it_runs_and_groups_are_large(monkeypatch):
     assert not preferred(torch.zeros(3, 4, 5), torch.zeros(3, 5, 6), None)
     (large, b, *_), (few, *_) = (operands(total=total, K=32, dtype=FP8) for total in (300, 100))
     assert preferred(large, b, offs)
-    assert preferred(few, b, offs), "it reads 8-bit weights faster than Triton's kernel, too"
+    assert preferred(few, b, offs), "without constants, all 8-bit products are expected to be faster"
+    sooner["m,k fp8"] = "cute"
+    assert preferred(large, b, offs)
+    assert not preferred(few, b, offs), "Triton's is expected to be faster"
+    sooner["m,k fp8"] = "triton"
+    assert not preferred(large, b, offs)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("backend", ["cute", "triton"])
+def test_the_time_model_says_whether_a_copy_pays(monkeypatch, blocks, backend):
+    asked = []
+
+    def fastest(*arguments):
+        asked.append(arguments)
+        return time_model.Estimate(1.0, backend, None)
+
+    monkeypatch.setattr(time_model, "fastest", fastest)
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
+    for rows in (64, 2 * grouped_cute.COPIED_ROWS):
+        scales = dict(scale_a=torch.ones(3 * rows, 1), scale_b=torch.ones(3, 1, 1)) if blocks else {}
+        product = large(rows, **scales)
+        assert grouped_cute.supports(*product) == grouped_cute.preferred(*product) == (backend == "cute")
+        assert set(asked) == {("m,n fp8" + " blocks" * blocks, rows, 32, 40, 3, None)}
+        asked.clear()
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_8_bit_products_take_what_the_time_model_expects_to_be_the_fastest(monkeypatch, blocks):
+    form, config = KernelVariant("m", "k", 1, blocks), configs_for("m", "k", 1, blocks)[-1]
+    usual = grouped_cute.choose(form, 100, (800, 2048), 1024, 8, GPU)
+    asked = []
+
+    def fastest(*arguments):
+        asked.append(arguments)
+        return time_model.Estimate(1.0, "cute", config)
+
+    monkeypatch.setattr(time_model, "fastest", fastest)
+    assert grouped_cute.choose(form, 100, (800, 2048), 1024, 8, GPU) == config != usual
+    assert asked == [("m,k fp8" + " blocks" * blocks, 100, 2048, 1024, 8, GPU, "cute")]
 
 
 def test_a_machine_without_the_gpu_is_told_so():

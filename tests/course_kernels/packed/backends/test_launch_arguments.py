@@ -10,6 +10,7 @@ from course_kernels.config import LaunchOptions
 from course_kernels.kernels.codes import Layout, Schedule, Store
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
+from course_kernels.packed.tuning import time_model
 from course_kernels.runtime import Device
 
 H200 = Device((9, 0), (9, 0), 132, 232448, True)
@@ -133,6 +134,24 @@ def test_configurations_leave_room_for_the_sums_of_a_block():
         ValueError, match="config does not suit block scales, whose blocks are 128 deep: block_k is 256"
     ):
         block_scaled(config=GemmConfig(64, 64, 256, num_stages=2))
+
+
+@pytest.mark.parametrize("mode", ["m", "n"])
+def test_the_time_model_is_asked_about_scales_of_blocks(monkeypatch, mode):
+    asked, config = [], GemmConfig(32, 64, 128)
+
+    def for_triton(*arguments):
+        asked.append(arguments)
+        return config
+
+    monkeypatch.setattr(time_model, "for_triton", for_triton)
+    assert block_scaled(mode=mode).arguments["BLOCK_N"] == 64
+    assert prepared().arguments["BLOCK_N"] == 64
+    fp8, bfloat16 = torch.float8_e4m3fn, torch.bfloat16
+    extents, gpu = (4096, 512, 512, 8), time_model.Gpu.of(H200)
+    assert asked == [
+        ("grouped_mm", *extents, fp8, gpu, "k", True), ("grouped_mm", *extents, bfloat16, gpu, "k", False)
+    ]  # fmt: skip
 
 
 def test_more_tiles_than_a_launch_can_count():

@@ -82,13 +82,13 @@ def test_few_rows_take_low_tiles_and_many_rows_tall_ones():
 
 
 def test_a_gpu_takes_the_constants_of_the_one_whose_memory_is_like_its_own():
-    measured = {gpu.bandwidth: found for gpu, found in map(time_model.read, FILES)}
+    measured = {gpu.bandwidth: found["m,k"] for gpu, found in map(time_model.read, FILES)}
     assert len(measured) == 2
     fast, slow = max(measured), min(measured)
-    assert time_model.constants_for(H200) == measured[fast]
-    assert time_model.constants_for(H100) == measured[slow]
-    assert time_model.constants_for(Gpu("sm_90", 114, 2.0)) == measured[slow]
-    assert time_model.constants_for(Gpu("sm_100", 148, 8.0)) is None
+    assert time_model.constants_for(H200, "m,k") == measured[fast]
+    assert time_model.constants_for(H100, "m,k") == measured[slow]
+    assert time_model.constants_for(Gpu("sm_90", 114, 2.0), "m,k") == measured[slow]
+    assert time_model.constants_for(Gpu("sm_100", 148, 8.0), "m,k") == ()
     assert time_model.ranking("m,k", 100.0, 1024, 1024, 8, Gpu("sm_100", 148, 8.0)) == ()
 
 
@@ -160,7 +160,7 @@ def test_an_explanation_of_few_rows_describes_a_configuration_of_triton():
 def test_an_explanation_says_what_chooses_where_the_model_has_no_answer():
     assert time_model.explain("m,k", 0.0, 64, 64, 8, H200).endswith("an empty product: nothing is multiplied")
     elsewhere = time_model.explain("m,k", 64.0, 64, 64, 8, Gpu("sm_100", 148, 8.0))
-    assert elsewhere.endswith("no GPU of sm_100 was measured: tables choose, see lookup.get_config")
+    assert elsewhere.endswith("no GPU of sm_100 was measured with such products: see lookup.get_config")
     with pytest.raises(ValueError, match=r"kind must be one of .*, got 'forward'"):
         time_model.explain("forward", 64.0, 64, 64, 8, H200)
 
@@ -184,6 +184,86 @@ def test_a_triton_configuration_is_chosen_only_for_measured_products():
         ("grouped_mm", bfloat16, Gpu("sm_100", 148, 8.0)),
     ):  # fmt: skip
         assert time_model.for_triton(op, 8192, 2048, 1536, 64, dtype, gpu) is None
+
+
+@pytest.fixture
+def of_8_bits(tmp_path, monkeypatch):
+    """Constants with which a tile's block of K takes a µs in CuTe DSL, and ten in Triton; they say where they are."""
+    monkeypatch.setattr(time_model, "CONSTANTS", tmp_path)
+    time_model.forget()
+    yield write_8_bit_constants
+    monkeypatch.undo()
+    time_model.forget()
+
+
+def write_8_bit_constants(path, us_of_triton=10.0, bandwidth=4.81, date="2026-01-01"):
+    def row(backend, config, block):
+        return {"backend": backend, "config": config, "constants": [block, 0, 0.5, 1, 8, 1], "correction": [0] * 15}
+
+    large, few = dict(tile_k=128), dict(tile_m=64, tile_n=128, tile_k=128, cluster=1, stages=8, schedule=PINGPONG)
+    of_cute = [row("cute", large, 1.0), row("cute", few, 0.9)]
+    kinds = {kind: [] for kind in time_model.KINDS}
+    for kind in time_model.KINDS_8_BIT:
+        tile = dict(block_m=128, block_n=128, block_k=128, num_stages=3 if kind.endswith("blocks") else 4)
+        kinds[kind] = [row("triton", tile, us_of_triton), *(of_cute if kind[2] == "k" else [])]
+    content = {"gpu": {"arch": "sm_90", "sms": 132, "bandwidth": bandwidth}, "candidates": kinds}
+    path.write_text(json.dumps(content | {"provenance": {"date": date}}))
+    time_model.forget()
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_8_bit_products_are_estimated_where_they_were_measured(of_8_bits, tmp_path, blocks):
+    kind = time_model.kind_of_8_bit("k", blocks)
+    asked = (1024.0, 4096, 4096, 8)
+    assert time_model.ranking(kind, *asked, H200) == ()
+    of_8_bits(tmp_path / "h200.json")
+    found = time_model.ranking(kind, *asked, H200)
+    assert [each.backend for each in found] == ["cute", "cute", "triton"]
+    op = ("grouped_mm", 8 * 1024, 4096, 4096, 8, torch.float8_e4m3fn)
+    assert time_model.for_triton(*op, H200, "k", blocks) == found[-1].config
+    assert time_model.for_triton(*op, H200, "k", not blocks) != found[-1].config
+    assert time_model.for_triton("grouped_mm_k", *op[1:], H200) is None
+    assert time_model.for_triton("grouped_mm", *op[1:5], torch.float32, H200) is None
+    assert kind.partition(" ")[2] in time_model.explain(kind, *asked, H200).splitlines()[0]
+
+
+def test_bytes_of_8_bit_operands_count_once_and_results_twice():
+    for kind in time_model.KINDS_8_BIT:
+        _, moved = total(SQUARE, kind, 256.0, 2000, 1536, 8)
+        assert moved == pytest.approx(8 * (2000 * 1536 + 256 * 1536 + 2 * 256 * 2000), rel=1e-3)
+
+
+def test_weights_are_copied_where_that_is_expected_to_be_faster(of_8_bits, tmp_path):
+    of_8_bits(tmp_path / "h200.json", us_of_triton=3.0)
+    few, many = (time_model.ranking("m,n fp8", rows, 4096, 4096, 8, H200) for rows in (200.0, 8192.0))
+    assert (few[0].backend, many[0].backend) == ("triton", "cute")
+    read = time_model.fastest("m,k fp8", 8192.0, 4096, 4096, 8, H200)
+    assert many[0].us == pytest.approx(read.us + 2 * 8 * 4096 * 4096 / 0.34e6)
+    lines = time_model.explain("m,n fp8", 8192.0, 4096, 4096, 8, H200).splitlines()
+    assert lines[0].startswith("gradient of the rows fp8, ")
+    assert lines[4] == "    B is copied first, which takes 790 µs"
+    assert "copied" not in time_model.explain("m,n fp8", 200.0, 4096, 4096, 8, H200)
+
+
+def test_constants_of_a_gpu_that_was_measured_again_are_the_newest(of_8_bits, tmp_path):
+    """A file of a user's own is beside those that are shipped; what it lacks, they have."""
+    of_8_bits(tmp_path / "h200.json", date="2026-01-01")
+    of_8_bits(time_model.file_of("NVIDIA H200 NVL"), 30.0, date="2026-02-01")
+    assert (tmp_path / "h200-nvl.json").exists()
+
+    def constants(gpu, kind="m,k fp8"):
+        return [each.constants[0] for each in time_model.constants_for(gpu, kind)]
+
+    assert constants(H200) == [30.0, 1.0, 0.9]
+    of_8_bits(tmp_path / "h200.json", date="2026-03-01")
+    assert constants(H200) == [10.0, 1.0, 0.9]
+    of_8_bits(tmp_path / "h100.json", 50.0, 3.35)
+    assert constants(H100) == [50.0, 1.0, 0.9]
+    content = json.loads((tmp_path / "h100.json").read_text())
+    content["candidates"]["m,k fp8"] = []
+    (tmp_path / "h100.json").write_text(json.dumps(content))
+    time_model.forget()
+    assert constants(H100) == [10.0, 1.0, 0.9]
 
 
 def test_a_gpu_has_the_properties_that_torch_reports():

@@ -1,1 +1,1 @@
-"""Measured configurations of the packed products, one JSON file for each architecture; ``course tune`` writes them."""
+"""Measured configurations of the packed products, one JSON file for each architecture, by ``course tune --table``."""
