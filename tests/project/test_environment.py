@@ -371,6 +371,7 @@ def test_summary_ends_with_the_sum(tmp_path):
 
 def test_a_part_that_collects_nothing_is_a_failure(tmp_path, capfd):
     assert run_tests.pytest("nothing", str(tmp_path)).failed == 1
+    assert "no tests ran" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -378,4 +379,3 @@ def test_a_part_sees_gpus_only_if_it_is_told_to(monkeypatch, gpu):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     asks = f"import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] != {'0' if gpu else ''!r})"
     assert run_tests.part("asks", sys.executable, "-c", asks, gpu=gpu).failed == 0
-    assert "no tests ran" in capfd.readouterr().out

@@ -220,9 +220,8 @@ def load_tile(
             load_block(b.half_atom, b_half, k, state.index, full, BOTH)
         ring.producer_commit(state)
         state.advance()
-        if cutlass.const_expr(config.dynamic):
-            if k == cutlass.min(1, tile.blocks - 1):
-                window, place = announce(config, along, problem, order, window, place, claimed)
+        if cutlass.const_expr(config.dynamic) and k == cutlass.min(1, tile.blocks - 1):
+            window, place = announce(config, along, problem, order, window, place, claimed)
     return state, window, place
 
 

@@ -126,14 +126,15 @@ def announce(
 ) -> tuple[Window, Place]:
     """Send what ``claim`` got to all warps of the cluster, while a tile is loaded. Returns the window, and the place of
     the next tile. Called by the loading warps, of which the first CTA's sends."""
-    if cutlass.const_expr(config.dynamic):
-        if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:
-            number = cute.arch.grid_dim()[2] + Int32(cute.arch.shuffle_sync(claimed, 0))
-            window, lane, _, _ = find_group(config, along, problem, window, number)
-            told = number
-            if lane == LANES:
-                told = Int32(NONE)
-            place = Place(number, send(config, tickets, told, place.slots))
+    if cutlass.const_expr(not config.dynamic):
+        return window, place
+    if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:
+        number = cute.arch.grid_dim()[2] + Int32(cute.arch.shuffle_sync(claimed, 0))
+        window, lane, _, _ = find_group(config, along, problem, window, number)
+        told = number
+        if lane == LANES:
+            told = Int32(NONE)
+        place = Place(number, send(config, tickets, told, place.slots))
     return window, place
 
 

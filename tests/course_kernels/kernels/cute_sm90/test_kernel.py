@@ -195,8 +195,8 @@ DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
     ids=lambda each: getattr(each, "name", None) or (each if isinstance(each, str) else "-".join(map(str, each))),
 )
 def test_numbers_are_asked_for_and_sent(ptx_of, config, out_dtype, options):
-    """One addition in global memory, before a tile is loaded, and one place where a number is sent to each CTA, while it
-    is loaded, for each shape of tile; one more place where a cluster has none; and the sums stay in registers."""
+    """For each shape of tile one addition in global memory, before it is loaded, and one place where a number is sent
+    to each CTA, while it is loaded; one more place where a cluster has none; and the sums stay in registers."""
     ptx = ptx_of(config, "bfloat16", out_dtype, **options)
     along_k = "offsets_along" in options
     check_products(ptx, config, along_k, along_k or "b_major" in options)
