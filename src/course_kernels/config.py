@@ -103,7 +103,7 @@ class GemmConfig:
             stage, area = self.block_k * (self.block_m + self.block_n) * itemsize, self.block_m * self.block_n
             ready = (self.num_stages - 1) * stage or self.block_k * max(self.block_m, self.block_n) * itemsize
             result = min(4 * area, max(16384, 2 * area)) if accumulate else min(output, 16384)
-            copied = stages + (result + 2048 if accumulate else 0) if lds > 65536 else 0
+            copied = stages + 2048 + (result if accumulate else 0) if lds > 65536 else 0
             return max(ready + max(min(stage, 24576), result), copied) + max(2048, extras)
         if packed and itemsize == 4 and (10, 0) <= (capability or (0, 0)) < (12, 0):
             stages *= 2  # for TF32 the compiler keeps a second, transposed copy of the stages of one or both operands
