@@ -171,8 +171,8 @@ def test_shared_memory_of_an_amd_gpu_by_hand():
     assert tile.shared_memory("transposed", 2, 2, lds=65536, uses_tma=False) == 32768 + 24576 + 2048
     added = tile.shared_memory("transposed", 2, 2, lds=65536, uses_tma=False, accumulate=True)
     assert added == 32768 + 2 * 128 * 128 + 2048
-    # A gfx950: both in LDS.
-    assert tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False) == 2 * 32768 + 2048
+    # A gfx950: both in LDS, of which Triton 3.9 takes a little more.
+    assert tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False) == 2 * 32768 + 4096
     added = tile.shared_memory("transposed", 2, 2, lds=163840, uses_tma=False, accumulate=True)
     assert added == 2 * 32768 + 2 * 128 * 128 + 4096
     assert "it takes" in GemmConfig(128, 256, 128, 8, 2).valid_for("contiguous", 2, shared_limit=163840, uses_tma=False)
