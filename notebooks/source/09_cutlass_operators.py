@@ -343,7 +343,8 @@ print(ptx.side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), w
 
 # %% tags=["nbval-ignore-output"]
 for report in reports:
-    print(report.compiled.target, {name: n for name, n in report.machine_instructions.items() if n})
+    counts = [f"{n} {name}" for name, n in report.machine_instructions.items() if n]
+    print(f"{report.compiled.target}: {'; '.join(counts)}")
 print(reports[0].excerpt("HGMMA", 0, 0, stage="sass").strip())
 print(reports[1].excerpt("UTCHMMA", 0, 0, stage="sass").strip())
 
@@ -379,7 +380,7 @@ if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
     cutlass_ops.run(hopper_code, real)
     print(cutlass_ops.compare(real))
 else:
-    print("No Hopper GPU here: what was compiled stays text.")
+    print("No Hopper GPU here, so nothing is run.")
 
 # %% [markdown]
 # ## The reference notebook, end to end
@@ -397,7 +398,7 @@ else:
 
 # %% [markdown]
 # The times of the same problem, on record from an H200: the example with our operator, and everybody else. The dense
-# product has the same number of products without groups. It is measured, too, so a kernel can be faster.
+# product has as many multiplications, without groups. Its time is measured, too, so a kernel can be faster.
 #
 # **Guess** before you open the output: how many times as long as our operator does a loop of cuBLAS calls take, one for
 # each of the 12 groups?

@@ -132,8 +132,8 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 # - Two stages: most products wait for a copy. These are the gaps in the lowest line.
 # - Four stages: while one block is multiplied, the next ones arrive. Now blocks wait for the tensor cores (dark blue),
 #   as they should.
-# - While a tile is stored, copies go on: the producer is already at the next tile. (So it is in the production kernel.
-#   The small one has a single tile for each CTA.)
+# - While a tile is stored, copies go on: the producer is already at the next tile. (This is the production kernel. In
+#   the small one each CTA has a single tile.)
 #
 # The times come from a small model, `picture.simulate`, in units of one block's product. They are not measured. The
 # model keeps a stage until the next product has been issued (pale green), as the production kernel does: it waits with
@@ -221,9 +221,9 @@ count(small.compile_product(doubled)[1])
 # </details>
 #
 # `sums[i]` has to find a register by a number that is known only at run time. No instruction does that. So the compiler
-# puts the sums into *local memory*, which is global memory of the thread's own, and is slow. It says nothing. With
-# `cutlass.range_constexpr`, or with all sums at once as in `round_sums`, they stay in registers. Look for `st.local`
-# whenever you write an epilogue.
+# puts the sums into *local memory*, which is global memory of the thread's own, and is slow. The compiler gives no
+# warning. With `cutlass.range_constexpr`, or with all sums at once as in `round_sums`, they stay in registers. Look for
+# `st.local` whenever you write an epilogue.
 #
 # ## Ping-pong against cooperative
 #
