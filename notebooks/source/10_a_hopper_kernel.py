@@ -387,9 +387,9 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 # [Exercise 10](../exercises/10_own_epilogue.ipynb): write the epilogue that applies SiLU. Or change a cell and run it
 # again:
 #
-# 1. Compile the small kernel with `tile_n=192`. How many conversions are there, and why? And why not 256 columns?
-#    <details><summary>Answer</summary>48. A thread has 128 × 192 / 256 = 96 sums, and one instruction converts two.
-#    With 256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
+# 1. Compile the small kernel with `tile_n=64`. How many conversions are there, and why? And why not 256 columns?
+#    <details><summary>Answer</summary>16. A thread has 128 × 64 / 256 = 32 sums, and one instruction converts two. With
+#    256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
 # 2. Change the kernel itself: copy `src/gemm_course/runner/runs/hopper_10.py` to this folder as `my_kernel.py`, set
 #    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
 #    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
