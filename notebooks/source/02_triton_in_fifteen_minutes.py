@@ -378,7 +378,7 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 # | `COMPUTE: tl.constexpr` | a function with `@triton.jit` as an argument; the kernel calls `COMPUTE(…)` | 04, 08 |
 # | `for g in tl.static_range(4)` | a loop that the compiler writes out, turn by turn | 04 |
 # | `address.to(tl.pointer_type(tl.float16))` | an integer of 64 bits, used as a pointer to float16 | 04 |
-# | `group_m=4` | tiles are counted in strips of four rows of tiles, column by column in each | 05 |
+# | `group_m=4` | tiles are counted in strips of four [tile rows](glossary.md#tile-row), column by column in each | 05 |
 # | `tl.atomic_add(ptr, 1)` | adds to memory, one program at a time, and returns the old value | 05 |
 # | `tl.make_tensor_descriptor(…)` | describes a matrix to the hardware, which then copies blocks on its own | 06 |
 #
@@ -412,7 +412,7 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 # - [Triton's tutorials](https://triton-lang.org/main/getting-started/tutorials/index.html): vector addition, fused
 #   softmax and matrix multiplication, with more on speed.
 # - P. Tillet, H. T. Kung, D. Cox:
-#   [Triton: an intermediate language and compiler for tiled neural network computations](https://dl.acm.org/doi/10.1145/3315508.3329973),
+#   [Triton: an intermediate language and compiler for tiled neural network computations](https://doi.org/10.1145/3315508.3329973),
 #   2019.
 # - NVIDIA, [Hopper tuning guide](https://docs.nvidia.com/cuda/hopper-tuning-guide/index.html): the sizes of an SM's
 #   registers and shared memory.

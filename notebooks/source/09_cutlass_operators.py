@@ -132,11 +132,17 @@ for title, found in choices.items():
     print(f"{name:27} {cluster.reuse:3.0f} products per element, {1 - total_m / computed:4.0%} of the rows wasted")
 
 # %% [markdown]
-# It is lesson 07's choice of a tile again: a larger block reads less and wastes more.
+# <details><summary>Answer</summary>
+#
+# The last one, a third: it rounds 683 rows up to 1024. The other three round up to 768, by 128 or by 256 rows.
+#
+# </details>
+#
+# It is lesson 07's choice of a tile again: a larger block reads less, and may waste more.
 #
 # ## Goes wrong: an empty answer
 #
-# Three requests, each with one mistake. Can you find it?
+# Three requests, each with one mistake:
 
 # %%
 requests = {
@@ -149,9 +155,11 @@ for name, request in requests.items():
 
 # %% [markdown]
 # The catalogue answers with an empty list, and no reason. But each operator declares what it needs, in
-# `operator.metadata.operands`. From that, `cutlass_ops.discover` finds the reasons:
+# `operator.metadata.operands`. From that, `cutlass_ops.discover` finds the reasons.
+#
+# **Guess** before you open the output: what is the mistake in each of the three?
 
-# %%
+# %% tags=["hide-output"]
 for request in requests.values():
     try:
         cutlass_ops.discover(cutlass_ops.arguments(**request), "100f")
@@ -159,6 +167,13 @@ for request in requests.values():
         print(error, end="\n\n")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The first has B as (G, K, N), where the operators want K contiguous. The second has ends in 64 bits. The third has
+# rows of 1020 numbers, 2040 bytes, which is no multiple of 16.
+#
+# </details>
+#
 # The reverse happens, too: an answer that should be empty. No operator in the catalogue declares float32 operands.
 
 # %%
@@ -328,7 +343,8 @@ print(ptx.side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), w
 
 # %% tags=["nbval-ignore-output"]
 for report in reports:
-    print(report.compiled.target, {name: n for name, n in report.machine_instructions.items() if n})
+    counts = [f"{n} {name}" for name, n in report.machine_instructions.items() if n]
+    print(f"{report.compiled.target}: {'; '.join(counts)}")
 print(reports[0].excerpt("HGMMA", 0, 0, stage="sass").strip())
 print(reports[1].excerpt("UTCHMMA", 0, 0, stage="sass").strip())
 
@@ -364,7 +380,7 @@ if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
     cutlass_ops.run(hopper_code, real)
     print(cutlass_ops.compare(real))
 else:
-    print("No Hopper GPU here: what was compiled stays text.")
+    print("No Hopper GPU here, so nothing is run.")
 
 # %% [markdown]
 # ## The reference notebook, end to end
@@ -382,7 +398,7 @@ else:
 
 # %% [markdown]
 # The times of the same problem, on record from an H200: the example with our operator, and everybody else. The dense
-# product has the same number of products without groups. It is measured, too, so a kernel can be faster.
+# product has as many multiplications, without groups. Its time is measured, too, so a kernel can be faster.
 #
 # **Guess** before you open the output: how many times as long as our operator does a loop of cuBLAS calls take, one for
 # each of the 12 groups?
@@ -400,6 +416,12 @@ for row in results["rows"].values():
             print(f"{known[name]['label']:34} {us['median_us']:6.1f} µs {rate:5.0f} {row['unit']}")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 1.7 times.
+#
+# </details>
+#
 # `grouped_mm (cute)` is our operator's kernel. QuACK is a library of kernels in the same language, by the Dao AI Lab.
 #
 # ## Try it

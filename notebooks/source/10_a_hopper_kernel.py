@@ -74,9 +74,16 @@ together = CuteConfig(128, 256, 64, cluster=2, stages=4, schedule=COOPERATIVE)
 picture.roles([together], loading=40, multiplying=232)
 
 # %% [markdown]
-# No. An area is a number of registers, and the dashed line is an equal share. The producer only computes addresses, so
-# it gives registers away: `setmaxregister_decrease`. The consumers take them, because 128 of their registers hold sums.
-# This is the production kernel, with a tile of 256 columns. There the other three warps write zeros.
+# <details><summary>Answer</summary>
+#
+# No: a thread of the producer's group keeps 40, a consumer's has 232.
+#
+# </details>
+#
+# In the picture an area is a number of registers, and the dashed line is an equal share. The producer only computes
+# addresses, so it gives registers away: `setmaxregister_decrease`. The consumers take them, because 128 of their
+# registers hold sums. This is the production kernel, with a tile of 256 columns. There the other three warps write
+# zeros.
 #
 # ## The ring of stages
 #
@@ -114,13 +121,19 @@ show(small.multiply)
 picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 1.7 times as fast: 20.5 units of time in place of 35.5.
+#
+# </details>
+#
 # Follow one stage from left to right. The numbers are blocks along K.
 #
 # - Two stages: most products wait for a copy. These are the gaps in the lowest line.
-# - Four stages: three copies are on their way while one block is multiplied. Now blocks wait for the tensor cores (dark
-#   blue), as they should.
-# - While a tile is stored, copies go on: the producer is already at the next tile. (So it is in the production kernel.
-#   The small one has a single tile for each CTA.)
+# - Four stages: while one block is multiplied, the next ones arrive. Now blocks wait for the tensor cores (dark blue),
+#   as they should.
+# - While a tile is stored, copies go on: the producer is already at the next tile. (This is the production kernel. In
+#   the small one each CTA has a single tile.)
 #
 # The times come from a small model, `picture.simulate`, in units of one block's product. They are not measured. The
 # model keeps a stage until the next product has been issued (pale green), as the production kernel does: it waits with
@@ -200,11 +213,17 @@ def doubled(sums: cute.Tensor, rounded: cute.Tensor):
 count(small.compile_product(doubled)[1])
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Stores to local memory appear, and the conversions of pairs disappear: the loop converts one number at a time, with
+# another instruction.
+#
+# </details>
+#
 # `sums[i]` has to find a register by a number that is known only at run time. No instruction does that. So the compiler
-# puts the sums into *local memory*, which is global memory of the thread's own, and is slow. It says nothing. (The loop
-# converts one number at a time, with another instruction, so the conversions of pairs are gone as well.) With
-# `cutlass.range_constexpr`, or with all sums at once as in `round_sums`, they stay in registers. Look for `st.local`
-# whenever you write an epilogue.
+# puts the sums into *local memory*, which is global memory of the thread's own, and is slow. The compiler gives no
+# warning. With `cutlass.range_constexpr`, or with all sums at once as in `round_sums`, they stay in registers. Look for
+# `st.local` whenever you write an epilogue.
 #
 # ## Ping-pong against cooperative
 #
@@ -222,6 +241,13 @@ schedules = {"cooperative": replace(in_turn, schedule=COOPERATIVE), "ping-pong":
 picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for name, config in schedules.items()})
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# 91 % and 100 %, from the first product to the last. Two warp groups share the store of a cooperative tile, so it takes
+# only two products' time: the tensor cores multiply 64 of 70 units.
+#
+# </details>
+#
 # A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. Named
 # barriers give the turns: the products stay in the order in which the blocks were loaded.
 #
@@ -232,8 +258,8 @@ print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not())
 print("ping-pong, 192 columns:", in_turn.why_not() or "fits")
 
 # %% [markdown]
-# So ping-pong has the smaller tile, which reads more for each product. When does it win? Both were measured for the
-# same products on an H200. Above 1, ping-pong is faster:
+# So ping-pong has the smaller tile, which reads more for each product. Both were measured for the same products on an
+# H200. Above 1, ping-pong is faster:
 
 # %%
 rows = record.load("hopper_steps")["rows"]
@@ -284,17 +310,25 @@ picture.gains({
 cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, clusters=12)
 
 # %% [markdown]
-# Row by row, a wave is wide and flat, and reads all of B. In strips it is about as high as it is wide, and reads less.
-# Is a strip of four rows of clusters better than one of eight, or sixteen?
+# Row by row, a wave is wide and flat, and reads all of B. In strips it is closer to a square, and reads less.
+#
+# **Guess** before you open the output: is a strip of four rows of clusters better than one of eight? And one of
+# sixteen?
 
-# %%
+# %% tags=["hide-output"]
 for height in (4, 16):
     found = picture.ratios(rows, "forward", replace(in_turn, swizzle_size=height), in_turn)
     factors = sorted(factor for _, factor in found)
     print(f"{height:2} rows against 8: median {factors[len(factors) // 2]:.3f}, {factors[0]:.2f} to {factors[-1]:.2f}")
 
 # %% [markdown]
-# Hardly: the median is 1. Any strip of a few rows is square enough for L2.
+# <details><summary>Answer</summary>
+#
+# Neither: both medians are 1.
+#
+# </details>
+#
+# For nearly all products, any strip of a few rows is square enough for L2. A few products differ by up to an eighth.
 #
 # ## Who takes the next tile
 #
@@ -316,9 +350,9 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# K is the average expert's rows here. Skewed experts gain up to 29 %, and with few rows even ones gain. Others lose a
-# little: the counter costs a launch of its own, and the messages take time. So both orders are offered, and lesson 07's
-# model chooses.
+# K is the average expert's rows here. With Zipf's law the dynamic order is up to 1.29 times as fast. With even routing
+# it helps only where experts have few rows. Other products lose up to a tenth: the counter costs a launch of its own,
+# and the messages take time. So the library has both orders, and lesson 07's model chooses.
 #
 # ## The production kernel
 #
@@ -337,8 +371,8 @@ display(fold(epilogue.store_tile), fold(scheduler.find_tile))
 # ## What it costs
 #
 # The record of an H200 has everybody's times in one run, each result verified first. [QuACK](glossary.md#QuACK) is a
-# library of CuTe DSL kernels by the authors of FlashAttention; it has its best of twelve configurations here. Right of
-# 1, our kernel is faster.
+# library of CuTe DSL kernels by the authors of FlashAttention; it has its best of twelve configurations here, and of
+# three for gradients. Right of 1, our kernel is faster.
 
 # %%
 from gemm_course.figures import record_analysis
@@ -353,9 +387,9 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 # [Exercise 10](../exercises/10_own_epilogue.ipynb): write the epilogue that applies SiLU. Or change a cell and run it
 # again:
 #
-# 1. Compile the small kernel with `tile_n=192`. How many conversions are there, and why? And why not 256 columns?
-#    <details><summary>Answer</summary>48. A thread has 128 × 192 / 256 = 96 sums, and one instruction converts two.
-#    With 256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
+# 1. Compile the small kernel with `tile_n=64`. How many conversions are there, and why? And why not 256 columns?
+#    <details><summary>Answer</summary>16. A thread has 128 × 64 / 256 = 32 sums, and one instruction converts two. With
+#    256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
 # 2. Change the kernel itself: copy `src/gemm_course/runner/runs/hopper_10.py` to this folder as `my_kernel.py`, set
 #    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
 #    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
@@ -387,16 +421,16 @@ cute_clusters.cut_to_fit(fitted, rows=682, columns=2048)
 
 # %% [markdown]
 # - **Narrow**: ten columns of 192 and one of 128 are 2048 exactly.
-# - **Flat**: the last 42 rows need less than half a row of tiles, so they get tiles of 64 × 256. A flat tile takes no
-#   more registers or shared memory than the ordinary one.
+# - **Flat**: the last 42 rows need less than half a [tile row](glossary.md#tile-row), so they get tiles of 64 × 256. A
+#   flat tile takes no more registers or shared memory than the ordinary one.
 #
 # How does the kernel find a tile's position? First compute it as if every tile were 192 wide. Then shift each narrow
 # tile left by the columns saved before it. Tile numbers past the last full tile denote flat tiles. The width is part of
 # the `wgmma` instruction's name, so each shape has its own copy of the loops.
 #
-# Two more details of `find_tile`. If a group has an odd number of rows of tiles, the last row has no partner below it,
-# so its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there
-# are clusters enough for the halves. Recorded, the time of each against the plain tile of 128 × 192:
+# Two more details of `find_tile`. If a group has an odd number of tile rows, the last one has no partner below it, so
+# its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there are
+# clusters enough for the halves. Both were recorded against the plain tile of 128 × 192. Above 1, they are faster:
 
 # %%
 halved = replace(in_turn, split_last_wave=True)
@@ -421,8 +455,8 @@ picture.gains({
 # ## References
 #
 # - [CuTe DSL documentation](https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/cute_dsl.html), NVIDIA.
-# - [Efficient GEMM in CUDA](https://docs.nvidia.com/cutlass/media/docs/cpp/efficient_gemm.html), CUTLASS
-#   documentation: warp specialization, cooperative and ping-pong kernels.
+# - [Efficient GEMM in CUDA](https://docs.nvidia.com/cutlass/media/docs/cpp/efficient_gemm.html), CUTLASS documentation:
+#   warp specialization, cooperative and ping-pong kernels.
 # - [FlashAttention-3](https://arxiv.org/abs/2407.08608), Shah and others 2024: ping-pong between softmax and products.
 # - [QuACK](https://github.com/Dao-AILab/quack): kernels in CuTe DSL.
 # - [CUTLASS](https://github.com/NVIDIA/cutlass): `sm90_gemm_tma_warpspecialized_pingpong.hpp` is the same schedule in

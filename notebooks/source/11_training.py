@@ -97,9 +97,14 @@ print(f"x {tuple(x.shape)} → z {tuple(z.shape)} → h {tuple(h.shape)} → y {
 gradients.layer([5, 3, 0, 4])
 
 # %% [markdown]
-# Backward needs `x` and `h` for the two weight gradients. It also needs to know where `z` was positive. A training step
-# keeps all of these in memory. (The picture has four experts. The third one has no tokens, so its band has no height
-# and its gradient is hatched.)
+# <details><summary>Answer</summary>
+#
+# `x` and `h` for the two weight gradients, and both weights. It also needs to know where `z` was positive.
+#
+# </details>
+#
+# A training step keeps all of these in memory. (The picture has four experts. The third one has no tokens, so its band
+# has no height and its gradient is hatched.)
 #
 # The same in five lines:
 
@@ -139,8 +144,13 @@ for title, us in step_us.items():
     print(f"{title:64} dx and dW take {(us['dA'] + us['dB']) / us['forward']:.2f} × forward")
 
 # %% [markdown]
-# Each of the three products multiplies tokens × K × N numbers, only in another order. So backward has twice as many
-# multiplications as forward. Recorded on an H200, it takes about twice the time, too.
+# <details><summary>Answer</summary>
+#
+# Twice as long. Each of the three products multiplies tokens × K × N numbers, only in another order.
+#
+# </details>
+#
+# Recorded on an H200, it is 2.0 to 2.2 times.
 #
 # ## Try the obvious
 #
@@ -165,14 +175,14 @@ for experts in (8, 128):
 for name in ("zipf128-up", "zipf128-down"):
     us = results["rows"][name]["us"]["dB"]
     loop, best = us["loop"]["median_us"], min(us[kernel]["median_us"] for kernel in ("triton", "cute"))
-    print(f"{name:12} the loop: {loop:.0f} µs, one launch: {best:.0f} µs, {loop / best:.1f} times faster")
+    print(f"{name:12} the loop: {loop:.0f} µs, one launch: {best:.0f} µs, {loop / best:.1f} times as fast")
 
 # %% [markdown]
 # **Padding.** Give every expert as many rows as the largest one has, and use `bmm`. We fill the padding of `dy` with
 # zeros, so that it adds nothing to the sum. We leave the padding of `x` as it is. Fresh memory may hold anything; we
 # write NaN there.
 #
-# **Guess**: which experts get a wrong gradient?
+# **Guess:** which experts get a wrong gradient?
 
 
 # %% tags=["hide-output"]
@@ -189,9 +199,13 @@ print("experts with NaN in their gradient:", product.isnan().flatten(1).any(1).n
 print(f"rows computed: {E * max(sizes)}, rows needed: {sum(sizes)}")
 
 # %% [markdown]
-# Zeros in one operand are not enough, because 0 × NaN is NaN. Only the largest expert has no padding, so seven of eight
-# gradients are lost. With zeros in both operands the result is right, but the product multiplies five times as many
-# rows as needed.
+# <details><summary>Answer</summary>
+#
+# All but the largest, which has no padding: 0 × NaN is NaN, so zeros in one operand are not enough.
+#
+# </details>
+#
+# With zeros in both operands the result is right, but the product multiplies five times as many rows as needed.
 #
 # ## The smallest kernel
 #
@@ -226,10 +240,10 @@ def weight_gradient(x, dy, dw, offs, K, N, BLOCK: tl.constexpr, WRITE_EMPTY: tl.
 # %% [markdown]
 # ### An expert without tokens
 #
-# In lesson 08 an empty expert has no rows in the result, so there is nothing to store. Suppose we copy that
-# habit, and store only where `start < end`.
+# In lesson 08 an empty expert has no rows in the result, so there is nothing to store. Suppose we copy that habit, and
+# store only where `start < end`.
 #
-# **Guess**: what is in the gradient of expert 5?
+# **Guess:** what is in the gradient of expert 5?
 
 
 # %% tags=["hide-output"]
@@ -246,9 +260,14 @@ print("right:", [bool(torch.equal(got, want)) for got, want in zip(fresh, by_han
 print("expert 5 has NaN:", bool(fresh[5].isnan().all()))
 
 # %% [markdown]
-# Its gradient is whatever the memory held before. We filled it with NaN to see it. In practice `torch.empty` returns
-# memory that was used a moment ago, often by the same gradient one step earlier. So let an earlier batch, with tokens
-# for all experts, write there first:
+# <details><summary>Answer</summary>
+#
+# Whatever the memory held before: here NaN.
+#
+# </details>
+#
+# We filled the memory with NaN to see it. In practice `torch.empty` returns memory that was used a moment ago, often by
+# the same gradient one step earlier. So let an earlier batch, with tokens for all experts, write there first:
 
 # %%
 before = testing.routed_sizes("zipf", 96, s=2.0, seed=0)
@@ -287,10 +306,10 @@ for name, gradient in (("skipped", fresh), ("written", right)):
 #
 # ### Rows of the next expert
 #
-# In lesson 08 a tile may read rows past the end of its group. They give other rows of the result, which are not
-# stored. Suppose that `load_rows` did not compare with `end`.
+# In lesson 08 a tile may read rows past the end of its group. They give other rows of the result, which are not stored.
+# Suppose that `load_rows` did not compare with `end`.
 #
-# **Guess**: which experts would be wrong now?
+# **Guess:** which experts would be wrong now?
 
 # %% tags=["hide-output"]
 ends, wrong = offs.tolist(), []
@@ -301,9 +320,15 @@ for g, (end, size) in enumerate(zip(ends, sizes)):
 print("wrong experts:", wrong)
 
 # %% [markdown]
-# Every expert is wrong whose rows do not fill whole blocks, except the last one: no rows come after it. (The empty
-# expert has no block at all.) Tokens are summed here, so one row too many changes *all* elements of dW. In mode m the
-# *store* must end with the group; in mode k the *load* must.
+# <details><summary>Answer</summary>
+#
+# All but experts 5 and 7. A block of each of the others goes on into the next expert's rows. The empty expert has no
+# block, and no rows come after the last one.
+#
+# </details>
+#
+# Tokens are summed here, so one row too many changes *all* elements of dW. In mode m the *store* must end with the
+# group; in mode k the *load* must.
 #
 # ## Micro-batches: one rounding or two
 #
@@ -400,7 +425,7 @@ for dtype in (torch.float16, torch.float32):
 # Take 64 micro-batches of 32 tokens, with gradients of every size. There are three ways to add them: in bfloat16; in
 # float32, after each gradient was rounded to bfloat16; in float32, inside the kernel.
 #
-# **Guess**: how large is the error of each sum after 64 micro-batches?
+# **Guess:** how large is the error of each sum after 64 micro-batches?
 
 # %% tags=["hide-output"]
 batches = [testing.integers((2, 32, 32), torch.float64, seed, -9999, 9999) for seed in range(64)]
@@ -416,6 +441,12 @@ for product in products:
 rounding.error_growth(errors)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# About 1 %, 0.2 % and 0.00002 %.
+#
+# </details>
+#
 # - **bfloat16:** the error grows with every micro-batch. The sum gets larger, so more of each new gradient is lost.
 # - **float32 sum of rounded gradients:** the error stays at that of one rounded gradient.
 # - **Added in the kernel:** no gradient is ever rounded to 16 bits. This way also moves the fewest bytes, because no
@@ -450,9 +481,9 @@ gradients.one_writer((3, 4), in_any_order, alone=one_run(parts))
 # difference, or the order of the atomics.
 #
 # With **one writer** for each sum the order is fixed. The weight-gradient kernel loads the blocks of `dy` anyway, so it
-# can sum them: `sums` in the kernel above. All tiles in one column of tiles see the same blocks (left panel). So only
-# the first row of tiles (orange) stores its sums. In the kernel this is `if tile < tiles_n`. It needs no atomics, and
-# no buffer of zeros.
+# can sum them: `sums` in the kernel above. All tiles in one tile column see the same blocks (left panel). So only the
+# first [tile row](glossary.md#tile-row) (orange) stores its sums. In the kernel this is `if tile < tiles_n`. It needs
+# no atomics, and no buffer of zeros.
 
 # %%
 dw = torch.empty(E, H, I, dtype=torch.float16, device=device)
@@ -464,9 +495,9 @@ print("expert 5: db is zero:", not db[5].any())
 # %% [markdown]
 # ## What the compiler made of it
 #
-# The library's kernel computes the same. Its loads end with the group in hardware, through
-# [descriptors](glossary.md#descriptor) (lesson 08). It is persistent: a fixed number of programs walks all tiles
-# (lesson 04). We compile it for an H200:
+# The library's kernel computes the same. [Descriptors](glossary.md#descriptor) end its loads where the group ends, in
+# hardware (lesson 08). It is persistent: a fixed number of programs walks all tiles (lesson 04). We compile it for an
+# H200:
 
 # %%
 library = codegen.compile_kernel("transposed", "sm_90", dtype="float16")
@@ -522,7 +553,7 @@ for name, (got, want) in found.items():
 # %% [markdown]
 # `bias_grad` receives the sums of the *left* operand. So for the bias of a layer, `dy` must come first.
 #
-# **Guess**: which gradient is the product then, and what is its shape?
+# **Guess:** which gradient is the product then, and what is its shape?
 
 # %% tags=["hide-output"]
 bias_grad = torch.empty(E, I, dtype=torch.float32, device=device)
@@ -531,8 +562,13 @@ print("db exact:", torch.equal(bias_grad, db), " shape of the product:", tuple(d
 print("it is dW1, transposed:", torch.equal(dW1_T.mT, by_hand[1]))
 
 # %% [markdown]
-# dyᵀ · x is the transpose of xᵀ · dy: a weight gradient of shape (experts, N, K). Most models store their weights in
-# this layout. The next section shows why this matters.
+# <details><summary>Answer</summary>
+#
+# The weight gradient, transposed: dyᵀ · x has the shape (experts, N, K).
+#
+# </details>
+#
+# Most models store their weights as (experts, N, K), too. The next section shows why this matters.
 #
 # For micro-batches, `accumulate=True` adds to `existing_out` and to `bias_grad`, in float32, and rounds once. Autograd
 # can do it, too: give `grouped_mm` a `main_grad`. Then backward adds the weight gradient there, and does not return it.
@@ -622,7 +658,7 @@ timeline.compare(skewed, rows=132, bounds=dict.fromkeys(skewed, bound), height=1
 # A colour is an expert (the legend calls it a problem). With equal experts there is hardly a difference. With a skewed
 # router, one program for each tile wins in the simulation.
 #
-# **Guess**: which one wins on an H200? In the record, each model has a row with equal experts and one with a Zipf
+# **Guess:** which one wins on an H200? In the record, each model has a row with equal experts and one with a Zipf
 # router. All compute the gradients of the weights and of the biases.
 
 # %% tags=["hide-output"]
@@ -631,10 +667,15 @@ names = dict.fromkeys(name for times in us.values() for name in times)
 walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product by ptgmm"}, base="ptgmm")
 
 # %% [markdown]
-# `ptgmm` is faster in every row, also with the skewed router. So the simulation, which leaves out the pipeline, gave
-# the wrong answer. How much the pipeline matters is not shown here, because the kernels differ, too: on an H200
-# `ptgmm` may take the library's CuTe kernel of lesson 10, and `nptgmm` always takes the Triton kernel. On your own
-# shapes, measure both.
+# <details><summary>Answer</summary>
+#
+# `ptgmm`, in every row, also with the skewed router.
+#
+# </details>
+#
+# So the simulation, which leaves out the pipeline, gave the wrong answer. How much the pipeline matters is not shown
+# here, because the kernels differ, too: on an H200 `ptgmm` may take the library's CuTe kernel of lesson 10, and
+# `nptgmm` always takes the Triton kernel. On your own shapes, measure both.
 #
 # Two options are related:
 #
@@ -646,8 +687,8 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product b
 # ## Try it
 #
 # [Exercise 11a](../exercises/11a_weight_gradient.ipynb): the weight gradient, a tile that sums over its group's tokens.
-# [Exercise 11b](../exercises/11b_bias_gradient.ipynb): the bias gradient, one writer, the same bits every time.
-# Or change a cell and run it again:
+# [Exercise 11b](../exercises/11b_bias_gradient.ipynb): the bias gradient, one writer, the same bits every time. Or
+# change a cell and run it again:
 #
 # 1. With `ADD`, what should `training_kernel` do for an expert without tokens? Would it be wrong to skip it?
 #    <details><summary>Answer</summary>No. To add zero, leave the gradient as it is. Skipping is right when the kernel

@@ -81,8 +81,13 @@ for rows in (1, 4, 16, 64, 256, 1024, 4096):
 
 
 # %% [markdown]
-# 64 rows take only 2 % longer than one. The weights have to be read in any case, and reading them takes the time. The
-# picture shows both limits: left the rate that they allow, right the least time.
+# <details><summary>Answer</summary>
+#
+# 2 %. The weights have to be read in any case, and reading them takes the time.
+#
+# </details>
+#
+# The picture shows both limits: left the rate that they allow, right the least time.
 
 # %%
 steps = {name: [step(2**i, name) for i in range(13)] for name in records}
@@ -180,8 +185,9 @@ draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows": 
 #
 # ## The smallest kernel
 #
-# It is the kernel of lesson 08 with one change. `find_tile` counts the tiles of each group from `group_layout`, and
-# finds the group of a tile by comparing. A group without rows has no tile, so its weights are never read.
+# It is the kernel of lesson 08 with one change. `find_tile` counts the [tile rows](glossary.md#tile-row) of each group
+# from `group_layout`, and finds the group of a tile by comparing. A group without rows has no tile, so its weights are
+# never read.
 
 
 # %%
@@ -190,10 +196,10 @@ def find_tile(group_layout, G, tile, tiles_n, BLOCK_M: tl.constexpr, GROUPS: tl.
     """Group and first row of a tile, and the number of all tiles."""
     groups = tl.arange(0, GROUPS)
     rows = tl.load(group_layout + groups, mask=groups < G, other=0)
-    strip_ends = tl.cumsum(tl.cdiv(rows, BLOCK_M), 0)  # a strip: the tiles of the same rows
-    passed = strip_ends <= tile // tiles_n
-    strip = tile // tiles_n - tl.max(tl.where(passed, strip_ends, 0), 0)
-    return tl.sum(passed.to(tl.int32), 0), strip * BLOCK_M, tl.max(strip_ends, 0) * tiles_n
+    tile_row_ends = tl.cumsum(tl.cdiv(rows, BLOCK_M), 0)
+    passed = tile_row_ends <= tile // tiles_n
+    tile_row = tile // tiles_n - tl.max(tl.where(passed, tile_row_ends, 0), 0)
+    return tl.sum(passed.to(tl.int32), 0), tile_row * BLOCK_M, tl.max(tile_row_ends, 0) * tiles_n
 
 
 # %%
@@ -271,7 +277,7 @@ draw.written_rows(runs, CANARY)
 # Nothing checks the counts on the device. Suppose that an earlier kernel has a bug and counts 25 rows in the 24 slots
 # of group 6. Group 7 has no rows.
 #
-# **Guess**: how many rows of the result are wrong, and where are they?
+# **Guess:** how many rows of the result are wrong, and where are they?
 
 # %% tags=["hide-output"]
 too_many = [3, 0, 17, 1, 0, 5, 25, 0]
@@ -283,9 +289,14 @@ print(f"group 7 has no rows, and {int(neighbour.sum())} of {N} elements of its s
 print("all of them are", float(y[7, 0, 0]))
 
 # %% [markdown]
-# One row is wrong, in another group: the 25th row of group 6 is slot 0 of group 7. The load was harmless. The
-# descriptor has three dimensions, so it gives zeros past slot 23. But the store computes its own address, and it wrote
-# those zeros over the neighbour. In the last group it would have written past the tensor.
+# <details><summary>Answer</summary>
+#
+# One, in another group: the 25th row of group 6 is slot 0 of group 7.
+#
+# </details>
+#
+# The load was harmless. The descriptor has three dimensions, so it gives zeros past slot 23. But the store computes its
+# own address, and it wrote those zeros over the neighbour. In the last group it would have written past the tensor.
 #
 # `deepgemm` is the library's masked product. It uses at most `max_M` rows of each group. With `check=True` it reports a
 # bad count. (The host does not know the sizes. So `deepgemm` takes the average size as `expected_m=` and chooses its
@@ -307,7 +318,7 @@ except ValueError as error:
 #
 # The instruction `wgmma` of lesson 06 multiplies at least 64 rows.
 #
-# **Guess**: what does the compiler do with tiles of 16 rows?
+# **Guess:** what does the compiler do with tiles of 16 rows?
 
 # %% tags=["hide-output"]
 builds = {rows: codegen.build("masked", dtype="bfloat16", config=GemmConfig(rows, 128, 64)) for rows in (16, 64)}
@@ -316,9 +327,14 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
     print(f"tiles of {rows} rows multiply with {multiply}")
 
 # %% [markdown]
-# It uses `mma.sync`, the older and slower instruction. That does not matter as long as memory is the limit. (Our CuTe
-# kernel of lesson 10 does the opposite: it uses `wgmma` on tiles of 64 rows, most of them unused. With 16 bits it is
-# about as fast.)
+# <details><summary>Answer</summary>
+#
+# It uses `mma.sync`, an older and slower instruction.
+#
+# </details>
+#
+# That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: it uses `wgmma`
+# on tiles of 64 rows, most of them unused. With 16 bits it is about as fast.)
 #
 # ## Half the bytes: FP8
 #
@@ -333,7 +349,8 @@ fp8.number_line(example=13.0)
 # 448. So the numbers should be in the middle part, from 2⁻⁶ to 448: a factor of 28,672. To get them there, divide by a
 # [scale](glossary.md#scale) before rounding, and multiply by it later.
 #
-# How many numbers share one scale? Here are four answers for 24 rows of three experts. Another colour is another scale:
+# How many numbers share one scale? Here are four answers for 24 rows of three experts. Where the colour changes,
+# another scale begins:
 
 # %%
 sizes = [8, 8, 8]
@@ -359,7 +376,7 @@ largest = {
 # %% [markdown]
 # Each scale maps the largest of its numbers to 448.
 #
-# **Guess**: in which rows is most lost, under each of the four?
+# **Guess:** in which rows is most lost, under each of the four?
 
 
 # %% tags=["hide-output"]
@@ -373,10 +390,14 @@ attempts = {name: stored(x, top) for name, top in largest.items()}
 fp8.lost(x, attempts, sizes)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
 # - **One scale:** the massive activation becomes 448, and all others become tiny. The quiet group is lost.
 # - **A scale per group:** only group 1 suffers, but all of its rows do.
 # - **A scale per row:** one token suffers.
 # - **A scale per block of 1 × 128:** 127 numbers suffer.
+#
+# </details>
 #
 # Column 77 did no harm anywhere: 60 times larger is still in the middle part. Compare with 8-bit integers:
 
@@ -392,8 +413,8 @@ for times in outliers:
 fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 
 # %% [markdown]
-# Integers have equal steps, so the error grows with the outlier. A float8 number has its own exponent. Its error
-# stays the same up to a factor of about 30,000. Beyond that, the small numbers become 0, more and more of them.
+# Integers have equal steps, so the error grows with the outlier. A float8 number has its own exponent. Its error stays
+# the same up to a factor of about 30,000. Beyond that, the small numbers become 0, more and more of them.
 #
 # What is the error of a product? We multiply each row with 256 columns of weights, which stay exact for now. The
 # weights that meet the large numbers are small here. Otherwise the large numbers would hide the error of the others.
@@ -415,8 +436,8 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
 # ## Where does the scale go?
 #
 # Let q and r be the stored numbers of X and W, and s and t their scales. One scale per row of X and one per column of W
-# is the simple case. Both are constant along K. So the kernel can
-# multiply once, in its [epilogue](glossary.md#epilogue):
+# is the simple case. Both are constant along K. So the kernel can multiply once, in its
+# [epilogue](glossary.md#epilogue):
 #
 # $$y_{mn} = s_m\,t_n \sum_k q_{mk}\,r_{kn}$$
 #
@@ -491,8 +512,9 @@ on_the_gpu = [(7168, -losses[name]["mean"]) for name in ("torch-fast", "cute")]
 fp8.accumulators(depths, ways, on_the_gpu)
 
 # %% [markdown]
-# The model is exact to the digits shown. A seventh of the sum is lost in one sum. (Sums of positive and negative
-# numbers lose far less, because they do not grow as much.) Our kernels always use two levels.
+# For one sum the model is right to all digits shown: about a seventh of the sum is lost. With two levels, the model and
+# the H200 both lose about 0.01 %. (Sums of positive and negative numbers lose far less, because they do not grow as
+# much.) Our kernels always use two levels.
 #
 # A kernel that takes over the sum after every 128 products can multiply by a scale at the same time. This is a whole
 # tile of 16 rows and 128 columns with block scales:
@@ -697,8 +719,8 @@ fp8.block_rates(record.load("block_scaled"))
 # 12b](../exercises/12b_undo_shuffle.ipynb): undo a shuffle. Or change a cell and run it again:
 #
 # 1. How many rows does `masked_kernel` compute for `[3, 0, 17, 1, 0, 5, 24, 2]`, and how many with `BLOCK_M=64`?
-#    <details><summary>Answer</summary>Eight strips of 16 rows: 128 rows, and 52 are needed. With 64, six strips: 384
-#    rows.</details>
+#    <details><summary>Answer</summary>Eight tile rows of 16 rows: 128 rows, and 52 are needed. With 64, six tile rows:
+#    384 rows.</details>
 # 2. Launch `masked_kernel` with 100 programs in place of 4. What do most of them do?
 #    <details><summary>Answer</summary>Nothing, because there are 16 tiles. They count the tiles, find that their number
 #    is too large, and end. The result is the same.</details>
@@ -725,8 +747,8 @@ fp8.block_rates(record.load("block_scaled"))
 #
 # ## References
 #
-# - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3: scales of
-#   1 × 128 and 128 × 128, the adder of 14 bits, and sums in two levels.
+# - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3: scales of 1 × 128
+#   and 128 × 128, the adder of 14 bits, and sums in two levels.
 # - [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM): the masked layout for decoding with CUDA graphs.
 #   [DeepEP](https://github.com/deepseek-ai/DeepEP): senders that fill such slots.
 # - Micikevicius et al., [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433), 2022.

@@ -71,7 +71,7 @@ print("group_offsets:     ", group_offsets.tolist())
 # %% [markdown]
 # Look at the problem before you write a kernel. Each row is multiplied by the same B, whatever its group.
 #
-# **Guess**: what is the fastest way to compute this?
+# **Guess:** what is the fastest way to compute this?
 
 # %% tags=["hide-output"]
 expected = (A_packed.double() @ B.double()).half()
@@ -79,9 +79,15 @@ pieces = [rows.double() @ B.double() for rows in A_packed.split(sizes)]
 print("group by group equals one product:", torch.equal(torch.cat(pieces).half(), expected))
 
 # %% [markdown]
-# The fastest way is one ordinary product, `A_packed @ B`. With one B for all groups, **this is a dense GEMM**. It does
-# not need the offsets. By default, the library's `grouped_gemm_jagged` gives all rows to its packed kernels (lesson 08)
-# as one group. The record below compares everything with cuBLAS on all rows.
+# <details><summary>Answer</summary>
+#
+# As one ordinary product, `A_packed @ B`.
+#
+# </details>
+#
+# With one B for all groups, **this is a dense GEMM**. It does not need the offsets. By default, the library's
+# `grouped_gemm_jagged` gives all rows to its packed kernels (lesson 08) as one group. The record below compares
+# everything with cuBLAS on all rows.
 #
 # The groups matter when anything else differs from group to group: B itself (lesson 08), a scale, a bias, an
 # activation. Still, this product is good to study. Whatever it costs more than cuBLAS is the cost of the groups.
@@ -132,15 +138,21 @@ print(written.text)
 helion_code.expansion(written)
 
 # %% [markdown]
-# **Guess**: how many programs does a launch have here? How many of the 132 [SMs](glossary.md#SM) of an H200 have work?
+# **Guess:** how many programs does a launch have here? How many of the 132 [SMs](glossary.md#SM) of an H200 have work?
 
 # %% tags=["hide-output"]
 print("programs:", written.programs)
 print("rows of the busiest program:", max(sizes), "of", sum(sizes))
 
 # %% [markdown]
-# One program for each group: at most 8 of 132 SMs have work. The largest group has a third of the rows, and one program
-# computes them all. So the kernel is right and short, but slow on a large GPU.
+# <details><summary>Answer</summary>
+#
+# 8 programs, one for each group. So at most 8 SMs have work.
+#
+# </details>
+#
+# The largest group has a third of the rows, and one program computes them all. So the kernel is right and short, but
+# slow on a large GPU.
 #
 # **Helion writes the code of your loops. It does not choose the loops.** You still decide which programs there are, and
 # which tiles they compute.
@@ -158,7 +170,7 @@ show(helion_peer.scanning, "for worker in", "if tile < tiles")
 # The innermost loop over slots runs `tiles` times, for *every* worker. Take four workers, and the groups of Helion's
 # example: 64, 128, 192 and 256 rows, in tiles of 64 × 64.
 #
-# **Guess**: how many slots does one worker look at, and how many of them have a tile of its own?
+# **Guess:** how many slots does one worker look at, and how many of them have a tile of its own?
 
 # %% tags=["hide-output"]
 document, block = (64, 128, 192, 256), (64, 64, 64)
@@ -170,9 +182,15 @@ walks = {
 group_walks.slots(walks)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All 20, and 4 or 6 of them have a tile of its own.
+#
+# </details>
+#
 # A colour is a group. The walk group by group has two faults:
 #
-# 1. Each worker looks at all 20 slots, and finds 4 to 6 tiles of its own.
+# 1. Each worker looks at all slots, also at those of other workers.
 # 2. Each group starts again with worker 0. Group 0 has two tiles, for workers 0 and 1. Group 2 has six, and the two
 #    that are left over go to workers 0 and 1 again. These two end up with six tiles each, the others with four.
 #
@@ -191,25 +209,25 @@ for row in batches.values():
 #
 # ## One index over all tiles
 #
-# Lesson 08 has the remedy. Call the tiles of the same rows a *strip*. Count the strips of all groups, and number all
-# tiles from 0. Worker w computes the tiles w, w + workers, w + 2 · workers, … and looks at no others. To find the group
-# of a tile, compare its strip with the strip ends of all groups at once. Helper functions are ordinary Python, and
-# Helion inlines them:
+# Lesson 08 has the remedy. Count the [tile rows](glossary.md#tile-row) of all groups, and number all tiles from 0.
+# Worker w computes the tiles w, w + workers, w + 2 · workers, … and looks at no others. To find the group of a tile,
+# compare its tile row with the ends of all groups' tile rows at once. Helper functions are ordinary Python, and Helion
+# inlines them:
 
 
 # %%
-def count_strips(group_offsets, width, BLOCK_M):
-    """The end of each group, and the number of strips up to there; both repeat after the last group."""
+def count_tile_rows(group_offsets, width, BLOCK_M):
+    """The end of each group, and the number of tile rows up to there; both repeat after the last group."""
     groups, G = hl.arange(width), group_offsets.size(0) - 1
     starts = hl.load(group_offsets, [torch.clamp(groups, 0, G)])
     ends = hl.load(group_offsets, [torch.clamp(groups + 1, 0, G)])
     return ends, hl.cumsum((ends - starts + BLOCK_M - 1) // BLOCK_M, 0)
 
 
-def find_group(strip, ends, strip_ends, total_m):
-    """Of the group that has a strip: its first strip, its first row, and the row after its last one."""
-    passed = strip_ends <= strip
-    first = torch.amax(torch.where(passed, strip_ends, 0))
+def find_group(tile_row, ends, tile_row_ends, total_m):
+    """Of the group that has a tile row: its first tile row, its first row, and the row after its last one."""
+    passed = tile_row_ends <= tile_row
+    first = torch.amax(torch.where(passed, tile_row_ends, 0))
     start = torch.amax(torch.where(passed, ends, 0))
     return first, start, torch.amin(torch.where(passed, total_m, ends))
 
@@ -229,10 +247,10 @@ def by_one_index(A_packed: Tensor, B: Tensor, group_offsets: Tensor, workers: in
     (total_m, K), N = A_packed.shape, B.size(1)
     out = torch.empty(total_m, N, dtype=A_packed.dtype, device=A_packed.device)
     for worker in hl.grid(workers):
-        ends, strip_ends = count_strips(group_offsets, width, BLOCK_M)
+        ends, tile_row_ends = count_tile_rows(group_offsets, width, BLOCK_M)
         tiles_n = (N + BLOCK_N - 1) // BLOCK_N
-        for tile in hl.grid(worker, torch.amax(strip_ends) * tiles_n, workers):
-            first, start, end = find_group(tile // tiles_n, ends, strip_ends, total_m)
+        for tile in hl.grid(worker, torch.amax(tile_row_ends) * tiles_n, workers):
+            first, start, end = find_group(tile // tiles_n, ends, tile_row_ends, total_m)
             rows = start + (tile // tiles_n - first) * BLOCK_M + hl.arange(BLOCK_M)
             cols = tile % tiles_n * BLOCK_N + hl.arange(BLOCK_N)
             acc = hl.zeros([BLOCK_M, BLOCK_N], dtype=torch.float32)
@@ -251,7 +269,7 @@ for workers in (1, 4, 50):
 # %% [markdown]
 # Now look at the loops that Helion writes for both walks, the outer ones first.
 #
-# **Guess**: how many loops are around the loop over K, in each of the two?
+# **Guess:** how many loops are around the loop over K, in each of the two?
 
 # %% tags=["nbval-ignore-output", "hide-output"]
 scanning = helion.kernel(helion_peer.scanning, static_shapes=False, config=helion.Config(block_sizes=[32, 32, 32]))
@@ -260,8 +278,14 @@ for kernel, extra in ((scanning, (4,)), (by_one_index, (4, 8))):
     print(found.name, *found.loops(), sep="\n    for … in tl.range of ")
 
 # %% [markdown]
-# Group by group there are two: over groups and over slots. With one index there is one. It starts at the number of the
-# worker, and its step, the last of the three numbers, is the number of workers.
+# <details><summary>Answer</summary>
+#
+# Group by group there are two: over groups and over slots. With one index there is one, over the worker's own tiles.
+#
+# </details>
+#
+# The loop over tiles starts at the number of the worker, and its step, the last of the three numbers, is the number of
+# workers.
 #
 # ## The production kernel
 #
@@ -340,7 +364,7 @@ print("by_group, in Helion, with its launch:    ", helion_code.source_lines(by_g
 # A `helion.Config` contains everything that may change without changing the result. We take the same function with two
 # other configurations, and print the lines of the generated kernel that change.
 #
-# **Guess**: what does each of the two change?
+# **Guess:** what does each of the two change?
 
 
 # %% tags=["nbval-ignore-output", "hide-output"]
@@ -359,8 +383,14 @@ changed(loop_orders=[[1, 0]])
 changed(pid_type="persistent_interleaved")
 
 # %% [markdown]
-# The first one exchanges the loops over rows and columns of tiles. The second one makes the kernel persistent: its grid
-# becomes a loop over groups, with the number of programs as its step. One word does what lesson 04 did by hand.
+# <details><summary>Answer</summary>
+#
+# The first one exchanges the loops over tile rows and tile columns. The second one makes the kernel persistent: its
+# grid becomes a loop over groups, with the number of programs as its step.
+#
+# </details>
+#
+# The one word `persistent_interleaved` does what lesson 04 did by hand.
 #
 # But one program still computes a whole group. No configuration can change the walk from "group by group" to "one
 # index". The two walks are different loops, and the loops are the kernel. A configuration only chooses how they run.
@@ -381,8 +411,8 @@ for name, value in untuned.bind((A_packed, B, group_offsets, 4, 8)).config_spec.
 #
 # Without a configuration, a kernel searches *at its first call*, and again for each new kind of shape. (Lesson 07 shows
 # such a stall.) So the library ships a table, and a program fills it ahead of time (`benchmarks/helion_tune.py`). The
-# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, a
-# search of 18 s found nothing better. This is the table:
+# search starts from eight configurations that are known to be good. From Helion's default, tiles of 16×16×16, a search
+# of 18 s found nothing better. This is the table:
 
 # %% tags=["hide-input"]
 table = record.read(tuned.TABLES / "sm_90.json")
@@ -454,12 +484,11 @@ for name, label in names.items():
 # The record is older than the table above: Helion's configurations in it were chosen by hand. Compare the numbers in
 # four steps:
 #
-# - *Ours (auto)* and *cuBLAS*: two dense products. They differ by about 2 µs on small batches, and by at most 7 %
-#   on large ones.
+# - *Ours (auto)* and *cuBLAS*: two dense products. They differ by at most 2 µs on small batches, and by at most 7 % on
+#   large ones.
 # - *Untuned* and *Helion*: the gain of a configuration. The default is only where a search starts.
 # - *Group by group* and *Helion*: the gain of the walk (and of the order for the L2 cache), with the same blocks.
-# - *Helion* and *cuBLAS*: what a search could still find, and the cost of groups, which this product does not
-#   need.
+# - *Helion* and *cuBLAS*: what a search could still find, and the cost of groups, which this product does not need.
 #
 # In the row with K = 768, Helion takes about twice as long as the Triton kernel with the same walk. The table has no
 # entry of such a shape.
@@ -471,7 +500,7 @@ for name, label in names.items():
 # Helion's default is `static_shapes=True`: the compiler knows all extents, so it can leave out masks. Suppose three
 # batches arrive, with 200, 199 and 150 rows.
 #
-# **Guess**: how many kernels does Helion compile, with `True` and with `False`?
+# **Guess:** how many kernels does Helion compile, with `True` and with `False`?
 
 
 # %% tags=["hide-output"]
@@ -484,8 +513,14 @@ print("static_shapes=True: ", kernels_for(True), "kernels")
 print("static_shapes=False:", kernels_for(False), "kernel")
 
 # %% [markdown]
-# With `True` there is one kernel for each number of rows. Without a configuration there is also one *search* for each.
-# A router rarely sends the same numbers twice. For jagged groups always write `static_shapes=False`.
+# <details><summary>Answer</summary>
+#
+# With `True` three, one for each number of rows. With `False` one.
+#
+# </details>
+#
+# With `True` and without a configuration, there is also one *search* for each number of rows. A router rarely sends the
+# same numbers twice. For jagged groups always write `static_shapes=False`.
 #
 # ### A name of the notebook
 #
@@ -541,7 +576,7 @@ del tile
 # - [Helion's documentation](https://helionlang.com).
 # - Tillet, Kung, Cox, [Triton: an intermediate language and compiler for tiled neural network
 #   computations](https://doi.org/10.1145/3315508.3329973), 2019.
-# - [TritonBench](https://github.com/pytorch-labs/tritonbench) has this product as its operator `grouped_gemm`.
+# - [TritonBench](https://github.com/meta-pytorch/tritonbench) has this product as its operator `grouped_gemm`.
 #   `course_kernels.jagged.tritonbench` has adapters for it.
 # - Compared with, in the records: cuBLAS on the packed rows, torch's `grouped_mm`.
 #

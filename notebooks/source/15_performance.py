@@ -139,6 +139,12 @@ for name, fill in (("zeros", "zeros"), ("random", "randn")):
 measuring.call_by_call(series, PEAK_TFLOPS)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Zeros are faster, and stay so.
+#
+# </details>
+#
 # The picture shows three effects. The first dot, at the bottom, is the loading: **warm up**. The random series sinks
 # while the chip heats up: **run until it settles**. And zeros stay faster. A transistor that switches costs power,
 # zeros switch few of them, and a chip at its power limit lowers its clock: **measure on random data**. No layer
@@ -206,6 +212,12 @@ for method in (in_sequence, in_turn):
 measuring.spread(twins)
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# In turn.
+#
+# </details>
+#
 # In sequence, the first one looks faster, because it met the cool chip. **Take turns**, and drift affects all kernels
 # alike. (On a real GPU, other people's jobs and the temperature of the room drift as well.)
 #
@@ -230,9 +242,15 @@ for name, values in found.items():
     print(f"{name:8} from {min(values):5.1f} to {max(values):5.1f} µs: {max(values) / min(values) - 1:.1%} apart")
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The mean.
+#
+# </details>
+#
 # The mean depends on how many disturbed calls are among your forty. The minimum is steady here, but not typical: it
-# comes from the call with the highest clock. **Report the median and the quartiles.** The quartiles show how
-# far apart two medians must be to mean something.
+# comes from the call with the highest clock. **Report the median and the quartiles.** The quartiles show how far apart
+# two medians must be to mean something.
 #
 # ## What goes wrong: a kernel that is fast because it is wrong
 #
@@ -270,7 +288,13 @@ for function in (all_rows, full_tiles_only):
     print(f"{function.__name__:16} correct: {torch.equal(out, exact)}")
 
 # %% [markdown]
-# It passes! The wrong kernel wrote into the same buffer as the right one, so the rows it left out were already there.
+# <details><summary>Answer</summary>
+#
+# No, the wrong kernel passes! It wrote into the same buffer as the right one, so the rows it left out were already
+# there.
+#
+# </details>
+#
 # Repair the check: put `out.fill_(float("nan"))` before `function()`, and run the cell again.
 #
 # <details><summary>Answer</summary>The second line now says <code>False</code>: NaN is equal to nothing. A result that
@@ -286,7 +310,7 @@ print("never written:      ", missing)
 # %% [markdown]
 # ## The smallest honest benchmark
 #
-# All habits together take a dozen lines. For each line, say which of the pictures above it prevents.
+# All habits together take a dozen lines. For each part, say which of the wrong numbers above it prevents.
 
 
 # %%
@@ -307,6 +331,17 @@ def honest(gpu, functions, repeats=60):
 
 
 # %% [markdown]
+# <details><summary>Answer</summary>
+#
+# - The ten calls before the measurement: the loading, at the bottom of the picture of two hundred calls.
+# - The inner loop over `functions`: the kernel that looked faster than itself.
+# - `flush_l2`: the rates above the memory's.
+# - Events, and a `synchronize` before they are read: the stopwatch and its 3 µs.
+#
+# Random data and one number for many calls are left to the caller.
+#
+# </details>
+#
 # The library's benchmark for real GPUs is the same loop. Before it times a kernel, it fills the output with poison and
 # verifies the result:
 
@@ -457,10 +492,16 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
       max(first["q1_us"], second["q1_us"]) < min(first["q3_us"], second["q3_us"]))  # fmt: skip
 
 # %% [markdown]
-# The work and the method are the same, so the difference between the medians is the chip, most likely its clock, which
-# was not recorded. Providers of one row took turns and can be compared. A difference of that size *between* rows, or
-# between two days, means nothing. Quartiles show how far apart the calls of one moment are. They do not show how far
-# apart two moments are.
+# <details><summary>Answer</summary>
+#
+# 5 %.
+#
+# </details>
+#
+# The work and the method are the same. So the chip makes the difference, most likely its clock, which was not recorded.
+# Providers of one row took turns and can be compared. A difference of that size *between* rows, or between two days,
+# means nothing. Quartiles show how far apart the calls of one moment are. They do not show how far apart two moments
+# are.
 #
 # ## In turn, or alone?
 #
@@ -483,11 +524,17 @@ for name, entry in alone["rows"].items():
     print(line)
 
 # %% [markdown]
-# It is not. A kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's
-# power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt
-# within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of
-# its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08
-# share nothing that they load, the clusters of lesson 10 do. In which row should the others gain least when alone?
+# <details><summary>Answer</summary>
+#
+# No. In turn torch is the slowest in all five rows. Alone it is faster than our Triton kernel in four of them.
+#
+# </details>
+#
+# A kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's power limit,
+# 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt within one call.
+# So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of its own. So the
+# one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08 share nothing
+# that they load, the clusters of lesson 10 do. In which row should the others gain least when alone?
 #
 # <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
 # little to save.</details>
@@ -502,9 +549,9 @@ for name in alone["rows"]:
     print(f"{title_of(alone['rows'][name]):53}  in turn {best[0]:31} alone {best[1]}")
 
 # %% [markdown]
-# A larger tile reads less for each product, but its store keeps the SM waiting longer. Both measurements are honest.
-# Neither is a step of your model, where other kernels run in between and some of them need little power. Say which one
-# you show. Where a choice is close, take both.
+# Alone, a larger tile is best in four rows of five. It reads less for each product, and so needs less energy. But its
+# store keeps the SM waiting longer. Both measurements are honest. Neither is a step of your model, where other kernels
+# run in between and some of them need little power. Say which one you show. Where a choice is close, take both.
 #
 # ## The cost of a call, as recorded
 #
@@ -654,7 +701,7 @@ def claim(lies):
 
 # %% [markdown]
 # Now `grouped` wins, and the boxes do not overlap. How much did each lie add? We start with the published benchmark and
-# repair one lie after the other. Then we leave only one lie in.
+# repair one lie after the other.
 #
 # **Guess:** how many repairs does it take until the winner changes?
 
@@ -665,14 +712,23 @@ repairs = ["with events", "… and needed FLOP", "… and all packing", "… and
 ratios = {"as published": claim(lies)} | {repair: claim(lies[i:]) for i, repair in enumerate(repairs, 1)}
 measuring.claims(ratios, "padded bmm", "grouped")
 
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# All five. After four, the winner is still wrong.
+#
+# </details>
+#
+# Next, only one lie at a time:
+
 # %%
 measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim([])}, "padded bmm", "grouped")
 
 # %% [markdown]
-# After four repairs of five, the winner is still wrong. Three of the lies would each have been enough alone. With
-# *no sync* alone both look equal, because both have three launches. *Zeros* alone does next to nothing here: with a
-# flushed cache, `bmm` waits for memory and stays below its power limit. With a warm cache it computes all the time, and
-# zeros help. So lies strengthen each other. If you repair one and see no change, it proves nothing.
+# Three of the lies would each have been enough alone. With *no sync* alone both look equal, because both have three
+# launches. *Zeros* alone does next to nothing here: with a flushed cache, `bmm` waits for memory and stays below its
+# power limit. With a warm cache it computes all the time, and zeros help. So lies strengthen each other. If you repair
+# one and see no change, it proves nothing.
 #
 # The author may have been right elsewhere. The first question below asks where.
 #

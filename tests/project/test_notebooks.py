@@ -160,11 +160,7 @@ def test_a_guess_comes_before_its_answer(path):
                 assert "hide-input" in cell.metadata["tags"], "the code gives the answer away"
 
 
-# From lesson 09 on, the text after a guess still begins with the answer.
-FOLDED = [path for path in SOURCES if path.stem[:2] < "09"]
-
-
-@pytest.mark.parametrize("path", FOLDED, ids=names(FOLDED))
+@every_source
 def test_the_text_below_a_guess_does_not_give_its_answer_away(path):
     """After hidden output comes a folded answer, a new section, or more code."""
     cells = [cell for cell in render.build(path).cells if cell.source.strip()]

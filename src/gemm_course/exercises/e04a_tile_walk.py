@@ -95,7 +95,7 @@ _PLACES: dict[str, Callable] = {
         lambda own, tile, rows, cols: (_quotient(own, cols), _rest(own, cols))
     ),
     "row and column are exchanged": lambda own, tile, rows, cols: (_quotient(own, rows), _rest(own, rows)),
-    "a column has as many tiles as the problem has rows of tiles; this divides by the number of columns": (
+    "a column has as many tiles as the problem has tile rows; this divides by the number of columns": (
         lambda own, tile, rows, cols: (_rest(own, cols), _quotient(own, cols))
     ),
     "the tiles of the problems before are not subtracted": (
@@ -105,7 +105,7 @@ _PLACES: dict[str, Callable] = {
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
     **{
-        f"this goes through strips of {height} rows of tiles; here a whole column comes first": (
+        f"this goes through strips of {height} tile rows; here a whole column comes first": (
             lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height)
         )
         for height in (2, 3, 4, 8)

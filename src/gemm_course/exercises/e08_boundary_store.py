@@ -176,9 +176,9 @@ def _writer(case: Case, program: int) -> tuple[int, str]:
     """The group of a program's tile, and that tile in words."""
     groups, n = case.inputs["groups"], len(case.inputs["b"]) // len(case.inputs["ends"])
     tiles_n, tiles_m = -(-n // BLOCK_N), -(-case.inputs["capacity"] // BLOCK_M)
-    strip, j = divmod(program, tiles_n)
-    g = groups[strip // tiles_m]
-    return g, f"tile ({j}, {strip % tiles_m}) of group {g}, in program {program},"
+    tile_column, j = divmod(program, tiles_n)
+    g = groups[tile_column // tiles_m]
+    return g, f"tile ({j}, {tile_column % tiles_m}) of group {g}, in program {program},"
 
 
 def _damaged(case: Case, ran: Ran, bounds: list, token: int, want) -> str:

@@ -22,11 +22,11 @@ def draw(rng: random.Random) -> list[Case]:
     """Groups with tails on a few workers; empty groups everywhere; one worker; more workers than tiles; no rows at all.
 
     A later group never begins with worker 0: otherwise a walk that starts anew in each group would be the same. Groups
-    differ in their number of strips, and no extent is a multiple of its block.
+    differ in their number of tile rows, and no extent is a multiple of its block.
     """
 
-    def size(strips: int) -> int:
-        return (strips - 1) * BLOCK_M + rng.randint(1, BLOCK_M - 1)
+    def size(count: int) -> int:
+        return (count - 1) * BLOCK_M + rng.randint(1, BLOCK_M - 1)
 
     def columns(tiles: int) -> int:
         return (tiles - 1) * BLOCK_N + rng.randint(1, BLOCK_N - 1)
@@ -38,11 +38,11 @@ def draw(rng: random.Random) -> list[Case]:
 
     def batch(workers: int, tiles_n: int) -> list[int]:
         while True:
-            strips = rng.sample([1, 2, 3, 4, 5], 4)
-            begins = [sum(strips[:g]) * tiles_n for g in range(1, 5)]
+            counts = rng.sample([1, 2, 3, 4, 5], 4)
+            begins = [sum(counts[:g]) * tiles_n for g in range(1, 5)]
             # The last one is the number of all tiles: more than one is left over, and a round is not one tile.
-            if all(begin % workers for begin in begins) and begins[-1] % workers > 1 and min(strips[0], strips[-1]) > 1:
-                return [size(count) for count in strips]
+            if all(begin % workers for begin in begins) and begins[-1] % workers > 1 and min(counts[0], counts[-1]) > 1:
+                return [size(count) for count in counts]
 
     few, other = rng.sample([3, 5, 7], 2)
     wide = rng.choice([each for each in (2, 4) if each % few])
@@ -62,21 +62,21 @@ def draw(rng: random.Random) -> list[Case]:
 # ---- which walk gives a log: a numbering of the tiles of each group, and a way to deal them
 
 
-def _strips(size: int) -> int:
+def _tile_rows(size: int) -> int:
     return -(-size // BLOCK_M)
 
 
 def _groups(
     sizes: Sequence[int],
     N: int,
-    strips: Callable[[int], int] = _strips,
+    tile_rows: Callable[[int], int] = _tile_rows,
     place: Callable[[int, int, int, int, int], Tile] | None = None,
 ) -> list[list[Tile]]:
-    """The tiles of each group in order. place: (tile in its group, tile in all, strips, first row, end) → tile."""
+    """The tiles of each group in order. place: (tile in its group, tile in all, tile rows, first row, end) → tile."""
     place = place or (lambda own, tile, tiles_m, start, end: _tile(own % tiles_m, own // tiles_m, start, end))
     found, tile = [], 0
     for start, end in pairwise([0, *_ends(sizes)]):
-        tiles_m = strips(end - start)
+        tiles_m = tile_rows(end - start)
         count = tiles_m * -(-N // BLOCK_N)
         found.append([place(own, tile + own, tiles_m, start, end) for own in range(count)])
         tile += count
@@ -94,14 +94,14 @@ def _tile(m: int, n: int, start: int, end: int) -> Tile:
 def _after(sizes: Sequence[int], N: int) -> list[list[Tile]]:
     """Tiles of the right numbers, but a group's first one is taken for the group before (``<`` for ``<=``)."""
     tiles_n = -(-N // BLOCK_N)
-    tile_ends = [sum(_strips(size) for size in sizes[: g + 1]) * tiles_n for g in range(len(sizes))]
+    tile_ends = [sum(_tile_rows(size) for size in sizes[: g + 1]) * tiles_n for g in range(len(sizes))]
     found = []
     for tile in range(max(tile_ends, default=0)):
         passed = [g for g in range(len(sizes)) if tile_ends[g] < tile]
         first = max((tile_ends[g] for g in passed), default=0)
         start = max((_ends(sizes)[g] for g in passed), default=0)
         end = min((_ends(sizes)[g] for g in range(len(sizes)) if g not in passed), default=sum(sizes))
-        tiles_m = max(_strips(end - start), 1)
+        tiles_m = max(_tile_rows(end - start), 1)
         found.append(_tile((tile - first) % tiles_m, (tile - first) // tiles_m, start, end))
     return [found]
 
@@ -120,7 +120,7 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     (
         "once",
         "a group's last rows do not fill a tile, and still need one: round up, (rows + BLOCK_M - 1) // BLOCK_M",
-        lambda sizes, N: _groups(sizes, N, strips=lambda size: size // BLOCK_M),
+        lambda sizes, N: _groups(sizes, N, tile_rows=lambda size: size // BLOCK_M),
     ),
     (
         "place",
@@ -173,7 +173,7 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     (
         "place",
-        "`col` is the tile's first column, not the number of its column of tiles: times BLOCK_N",
+        "`col` is the tile's first column, not the number of its tile column: times BLOCK_N",
         lambda sizes, N: _groups(
             sizes,
             N,
@@ -182,8 +182,8 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     ),
     (
         "empty",
-        "a group without rows has no tile: do not round its strips up to one",
-        lambda sizes, N: _groups(sizes, N, strips=lambda size: max(_strips(size), 1)),
+        "a group without rows has no tile: do not round its tile rows up to one",
+        lambda sizes, N: _groups(sizes, N, tile_rows=lambda size: max(_tile_rows(size), 1)),
     ),
     ("empty", "the walk ends at the first group without rows, but other groups follow", _up_to_empty),
 )  # fmt: skip

@@ -134,7 +134,7 @@ def pairs(config: CuteConfig, rows: int, columns: int) -> list[tuple[Box, Box]]:
 
 
 def _down(config: CuteConfig, rows: int) -> tuple[int, int]:
-    """Rows of tiles of full height, and the height of the flat ones below them, 0 where there are none."""
+    """Tile rows of full height, and the height of the flat ones below them, 0 where there are none."""
     full, left = divmod(rows, config.tile_m)
     if config.tail_tile_n and 0 < left <= config.tile_m // 2:
         return full, config.tile_m // 2

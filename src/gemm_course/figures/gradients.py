@@ -216,8 +216,8 @@ def one_writer(tiles: tuple[int, int], results: Sequence[float], alone: float) -
     for n in range(columns):
         arrow(left, (n + 0.5, -0.5), (n + 0.5, 0.05), BLACK)
         rectangle(left, n + 0.03, rows + 0.55, 0.94, 0.3, fc=ORANGE, ec="white", gid="db")
-    left.text(columns + 0.15, 0.5, "row 0 of the tiles:\none writer for each\ncolumn of db", va="center", fontsize=9)
-    left.text(columns + 0.15, (1 + rows) / 2, "other rows read\nthe same dy and\nleave db alone", va="center",
+    left.text(columns + 0.15, 0.5, "tile row 0:\none writer for each\ncolumn of db", va="center", fontsize=9)
+    left.text(columns + 0.15, (1 + rows) / 2, "other tile rows read\nthe same dy and\nleave db alone", va="center",
               fontsize=9, color=GREY)  # fmt: skip
     left.text(columns + 0.15, rows + 0.7, "db", va="center", fontsize=10)
     left.set_title("tiles of one expert's dW", fontsize=10)

@@ -72,7 +72,7 @@ def test_every_draw_has_every_kind_of_batch(exercise):
 def test_what_the_check_runs_as_python_is_a_helion_kernel(exercise, tmp_path):
     cells = json.loads((ROOT / "solutions" / f"{exercise.name}.ipynb").read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    wanted = ("import helion\n", "def COUNT_STRIPS(", "def visit_tiles(", "def product(")
+    wanted = ("import helion\n", "def COUNT_TILE_ROWS(", "def visit_tiles(", "def product(")
     text = "\n\n".join(next(source for source in sources if source.startswith(start)) for start in wanted)
     path = tmp_path / "helion_solution.py"  # Helion reads a function's source
     path.write_text(text.partition("if result.passed")[0], encoding="utf-8")

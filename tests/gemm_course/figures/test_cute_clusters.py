@@ -176,7 +176,7 @@ def test_cut_to_fit_says_which_tiles_there_are():
     assert title(one) == "one shape: 13.9% of the products wasted; 6 × 128 rows of 11 × 192 columns"
     rows = "5 × 128 rows of 10 × 192 + 1 × 128 columns, 64 rows of 8 × 256 columns"
     assert title(cut) == f"cut to fit: 4.2% of the products wasted; {rows}"
-    assert boxes(cut, "wasted")[0] == (2048, 512, 128, 128), "left over: columns and rows of tiles are odd"
+    assert boxes(cut, "wasted")[0] == (2048, 512, 128, 128), "left over: tile columns and tile rows are odd"
     assert boxes(cut, "wasted")[1:] == [(256 * each, 682, 256, 22) for each in range(8)]
     assert boxes(cut, "cluster 28") == [(0, 640, 256, 42), (256, 640, 256, 42)]
     flat_alone = cute_clusters.cut_to_fit(CUT, 40, 700).axes[1]

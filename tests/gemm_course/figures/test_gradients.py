@@ -1,4 +1,4 @@
-"""A training step's products cut what they should; experts show what is in them; one row of tiles sums."""
+"""A training step's products cut what they should; experts show what is in them; one tile row sums."""
 
 from __future__ import annotations
 

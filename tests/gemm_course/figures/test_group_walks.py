@@ -74,7 +74,7 @@ def test_walks_compute_the_same_tiles_and_one_index_balances_them():
         return sorted(span.tile for line in timeline.programs for span in line)
 
     assert of(timeline) == of(balanced)
-    # Seven rows of tiles, two columns: groups of 2, 0, 6, 4 and 2 tiles each begin with worker 0.
+    # Seven tile rows, two columns: groups of 2, 0, 6, 4 and 2 tiles each begin with worker 0.
     assert [len(line) for line in timeline.programs] == [5, 5, 2, 2]
     assert [len(line) for line in balanced.programs] == [4, 4, 3, 3]
     assert timeline.makespan > balanced.makespan

@@ -73,7 +73,7 @@ def test_an_expert_without_tokens_has_no_tile():
 
 
 def test_an_output_has_as_many_tiles_side_by_side_whatever_the_router_did():
-    """N is a property of the weights: only the rows of tiles depend on the tokens."""
+    """N is a property of the weights: only the tile rows depend on the tokens."""
     for expert_of in ([0], [0] * 5, [0] * 40, [0, 1] * 32, [1] * 63 + [0]):
         figure = overview(expert_of, experts=2, block=4)
         for g in range(2):

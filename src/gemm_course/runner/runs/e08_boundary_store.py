@@ -22,9 +22,9 @@ def boundary_store_kernel(
     the host does not know which are full.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
-    strip, j = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
-    i = strip % tiles_m
-    g = tl.load(groups_ptr + strip // tiles_m)
+    tile_column, j = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
+    i = tile_column % tiles_m
+    g = tl.load(groups_ptr + tile_column // tiles_m)
     start = tl.load(offs_ptr + g - 1, mask=g > 0, other=0)
     end = tl.load(offs_ptr + g)
     depth = tl.arange(0, DEPTH)

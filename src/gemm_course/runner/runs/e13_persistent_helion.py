@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N, COMPUTE_TILE, COUNT_STRIPS, LANGUAGE
+from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N, COMPUTE_TILE, COUNT_TILE_ROWS, LANGUAGE
 
 GIVEN = {"hl": LANGUAGE}  # what an answer's process has in place of `import helion.language as hl`
 
@@ -20,7 +20,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
     def call(answer) -> dict:
         LANGUAGE.start()
-        answer(*operands, inputs["workers"], width, BLOCK_M, BLOCK_N, COUNT_STRIPS, COMPUTE_TILE)
+        answer(*operands, inputs["workers"], width, BLOCK_M, BLOCK_N, COUNT_TILE_ROWS, COMPUTE_TILE)
         return {"tiles": LANGUAGE.tiles, "skipped": [list(each) for each in LANGUAGE.skipped.items()]}
 
     return call

@@ -78,12 +78,12 @@ class Language:
 LANGUAGE = Language()
 
 
-def COUNT_STRIPS(group_offsets: Tensor, WIDTH: int, BLOCK_M: int) -> tuple[Tensor, Tensor]:
-    """As the notebook's: the end of each group, and the strips up to there; both repeat after the last group."""
+def COUNT_TILE_ROWS(group_offsets: Tensor, WIDTH: int, BLOCK_M: int) -> tuple[Tensor, Tensor]:
+    """As the notebook's: the end of each group, and the tile rows up to there; both repeat after the last group."""
     groups, G = torch.arange(WIDTH), group_offsets.size(0) - 1
     starts, ends = (group_offsets[torch.clamp(groups + shift, 0, G)] for shift in (0, 1))
-    strips = torch.div(ends - starts + BLOCK_M - 1, BLOCK_M, rounding_mode="trunc")
-    return ends, strips.cumsum(0).to(torch.int32)
+    tile_rows = torch.div(ends - starts + BLOCK_M - 1, BLOCK_M, rounding_mode="trunc")
+    return ends, tile_rows.cumsum(0).to(torch.int32)
 
 
 def COMPUTE_TILE(A_packed, B, out, row, end, col, BLOCK_M, BLOCK_N) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gemm_course.runner.runs import helion_13
-from gemm_course.runner.runs.helion_13 import COUNT_STRIPS, Language
+from gemm_course.runner.runs.helion_13 import COUNT_TILE_ROWS, Language
 
 
 def test_a_turn_without_a_tile_is_noted_for_its_worker():
@@ -73,8 +73,8 @@ def test_numbers_that_are_none_come_back_as_names():
     assert hl.tiles == [[0, "a float", "a NoneType", "a Tensor"]]
 
 
-def test_strips_are_counted_and_repeat():
-    ends, strips = COUNT_STRIPS(torch.tensor([0, 0, 17, 17, 49]), 8, 16)
+def test_tile_rows_are_counted_and_repeat():
+    ends, tile_rows = COUNT_TILE_ROWS(torch.tensor([0, 0, 17, 17, 49]), 8, 16)
     assert ends.tolist() == [0, 17, 17, 49, 49, 49, 49, 49]
-    assert strips.tolist() == [0, 2, 2, 4, 4, 4, 4, 4]
+    assert tile_rows.tolist() == [0, 2, 2, 4, 4, 4, 4, 4]
     assert helion_13.BLOCK_M != helion_13.BLOCK_N

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: place
-# says: when it is the turn of tile \(\d, \d\) of problem \d:\na column has as many tiles as the problem has rows of tiles; this divides by the number of columns
+# says: when it is the turn of tile \(\d, \d\) of problem \d:\na column has as many tiles as the problem has tile rows; this divides by the number of columns
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

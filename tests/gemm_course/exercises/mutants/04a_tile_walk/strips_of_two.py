@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: place
-# says: this goes through strips of 2 rows of tiles
+# says: this goes through strips of 2 tile rows
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr

@@ -10,12 +10,12 @@ def visit_tiles(
     WIDTH: hl.constexpr,
     BLOCK_M: hl.constexpr,
     BLOCK_N: hl.constexpr,
-    COUNT_STRIPS,
+    COUNT_TILE_ROWS,
     COMPUTE_TILE,
 ):
     total_m, N = out.shape
     for worker in hl.grid(workers):
-        ends, strip_ends = COUNT_STRIPS(group_offsets, WIDTH, BLOCK_M)
+        ends, tile_row_ends = COUNT_TILE_ROWS(group_offsets, WIDTH, BLOCK_M)
         tiles_n = (N + BLOCK_N - 1) // BLOCK_N
         G = group_offsets.size(0) - 1
         for g in hl.grid(G):

@@ -10,14 +10,14 @@ def visit_tiles(
     WIDTH: hl.constexpr,
     BLOCK_M: hl.constexpr,
     BLOCK_N: hl.constexpr,
-    COUNT_STRIPS,
+    COUNT_TILE_ROWS,
     COMPUTE_TILE,
 ):
     total_m, N = out.shape
     for worker in hl.grid(workers):
-        ends, strip_ends = COUNT_STRIPS(group_offsets, WIDTH, BLOCK_M)
+        ends, tile_row_ends = COUNT_TILE_ROWS(group_offsets, WIDTH, BLOCK_M)
         tiles_n = (N + BLOCK_N - 1) // BLOCK_N
-        tile_ends = strip_ends * tiles_n
+        tile_ends = tile_row_ends * tiles_n
         for tile in hl.grid(worker, torch.amax(tile_ends) - 1, workers):
             passed = tile_ends <= tile
             first = torch.amax(torch.where(passed, tile_ends, 0))
