@@ -30,6 +30,7 @@ OUT_DTYPES = (cutlass.Float16, cutlass.BFloat16, cutlass.Float32)
 # The dimension with stride 1, group first: K in A and in B, which is stored (G, N, K); N in the result.
 STRIDES = {"A": (0, 0, 1), "B": (0, 1, 0), "out": (0, 0, 1)}
 ALIGNMENT_BYTES = 16  # TMA's rule, for addresses and for strides
+FIXED = tuple(config for config in CONFIGS if not config.dynamic)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -84,11 +85,12 @@ class HopperGroupedGemmOperator(CuteDslOperator):
         target_sm=None,
         args: ops.IndexPtrGroupedGemmArguments | None = None,
     ) -> list[HopperGroupedGemmOperator]:
-        """One operator for each configuration and combination of dtypes that passes the filter."""
+        """One operator for each configuration and combination of dtypes that passes the filter. None has a dynamic
+        order: an operator has no place for the counter."""
         if epilogue_args is not None:
             return []
         found = []
-        for operands, config in itertools.product(_operands(), CONFIGS):
+        for operands, config in itertools.product(_operands(), FIXED):
             design = HopperDesignMetadata(
                 mma_instruction_type=HopperWgmma,
                 tile_shape=(config.tile_m, config.tile_n, config.tile_k),

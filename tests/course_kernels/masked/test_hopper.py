@@ -149,6 +149,8 @@ def test_every_configuration(device, scales):
     dtype, blocks = torch.bfloat16 if scales is None else FP8, scales == "block"
     made = case(dtype, scales, SIZES, max_m=320, N=456, K=208, device=device)
     for config in configs_for("m", "k", dtype.itemsize, blocks):
+        if config.dynamic:
+            continue  # masked products have no counter
         y = result_for(made)[0].clone()
         before = y.clone()
         given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
