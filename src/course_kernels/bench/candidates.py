@@ -65,8 +65,7 @@ _PROCESSES, _THREADS = 12, 16  # that compile, at most
 # Triton kernel's tensor cores.
 _UNITS = {2: 2.0**-7, 1: 2.0**-5}
 
-# Narrow tiles in a fixed order won few products, by little, and were chosen for others, which lost up to 30 % by it.
-CUTE_M = tuple(config for config in CONFIGS if not config.window and (config.dynamic or not config.last_tile_n))
+CUTE_M = tuple(config for config in CONFIGS if not config.window)
 CUTE_K = CONFIGS_ALONG_K
 # Windows were slower on every row that was measured.
 CUTE_8_BIT, CUTE_BLOCKS = (

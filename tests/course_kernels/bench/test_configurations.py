@@ -13,6 +13,7 @@ from course_kernels.bench.interface import make_operands
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends.cute import KernelVariant
+from course_kernels.packed.tuning import time_model
 from sweep_stand_ins import cute
 
 __all__ = ["cute"]
@@ -78,7 +79,8 @@ TOLD_APART_BY_NOBODY = ("half-empty128", "dB")
 
 
 @pytest.mark.parametrize(("name", "operand_bytes"), [("scaled_grouped_mm", 1)])
-def test_what_is_chosen_is_what_was_recorded_as_fast(name, operand_bytes):
+def test_what_is_chosen_is_what_was_recorded_as_fast(monkeypatch, name, operand_bytes):
+    monkeypatch.setattr(grouped_cute, "gpu_of", lambda device: time_model.Gpu("sm_90", sms=132, bandwidth=4.814))
     measured, table = record.load(name), bench_rows.by_name()
     regrets = configurations.regrets(table, measured["rows"], operand_bytes)
     assert regrets == measured["regrets"], "what is chosen now was not chosen then: measure again"
