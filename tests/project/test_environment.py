@@ -138,7 +138,9 @@ def test_readme_names_every_target_and_no_other():
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
-    links = [link for link in re.findall(r"\]\(([^)#\s]+)\)", path.read_text(encoding="utf-8")) if "://" not in link]
+    text = path.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'<img src="([^"]+)"', text)
+    links = [link for link in links if "://" not in link]
     assert links or path.parent.name == "site"
     assert [link for link in links if not (path.parent / link).exists()] == []
 
