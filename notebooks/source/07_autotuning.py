@@ -16,7 +16,7 @@
 #
 # - rule out configurations by compiling them, without a GPU,
 # - explain why large groups want large tiles and decoding wants low ones,
-# - choose the key of an autotuner, and recognise a key that is too narrow or too exact,
+# - choose the key of an [autotuner](glossary.md#autotuner), and recognise a key that is too narrow or too exact,
 # - judge a table, or a model of time, by its regret on shapes that it has not seen.
 #
 # You need: lessons 05 and 06. The lesson has two parts. The second, from *Second reading* on, takes about 30 of the

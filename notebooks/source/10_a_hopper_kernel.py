@@ -61,9 +61,9 @@ from gemm_course.runner.runs import hopper_10 as small
 # in [one file](../src/gemm_course/runner/runs/hopper_10.py). A CTA computes one tile of C. Its 384 threads are three
 # [warp groups](glossary.md#warp-group) of 128 threads, because `wgmma` is issued by 128 threads together:
 #
-# - **Producer**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
+# - **[Producer](glossary.md#producer)**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
 #   here.
-# - **Consumers**: the second and the third group multiply. Each has 64 rows of the tile, and keeps its sums in
+# - **[Consumers](glossary.md#consumer)**: the second and the third group multiply. Each has 64 rows of the tile, and keeps its sums in
 #   registers.
 # - **[Epilogue](glossary.md#epilogue)**: at the end, both consumer groups round their sums and store them.
 #
