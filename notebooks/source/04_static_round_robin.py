@@ -414,9 +414,9 @@ print(f"from 128 to 264 programs, half the waves, the time falls to {pointer[264
 # ## What it costs
 #
 # The record compares this lesson's kernel with a loop of cuBLAS calls, with lesson 03's kernel, and with the kernel of
-# the Triton tutorial. The tutorial appears twice: with its best configuration, and with the one that its [autotuner](glossary.md#autotuner)
-# picked at N = 128 and kept for all sizes. Each batch ran in one [CUDA graph](glossary.md#CUDA-graph), in fp16. The
-# last row has 64 problems of random sizes from 64 to 2048.
+# the Triton tutorial. The tutorial appears twice: with its best configuration, and with the one that its
+# [autotuner](glossary.md#autotuner) picked at N = 128 and kept for all sizes. Each batch ran in one [CUDA
+# graph](glossary.md#CUDA-graph), in fp16. The last row has 64 problems of random sizes from 64 to 2048.
 
 # %%
 rows = record.load("group_gemm")["rows"]

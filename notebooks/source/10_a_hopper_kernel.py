@@ -61,10 +61,10 @@ from gemm_course.runner.runs import hopper_10 as small
 # in [one file](../src/gemm_course/runner/runs/hopper_10.py). A CTA computes one tile of C. Its 384 threads are three
 # [warp groups](glossary.md#warp-group) of 128 threads, because `wgmma` is issued by 128 threads together:
 #
-# - **[Producer](glossary.md#producer)**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
-#   here.
-# - **[Consumers](glossary.md#consumer)**: the second and the third group multiply. Each has 64 rows of the tile, and keeps its sums in
-#   registers.
+# - **[Producer](glossary.md#producer)**: one warp of the first group copies blocks of A and B to shared memory. Its
+#   other warps do nothing here.
+# - **[Consumers](glossary.md#consumer)**: the second and the third group multiply. Each has 64 rows of the tile, and
+#   keeps its sums in registers.
 # - **[Epilogue](glossary.md#epilogue)**: at the end, both consumer groups round their sums and store them.
 #
 # **Guess** before you open the picture: a thread of Hopper can have at most 255 registers, and an SM has 65,536. Are
@@ -311,10 +311,10 @@ picture.gains({
 #
 # ## The order of tiles
 #
-# The production kernel is **[persistent](glossary.md#persistent)**, as in lesson 04: as many clusters are launched as the GPU holds, 66 of two
-# CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time are a *wave*. What they
-# share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12 clusters compute one group.
-# A colour is a wave, a number the order. A *line* is a row of A or a column of B:
+# The production kernel is **[persistent](glossary.md#persistent)**, as in lesson 04: as many clusters are launched as
+# the GPU holds, 66 of two CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time
+# are a *wave*. What they share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12
+# clusters compute one group. A colour is a wave, a number the order. A *line* is a row of A or a column of B:
 
 # %%
 cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, clusters=12)
@@ -376,8 +376,8 @@ picture.gains({
 #
 # The library's kernel has the same roles. Beyond the small one it walks the groups: each role computes its next tile
 # from `offs` by itself, so in a fixed order no warp has to send tile numbers to another. It stores in pieces while the
-# next tile is multiplied, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group. Its
-# stores end where the group ends, with lesson 08's sliding bound.
+# next tile is multiplied, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group.
+# Its stores end where the group ends, with lesson 08's sliding bound.
 
 # %%
 from course_kernels.kernels.cute_sm90 import epilogue, kernel, mainloop, scheduler
@@ -444,8 +444,8 @@ cute_clusters.cut_to_fit(fitted, rows=682, columns=2048)
 #   flat tile takes no more registers or shared memory than the ordinary one.
 #
 # How does the kernel find a tile's position? It first computes the position as if every tile were 192 wide. Then it
-# shifts each narrow tile left by the columns saved before it. Tile numbers past the last full tile denote flat tiles. The width is part of
-# the `wgmma` instruction's name, so each shape has its own copy of the loops.
+# shifts each narrow tile left by the columns saved before it. Tile numbers past the last full tile denote flat tiles.
+# The width is part of the `wgmma` instruction's name, so each shape has its own copy of the loops.
 #
 # Two more details of `find_tile`. If a group has an odd number of tile rows, the last one has no partner below it, so
 # its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there are
@@ -460,8 +460,8 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# Both medians are close to 1, but single matrix products gain or lose much more. So the library chooses a configuration for
-# each problem (lesson 07).
+# Both medians are close to 1, but single matrix products gain or lose much more. So the library chooses a configuration
+# for each problem (lesson 07).
 
 # %% [markdown]
 # ## Summary

@@ -711,9 +711,9 @@ for cell in results["cells"].values():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is of commit `8363d1ac`.
-# Since then the CuTe kernel has two sets of sums in turn: one is scaled and added while the tensor cores fill the
-# other. In the trials it reached 0.93 to 1.01 of the rate with scales of rows
+# The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is of commit
+# `8363d1ac`. Since then the CuTe kernel has two sets of sums in turn: one is scaled and added while the tensor cores
+# fill the other. In the trials it reached 0.93 to 1.01 of the rate with scales of rows
 # ([notes](../benchmarks/NOTES.md)). (The dense product adds in one sum, so it also skips the second level.)
 #
 # ## Try it

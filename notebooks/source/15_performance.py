@@ -177,7 +177,8 @@ measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
 # With a warm cache, weights of 16 to 50 MB seem to be read faster than memory can deliver. (With smaller ones, the
-# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's is a sign of a mistake.
+# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's is a
+# sign of a mistake.
 #
 # ## Take turns
 #
@@ -417,8 +418,8 @@ for each in results["providers"].values():
 draw.roofline(results)
 
 # %% [markdown]
-# Left of the [ridge](glossary.md#roof), arithmetic costs nothing and every byte counts: decoding. Right of it, bytes cost nothing:
-# training. Six rows have about 32,768 tokens, and yet they are far apart. Why?
+# Left of the [ridge](glossary.md#roof), arithmetic costs nothing and every byte counts: decoding. Right of it, bytes
+# cost nothing: training. Six rows have about 32,768 tokens, and yet they are far apart. Why?
 #
 # <details><summary>Answer</summary>The number of experts. Each has weights of its own. With more experts, each weight
 # is read for fewer tokens. Small N and K also count: each row of A and C is used for less arithmetic.</details>
