@@ -115,7 +115,8 @@ gpu_parts.gpu_parts(num_warps=4)
 # From left to right:
 #
 # - **The GPU.** Tensors are in its memory ([HBM](glossary.md#HBM)). All SMs share this memory, and the
-#   [L2](glossary.md#L2) cache in front of it. (An H200 is the same chip with more and faster memory.)
+#   [L2](glossary.md#L2) cache in front of it. (An H200 is the same chip with more and faster memory, and 60 MB of L2
+#   in place of 50.)
 # - **One SM.** A block that you compute with is in [registers](glossary.md#register).
 #   [Shared memory](glossary.md#shared-memory) holds blocks on their way from memory to the
 #   [tensor cores](glossary.md#tensor-core), which multiply small matrices.

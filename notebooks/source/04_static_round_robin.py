@@ -212,7 +212,7 @@ my_walk(3, 4, three, 32)
 
 # %%
 for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
-    print(f"tile {tile.index:2}: problem {tile.problem}, row,column {tile.m},{tile.n}, {tile.rows} x {tile.cols}")
+    print(f"tile {tile.index:2}: problem {tile.problem}, row,column {tile.m},{tile.n}, {tile.rows} × {tile.cols}")
 
 # %% [markdown]
 # The last column shows tiles that are not 32 × 32: they reach past their matrix. Remember them for later.
@@ -414,9 +414,9 @@ print(f"from 128 to 264 programs, half the waves, the time falls to {pointer[264
 # ## What it costs
 #
 # The record compares this lesson's kernel with a loop of cuBLAS calls, with lesson 03's kernel, and with the kernel of
-# the Triton tutorial. The tutorial appears twice: with its best configuration, and with the one that its autotuner
-# picked at N = 128 and kept for all sizes. Each batch ran in one [CUDA graph](glossary.md#CUDA-graph), in fp16. The
-# last row has 64 problems of random sizes from 64 to 2048.
+# the Triton tutorial. The tutorial appears twice: with its best configuration, and with the one that its
+# [autotuner](glossary.md#autotuner) picked at N = 128 and kept for all sizes. Each batch ran in one [CUDA
+# graph](glossary.md#CUDA-graph), in fp16. The last row has 64 problems of random sizes from 64 to 2048.
 
 # %%
 rows = record.load("group_gemm")["rows"]
@@ -434,7 +434,7 @@ walk_costs.time_ratios(
 
 # %%
 floor = us["4 x 128^3"]["empty"]
-print(f"4 x 128^3: an empty kernel takes {floor:.1f} µs, this lesson {us['4 x 128^3']['round_robin']:.1f} µs")
+print(f"4 × 128³: an empty kernel takes {floor:.1f} µs, this lesson {us['4 x 128^3']['round_robin']:.1f} µs")
 
 # %% [markdown]
 # Small problems gain most: one launch instead of four, whose small tiles give nearly all SMs work. Large problems fill

@@ -117,7 +117,8 @@ for name, counts in tokens.items():
 #
 # - *Round-robin*: from one tile to the next, a program steps by the number of programs.
 # - *Chunks*: each program gets one contiguous run of tiles.
-# - *Swizzled*: round-robin over another order of the tiles, which goes through each matrix in strips.
+# - *[Swizzled](glossary.md#swizzle)*: round-robin over another order of the tiles, which goes through each matrix in
+#   strips.
 # - *Dynamic*: the program that is free takes the next tile.
 
 # %%

@@ -228,8 +228,9 @@ for (name, target), one in compiled.items():
 #
 # `tl.make_tensor_descriptor` is one line and many instructions. The compiled kernel fills in these fields in shared
 # memory and copies them to a scratch buffer in global memory. A *fence* then makes sure that the TMA reads the new
-# descriptor and not an old one. (`swizzle_mode` is one of the fields. A *swizzle* shuffles the pieces of each row of
-# the block in shared memory, so that threads that read a column at the same time do not wait for each other.)
+# descriptor and not an old one. (`swizzle_mode` is one of the fields. A *[swizzle](glossary.md#swizzle)* shuffles the
+# pieces of each row of the block in shared memory, so that threads that read a column at the same time do not wait for
+# each other.)
 
 # %% tags=["nbval-ignore-output"]
 print(f"{descriptors.instructions['tensormap.replace']} field writes for A, B and C; the fields:")

@@ -149,10 +149,10 @@ def find_group(tile_row_ends, offs, tile_row, BLOCK: tl.constexpr):
 # %% [markdown]
 # ## The smallest kernel
 #
-# The kernel is persistent: as in lesson 04, a fixed number of [programs](glossary.md#program) takes all tiles in turns.
-# It has two loads through descriptors, and a store that you pass in: `STORE` is a `@triton.jit` function, given as a
-# constexpr. The kernel takes the tiles backwards, so that a wrong store shows itself. (`flatten` comes in a later
-# section.)
+# The kernel is [persistent](glossary.md#persistent): as in lesson 04, a fixed number of [programs](glossary.md#program)
+# takes all tiles in turns. It has two loads through descriptors, and a store that you pass in: `STORE` is a
+# `@triton.jit` function, given as a constexpr. The kernel takes the tiles backwards, so that a wrong store shows
+# itself. (`flatten` comes in a later section.)
 
 
 # %%
@@ -635,8 +635,8 @@ for other, speedup in results["speedups"][ours]["forward"].items():
 
 # %% [markdown]
 # What limits each row? A row under the slope is limited by bytes, one under the flat part by arithmetic. The distance
-# from the roof has three causes: wasted rows, a last wave that is not full, and stores that overlap with nothing. A
-# ring is our kernel, and the dots are the others.
+# from the [roof](glossary.md#roof) has three causes: wasted rows, a last wave that is not full, and stores that overlap
+# with nothing. A ring is our kernel, and the dots are the others.
 
 # %%
 roofline.roofline(results)

@@ -258,8 +258,8 @@ show(hopper.HopperGroupedGemmOperator._generate_operators, "for operands, config
 show(hopper._operands, "dtypes =", "accumulator_type")
 
 # %% [markdown]
-# **3. How is it compiled? 4. How is it run?** The kernel is persistent: it launches as many clusters as the GPU holds
-# at a time. `get_max_active_clusters` asks the driver for that number.
+# **3. How is it compiled? 4. How is it run?** The kernel is [persistent](glossary.md#persistent): it launches as many
+# clusters as the GPU holds at a time. `get_max_active_clusters` asks the driver for that number.
 
 # %%
 show(hopper.HopperGroupedGemmOperator._compile)
@@ -398,7 +398,7 @@ else:
 
 # %% [markdown]
 # The times of the same problem, on record from an H200: the example with our operator, and everybody else. The dense
-# product has as many multiplications, without groups. Its time is measured, too, so a kernel can be faster.
+# product has as many multiplications, without groups. This time is no limit: a grouped kernel may be faster.
 #
 # **Guess** before you open the output: how many times as long as our operator does a loop of cuBLAS calls take, one for
 # each of the 12 groups?
@@ -439,9 +439,9 @@ for row in results["rows"].values():
 #    232 to the threads that multiply.</details>
 # 3. Rows wasted: use `testing.routed_sizes("zipf", total_m, 12)` instead of `sizes`. Which operator would you pick now?
 #    <details><summary>Answer</summary>One CTA alone wastes the fewest rows. Pairs waste fewer than before: groups of
-#    682 rows were just over one block of 512, the worst case. A pair of 256 × 256 is between them, and fetches half of
-#    what one CTA alone does. Where each expert has thousands of rows, waste hardly matters, and what is fetched
-#    decides.</details>
+#    682 rows were just over one block of 512, the worst case. A pair (256 rows) wastes more than one CTA (128) and less
+#    than pairs (512), and fetches half as much as one CTA. Where each expert has thousands of rows, waste hardly
+#    matters, and what is fetched decides.</details>
 
 # %% [markdown]
 # ## Summary

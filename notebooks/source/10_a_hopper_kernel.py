@@ -57,13 +57,14 @@ from gemm_course.runner.runs import hopper_10 as small
 #
 # ## Three roles
 #
-# Our small kernel computes C = A Bᵀ, in 80 lines. A CTA computes one tile of C. Its 384 threads are three [warp
-# groups](glossary.md#warp-group) of 128 threads, because `wgmma` is issued by 128 threads together:
+# Our small kernel computes C = A Bᵀ, in 79 lines on the GPU and 22 on the host. This lesson shows all of them. They are
+# in [one file](../src/gemm_course/runner/runs/hopper_10.py). A CTA computes one tile of C. Its 384 threads are three
+# [warp groups](glossary.md#warp-group) of 128 threads, because `wgmma` is issued by 128 threads together:
 #
-# - **Producer**: one warp of the first group copies blocks of A and B to shared memory. Its other warps do nothing
-#   here.
-# - **Consumers**: the second and the third group multiply. Each has 64 rows of the tile, and keeps its sums in
-#   registers.
+# - **[Producer](glossary.md#producer)**: one warp of the first group copies blocks of A and B to shared memory. Its
+#   other warps do nothing here.
+# - **[Consumers](glossary.md#consumer)**: the second and the third group multiply. Each has 64 rows of the tile, and
+#   keeps its sums in registers.
 # - **[Epilogue](glossary.md#epilogue)**: at the end, both consumer groups round their sums and store them.
 #
 # **Guess** before you open the picture: a thread of Hopper can have at most 255 registers, and an SM has 65,536. Are
@@ -114,8 +115,8 @@ show(small.multiply)
 # the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is left. Then the stage
 # is given back.
 #
-# **Guess** before you open the picture: a copy takes 2.5 times as long as a product. A CTA computes two tiles, one
-# after the other. How much faster is it with four stages than with two?
+# **Guess** before you open the picture: a copy takes 2.5 times as long as the multiplication of a block. A CTA
+# computes two tiles, one after the other. How much faster is it with four stages than with two?
 
 # %% tags=["hide-output"]
 picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles=2, blocks=7) for n in (2, 4)})
@@ -129,15 +130,15 @@ picture.ring({f"{n} stages": picture.simulate(replace(together, stages=n), tiles
 #
 # Follow one stage from left to right. The numbers are blocks along K.
 #
-# - Two stages: most products wait for a copy. These are the gaps in the lowest line.
+# - Two stages: most multiplications wait for a copy. These are the gaps in the lowest line.
 # - Four stages: while one block is multiplied, the next ones arrive. Now blocks wait for the tensor cores (dark blue),
 #   as they should.
 # - While a tile is stored, copies go on: the producer is already at the next tile. (This is the production kernel. In
 #   the small one each CTA has a single tile.)
 #
-# The times come from a small model, `picture.simulate`, in units of one block's product. They are not measured. The
-# model keeps a stage until the next product has been issued (pale green), as the production kernel does: it waits with
-# `wait_group(1)`, for all batches but the newest.
+# The times come from a small model, `picture.simulate`. The unit is the time in which one block is multiplied. They are
+# not measured. The model keeps a stage until the `wgmma`s of the next block have been issued (pale green), as the
+# production kernel does: it waits with `wait_group(1)`, for all batches but the newest.
 #
 # ## The kernel
 #
@@ -160,10 +161,18 @@ show(small.round_sums)
 show(small.store)
 
 # %% [markdown]
-# The rest is set-up: shared memory with its barriers, and the descriptors, which the host makes.
+# The rest is set-up. On the GPU: shared memory with its barriers, and the copies.
 
 # %%
 show(small.share_memory)
+show(small.copy_of)
+
+# %% [markdown]
+# On the host: the layout of the stages, and the descriptors. In shared memory the pieces of a row are
+# [swizzled](glossary.md#swizzle), as TMA writes them.
+
+# %%
+show(small.stages_layout)
 show(small.product)
 
 # %% [markdown]
@@ -232,8 +241,8 @@ count(small.compile_product(doubled)[1])
 # they take turns: one stores while the other multiplies. FlashAttention-3 uses the same schedule, and hides its softmax
 # with it.
 #
-# **Guess** before you open the picture: a tile's K is 16 blocks long, and one warp group's store takes as long as four
-# products. Which share of the time do the tensor cores multiply, cooperative and in ping-pong?
+# **Guess** before you open the picture: a tile's K is 16 blocks long, and one warp group's store takes as long as
+# the multiplication of four blocks. Which share of the time do the tensor cores multiply, cooperative and in ping-pong?
 
 # %% tags=["hide-output"]
 in_turn = CuteConfig(128, 192, 64, cluster=2, stages=4, schedule=PINGPONG)
@@ -243,13 +252,13 @@ picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 91 % and 100 %, from the first product to the last. Two warp groups share the store of a cooperative tile, so it takes
-# only two products' time: the tensor cores multiply 64 of 70 units.
+# 91 % and 100 %, from the first block to the last. Two warp groups share the store of a cooperative tile, so it takes
+# only the time of two blocks: the tensor cores multiply 64 of 70 units.
 #
 # </details>
 #
 # A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. Named
-# barriers give the turns: the products stay in the order in which the blocks were loaded.
+# barriers give the turns: blocks are multiplied in the order in which they were loaded.
 #
 # The price is registers. A tile of one's own needs twice the sums in each thread:
 
@@ -258,8 +267,8 @@ print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not())
 print("ping-pong, 192 columns:", in_turn.why_not() or "fits")
 
 # %% [markdown]
-# So ping-pong has the smaller tile, which reads more for each product. Both were measured for the same products on an
-# H200. Above 1, ping-pong is faster:
+# So ping-pong has the smaller tile, which reads more for each multiplication. Both were measured for the same matrix
+# products on an H200. Above 1, ping-pong is faster:
 
 # %%
 rows = record.load("hopper_steps")["rows"]
@@ -270,8 +279,9 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# A dot is one product. On the left of each panel, K is short: a store follows after few products, and hiding it helps
-# most. Where K is long, either of the two wins on some products: their tiles also fit the groups differently well.
+# A dot is one matrix product. On the left of each panel, K is short: a store follows after few blocks, and hiding it
+# helps most. Where K is long, either of the two wins on some matrix products: their tiles also fit the groups
+# differently well.
 #
 # ## Clusters and multicast
 #
@@ -301,10 +311,10 @@ picture.gains({
 #
 # ## The order of tiles
 #
-# The production kernel is **persistent**, as in lesson 04: as many clusters are launched as the GPU holds, 66 of two
-# CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time are a *wave*. What they
-# share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12 clusters compute one group.
-# A colour is a wave, a number the order. A *line* is a row of A or a column of B:
+# The production kernel is **[persistent](glossary.md#persistent)**, as in lesson 04: as many clusters are launched as
+# the GPU holds, 66 of two CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time
+# are a *wave*. What they share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12
+# clusters compute one group. A colour is a wave, a number the order. A *line* is a row of A or a column of B:
 
 # %%
 cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, clusters=12)
@@ -328,7 +338,7 @@ for height in (4, 16):
 #
 # </details>
 #
-# For nearly all products, any strip of a few rows is square enough for L2. A few products differ by up to an eighth.
+# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to an eighth.
 #
 # ## Who takes the next tile
 #
@@ -351,22 +361,23 @@ picture.gains({
 
 # %% [markdown]
 # K is the average expert's rows here. With Zipf's law the dynamic order is up to 1.27 times as fast. With even routing
-# it helps where experts have few rows: in a fixed order, a cluster that fell behind stays behind. Where they have
-# hundreds, both orders take the same time. A few products lose up to 7 %, for the counter costs a launch of its own. So
-# the library has both orders, and lesson 07's model chooses.
+# it helps most where experts have few rows: in a fixed order, a cluster that fell behind stays behind. At 256 rows the
+# dynamic order is up to 6 % slower, from 384 rows on at most 1.4 %. With Zipf's law, too, a few matrix products lose up
+# to 7 %, for the counter costs a launch of its own. So the library has both orders, and lesson 07's model chooses.
 #
 # *When* the number is sent matters as much. A first version sent it when the last load of a tile was issued. Clocks in
 # the kernel showed what that cost. A warp group had to find its next tile, and found it 450 cycles after its turn had
-# begun. The other CTA's loads began 2,600 cycles after those of the tile before; in a fixed order it is 730. Between
-# two tiles the tensor cores waited 1,800 cycles longer, and ping-pong with even routing was up to 18 % slower than in
-# a fixed order. Sent two blocks into the tile, the number is there long before anybody needs it.
+# begun. The other CTA took 2,600 cycles from the last load of one tile to the first load of the next; in a fixed order
+# 730. Between two tiles the tensor cores waited 1,800 cycles longer, and ping-pong with even routing was up to 18 %
+# slower than in a fixed order. The numbers are in the [notes of our measurements](../benchmarks/NOTES.md). Sent two
+# blocks into the tile, the number is there long before anybody needs it.
 #
 # ## The production kernel
 #
 # The library's kernel has the same roles. Beyond the small one it walks the groups: each role computes its next tile
 # from `offs` by itself, so in a fixed order no warp has to send tile numbers to another. It stores in pieces while the
-# next product runs, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group. Its
-# stores end where the group ends, with lesson 08's sliding bound.
+# next tile is multiplied, takes ping-pong, clusters, FP8 and scales, and writes zeros to rows that belong to no group.
+# Its stores end where the group ends, with lesson 08's sliding bound.
 
 # %%
 from course_kernels.kernels.cute_sm90 import epilogue, kernel, mainloop, scheduler
@@ -401,13 +412,14 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 #    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
 #    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
 #    at its end.</details>
-# 3. In `picture.ring`, a copy takes `copy=2.5`. How slow may it become before four stages are too few?
+# 3. In the cell of the ring, pass `copy=3` to `picture.simulate`; its default is 2.5. How slow may a copy become before
+#    four stages are too few?
 #    <details><summary>Answer</summary>A stage is filled while the other three are multiplied: up to
 #    <code>copy=3</code>.</details>
 # 4. Draw `cute_clusters.multicast(together, beside=True)`: two tiles side by side share A. Which is better?
 #    <details><summary>Answer</summary>One below the other. A tile has 256 columns of B and 128 rows of A, so B is the
 #    one to share.</details>
-# 5. In `picture.warp_group_turns`, set `blocks=64`. Does ping-pong still help?
+# 5. In the cell that draws ping-pong, pass `blocks=64` to `picture.simulate`. Does ping-pong still help?
 #    <details><summary>Answer</summary>A little. A store is seldom then, and costs cooperative groups 2 of 66 units of
 #    time.</details>
 # 6. What would go wrong without `producer_tail`?
@@ -418,8 +430,8 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 #
 # You can skip this. It explains the words `narrow`, `flat` and `halved` in the names of configurations.
 #
-# A tile that goes past the end of a group wastes products. One configuration has tiles of three shapes, to waste fewer.
-# A colour is a shape, hatched products are wasted, and the black line is the group's C, 682 × 2048:
+# A tile that goes past the end of a group wastes multiplications. One configuration has tiles of three shapes, to waste
+# fewer. A colour is a shape, hatched multiplications are wasted, and the black line is the group's C, 682 × 2048:
 
 # %%
 fitted = CuteConfig(128, 192, 64, cluster=2, stages=5, schedule=PINGPONG, last_tile_n=128, tail_tile_n=256)
@@ -431,13 +443,14 @@ cute_clusters.cut_to_fit(fitted, rows=682, columns=2048)
 # - **Flat**: the last 42 rows need less than half a [tile row](glossary.md#tile-row), so they get tiles of 64 × 256. A
 #   flat tile takes no more registers or shared memory than the ordinary one.
 #
-# How does the kernel find a tile's position? First compute it as if every tile were 192 wide. Then shift each narrow
-# tile left by the columns saved before it. Tile numbers past the last full tile denote flat tiles. The width is part of
-# the `wgmma` instruction's name, so each shape has its own copy of the loops.
+# How does the kernel find a tile's position? It first computes the position as if every tile were 192 wide. Then it
+# shifts each narrow tile left by the columns saved before it. Tile numbers past the last full tile denote flat tiles.
+# The width is part of the `wgmma` instruction's name, so each shape has its own copy of the loops.
 #
 # Two more details of `find_tile`. If a group has an odd number of tile rows, the last one has no partner below it, so
 # its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there are
-# clusters enough for the halves. Both were recorded against the plain tile of 128 × 192. Above 1, they are faster:
+# clusters enough for the halves. Two panels: narrow and flat tiles together, and halved ones, against the plain 128 ×
+# 192. Above 1, they are faster:
 
 # %%
 halved = replace(in_turn, split_last_wave=True)
@@ -447,8 +460,8 @@ picture.gains({
 })  # fmt: skip
 
 # %% [markdown]
-# Both medians are close to 1, but single products gain or lose much more. So the library chooses a configuration for
-# each problem (lesson 07).
+# Both medians are close to 1, but single matrix products gain or lose much more. So the library chooses a configuration
+# for each problem (lesson 07).
 
 # %% [markdown]
 # ## Summary

@@ -46,8 +46,7 @@ device = runtime.device()
 # ## One layer
 #
 # We use 96 tokens, 8 [experts](glossary.md#expert) and a skewed [router](glossary.md#router). Each expert has two
-# weights with a relu between them. The tokens are sorted by expert, as in lesson 08. (Lesson 14 shows how a model sorts
-# them and puts them back.)
+# weights with a relu between them. The tokens are sorted by expert, as in lesson 08.
 
 # %%
 H, I, E = 64, 128, 8  # the width of a token, the width inside an expert, the number of experts
@@ -496,8 +495,8 @@ print("expert 5: db is zero:", not db[5].any())
 # ## What the compiler made of it
 #
 # The library's kernel computes the same. [Descriptors](glossary.md#descriptor) end its loads where the group ends, in
-# hardware (lesson 08). It is persistent: a fixed number of programs walks all tiles (lesson 04). We compile it for an
-# H200:
+# hardware (lesson 08). It is [persistent](glossary.md#persistent): a fixed number of programs walks all tiles (lesson
+# 04). We compile it for an H200:
 
 # %%
 library = codegen.compile_kernel("transposed", "sm_90", dtype="float16")
@@ -733,5 +732,6 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product b
 #
 # ## What to read next
 #
-# Lesson 12 turns to inference, where each expert has a few rows and memory is the limit. To train a whole layer, with
-# routing, SwiGLU and combine, go on to lesson 14. Lesson 15 shows when to trust a benchmark such as the ones above.
+# Lesson 12 turns to inference, where each expert has a few rows and memory is the limit. (Lesson 14, on training a
+# whole layer with routing, SwiGLU and combine, is not written yet.) Lesson 15 shows when to trust a benchmark such as
+# the ones above.

@@ -170,7 +170,7 @@ show(helion_peer.scanning, "for worker in", "if tile < tiles")
 # The innermost loop over slots runs `tiles` times, for *every* worker. Take four workers, and the groups of Helion's
 # example: 64, 128, 192 and 256 rows, in tiles of 64 × 64.
 #
-# **Guess:** how many slots does one worker look at, and how many of them have a tile of its own?
+# **Guess:** how many slots does one worker look at, and how many of these are tiles of its own?
 
 # %% tags=["hide-output"]
 document, block = (64, 128, 192, 256), (64, 64, 64)
@@ -184,7 +184,7 @@ group_walks.slots(walks)
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# All 20, and 4 or 6 of them have a tile of its own.
+# All 20. Of these, 4 or 6 are the worker's own tiles.
 #
 # </details>
 #
@@ -582,5 +582,5 @@ del tile
 #
 # ## What to read next
 #
-# Lesson 14 builds the whole expert layer around such products: routing, SwiGLU and combine. To learn more Helion, read
-# the examples in its repository. Lesson 15 shows when a ceiling such as cuBLAS can be trusted.
+# To learn more Helion, read the examples in its repository. Lesson 14, on the whole expert layer around such products,
+# is not written yet. Lesson 15 shows when a ceiling such as cuBLAS can be trusted.

@@ -8,7 +8,7 @@
 #
 # - name seven ways in which a stopwatch misleads, and repair each,
 # - write an honest benchmark in a dozen lines,
-# - read a recorded benchmark against the roof of the machine,
+# - read a recorded benchmark against the [roof](glossary.md#roof) of the machine,
 # - explain the time of a kernel by arithmetic, bytes, wasted rows and the last wave,
 # - find the five lies in that table.
 #
@@ -176,8 +176,9 @@ measured = {name: [apparent_rate(mb, name == "flushed") for mb in sizes] for nam
 measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
-# With a warm cache, small weights seem to be read faster than memory can deliver. **Overwrite the cache before each
-# timed call.** Then a rate above the memory's is a sign of a mistake.
+# With a warm cache, weights of 16 to 50 MB seem to be read faster than memory can deliver. (With smaller ones, the
+# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's is a
+# sign of a mistake.
 #
 # ## Take turns
 #
@@ -417,8 +418,8 @@ for each in results["providers"].values():
 draw.roofline(results)
 
 # %% [markdown]
-# Left of the ridge, arithmetic costs nothing and every byte counts: decoding. Right of it, bytes cost nothing:
-# training. Six rows have about 32,768 tokens, and yet they are far apart. Why?
+# Left of the [ridge](glossary.md#roof), arithmetic costs nothing and every byte counts: decoding. Right of it, bytes
+# cost nothing: training. Six rows have about 32,768 tokens, and yet they are far apart. Why?
 #
 # <details><summary>Answer</summary>The number of experts. Each has weights of its own. With more experts, each weight
 # is read for fewer tokens. Small N and K also count: each row of A and C is used for less arithmetic.</details>
@@ -533,8 +534,9 @@ for name, entry in alone["rows"].items():
 # A kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's power limit,
 # 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt within one call.
 # So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of its own. So the
-# one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08 share nothing
-# that they load, the clusters of lesson 10 do. In which row should the others gain least when alone?
+# one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08 share
+# nothing that they load. The clusters of lesson 10 share a part. Against our Triton kernel, in which row do the
+# other kernels gain least from running alone?
 #
 # <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
 # little to save.</details>
@@ -566,7 +568,7 @@ for name in called:
     entries = [e for e in results["rows"].values() if name in e["us"]["called"] and name in e["us"]["forward"]]
     bound = sum(e["host_us"][name] > e["us"]["forward"][name]["median_us"] for e in entries)
     host = [e["host_us"][name] for e in entries]
-    label = results["providers"][name]["label"]
+    label = results["providers"][name]["label"].replace("best configuration", "one configuration")  # as called
     print(f"{label:32} host {min(host):6.1f} to {max(host):7.1f} µs a call; the limit in {bound} of {len(host)} rows")
 
 # %% [markdown]
@@ -575,7 +577,8 @@ for name in called:
 # ## What limits each row?
 #
 # We explain a row's time in steps. First comes the roof: arithmetic at the rate of this row's dense product, or the
-# bytes at a copy's rate. Where arithmetic is the limit, we add the rows of 128 × 256 tiles that are past the end of
+# bytes at a copy's rate. (The roofline's flat part is the fastest dense product of all rows, so shares can be
+# higher here.) Where arithmetic is the limit, we add the rows of 128 × 256 tiles that are past the end of
 # their group (lesson 08), then the last wave, which is not full (lesson 05). The rest has other causes.
 
 # %%

@@ -229,6 +229,13 @@ def test_outputs_do_not_depend_on_the_machine(path):
 
 
 @every_notebook
+def test_no_key_of_a_record_is_printed_for_a_title(path):
+    """Keys are ASCII, such as "32 x 20, 6144 x 7168"; extents that a reader sees have a times sign."""
+    printed = "".join(output.get("text", "") for cell in code_cells(path) for output in cell.outputs)
+    assert re.findall(r".*\d x \d.*", printed) == []
+
+
+@every_notebook
 def test_figures_are_shown_and_of_a_readable_size(path):
     """A cell that makes a Figure shows it: its text form never stands without its picture."""
     for cell in code_cells(path):
