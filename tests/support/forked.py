@@ -63,6 +63,7 @@ def _become(request: dict) -> None:
     except BaseException:
         traceback.print_exc()
     try:
+        atexit._run_exitfuncs()
         sys.stdout.flush()
     except OSError:  # as when Python ends
         status = 120
