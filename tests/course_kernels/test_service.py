@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 
 import pytest
 
+import forked
 from course_kernels.service import Service, ServiceDied
 
 MODULE = """
 import os, sys, time
-from course_kernels.service import answer_all
+from __main__ import answer_all  # what a child runs is service.py; its package would import torch
 
 def answer(request):
     if request == b"die":
@@ -126,15 +125,16 @@ def test_a_module_of_the_working_directory_does_not_shadow_another(tmp_path):
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         Service("course_kernels.codegen.child", "the compiler", environment).wait_until_ready()
     """)
-    done = subprocess.run(
-        [sys.executable, "-c", f"SHADOW = {str(tmp_path)!r}\n{script}"], capture_output=True, text=True
-    )
+    done = forked.run(f"SHADOW = {str(tmp_path)!r}\n{script}")
     assert done.returncode == 0, done.stderr
 
 
 def test_it_ends_with_its_parent(tmp_path):
-    script = "from course_kernels import codegen\nfrom course_kernels.service import Service\nimport os\n"
-    script += "child = Service('course_kernels.codegen.child', 'the compiler')\nchild.wait_until_ready()\n"
+    (tmp_path / "echo_of_a_test.py").write_text(MODULE)
+    script = "from course_kernels.service import Service\nimport os\n"
+    script += f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
+    script += "child = Service('echo_of_a_test', 'the echo')\nchild.wait_until_ready()\n"
     script += "print(child.pid, flush=True)\nos._exit(0)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = forked.run(script)
+    assert done.returncode == 0, done.stderr
     assert gone(int(done.stdout))

@@ -18,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+import forked
 from places import ROOT
 
 if sys.version_info >= (3, 11):
@@ -156,7 +157,7 @@ def test_examples_run(path):
     assert blocks
     if importlib.util.find_spec("cutlass") is None:
         blocks = [block for block in blocks if "cutlass_ops" not in block]
-    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True)
+    done = forked.run("\n".join(blocks))
     assert done.returncode == 0, done.stderr
 
 
@@ -372,7 +373,7 @@ def test_summary_ends_with_the_sum(tmp_path):
 
 
 def test_a_part_that_collects_nothing_is_a_failure(tmp_path, capfd):
-    assert run_tests.pytest("nothing", str(tmp_path)).failed == 1
+    assert run_tests.pytest("nothing", "-p", "no:nbval", str(tmp_path)).failed == 1
     assert "no tests ran" in capfd.readouterr().out
 
 

@@ -13,6 +13,8 @@ import traceback
 from pathlib import Path
 
 PRINTS = ("out", "err")
+# Before a module: stdout is a pipe whose reader has left.
+NO_READER = "import os\nours, theirs = os.pipe()\nos.close(ours)\nos.dup2(theirs, 1)"
 
 
 def run(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
@@ -24,13 +26,22 @@ def run(code: str, environment: dict[str, str] | None = None) -> subprocess.Comp
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         status = int(server.stdout.readline())
-        texts = [Path(folder, name).read_text() for name in PRINTS]
+        texts = [Path(folder, name).read_text(errors="replace") for name in PRINTS]
     return subprocess.CompletedProcess(code, status, *texts)
+
+
+def run_module(name: str, *arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess:
+    """Like ``python -m`` in this environment and some more variables, after the lines of code ``before``."""
+    start = f"import runpy, sys\nsys.argv[1:] = {arguments!r}\nrunpy.run_module({name!r}, None, '__main__', True)"
+    return run(f"{before}\n{start}", {**os.environ, **environment})
 
 
 @functools.cache
 def _server() -> subprocess.Popen:
-    server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # Buffered, as what users run: then what is printed can fail as late as at the end.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    server = subprocess.Popen([sys.executable, __file__], env=environment, **pipes)
     atexit.register(server.kill)
     return server
 
@@ -51,8 +62,13 @@ def _become(request: dict) -> None:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
         traceback.print_exc()
-    finally:
+    try:
+        atexit._run_exitfuncs()
         sys.stdout.flush()
+    except OSError:  # as when Python ends
+        status = 120
+        traceback.print_exc()
+    finally:
         sys.stderr.flush()
         os._exit(status)
 

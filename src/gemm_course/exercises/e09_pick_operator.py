@@ -74,17 +74,23 @@ def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
             if "empty" in wanted:
                 sizes = [size // 3 if rng.random() < 0.5 else 0 for size in (*sizes, *sizes)]
             columns = 64 * rng.randint(3, 20)
-        if not any(sizes):
-            continue
-        right = best(found, sizes, columns)
-        picks = {
-            name: min(found, key=lambda each: MISTAKES[name][0](each, sizes, columns)) for name in (*wanted, *later)
-        }
-        wrong = [picks[name] for name in wanted]
-        least = [each for each in found if score(each, sizes, columns)[0] == score(right[0], sizes, columns)[0]]
-        ties = len(least) == len(found) if whole else len(least) == len(right)
-        if ties and len(set(wrong)) == len(wrong) and all((picks[name] in right) == (name in later) for name in picks):
+        if any(sizes) and _tells_apart(found, sizes, columns, wanted, later, whole):
             return found, sizes, columns
+
+
+def _tells_apart(found, sizes, columns, wanted, later, whole: bool) -> bool:
+    """Whether operators, sizes and columns are as `_problem` wants them. Few are, so quick questions come first."""
+    scores = [score(each, sizes, columns) for each in found]
+    right = [each for each, its in zip(found, scores) if its == min(scores)]
+    least = [area for area, _ in scores if area == min(scores)[0]]
+    if len(least) != (len(found) if whole else len(right)):
+        return False
+
+    def pick(name: str) -> Operator:
+        return min(found, key=lambda each: MISTAKES[name][0](each, sizes, columns))
+
+    wrong = set(itertools.takewhile(lambda each: each not in right, map(pick, wanted)))
+    return len(wrong) == len(wanted) and all(pick(name) in right for name in later)
 
 
 def _case(rng, fitting, sizes, columns, K, turned, offsets, likely, target=None, dtype=None) -> Case:

@@ -37,7 +37,7 @@ def rounded(extent: int, unit: int) -> int:
 def computed(each: Operator, sizes: Sequence[int], columns: int) -> tuple[int, int]:
     """Rows of all groups together, and columns, that are computed for C."""
     down, across = block(each)
-    return sum(rounded(size, down) for size in sizes), rounded(columns, across)
+    return down * sum([-(-size // down) for size in sizes]), rounded(columns, across)
 
 
 def reuse(down: int, across: int) -> float:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+import forked
 from course_kernels import codegen, runtime
 from course_kernels.codegen import CompileError, build, compile_kernel, compile_many
 
@@ -118,7 +117,7 @@ def test_a_process_that_ends_takes_its_compilers_along():
         codegen.compile_kernel("naive", "sm_80")
         print(runtime.mode(), codegen.compiler._idle[0].pid)
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = forked.run(script)
     mode, pid = done.stdout.split()
     assert mode == runtime.mode()
     assert done.stderr == ""

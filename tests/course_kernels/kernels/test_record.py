@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
 from course_kernels import GemmConfig, GroupGemmPlan, runtime, schedule
 from course_kernels.testing import Problem, assert_exact, empty_problems, make_operands
 from places import ROOT
@@ -186,7 +186,8 @@ def test_sanitizer_program_runs(monkeypatch, capsys):
     names = ["tma-dynamic-aligned-float16-row-row-ieee-2", "round_robin-chunks-empty-float16-row-row-ieee-1"]
     names.append("packed-k-0x0x80x96x64-float16-None-None-row-row-padded-zero-round_robin-ieee-1")
     names.append("jagged-persistent-0x0-float16-float16-row-row")
-    done = subprocess.run([sys.executable, str(SANITIZE), *names], capture_output=True, text=True, timeout=120)
+    start = f"import runpy, sys\nsys.argv[1:], sys.path[0] = {names}, {str(SANITIZE.parent)!r}\n"
+    done = forked.run(f"{start}runpy.run_path({str(SANITIZE)!r}, None, '__main__')")
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:4]] == names
     assert "exact" in done.stdout

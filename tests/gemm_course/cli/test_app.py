@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Annotated
@@ -87,11 +86,8 @@ def test_subcommands_are_loaded_when_asked_for():
 @pytest.mark.parametrize("module", ["app", "doctor"])
 def test_without_typer_and_rich_it_says_how_to_get_them(module):
     """The library installed alone brings the command, not what it needs."""
-    script = (
-        "import runpy, sys; sys.modules['typer'] = sys.modules['rich'] = None;"
-        f"runpy.run_module('gemm_course.cli.{module}', run_name='__main__')"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    without = "import sys; sys.modules['typer'] = sys.modules['rich'] = None"
+    done = forked.run_module(f"gemm_course.cli.{module}", before=without)
     assert (done.returncode, done.stdout) == (command.CANNOT, "")
     assert "course: rich and typer not installed: pip install" in done.stderr
     assert "Traceback" not in done.stderr
@@ -170,10 +166,7 @@ def test_an_error_of_a_subcommand_is_not_swallowed(subcommand):
 
 @pytest.mark.parametrize("words", ["", "check --help", "list"])
 def test_a_reader_who_has_seen_enough_is_no_error(words):
-    done = subprocess.run(
-        f"{sys.executable} -m gemm_course.cli.app {words} | true; exit ${{PIPESTATUS[0]}}",
-        shell=True, executable="/bin/bash", capture_output=True, text=True,
-    )  # fmt: skip
+    done = forked.run_module("gemm_course.cli.app", *words.split(), before=forked.NO_READER)
     assert (done.returncode, done.stderr) == (0, "")
 
 

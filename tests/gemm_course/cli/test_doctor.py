@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+import forked
 from gemm_course.cli import app as command
 from gemm_course.cli import doctor
 from gemm_course.cli.machine import CUTLASS, Gpu, Machine, Trial
@@ -264,9 +264,8 @@ def test_the_page_is_narrow_and_colour_adds_marks_only():
     assert painted == plain
 
 
-def ask(*arguments, **environment):
-    line = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
-    return subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True)
+def ask(*arguments, **options):
+    return forked.run_module("gemm_course.cli.doctor", "--quick", *arguments, **options)
 
 
 def test_command_in_a_pipe_is_plain_and_succeeds():
@@ -289,11 +288,7 @@ def test_command_fails_with_a_remedy_where_no_kernel_can_run():
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["page", "json"])
 def test_a_reader_that_leaves_early_sees_no_traceback(arguments):
-    ours, theirs = os.pipe()
-    os.close(ours)
-    line = [sys.executable, "-m", "gemm_course.cli.doctor", "--quick", *arguments]
-    done = subprocess.run(line, stdout=theirs, stderr=subprocess.PIPE, text=True)
-    os.close(theirs)
+    done = ask(*arguments, before=forked.NO_READER)
     assert (done.returncode, done.stderr) == (0, "")
 
 

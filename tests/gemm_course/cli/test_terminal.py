@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
+import forked
 from gemm_course.cli import terminal
 from gemm_course.judging.results import Property, Result
 
@@ -106,9 +104,7 @@ def test_bar(done, total, shown):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_an_encoding_without_the_marks_gets_letters(encoding, tmp_path):
-    environment = dict(os.environ, PYTHONIOENCODING=encoding, XDG_STATE_HOME=str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-m", "gemm_course.cli.app", "progress"], capture_output=True, env=environment
-    )
+    before = f"import sys; sys.stdout.reconfigure(encoding={encoding!r})"
+    done = forked.run_module("gemm_course.cli.app", "progress", before=before, XDG_STATE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert b"." * 40 + b"  0 of" in done.stdout
+    assert "." * 40 + "  0 of" in done.stdout

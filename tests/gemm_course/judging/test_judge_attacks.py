@@ -377,7 +377,10 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
 
 LOOK = """
 import gc, importlib, os, sys
+looked = []
 def {function}(*arguments, **options):
+    if looked: return
+    looked.append(True)
     ours = sorted(name for name in sys.modules if name.startswith(("course_kernels", "gemm_course")))
     paths = [file for name in ours if (file := getattr(sys.modules[name], "__file__", None))]
     top = [place for name in ("course_kernels", "gemm_course") for place in sys.modules[name].__path__]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -27,6 +29,13 @@ def add_kernel(x_ptr, FAILS: tl.constexpr):
     x = twice(twice(tl.load(places)))
     tl.static_assert(not FAILS)
     tl.store(places, twice(x))
+
+
+@triton.jit
+def whole_numbers_kernel(x_ptr):
+    places = x_ptr + tl.arange(0, 4)
+    x = tl.load(places)
+    tl.store(places, (x + x) * x - x)
 
 
 @triton.jit
@@ -65,6 +74,36 @@ def test_types_are_looked_up_once_and_are_those_of_triton(prepared, monkeypatch)
     for each in (*scalars, *scalars, tl.pointer_type(tl.float32), tl.block_type(tl.int64, [8])):
         assert tritons._get_np_dtype(each) == table(each)
     assert len(count) == len(scalars) + 2
+
+
+def test_nothing_is_computed_for_an_assertion_that_is_not_made(monkeypatch):
+    """Integers are checked for overflow in debug mode only; without it, a sum of blocks is one addition."""
+    builder, added = tritons.interpreter_builder, []
+    genuine = tritons.InterpreterBuilder.binary_op
+    monkeypatch.setattr(
+        tritons.InterpreterBuilder, "binary_op",
+        lambda self, x, y, op: added.append((op.__name__, x.data.dtype)) or genuine(self, x, y, op),
+    )  # fmt: skip
+    results = []
+    for sanitized in (True, False):
+        monkeypatch.setattr(builder, "options", tritons.InterpreterOptions())
+        if not sanitized:
+            interpreter.prepare_once()
+        added.clear()
+        x = torch.tensor([2**31 - 1, -(2**31), 5, -1], dtype=torch.int32)
+        whole_numbers_kernel[(1,)](x)
+        results.append(x.tolist())
+        assert ("add", "int64") in added or not sanitized, "Triton has changed: is this still needed?"
+    assert added == [("add", "int32"), ("multiply", "int32"), ("subtract", "int32")]
+    assert results[0] == results[1]
+    assert builder.options == dataclasses.replace(tritons.InterpreterOptions(), sanitize_overflow=False)
+
+
+def test_in_debug_mode_overflow_is_an_error_still(monkeypatch):
+    monkeypatch.setattr(tritons.interpreter_builder, "options", tritons.InterpreterOptions(debug=True))
+    interpreter.prepare_once()
+    with pytest.raises(tritons.InterpreterError, match="overflow"):
+        whole_numbers_kernel[(1,)](torch.full((4,), 2**31 - 1, dtype=torch.int32))
 
 
 def test_masks_of_scalar_conditions(monkeypatch):

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import forked
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
@@ -105,13 +106,7 @@ def test_another_process_loads_what_one_compiled(original):
     exec(CALL, here)
     said = here["said"](function)
     assert said.startswith("ValueError: " if torch.cuda.is_available() else "RuntimeError: Got Cuda Runtime Error: ")
-    child = subprocess.run(
-        [sys.executable, "-c", SECOND_PROCESS],
-        env=dict(os.environ, XDG_CACHE_HOME=str(path.parents[2])),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    child = forked.run(SECOND_PROCESS, dict(os.environ, XDG_CACHE_HOME=str(path.parents[2])))
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == said
     plan = grouped_cute.Plan(function)
