@@ -45,20 +45,22 @@ def name_of(config):
     return config.name
 
 
-@pytest.fixture
-def code_of(tmp_path):
-    """Compile a configuration and return the PTX and the disassembled machine code. The compiler leaves copies."""
+@pytest.fixture(scope="module")
+def code_of(tmp_path_factory):
+    """Compile a configuration, once; the PTX and the disassembled machine code. The compiler leaves copies."""
     pytest.importorskip("cutlass", reason="needs the cutlass extra")
     from cutlass import cute
     from cutlass.base_dsl.compiler import DumpDir
 
     from course_kernels.kernels.cute_sm90 import kernel
 
-    options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(tmp_path)))
+    folder = tmp_path_factory.mktemp("code")
+    options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
 
+    @functools.cache
     def compile_(config, out_dtype="bfloat16", dtype="float8_e4m3fn", **kinds):
         compiled = kernel.compile_for(config, dtype, out_dtype, options=options, **kinds)
-        return compiled.__ptx__, disassembled(compiled.__cubin__, tmp_path)
+        return compiled.__ptx__, disassembled(compiled.__cubin__, folder)
 
     return compile_
 
@@ -90,7 +92,7 @@ def test_machine_code(code_of, config):
 
 def test_sums_in_flight_are_found(code_of):
     """What the test above looks for is seen: without its waits, machine code adds sums that are not there yet."""
-    _, sass = code_of(CuteConfig(64, 64, 128, 1, 4, PINGPONG), block_scaled=True)
+    _, sass = code_of(CONFIGS_BLOCK_SCALED[-1], block_scaled=True)
     assert follow(sass) == (1, [])
     assert any(each.startswith("FFMA") for each in follow(sass.replace("WARPGROUP.DEPBAR", "NOP")).touching)
 

@@ -148,12 +148,15 @@ def test_weights_stored_row_by_row(ptx_of, config):
     assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3] * (shape.tile_n // 64))
 
 
+ALONG_K = [*(replace(each, split_last_wave=False) for each in CROSS), NARROW]
+
+
+# float32 with one of them: with the others its blocks of C are those that are added below.
 @pytest.mark.parametrize(
-    "config",
-    [*(replace(each, split_last_wave=False) for each in CROSS), NARROW],
-    ids=lambda config: config.name,
+    ("config", "out_dtype"),
+    [*((config, "bfloat16") for config in ALONG_K), (ALONG_K[0], "float32")],
+    ids=lambda each: getattr(each, "name", each),
 )
-@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
 def test_groups_along_k(ptx_of, config, out_dtype):
     ptx = ptx_of(config, "bfloat16", out_dtype, offsets_along="k")
     check_products(ptx, config, True, True)
@@ -168,7 +171,7 @@ def test_groups_along_k(ptx_of, config, out_dtype):
     assert ptx.count("atom.shared.cta.add") == 2, "one counts tiles, the other reads the count"
 
 
-@pytest.mark.parametrize("config", [replace(CROSS[1], split_last_wave=False), NARROW], ids=lambda config: config.name)
+@pytest.mark.parametrize("config", ALONG_K[1:], ids=lambda config: config.name)
 def test_added_along_k(ptx_of, config):
     """The stores are additions of the hardware; what is empty is left alone, so nobody counts tiles."""
     ptx = ptx_of(config, "bfloat16", "float32", offsets_along="k", accumulate=True)
@@ -220,7 +223,7 @@ def test_products_of_a_stage_follow_at_once(compiled, tmp_path, config):
 
 
 def test_a_fixed_order_asks_nobody(ptx_of):
-    ptx = ptx_of(replace(DYNAMIC[0], dynamic=False), "bfloat16", offsets_along="k")
+    ptx = ptx_of(ALONG_K[0], "bfloat16", "bfloat16", offsets_along="k")
     assert "st.async" not in ptx
     assert "atom.global" not in ptx
 
@@ -297,16 +300,16 @@ def test_operands_of_8_bits(ptx_of, config, out_dtypes):
 
 
 @pytest.mark.parametrize(
-    "config",
-    [*CONFIGS_8_BIT[:2], CuteConfig(128, 192, 128, 2, 3, last_tile_n=128), CuteConfig(64, 64, 128, 1, 4, PINGPONG)],
-    ids=lambda config: config.name,
-)
-def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config):
+    ("config", "scaled"),
+    [*((config, True) for config in CONFIGS_8_BIT),
+     (CuteConfig(128, 192, 128, 2, 3, last_tile_n=128), False), (CuteConfig(64, 64, 128, 1, 4, PINGPONG), False)],
+    ids=lambda each: getattr(each, "name", None) or str(each),
+)  # fmt: skip
+def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config, scaled):
     """A warp group's stores of three tiles, of any shapes: before it writes to a block, that block's last store has to
     be among those that it waited for."""
-    waits = [
-        int(wait) for wait in re.findall(r"cp\.async\.bulk\.wait_group\.read\s+(\d+)", ptx_of(config, "float8_e4m3fn"))
-    ]
+    ptx = ptx_of(config, "float8_e4m3fn", scaled=scaled)
+    waits = [int(wait) for wait in re.findall(r"cp\.async\.bulk\.wait_group\.read\s+(\d+)", ptx)]
     assert waits.pop() == 0, "all, before the end"
     of_shapes = []
     for shape in config.shapes:
