@@ -18,7 +18,7 @@ from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Options, Problem
 from course_kernels.packed.scaling import BLOCK_SCALINGS
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import candidates
+from course_kernels.packed.tuning.defaults import candidates, with_block_scales
 from course_kernels.runtime import Device
 
 # As in test_builds: (targets, pattern of the build's name, bytes per thread, reason).
@@ -146,12 +146,17 @@ def group_sums() -> list:
 
 
 def block_scaled(target: str) -> list:
-    """Scales of blocks: every pair of every mode, with the layouts of a layer, and without descriptors."""
+    """Scales of blocks: every pair of every mode, with the layouts of a layer, and without descriptors. On sm_90 in the
+    configuration that a launch takes there, by the model of time; elsewhere by the table."""
     specs, there = [], tuned.has_descriptors(target)
     for mode, scalings in BLOCK_SCALINGS.items():
         options = dict(kernel="transposed" if mode == "k" else "contiguous", mode=mode, dtype="float8_e4m3fn")
         options |= {"k": dict(a_layout="col"), "n": dict(c_layout="col")}.get(mode, dict(b_layout="col"))
-        specs += [build(**options, scaling=scaling, uses_tma=there) for scaling in scalings]
+        by_table = {}
+        if there and target != "sm_90" and mode == "m":
+            found = tuned.get_config("grouped_mm", 4096, 512, 512, 8, dtype=torch.float8_e4m3fn, arch="sm_90")
+            by_table = dict(config=with_block_scales(found))
+        specs += [build(**options, scaling=scaling, uses_tma=there, **by_table) for scaling in scalings]
         specs.append(build(**options, scaling=scalings[0], uses_tma=there, aligned=False))
     if there:
         options = dict(mode="m", dtype="float8_e4m3fn", b_layout="col", config=GemmConfig(16, 128, 128, 4, 5))
