@@ -94,8 +94,9 @@ def describe(error: BaseException, path: str) -> dict:
         text = (innermost[0].line or "").replace("assert ", "this must hold: ", 1)  # Triton asserts without a message
     if isinstance(root, AssertionError) and text.endswith("equal reduction dimensions"):
         text += _shapes_of_dot(root)
-    # torch raises this class, too, for what it cannot do. A hole raises it in the learner's own code.
-    hole = isinstance(root, NotImplementedError) and bool(innermost) and innermost[0].filename == path
+    # torch raises this class, too, for what it cannot do, from C++ with the learner's line as the last one.
+    raised = _code(path, innermost[0].lineno or 0) if innermost and innermost[0].filename == path else ""
+    hole = isinstance(root, NotImplementedError) and raised.startswith("raise NotImplementedError")
     return {
         "kind": "todo" if hole else "exception",
         "type": type(root).__name__,
