@@ -66,10 +66,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if not message:
             continue
         wrong += 1
-        if name == "group" and wrong == 2 and got.tolist() == _groups_of(value[0].tolist(), len(rows)):
+        follows = name == "group" and wrong == 2 and value[0].dim() == 1
+        if follows and got.tolist() == _groups_of(value[0].tolist(), len(rows)):
             message = "wrong because `ends` is wrong: these are the groups that follow from your ends"
         broken = ("ends" if name == "ends" else "rows") if check in ("ends", "rows") else check
-        got = got.tolist()
+        got = got.tolist() if got.dim() == 1 else []
         panels = [row_panel(got[:SHOWN], want[:SHOWN], f"your {name}")] if got and want else []
         yield Finding(broken, message, panels)
     if wrong == 2 and check == "ends" and all(sizes):

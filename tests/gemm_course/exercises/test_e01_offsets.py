@@ -47,3 +47,10 @@ def test_a_message_names_the_result_that_is_on_the_host(judge, exercise):
     source = ANSWER + GROUP + "    return torch.tensor([0] * len(sizes)), group\n"
     result = judge.check(exercise, source)
     assert "`ends` is on the CPU" in result.text()
+
+
+@pytest.mark.parametrize(("returned", "shape"), [("ends[-1], group", "()"), ("ends[:, None], group * 0", "(")])
+def test_a_result_of_another_rank_is_told(judge, exercise, returned, shape):
+    result = judge.check(exercise, ANSWER + GROUP + f"    return {returned}\n")
+    assert "makes no sense" not in result.text()
+    assert f"its shape is {shape}" in result.text()
