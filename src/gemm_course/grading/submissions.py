@@ -85,13 +85,18 @@ def discover(folder: Path, exercises: Sequence[Exercise], ignore: Collection[Pat
     return Entries(dict(sorted(entries.items())), unrecognized, sorted(alike))
 
 
+# Printable letters without ink: fillers, selectors of variants, the empty braille cell.
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+
+
 def as_text(name: str) -> str:
     r"""A file's name as text: the same for the same letters, however composed.
 
     Bytes that are not UTF-8 and what cannot be seen, or turns letters round, are shown as \xNN and \uNNNN.
     """
     text = unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8", "backslashreplace"))
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    seen = (letter.isprintable() and not _BLANK.match(letter) for letter in text)
+    return "".join(letter if visible else ascii(letter)[1:-1] for letter, visible in zip(text, seen))
 
 
 def _without_copies(text: str) -> str:

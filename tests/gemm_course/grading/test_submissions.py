@@ -44,9 +44,22 @@ def test_what_marks_a_copy_is_no_students_name(tmp_path, name, student):
 
 
 def test_what_cannot_be_seen_in_a_name_is_shown(tmp_path):
-    names = ("zero width", "zero\u200bwidth", "a\u202eb", "e\x1b[2Jf", "new\nline", "Jos\u00e9")
+    names = (
+        "zero width",
+        "zero\u200bwidth",
+        "a\u202eb",
+        "e\x1b[2Jf",
+        "new\nline",
+        "Jos\u00e9",
+        "ann\ufe0f",
+        "\u3164",
+        "\u2800",
+    )
     hand_in(tmp_path, {f"{name}/01_offsets.ipynb": answer() for name in names})
-    shown = ("Jos\u00e9", r"a\u202eb", r"e\x1b[2Jf", r"new\nline", "zero width", r"zero\u200bwidth")
+    shown = (
+        "Jos\u00e9", r"a\u202eb", r"e\x1b[2Jf", r"new\nline", "zero width", r"zero\u200bwidth",
+        r"ann\ufe0f", r"\u3164", r"\u2800",
+    )  # fmt: skip
     assert sorted(students(tmp_path)) == sorted(shown)
 
 
