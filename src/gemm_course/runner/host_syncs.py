@@ -35,7 +35,7 @@ _SIZED = {
     "expand", "repeat", "tile", "reshape", "view", "narrow", "chunk", "split", "roll", "unflatten", "new_zeros",
     "new_ones", "new_empty", "new_full", "tensor_split", "as_strided", "broadcast_to", "pad",
 }  # fmt: skip
-_MOVES = {"to", "copy_", "type", "type_as"}
+_MOVES = {"to", "copy_", "type", "type_as", "asarray"}
 
 
 @contextlib.contextmanager

@@ -153,6 +153,7 @@ def test_what_holds_for_anything_earns_nothing(judge, exercise):
         "complex(sizes[0])",
         "sizes.to(torch.device('cpu'))",
         "sizes.to('cpu:0')",
+        "torch.asarray(sizes, device='cpu')",
         "rows[sizes[0] * 0 :: 1] if total_m else sizes.tolist()",
         "rows[sizes[0] * 0] if total_m else sizes.tolist()",
         "torch.nn.functional.pad(rows, (0, sizes[0]))",
