@@ -66,12 +66,6 @@ def grid(target: str) -> list[Build]:
     return list(dict.fromkeys(chosen))[:: 9 if target in NEIGHBOURS else 1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
-
-
 def estimated(target: str, out_dtype: str) -> list[tuple[Build, GemmConfig]]:
     """Builds of which shared memory is estimated, with their configurations."""
     configs = [candidate.config for candidate in candidates("tma", 2, "ieee")]

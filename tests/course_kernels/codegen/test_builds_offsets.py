@@ -12,7 +12,6 @@ from torch.nn.functional import ScalingType
 
 from course_kernels import (
     GemmConfig,
-    codegen,
     deepgemm,
     group_gemm,
     grouped_gemm_jagged_persistent,
@@ -75,12 +74,6 @@ BUILDS = {
         "quantize_squares_kernel", {"strides": "brc", "arguments": {"rows": "i32", "cols": "i32"}}, {}
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
 
 
 def with_any_strides(spec: Build) -> Build:

@@ -31,12 +31,6 @@ RELU = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef relu(x
 SIGNATURE = {"x_ptr": "*fp32", "y_ptr": "*fp32", "size": "i32", "math_": "i32"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
-
-
 @pytest.fixture
 def cell(tmp_path, monkeypatch):
     """Names after a cell ran that has the kernel above, as IPython runs it: source in ``linecache``, and no file."""

@@ -11,12 +11,6 @@ from course_kernels import GemmConfig, codegen
 from course_kernels.codegen import compile_kernel
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
-
-
 def test_registers_and_spills_agree_with_the_disassembler():
     compiled = compile_kernel("naive", "sm_75", config=GemmConfig(64, 64, 64))  # scalar arithmetic: far too large
     assert compiled.registers <= 255

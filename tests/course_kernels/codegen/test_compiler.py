@@ -11,13 +11,6 @@ import forked
 from course_kernels import codegen, runtime
 from course_kernels.codegen import CompileError, build, compile_kernel, compile_many
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
-
-
 LEARNERS_FILE = """
 import triton
 import triton.language as tl

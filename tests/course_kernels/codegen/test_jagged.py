@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels import codegen
 from course_kernels.codegen import TARGETS, compile_kernel, compile_many
 from course_kernels.codegen.jagged import build_jagged, shipped_jagged
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])

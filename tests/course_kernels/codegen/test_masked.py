@@ -26,12 +26,6 @@ KNOWN_SPILLS = [
 CHECKED = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
-
-
 def grid(target: str) -> list:
     """What of ``shipped_masked`` is compiled: every configuration of every type and kind of scale once, shuffled and
     plain, aligned and not, in turn. float16 is compiled as bfloat16 is."""

@@ -60,12 +60,6 @@ def grid(target: str, everything=None) -> list:
     return list(found)[:: 9 if target in IN_PART else 1]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _end_workers():
-    yield
-    codegen.close()
-
-
 def measured(dtype: str) -> list:
     """Everything that the tuner measures of a type."""
     found = {(c.op, c.b_layout, config) for c in tune.grid([dtype]) for config in candidates(c.op, c.bucket, c.dtype)}
