@@ -35,7 +35,6 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.cute_sm90.window": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
-    "gemm_course.runner.worker": "gemm_course/judging/test_judge.py",
     **{f"gemm_course.runner.runs.{name}": f"gemm_course/exercises/test_{name}.py" for name in RUNS},
 }
 
