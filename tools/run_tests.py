@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = ("notebooks", "exercises", "solutions")
+# Of the exercises one of each kind, and every one that goes on after its check: the others store what their solutions
+# do, which run, and the text of a hole, which their tests ask the judge for.
+EXERCISES = ("01_offsets", "03_tail_masks", "10_own_epilogue", "13_persistent_helion")
+NOTEBOOKS = ("notebooks", "solutions", *(f"exercises/{name}.ipynb" for name in EXERCISES))
 BROWSER_TESTS = tuple(f"tests/project/test_{name}.py" for name in ("browser", "browser_exercise", "site"))
 
 

@@ -14,7 +14,7 @@ import forked
 from course_kernels.service import Service, ServiceDied
 
 MODULE = """
-import os, sys, time
+import gc, os, sys, time
 from __main__ import answer_all  # what a child runs is service.py; its package would import torch
 
 def answer(request):
@@ -23,6 +23,8 @@ def answer(request):
         os._exit(7)
     if request == b"sleep":
         time.sleep(60)
+    if request == b"collects":
+        return b"%d %d" % (gc.isenabled(), gc.get_freeze_count() > 1000)
     print("answering")
     sys.stdout.flush()
     return request.upper() + os.environ.get("MARK", "").encode()
@@ -65,6 +67,10 @@ def test_it_answers_again_and_again(start):
     assert echo.read_log() == "answering\n" * 3
     assert echo.read_log() == ""
     assert echo.alive
+
+
+def test_what_it_imported_is_no_garbage_and_what_it_makes_may_be(start):
+    assert start().ask(b"collects", 30.0) == b"1 1"
 
 
 def test_a_death_says_how_and_the_last_words(start):

@@ -13,6 +13,7 @@ import re
 import msgspec
 import pytest
 
+import run_tests
 from gemm_course.judging import judge as judging
 from gemm_course.notebook_files import cells as submission
 from gemm_course.notebook_files import stubs as generate
@@ -24,6 +25,11 @@ _judged = {}
 
 def source_of(folder, exercise):
     return submission.of_notebook(ROOT / folder / f"{exercise.name}.ipynb", exercise.function)
+
+
+def code_cells(folder, exercise):
+    cells = generate.read(ROOT / folder / f"{exercise.name}.ipynb")["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
 def expected(path):
@@ -158,8 +164,22 @@ def test_the_exercise_shows_nothing_of_its_solution(exercise):
     assert generate.hole(exercise).replace('"', '\\"') in text
 
 
+def test_the_exercise_stores_what_its_solution_does_and_todo(exercise):
+    """So it need not run in the tests, where its solution does."""
+    stub, solved = (code_cells(folder, exercise) for folder in ("exercises", "solutions"))
+    ids = [cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in stub]
+    hole = ids.index(submission.SOLUTION_ID)
+    assert [(each["source"], each["outputs"]) for each in stub[:hole]] == [
+        (each["source"], each["outputs"]) for each in solved[:hole]
+    ]
+    assert stub[hole]["outputs"] == []
+    assert ids[hole + 1] == generate.CHECK_ID
+    (told,) = stub[hole + 1]["outputs"]
+    assert "".join(told["text"]) == f"Exercise {exercise.id} · {exercise.title}\nTODO {exercise.id}: {exercise.todo}\n"
+    assert stub[hole + 2 :] == [] or exercise.name in run_tests.EXERCISES, "what follows the check has to run"
+
+
 def test_every_cell_was_executed(exercise):
     for folder in ("exercises", "solutions"):
-        cells = generate.read(ROOT / folder / f"{exercise.name}.ipynb")["cells"]
-        counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
+        counts = [cell["execution_count"] for cell in code_cells(folder, exercise)]
         assert counts == list(range(1, len(counts) + 1)), folder

@@ -233,7 +233,7 @@ WRITES = (  # to every descriptor that could be the one for results
         ("", "raise type('\\x1b[2J', (Exception,), {})('\\x1b]0;mine\\x07' * 500)", "Exception|2J"),
         ("", "raise SystemExit(0)", "ends the program"),
         ("import sys\nsys.exit = sys.settrace", "raise KeyboardInterrupt", "ends the program"),
-        ("import gc", "return [o for o in gc.get_objects() if type(o).__name__ == 'Case'][0].expected",
+        ("import gc\ngc.unfreeze()", "return [o for o in gc.get_objects() if type(o).__name__ == 'Case'][0].expected",
          "IndexError"),
         ("import sys", "f = sys._getframe()\n    while f.f_back: f = f.f_back\n"
          "    return [v for v in f.f_locals.values() if 'expected' in str(v)][0]", "IndexError"),
@@ -301,6 +301,12 @@ def test_an_answer_does_not_see_the_environment(monkeypatch, tmp_path):
     look = "print('PATH' in os.environ, 'GRADING_TOKEN' in os.environ, 'secret' in open('/proc/self/environ').read())"
     with judge_of(tmp_path, UNREAD) as judge:
         assert attack(judge, f"import os\n{HEAD}{look}").printed.startswith("True False False")
+
+
+def test_garbage_of_an_answer_is_collected_and_what_was_imported_before_is_none(open_judge):
+    assert attack(
+        open_judge, f"import gc\n{HEAD}print(gc.isenabled(), gc.get_freeze_count() > 10**5)"
+    ).printed.startswith("True True")
 
 
 def test_a_forged_pass_needs_the_right_numbers(judge):
@@ -392,6 +398,7 @@ def {function}(*arguments, **options):
     for path in [*paths, *(os.path.join(each, "__init__.py") for each in top)]:
         try: open(path).read(1); ours.append("READ " + path)
         except OSError: pass
+    gc.unfreeze()  # also what was there before the fork
     made = [each for each in gc.get_objects() if type(each).__name__ in ("function", "type")]
     known = [each for each in made if each.__name__ in ("examine", "draw", "Case")]
     print(ours, len([each for each in known if str(each.__module__).startswith(("course_kernels", "gemm_course"))]))
