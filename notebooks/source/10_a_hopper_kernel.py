@@ -10,7 +10,7 @@
 # # 10 · A Hopper kernel
 #
 # Lesson 08's Triton kernel and the fastest kernels on Hopper use the same instructions: TMA copies and `wgmma`. Still
-# the fastest ones win, because each [warp](glossary.md#warp) has a role of its own. Which roles are there, and how do
+# the fastest ones win: in them, each [warp](glossary.md#warp) has a role of its own. Which roles are there, and how do
 # warps that never call each other work together?
 #
 # **About 45 minutes. Afterwards you can**
@@ -257,8 +257,8 @@ picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for
 #
 # </details>
 #
-# A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. Named
-# barriers give the turns: blocks are multiplied in the order in which they were loaded.
+# A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. The two
+# groups take turns by a barrier, so blocks are multiplied in the order in which they were loaded.
 #
 # The price is registers. A tile of one's own needs twice the sums in each thread:
 
@@ -280,8 +280,8 @@ picture.gains({
 
 # %% [markdown]
 # A dot is one matrix product. On the left of each panel, K is short: a store follows after few blocks, and hiding it
-# helps most. Where K is long, either of the two wins on some matrix products: their tiles also fit the groups
-# differently well.
+# helps most. Where K is long, each of the two wins on some matrix products. There it also matters how well a tile's
+# height and width fit the groups.
 #
 # ## Clusters and multicast
 #
@@ -366,8 +366,8 @@ picture.gains({
 # to 7 %, for the counter costs a launch of its own. So the library has both orders, and lesson 07's model chooses.
 #
 # *When* the number is sent matters as much. A first version sent it when the last load of a tile was issued. Clocks in
-# the kernel showed what that cost. A warp group had to find its next tile, and found it 450 cycles after its turn had
-# begun. The other CTA took 2,600 cycles from the last load of one tile to the first load of the next; in a fixed order
+# the kernel showed what that cost. A warp group learned its next tile 450 cycles after its turn had begun. The other
+# CTA took 2,600 cycles from the last load of one tile to the first load of the next; in a fixed order
 # 730. Between two tiles the tensor cores waited 1,800 cycles longer, and ping-pong with even routing was up to 18 %
 # slower than in a fixed order. The numbers are in the [notes of our measurements](../benchmarks/NOTES.md). Sent two
 # blocks into the tile, the number is there long before anybody needs it.
