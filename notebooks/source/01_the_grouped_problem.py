@@ -87,9 +87,9 @@ waste = [padding_waste([round(1e6 * share) for share in each]) for each in share
 groups.waste_curve(exponents, waste, groups=8)
 
 # %% [markdown]
-# The curve uses expected sizes. A batch that is drawn at random, like those above, is close to it. A real router moves
-# along this curve from step to step. If the padded shape is fixed in advance, it must fit the worst step, or tokens are
-# dropped.
+# The curve uses expected sizes. The batches above were drawn at random, so they are off by a little: the Zipf batch has
+# 1.7 rows of padding for each real one, the curve 1.9. While a model runs, sizes change from batch to batch. If the
+# padded shape is fixed in advance, it must fit the worst batch, or tokens are dropped.
 #
 # ## What each way costs
 #

@@ -274,8 +274,8 @@ print("unaligned: bytes per load:", sorted(unaligned.widths["ld.global"]))
 print(aligned.excerpt(r"cp\.async\.cg", before=2, after=0))
 
 # %% [markdown]
-# A mask is nearly free where rows are aligned. An odd leading dimension is expensive: instead of one copy of 16 bytes,
-# the kernel does eight loads of 2 bytes. Lesson 06 returns to alignment.
+# So where rows are aligned, a mask adds hardly an instruction. An odd leading dimension adds many: eight loads of 2
+# bytes in place of one copy of 16. Lesson 06 returns to alignment.
 #
 # ## What it costs: one launch per problem
 #

@@ -171,7 +171,9 @@ print("the plan is gone, so is the operand:        ", watched() is None)
 #
 # In lesson 03 each program computed one tile and ended, so the grid depended on the size of C. Now we launch a *fixed*
 # number of programs, P, and each computes many tiles. Such a kernel is called **[persistent](glossary.md#persistent)**:
-# its programs stay on their SMs until all tiles are done.
+# a program stays on its SM until it has no tile left. A grid with one program for each tile would work, too. But with a
+# fixed number the host need not know how many tiles there are (lesson 08), the kernel chooses their order (lesson 05),
+# and a program can fetch its next tile's blocks while it stores this one (lesson 08).
 #
 # Which tiles are a program's own? Cut each C into [tiles](glossary.md#tile) and number them through all problems.
 # Program p computes tiles p, p + P, p + 2P, … This is [round-robin](glossary.md#round-robin), like dealing cards. It is
@@ -252,7 +254,7 @@ def compute_tile(a_ptr, b_ptr, c_ptr, s, row, col, M, N, K, BLOCK: tl.constexpr,
 
 # %% [markdown]
 # `grouped_kernel` is the walk from above, in Triton. Its `for` and `while` run on the GPU. The `while` loop makes it
-# persistent: a program takes tiles of problem g as long as it has some there. (The table of sizes is int32 for a
+# persistent: a program computes all of its tiles in problem g, one after the other. (The table of sizes is int32 for a
 # reason: `passed` begins as an int32 number, and the compiler refuses a loop that changes a variable's type. With int64
 # sizes the error says *Loop-carried variable passed has initial type int32 but is re-assigned to int64*. The
 # interpreter does not notice.)
@@ -423,8 +425,8 @@ print(f"pointer kernel: from 66 to 84 programs the time changes by {abs(pointer[
 print(f"from 128 to 264 programs, half the waves, the time falls to {pointer[264] / pointer[128]:.0%}, not to 50%")
 
 # %% [markdown]
-# The last line shows a limit of counting waves. 264 programs are two on each SM, and each gets half of the SM. They
-# gain something else: one multiplies while the other waits for memory or stores its tile.
+# The last line shows a limit of counting waves. 264 programs are two on each SM, and each gets half of the SM. Still
+# the time falls by a quarter: one program can multiply while the other waits for memory or stores its tile.
 #
 # So take the number from the machine: SMs × programs that fit on one SM (`GemmConfig.programs_per_sm`).
 #

@@ -500,7 +500,8 @@ choose_rounded(batches, 4)
 #
 # The stall at the first call under each key is still there. So the library never measures when it is called. `course
 # tune --table` measures once for each kind of GPU and writes a JSON file, which is part of the library. A call looks up
-# its bucket. (On Hopper, a model is asked first, the second part of this lesson. The table serves all other products.)
+# its bucket. (On Hopper the library asks a model first: see the second part of this lesson. The table serves all other
+# products.)
 
 # %%
 for M in (32768, 32500, 40000, 131072, 32):
@@ -811,9 +812,9 @@ print(f"tiles {sum(t for t, _ in times):.0f} µs, bytes {sum(b for _, b in times
 
 # %% [markdown]
 # The constants are fitted to the measured times by least squares of their logarithms. The remaining error is fitted by
-# a smooth function of the extents. This correction can shift a configuration by some per cent for large or deep shapes,
-# but cannot follow single shapes. The library reads the constants from a file for each GPU. It evaluates all
-# configurations when it first sees a shape. Nothing runs on the GPU for that.
+# a smooth function of the extents. This correction can change the estimate of a configuration by some per cent for
+# large or deep shapes, but it is too smooth to follow single shapes. The library reads the constants from a file for
+# each GPU. It evaluates all configurations when it first sees a shape. Nothing runs on the GPU for that.
 #
 # ### Judge it on a model that it has not seen
 #

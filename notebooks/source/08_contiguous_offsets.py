@@ -247,8 +247,8 @@ draw.overwritten(sizes, tail, {"mask at the matrix's end": whole, "mask at the g
 # Group 1 has 38 rows, 66 to 103. We give its first row the coordinate 2³⁰ − 38, and its last row 2³⁰ − 1. Row 104, the
 # first that is not ours, would have 2³⁰. That is the bound, so the hardware skips it.
 #
-# Now the coordinate 2³⁰ − 38 must mean row 66. So other coordinates, with bounds of their own, add 104 − 2³⁰: the
-# group's end minus the bound. The sum is 104 − 2³⁰ + 2³⁰ − 38 = 66.
+# Now the coordinate 2³⁰ − 38 must mean row 66. So two other coordinates, with bounds of their own, add 104 (`base`, the
+# group's end) and −2³⁰ (`sign`). The sum is 104 − 2³⁰ + 2³⁰ − 38 = 66.
 #
 # The picture has the same three steps for the last tile of the group, which begins at row 98:
 

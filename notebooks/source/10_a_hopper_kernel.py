@@ -83,8 +83,8 @@ picture.roles([together], loading=40, multiplying=232)
 #
 # In the picture an area is a number of registers, and the dashed line is an equal share. The producer only computes
 # addresses, so it gives registers away: `setmaxregister_decrease`. The consumers take them, because 128 of their
-# registers hold sums. This is the production kernel, with a tile of 256 columns. There the other three warps write
-# zeros.
+# registers hold sums. This is the production kernel, with a tile of 256 columns. In it, the three other warps of the
+# producer's group also have work: they write zeros to the tail.
 #
 # ## The ring of stages
 #
@@ -260,7 +260,7 @@ picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for
 # A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. The two
 # groups take turns by a barrier, so blocks are multiplied in the order in which they were loaded.
 #
-# The price is registers. A tile of one's own needs twice the sums in each thread:
+# The cost is registers. A warp group with a tile of its own has twice as many sums in each thread:
 
 # %%
 print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not())
@@ -293,8 +293,8 @@ picture.gains({
 cute_clusters.multicast(together)
 
 # %% [markdown]
-# L2 sends a third less. The price: before a stage is overwritten, the consumers of *both* CTAs must have read it. The
-# two SMs keep step. Recorded, one CTA alone against two in a cluster:
+# L2 sends a third less. The cost: before a stage is overwritten, the consumers of *both* CTAs must have read it. So the
+# two SMs wait for each other. Recorded, one CTA alone against two in a cluster:
 
 # %%
 low = CuteConfig(64, 256, 64, cluster=2, stages=4, schedule=PINGPONG)

@@ -60,7 +60,7 @@ offs = GroupLayout.from_sizes(torch.tensor(sizes, dtype=torch.int32, device=devi
 print("rows of each expert:", sizes)
 
 # %% [markdown]
-# Expert 5 got no token. This is common in models with many experts.
+# Expert 5 got no token. This is common where a batch has few tokens for each expert.
 
 
 # %%
