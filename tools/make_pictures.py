@@ -45,7 +45,10 @@ def zoo() -> Figure:
     each model."""
     measured = record.load("zoo")
     gpu, dtype = gpu_and_dtype(measured)
-    shown = {"auto": (style.BLUE, "o", "this library", -0.17), "quack": (style.ORANGE, "s", "QuACK", 0.17)}
+    shown = {
+        "auto": (style.BLUE, "o", "this library", -0.17),
+        "quack": (style.ORANGE, "s", "QuACK, its best configuration", 0.17),
+    }
     passes = {"forward": "forward", "step": "training step (autograd)"}
     models = list(dict.fromkeys(row["title"].partition(": ")[0] for row in measured["rows"].values()))
     figure = Figure(figsize=(7.5, 0.95 + 0.25 * len(models)))
