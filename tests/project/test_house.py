@@ -32,6 +32,7 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
     "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.epilogue": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    "course_kernels.kernels.cute_sm90.factors": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.mainloop": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.window": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     # Code of other processes: its caller starts and tests it.

@@ -250,7 +250,7 @@ CONFIGS_BLOCK_SCALED = (
 # For 8-bit operands with groups along K; in either case the first one is what is chosen without constants.
 CONFIGS_8_BIT_ALONG_K = CONFIGS_8_BIT[1:3]
 CONFIGS_BLOCK_SCALED_ALONG_K = (
-    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
+    LARGE_BLOCK_SCALED,
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
 )

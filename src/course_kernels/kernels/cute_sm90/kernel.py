@@ -12,9 +12,9 @@ from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
 from course_kernels.kernels.cute_sm90 import blockwise, tickets
-from course_kernels.kernels.cute_sm90.blockwise import BlockScales, StageFactors
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, write_zeros
+from course_kernels.kernels.cute_sm90.factors import BlockScales, StageFactors, factors_of, load_all_factors
 from course_kernels.kernels.cute_sm90.mainloop import (
     Shape,
     finish_tile,
@@ -182,7 +182,7 @@ class HopperGroupedGemm:
         shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
         ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
-        factors = blockwise.factors_of(config, along, storage.factors.data_ptr())
+        factors = factors_of(config, along, storage.factors.data_ptr())
         order = tickets.make_tickets(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
         # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
         loaded = storage.loaded.data_ptr()
@@ -216,7 +216,7 @@ class HopperGroupedGemm:
                 tickets.leave_loading(config, order, place)
             else:
                 if cutlass.const_expr(self.block_scaled):
-                    blockwise.load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
+                    load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
                 if cutlass.const_expr(not (self.masked or self.accumulate)):
                     write_zeros(config, along, 3 - self.block_scaled, c, problem, loaded)
         else:

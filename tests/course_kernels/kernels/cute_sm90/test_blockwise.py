@@ -22,7 +22,7 @@ from course_kernels.kernels.cute_sm90.config import (
 )
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import integers, reference
-from in_flight import disassembled, follow
+from in_flight import disassembled, follow, moves_between_products
 
 hopper = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
@@ -40,13 +40,15 @@ EVERY = (
     CuteConfig(64, 128, 128, 1, 6, PINGPONG, overlapped=True),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128, overlapped=True),
 )
-# With a factor for each column: groups along K. The last one has two sets of sums.
+# With a factor for each column: groups along K.
 EVERY_ALONG_K = (
     *CONFIGS_BLOCK_SCALED_ALONG_K,
+    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
     CuteConfig(128, 192, 128, 1, 4, COOPERATIVE, last_tile_n=64),
     CuteConfig(64, 128, 128, 2, 6, PINGPONG),
     CuteConfig(256, 64, 128, 1, 4, COOPERATIVE),
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, overlapped=True),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, overlapped=True),
 )
 
 
@@ -101,7 +103,8 @@ def test_machine_code(code_of, config):
 
 @pytest.mark.parametrize("config", EVERY_ALONG_K, ids=name_of)
 def test_machine_code_along_k(code_of, config):
-    """A factor for each column: as many more multiplications as sums, and a copy for each 32 columns."""
+    """A factor for each column: as many more multiplications as sums, and a copy for each 32 columns. Addresses of
+    operands are in uniform registers."""
     ptx, sass = code_of(config, block_scaled=True, offsets_along="k")
     sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
     times = copies_of_sums(config.shapes[0])
@@ -113,6 +116,7 @@ def test_machine_code_along_k(code_of, config):
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert sass.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group")
     assert follow(sass) == (1 + config.overlapped, [])
+    assert moves_between_products(sass) == []
     # Both operands as they are, without windows; the result with the group as its third dimension.
     assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared", ptx)) == {"2"}
     assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global", ptx)) == {"3"}
