@@ -243,7 +243,8 @@ def test_a_plan_packs_groups_into_whole_blocks(monkeypatch, restart):
     a, b = (integers((lines, 260), torch.float32, lines) for lines in (20, 40))
     made |= dict(mat_a=a.to(FP8).mT.contiguous().mT, mat_b=b.to(FP8).mT)
     columns = 5 if restart else 3
-    made |= dict(scale_a=torch.rand(20, columns).exp2(), scale_b=torch.rand(40, columns).exp2())
+    scales = [2.0 ** integers((lines, columns), torch.float32, lines + 1) for lines in (20, 40)]
+    made |= dict(scale_a=scales[0], scale_b=scales[1])
     launched = []
     monkeypatch.setattr(grouped_cute, "_compiled", lambda *arguments: lambda *tensors: launched.extend(tensors))
     product = problem_of(made)
