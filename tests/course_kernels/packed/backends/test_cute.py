@@ -245,7 +245,9 @@ def test_a_plan_packs_groups_into_whole_blocks(monkeypatch, restart):
     columns = 5 if restart else 3
     scales = [2.0 ** integers((lines, columns), torch.float32, lines + 1) for lines in (20, 40)]
     made |= dict(scale_a=scales[0], scale_b=scales[1])
-    launched = []
+    device = runtime.device()  # copies are made by a kernel
+    made = {name: each.to(device) if isinstance(each, torch.Tensor) else each for name, each in made.items()}
+    a, b, launched = a.to(device), b.to(device), []
     monkeypatch.setattr(grouped_cute, "_compiled", lambda *arguments: lambda *tensors: launched.extend(tensors))
     product = problem_of(made)
     grouped_cute.plan(*product).run(*product[1:])
