@@ -24,6 +24,7 @@ from course_kernels.bench.verification import count_wrong
 from course_kernels.kernels.cute_sm90.config import CONFIGS_BLOCK_SCALED, COOPERATIVE, CuteConfig
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.problem import Operands
+from course_kernels.packed.quantize import quantize_whole_blocks
 
 LINE, SQUARE, ROW = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128, ScalingType.RowWise
 EXTENTS = ((4096, 7168), (7168, 2048), (6144, 7168), (7168, 3072))
@@ -91,6 +92,7 @@ class Layer:
         (self.qx, self.sx), (self.qw, self.sw) = quantize_1x128(self.x), quantize_128x128(weight)
         self.qd, self.sd = quantize_1x128(self.dy)
         self.of_lines = [quantize_1x128(t.mT, offs=self.offs) for t in (self.dy, self.x)]
+        self.whole = [quantize_whole_blocks(t.mT, self.offs) for t in (self.dy, self.x)]
         self.out = torch.empty(row.total_m, row.N, **options)
         self.rows_of_a = torch.rand(row.total_m, generator=generator, device=device) + 0.5
         self.cols_of_b = torch.rand(row.groups, row.N, generator=generator, device=device) + 0.5
@@ -142,10 +144,15 @@ class Layer:
         "cute" copies them first."""
         return scaled_grouped_mm(self.qd, self.qw, self.sd, LINE, self.sw, SQUARE, offs=self.offs, backend=backend)
 
-    def grad_w(self) -> Tensor:
-        """The gradient of the weights."""
+    def grad_w(self, backend: str) -> Tensor:
+        """The gradient of the weights, of blocks that restart at groups: the backend "cute" copies both operands."""
         (qd, sd), (qx, sx) = self.of_lines
-        return scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=self.offs, backend="triton")
+        return scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=self.offs, backend=backend)
+
+    def grad_w_of_whole_blocks(self, backend: str) -> Tensor:
+        """The gradient of the weights, of operands as FP8 training makes them."""
+        (qd, sd, ends), (qx, sx, _) = self.whole
+        return scaled_grouped_mm(qd, qx.mT, sd, LINE, sx, LINE, offs=ends, backend=backend)
 
     def wrong(self, result: Tensor, kind: str) -> int:
         """Wrong elements among the last rows of each group, or the first of its gradient."""
@@ -203,7 +210,8 @@ def calls(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
         found["dense row-wise" + ", fast" * fast] = functools.partial(layer.dense, fast), ""
     for backend in ("cute", "triton"):
         found[f"dA {backend}"] = functools.partial(layer.grad_x, backend), "dA"
-    found["dB triton"] = layer.grad_w, "dB"
+        found[f"dB {backend}"] = functools.partial(layer.grad_w, backend), "dB"
+        found[f"dB {backend}, whole blocks"] = functools.partial(layer.grad_w_of_whole_blocks, backend), "dB"
     return found
 
 
@@ -231,6 +239,7 @@ def quantisers(layer: Layer, time: Callable, capture: Callable) -> dict:
     functions = {
         "1x128": lambda: quantize_1x128(layer.x),
         "1x128, transposed, restarting": lambda: quantize_1x128(layer.x.mT, offs=offs),
+        "1x128, transposed, whole blocks": lambda: quantize_whole_blocks(layer.x.mT, offs),
         "128x128": lambda: quantize_128x128(layer.x),
     }
     us = {name: timing.summary(times) for name, times in time({n: capture(f) for n, f in functions.items()}).items()}
@@ -256,7 +265,7 @@ def rows() -> dict:
             results["quantisers"] = quantisers(layer, time, replayed)
             print("quantisers, TB/s", results["quantisers"]["TB/s"], flush=True)
         del layer
-    ours = ("cute", "triton", "dA cute", "dA triton", "dB triton")
+    ours = ("cute", "triton", "dA cute", "dA triton", "dB cute", "dB triton", "dB cute, whole blocks")
     failed = [f"{row}, {name}: {entry['failed'][name]}" for row, entry in results["rows"].items() for name in ours
               if name in entry["failed"]]  # fmt: skip
     if failed:

@@ -30,7 +30,9 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.quantize": "course_kernels/packed/test_quantize.py",
     "course_kernels.kernels.jagged": "course_kernels/jagged/test_triton_kernels.py",
     "course_kernels.kernels.transposed": "course_kernels/packed/test_api.py",
+    "course_kernels.kernels.cute_sm90.compilation": "course_kernels/kernels/cute_sm90/test_kernel.py",
     "course_kernels.kernels.cute_sm90.epilogue": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
+    "course_kernels.kernels.cute_sm90.factors": "course_kernels/kernels/cute_sm90/test_blockwise.py",
     "course_kernels.kernels.cute_sm90.mainloop": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     "course_kernels.kernels.cute_sm90.window": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     # Code of other processes: its caller starts and tests it.
@@ -58,12 +60,13 @@ LATE_IMPORTS = {
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
         course_kernels.codegen.packed course_kernels.kernels.group_sums
         course_kernels.packed.quantize course_kernels.kernels.quantize
+        course_kernels.packed.whole_blocks course_kernels.kernels.quantize
     """,
     "it imports Helion, which is optional and slow": """
         course_kernels.jagged.api course_kernels.jagged.helion_kernels
     """,
     "it imports CuTe DSL, which is optional and slow": """
-        course_kernels.packed.backends.cute_cache course_kernels.kernels.cute_sm90.kernel
+        course_kernels.packed.backends.cute_cache course_kernels.kernels.cute_sm90.compilation
     """,
     "it imports matplotlib, which is slow": """
         gemm_course.cli.bench gemm_course.figures.roofline

@@ -1,6 +1,7 @@
 """Float8 values and the factors of their blocks: 1x128 along a line, or 128x128.
 
-A program reads its blocks once, finds the largest magnitude of each, and writes values and factors.
+A program reads its blocks once, finds the largest magnitude of each, and writes values and factors. Groups along the
+depth can be written as whole blocks: each begins at a multiple of 128, and zeros fill its last block.
 """
 
 from __future__ import annotations
@@ -36,8 +37,35 @@ def to_float8(values, q_ptr, ROUND: tl.constexpr):
 
 
 @triton.jit
+def group_bounds(offs_ptr, depth, G, GROUPS: tl.constexpr):
+    """Numbers of groups, and where each begins and ends. Group G is what follows the last one."""
+    groups = tl.arange(0, GROUPS)
+    starts = tl.load(offs_ptr + groups - 1, mask=(groups > 0) & (groups <= G), other=0)
+    ends = tl.load(offs_ptr + groups, mask=groups < G, other=depth)
+    starts = tl.minimum(tl.maximum(starts, 0), depth).to(tl.int32)
+    return groups, starts, tl.minimum(tl.maximum(ends, 0), depth).to(tl.int32)
+
+
+@triton.jit
+def whole_block(offs_ptr, ends_ptr, block, depth, G, GROUPS: tl.constexpr):
+    """Which block of the operand as it is becomes ``block``, where groups are whole blocks: its group, where that
+    begins, where the block begins and where it ends at the latest. There is none after the last group's: its group is G
+    then, and it has nothing. The first program writes where the groups end then."""
+    groups, starts, ends = group_bounds(offs_ptr, depth, G, GROUPS)
+    blocks = tl.where(groups < G, tl.cdiv(tl.maximum(ends - starts, 0), DEPTH), 0)
+    lasts = tl.cumsum(blocks, 0)
+    if tl.program_id(0) == 0:
+        tl.store(ends_ptr + groups, lasts * DEPTH, mask=groups < G)
+    g = tl.sum(((lasts <= block) & (groups < G)).to(tl.int32), 0)
+    here = groups == g
+    start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
+    k = start + (block - tl.sum(tl.where(here, lasts - blocks, 0), 0)) * DEPTH
+    return g, start, k, tl.where(g < G, end, k)
+
+
+@triton.jit
 def quantize_lines_kernel(
-    x_ptr, q_ptr, scale_ptr, offs_ptr, lines, depth, columns, G,
+    x_ptr, q_ptr, scale_ptr, offs_ptr, ends_ptr, lines, depth, columns, G,
     stride_xb, stride_xl, stride_xk, stride_qb, stride_ql, stride_qk, stride_sb, stride_sl, stride_sk,
     RESTART: tl.constexpr, GROUPS: tl.constexpr, BLOCK_L: tl.constexpr,
     POWER_OF_TWO: tl.constexpr, ROUND: tl.constexpr,
@@ -48,27 +76,30 @@ def quantize_lines_kernel(
         x_ptr, q_ptr: (batch, lines, depth); scale_ptr: (batch, lines, columns). Any strides.
         offs_ptr: (G,) ends of groups along the depth, where RESTART: blocks restart at every group, those of group g
             from column start // 128 + g on. What follows the last group becomes zeros, in one column more.
+        ends_ptr: where groups are written as whole blocks, (G,) int32 for their ends. q_ptr is (batch, lines,
+            128 * columns) then. What no block has becomes zeros.
         GROUPS: more than G, a power of two.
     """
     tiles = tl.cdiv(lines, BLOCK_L)
-    all_columns = columns + 1 if RESTART else columns
+    all_columns = columns + 1 if RESTART and ends_ptr is None else columns
     column = tl.program_id(0) % all_columns
     tile = tl.program_id(0) // all_columns
     batch, line = tile // tiles, tile % tiles * BLOCK_L
-    if RESTART:
-        groups = tl.arange(0, GROUPS)
-        starts = tl.load(offs_ptr + groups - 1, mask=(groups > 0) & (groups <= G), other=0)
-        ends = tl.load(offs_ptr + groups, mask=groups < G, other=depth)
-        starts = tl.minimum(tl.maximum(starts, 0), depth).to(tl.int32)
-        ends = tl.minimum(tl.maximum(ends, 0), depth).to(tl.int32)
+    if ends_ptr is not None:
+        _, _, k, filled = whole_block(offs_ptr, ends_ptr, column, depth, G, GROUPS)
+        to_k, end = column * DEPTH, k + DEPTH
+    elif RESTART:
+        groups, starts, ends = group_bounds(offs_ptr, depth, G, GROUPS)
         firsts = starts // DEPTH + groups
         g = tl.sum(((firsts <= column) & (groups <= G)).to(tl.int32), 0) - 1
         here = groups == g
         start, end = tl.sum(tl.where(here, starts, 0), 0), tl.sum(tl.where(here, ends, 0), 0)
         k = start + (column - start // DEPTH - g) * DEPTH
         filled = tl.where(g < G, end, k)
+        to_k = k
     else:
         k, end, filled = column * DEPTH, depth, depth
+        to_k = k
     at = line + tl.arange(0, BLOCK_L)
     ks = k + tl.arange(0, DEPTH)
     one = tl.full((), 1, tl.int64)
@@ -82,7 +113,8 @@ def quantize_lines_kernel(
     scale, inverse = scale_of(tl.max(tl.where(finite, magnitude, 0.0), 1), POWER_OF_TWO)
     q = to_float8(tl.where(finite, x * inverse[:, None], float("nan")), q_ptr, ROUND)
     to_q = q_ptr + batch * (one * stride_qb)
-    to_q += at.to(tl.int64)[:, None] * stride_ql + ks.to(tl.int64)[None, :] * stride_qk
+    to_ks = to_k + tl.arange(0, DEPTH)
+    to_q += at.to(tl.int64)[:, None] * stride_ql + to_ks.to(tl.int64)[None, :] * stride_qk
     tl.store(to_q, q, mask=inside)
     to_scale = scale_ptr + batch * (one * stride_sb) + at.to(tl.int64) * stride_sl + column * (one * stride_sk)
     # Columns without a block are written, too: nothing of the result is left undefined.
@@ -90,6 +122,40 @@ def quantize_lines_kernel(
     # Not `(at < lines) & (column < columns)`: of a block & a scalar, interpreters make 32-bit numbers, and Triton 3.9's
     # refuses them as a mask.
     tl.store(to_scale, scale, mask=at < tl.where(column < columns, lines, 0))
+
+
+# As in other kernels, extents that change from batch to batch do not decide about a compilation.
+@triton.jit(do_not_specialize=["depth", "columns", "G"])
+def pack_lines_kernel(
+    x_ptr, packed_ptr, scale_ptr, packed_scale_ptr, offs_ptr, ends_ptr, lines, depth, columns, G,
+    stride_xl, stride_xk, stride_pl, stride_sl, stride_sk, stride_tl, stride_tk,
+    RESTART: tl.constexpr, GROUPS: tl.constexpr, BLOCK_L: tl.constexpr,
+):  # fmt: skip
+    """Bytes of groups along the depth as whole blocks: a program has one block of each of BLOCK_L lines.
+
+    Args:
+        x_ptr: (lines, depth) bytes, any strides; packed_ptr: (lines, 128 * columns), contiguous lines.
+        scale_ptr: (lines, blocks), or None; packed_scale_ptr: (lines, columns); any strides.
+        offs_ptr: (G,) ends of groups; ends_ptr: (G,) int32 for those of the whole blocks.
+        RESTART: a group's blocks have their factors from column start // 128 + g on, otherwise from start // 128 on.
+        GROUPS: more than G, a power of two.
+    """
+    tiles = tl.cdiv(lines, BLOCK_L)  # neighbours in the operand at one time
+    column, line = tl.program_id(0) // tiles, tl.program_id(0) % tiles * BLOCK_L
+    g, start, k, end = whole_block(offs_ptr, ends_ptr, column, depth, G, GROUPS)
+    at, ks = line + tl.arange(0, BLOCK_L), tl.arange(0, DEPTH)
+    inside = (at < lines)[:, None] & (k + ks < end)[None, :]
+    wide, one = at.to(tl.int64), tl.full((), 1, tl.int64)
+    from_x = x_ptr + wide[:, None] * stride_xl + (k + ks).to(tl.int64)[None, :] * stride_xk
+    to_packed = packed_ptr + wide[:, None] * stride_pl + (column * DEPTH + ks)[None, :]
+    tl.store(to_packed, tl.load(from_x, mask=inside, other=0), mask=(at < tl.where(g < G, lines, 0))[:, None])
+    if scale_ptr is not None:
+        of_block = (k - start) // DEPTH + start // DEPTH
+        if RESTART:
+            of_block += g
+        used = at < tl.where(g < G, lines, 0)
+        scale = tl.load(scale_ptr + wide * stride_sl + of_block * (one * stride_sk), mask=used, other=0.0)
+        tl.store(packed_scale_ptr + wide * stride_tl + column * (one * stride_tk), scale, mask=used)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.contexts import is_compiling, is_plain, is_profiling
 from course_kernels.dtypes import FP8, FP8_E5M2, MAX_EXTENT, OUT_DTYPES
-from course_kernels.packed import sharding
+from course_kernels.packed import sharding, whole_blocks
 from course_kernels.packed.checks import BACKENDS, check_dense, check_offs
 from course_kernels.packed.scaling import BLOCK, padded_columns
 
@@ -108,6 +108,23 @@ def quantize_128x128(
     return torch.ops.course_kernels.quantize_128x128(w, bool(power_of_two), backend)
 
 
+def quantize_whole_blocks(
+    x: Tensor, offs: Tensor, *, power_of_two: bool = False, backend: Literal["auto", "triton", "torch"] = "auto"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``quantize_1x128`` of x (lines, K) with groups along K, each of whole blocks: it begins at a multiple of 128, and
+    zeros fill its last block. So tensor cores can read it in mode "k" (``whole_blocks``).
+
+    Returns:
+        The values (lines, 128 * blocks), contiguous, with ``blocks = K // 128 + G``; the factors (lines, blocks),
+        stored block by block; and the ends of the groups, int32 (G,). Past the last group values and factors are 0.
+    """
+    _check_lines(x, offs, FP8, backend)
+    x = x.detach()
+    if is_plain(x, offs) and not is_profiling():
+        return _whole(x, offs, power_of_two, backend)
+    return torch.ops.course_kernels.quantize_whole_blocks(x, offs, bool(power_of_two), backend)
+
+
 def _check(x, least_dims: int, dtype, backend) -> None:
     name = "x" if least_dims == 1 else "w"
     check_dense(name, x)
@@ -149,21 +166,45 @@ def _lines(
     if _uses_torch(backend, x.device):
         _lines_by_torch(x, offs, power_of_two, q, scale)
     elif q.numel() or (scale.numel() and offs is not None):
-        from course_kernels.kernels.quantize import quantize_lines_kernel
-
-        tensors = [_as_batch(tensor, rank=1) for tensor in (_readable(x), q, scale)]
-        batch, lines, depth = tensors[0].shape
-        groups = 0 if offs is None else offs.shape[0]
-        # Lines side by side in memory are read together.
-        block = 64 if tensors[0].stride(1) == 1 else 32
-        programs = batch * -(-lines // block) * (columns + (offs is not None))
-        with _device_of(x):
-            quantize_lines_kernel[(programs,)](
-                *tensors, None if offs is None else offs.contiguous(), lines, depth, columns, groups,
-                *(stride for tensor in tensors for stride in tensor.stride()), RESTART=offs is not None,
-                GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=bool(power_of_two), ROUND=not x.is_cuda,
-            )  # fmt: skip
+        _lines_by_triton(x, offs, power_of_two, q, scale)
     return q, scale
+
+
+def _whole(
+    x: Tensor, offs: Tensor, power_of_two: bool, backend: str, fake: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``_lines`` of groups that are whole blocks, and their ends."""
+    if not fake and _uses_torch(backend, x.device):
+        values, scale = _lines(x, offs, power_of_two, backend)
+        return tuple(whole_blocks.pack_by_torch(values, offs, scale))
+    q, scale, ends = whole_blocks.allocate(x, offs.shape[0], FP8, True)
+    if fake:
+        return q, scale, ends
+    if q.numel():
+        _lines_by_triton(x, offs, power_of_two, q, scale, ends)
+    else:
+        ends.copy_(whole_blocks.ends_of(offs, x.shape[1]))
+    return q, scale, ends
+
+
+def _lines_by_triton(
+    x: Tensor, offs: Tensor | None, power_of_two: bool, q: Tensor, scale: Tensor, ends: Tensor | None = None
+) -> None:
+    """Run the kernel; with ``ends`` for groups that are whole blocks."""
+    from course_kernels.kernels.quantize import quantize_lines_kernel
+
+    tensors = [_as_batch(tensor, rank=1) for tensor in (_readable(x), q, scale)]
+    (batch, lines, depth), columns = tensors[0].shape, scale.shape[-1]
+    groups = 0 if offs is None else offs.shape[0]
+    # Lines side by side in memory are read together.
+    block = 64 if tensors[0].stride(1) == 1 else 32
+    programs = batch * -(-lines // block) * (columns + (offs is not None and ends is None))
+    with _device_of(x):
+        quantize_lines_kernel[(programs,)](
+            *tensors, None if offs is None else offs.contiguous(), ends, lines, depth, columns, groups,
+            *(stride for tensor in tensors for stride in tensor.stride()), RESTART=offs is not None,
+            GROUPS=1 << groups.bit_length(), BLOCK_L=block, POWER_OF_TWO=bool(power_of_two), ROUND=not x.is_cuda,
+        )  # fmt: skip
 
 
 def _squares(w: Tensor, power_of_two: bool, backend: str, fake: bool = False) -> tuple[Tensor, Tensor]:
@@ -282,6 +323,10 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 _library.define(
     "quantize_1x128(Tensor x, Tensor? offs, bool power_of_two, str backend) -> (Tensor, Tensor)", tags=_TAGS
 )
+_library.define(
+    "quantize_whole_blocks(Tensor x, Tensor offs, bool power_of_two, str backend) -> (Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
 _library.define("quantize_128x128(Tensor w, bool power_of_two, str backend) -> (Tensor, Tensor)", tags=_TAGS)
 
 
@@ -290,6 +335,11 @@ def _lines_operator(x, offs, power_of_two, backend, fake=False):
     if fake:
         sharding.register()
     return _lines(x, offs, power_of_two, backend, fake)
+
+
+def _whole_operator(x, offs, power_of_two, backend, fake=False):
+    _check_lines(x, offs, FP8, backend)
+    return _whole(x, offs, power_of_two, backend, fake)
 
 
 def _squares_operator(w, power_of_two, backend, fake=False):
@@ -305,10 +355,16 @@ def _batched(operator, info, in_dims, *arguments):
     def element(i):
         return operator(*(a if d is None else a.select(d, i) for a, d in zip(arguments, in_dims)))
 
-    return tuple(map(torch.stack, zip(*map(element, range(info.batch_size))))), (0, 0)
+    results = tuple(map(torch.stack, zip(*map(element, range(info.batch_size)))))
+    return results, (0,) * len(results)
 
 
-for _name, _function in (("quantize_1x128", _lines_operator), ("quantize_128x128", _squares_operator)):
+_operators = {
+    "quantize_1x128": _lines_operator,
+    "quantize_whole_blocks": _whole_operator,
+    "quantize_128x128": _squares_operator,
+}
+for _name, _function in _operators.items():
     _library.impl(_name, _function, "CompositeExplicitAutograd")
     _full_name, _operator = f"course_kernels::{_name}", getattr(torch.ops.course_kernels, _name)
     torch.library.register_fake(_full_name, functools.partial(_function, fake=True), lib=_library)

@@ -102,6 +102,8 @@ def scaled_grouped_mm(
         float8_e4m3fn, A row-major, B column-major and extents in multiples of 16, takes neither ``TensorWise`` nor
         blocks of 128, and returns bfloat16 alone. Its recipes for MX and NV formats are refused here.
         float8_e5m2 goes to the Triton kernels, as backend "cute" is for two operands of float8_e4m3fn.
+        In mode "k" backend "cute" reads operands as they are where groups end at multiples of 128, K is contiguous and
+        lines are multiples of 16 bytes apart. It copies others into that form first, on the device.
         Scales of blocks are DeepSeek-V3's (its technical report, section 3.3.2). ``quantize_1x128`` and
         ``quantize_128x128`` make them; for a layer's three products see there.
         The operator is ``torch.ops.course_kernels.scaled_grouped_mm``. With factors of rows and columns DTensors have

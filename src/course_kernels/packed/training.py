@@ -13,7 +13,14 @@ from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.layout import GroupLayout
 from course_kernels.packed import sharding
 from course_kernels.packed.checks import Backend, check_dense, check_offs
-from course_kernels.packed.quantize import magnitudes_of, quantize_1x128, quantize_128x128, rounded, scale_of
+from course_kernels.packed.quantize import (
+    magnitudes_of,
+    quantize_1x128,
+    quantize_128x128,
+    quantize_whole_blocks,
+    rounded,
+    scale_of,
+)
 from course_kernels.packed.scaled import scaled_grouped_mm
 from course_kernels.packed.torch_ops import is_column_major
 
@@ -147,7 +154,8 @@ class _Rounding:
             found = [self._lines_of_groups(mat_a, offs, FP8), self._lines_of_groups(grad, offs, dtype)]
             recipe = kinds.RowWise
         else:
-            found = [quantize_1x128(each.mT, offs=offs, **self._rounds) for each in (mat_a, grad)]
+            made = [quantize_whole_blocks(each.mT, offs, **self._rounds) for each in (mat_a, grad)]
+            found, offs = [(values, factors) for values, factors, _ in made], made[0][2]
             recipe = kinds.BlockWise1x128
         (left, of_left), (right, of_right) = found[::-1] if across else found
         product = self._multiply(left, right.mT, of_left, of_right, (recipe, recipe), offs, out_dtype)

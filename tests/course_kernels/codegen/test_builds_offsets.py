@@ -68,6 +68,13 @@ BUILDS = {
         "quantize_lines_kernel",
         {"strides": "blk",
          "arguments": {"offs_ptr": "*i32"} | dict.fromkeys(("lines", "depth", "columns", "G"), "i32")},
+        {"ends_ptr": None, "RESTART": True, "GROUPS": 8, "BLOCK_L": 32},
+    ),
+    "quantize lines, whole blocks": quantizing(
+        "quantize_lines_kernel",
+        {"strides": "blk",
+         "arguments": dict.fromkeys(("offs_ptr", "ends_ptr"), "*i32")
+         | dict.fromkeys(("lines", "depth", "columns", "G"), "i32")},
         {"RESTART": True, "GROUPS": 8, "BLOCK_L": 32},
     ),
     "quantize squares": quantizing(

@@ -211,7 +211,7 @@ def test_kernels_compile_without_spilling(target):
     for contiguous, offs in (("k", False), ("l", True)):
         known = dict.fromkeys((f"stride_x{contiguous}", f"stride_q{contiguous}", "stride_sl"), 1)
         known |= dict(RESTART=offs, GROUPS=64, BLOCK_L=64 if offs else 32, POWER_OF_TWO=offs, ROUND=False)
-        known |= {} if offs else dict(offs_ptr=None)
+        known |= dict(ends_ptr=None) if offs else dict(offs_ptr=None, ends_ptr=None)
         signature = {name: kind for name, kind in lines.items() if name not in known}
         builds.append(Build("course_kernels.kernels.quantize:quantize_lines_kernel", signature, known, pointers))
     strides = [f"stride_{name}{dim}" for name in "xqs" for dim in "brc"]

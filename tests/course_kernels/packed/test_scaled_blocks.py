@@ -5,16 +5,26 @@ The oracle multiplies each block with its factor in float64, and multiplies the 
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
 import torch
 from torch.nn.functional import ScalingType
 
-from course_kernels import GemmConfig, quantize_1x128, quantize_128x128, runtime, scaled_grouped_mm
+from course_kernels import (
+    GemmConfig,
+    quantize_1x128,
+    quantize_128x128,
+    runtime,
+    scaled_grouped_mm,
+    to_fp8_then_scaled_grouped_mm,
+)
 from course_kernels.packed import execute
+from course_kernels.packed.backends import cute
 from course_kernels.packed.scaling import BLOCK_SCALINGS
 from course_kernels.testing import integers, poisoned, reference
+from cute_calls import cute_alone
 from packed_errors import assert_message
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -181,6 +191,77 @@ def test_plans_serve_other_totals(monkeypatch):
     case.check("triton")
     square.check("triton")
     assert len(execute.plans) == 5
+
+
+LAYOUTS = {
+    "depth contiguous": lambda matrix: matrix,
+    "lines contiguous": lambda matrix: matrix.mT.contiguous().mT,
+    # The first line at an odd address, as far apart as nothing wants it.
+    "gaps": lambda matrix: torch.stack([matrix, matrix], -1)[..., 1],
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["row", "outer", "gaps"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("sizes", "whole"),
+    [((1, 127, 0, 128, 129, 5, 300, 0), False), ((0, 0, 700), False), ((3,), False), ((128, 0, 384, 256), True)],
+    ids=str,
+)
+def test_the_kernel_in_cute_dsl_along_k(monkeypatch, sizes, whole, layout, how):
+    """Groups that begin and end anywhere, NaN after the last; read as they are where they are whole blocks."""
+    cute_alone(monkeypatch)
+    case = Case("k", "1x128 1x128", sizes, M=131, N=264, tail=16 if whole else 9, how=how, whole=whole)
+    a, b = (LAYOUTS[layout](each).view(FP8) for each in (bytes_of(case.a), bytes_of(case.b.mT)))
+    for dtype in (torch.float32, torch.bfloat16):
+        out, verify = poisoned(case.wanted.shape, dtype, device=DEVICE)
+        for _ in range(2):
+            case.run("cute", None, mat_a=a, mat_b=b.mT, out=out, output_dtype=dtype)
+            assert torch.equal(out, case.wanted.to(dtype))
+        verify()
+
+
+def bytes_of(matrix):
+    """The bytes of a matrix, lines at multiples of 16 among NaN."""
+    lines, depth = matrix.shape
+    wide = torch.full((lines, -(-depth // 16) * 16 + 16), 0x7F, dtype=torch.uint8, device=matrix.device)
+    wide[:, :depth] = matrix.contiguous().view(torch.uint8)
+    return wide[:, :depth]
+
+
+@pytest.mark.gpu
+def test_ends_along_k_may_change_under_a_graph(monkeypatch):
+    cute_alone(monkeypatch)
+    cases = [Case("k", "1x128 1x128", sizes, M=130, N=136, tail=200 - sum(sizes)) for sizes in ((1, 130), (0, 190))]
+    names = dict(mat_a="a", mat_b="b", scale_a="scale_a", scale_b="scale_b", offs="offs")
+    tensors = {name: getattr(cases[0], field).clone() for name, field in names.items()}
+    out = torch.empty(cases[0].wanted.shape, device=DEVICE)
+    run = functools.partial(cases[0].run, "cute", None, out=out, **tensors)
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for case in reversed(cases):
+        out.fill_(torch.nan)
+        for name, field in names.items():
+            tensors[name].copy_(getattr(case, field))
+        graph.replay()
+        assert torch.equal(out.double(), case.wanted)
+
+
+@pytest.mark.gpu
+def test_float8_training_needs_no_copy_along_k(monkeypatch):
+    """The gradient of the weights takes the quantised operands as they are."""
+    cute_alone(monkeypatch)
+    monkeypatch.setattr(cute, "pack", None)
+    x = integers((300, 128), torch.bfloat16, 1, device=DEVICE)
+    w = integers((3, 64, 128), torch.bfloat16, 2, device=DEVICE).requires_grad_()
+    offs = torch.tensor([1, 130, 290], dtype=torch.int32, device=DEVICE)
+    y = to_fp8_then_scaled_grouped_mm(x, w.mT, offs=offs, recipe="blockwise", power_of_two=True)
+    dy = integers(y.shape, torch.bfloat16, 3, device=DEVICE)
+    (grad,) = torch.autograd.grad(y, w, dy)
+    assert torch.equal(grad, reference.grouped_mm(dy.mT, x, offs).bfloat16())
 
 
 def long_operands():

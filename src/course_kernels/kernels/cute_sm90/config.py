@@ -108,10 +108,10 @@ class CuteConfig:
         within = all(shape.tile_n % SCALE_BLOCK == 0 for shape in self.shapes)
         return SCALE_BLOCK if within else SCALE_BLOCK // 2
 
-    @property
-    def stage_factors(self) -> int:
-        """Factors of blocks that a stage has room for: of its rows, then of up to four blocks of columns."""
-        return self.tile_m + 4
+    def stage_factors(self, offsets_along: str = "m") -> int:
+        """Factors of blocks that a stage has room for: of its rows, then of up to four blocks of columns, or along "k"
+        of each column."""
+        return self.tile_m + (self.tile_n if offsets_along == "k" else 4)
 
     def accumulators(self, operand_bytes: int) -> int:
         """Registers that the sums take in a thread."""
@@ -123,26 +123,26 @@ class CuteConfig:
         """Lines of A and B that a stage has room for."""
         return max(shape.tile_m + shape.tile_n for shape in self.shapes)
 
-    def stage_bytes(self, operand_bytes: int, block_scaled: bool = False) -> int:
+    def stage_bytes(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
         """Shared memory of the stages, in bytes; with factors of blocks, what does not fit beside the barriers."""
         stages = self.stages * self.stage_lines * self.tile_k * operand_bytes
-        factors = self.stages * (BARRIERS_BYTES + 4 * self.stage_factors) if block_scaled else 0
+        factors = self.stages * (BARRIERS_BYTES + 4 * self.stage_factors(offsets_along)) if block_scaled else 0
         return stages + max(0, -(-factors // 1024) - 1) * 1024
 
-    def store_blocks(self, operand_bytes: int, block_scaled: bool = False) -> int:
+    def store_blocks(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
         """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
-        room = (SHARED_BYTES - self.stage_bytes(operand_bytes, block_scaled)) // (2 * MMA_ROWS * STORE_ROW_BYTES)
-        return max(1, min(room, self.most_stores))
+        room = SHARED_BYTES - self.stage_bytes(operand_bytes, block_scaled, offsets_along)
+        return max(1, min(room // (2 * MMA_ROWS * STORE_ROW_BYTES), self.most_stores))
 
-    def shared_bytes(self, operand_bytes: int, block_scaled: bool = False) -> int:
+    def shared_bytes(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
         """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``, with factors
         of blocks or not."""
-        stores = 2 * self.store_blocks(operand_bytes, block_scaled) * MMA_ROWS * STORE_ROW_BYTES
-        return self.stage_bytes(operand_bytes, block_scaled) + stores
+        stores = 2 * self.store_blocks(operand_bytes, block_scaled, offsets_along) * MMA_ROWS * STORE_ROW_BYTES
+        return self.stage_bytes(operand_bytes, block_scaled, offsets_along) + stores
 
-    def why_not(self, operand_bytes: int = 2, block_scaled: bool = False) -> str | None:
-        """Why this configuration cannot be built for operands of ``operand_bytes``, with scales of blocks or not, or
-        None where it can."""
+    def why_not(self, operand_bytes: int = 2, block_scaled: bool = False, offsets_along: str = "m") -> str | None:
+        """Why this configuration cannot be built for operands of ``operand_bytes``, with scales of blocks or not, and
+        groups along "m" or "k"; None where it can."""
         if block_scaled and self.tile_k != SCALE_BLOCK:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
         if self.overlapped and not block_scaled:
@@ -168,21 +168,17 @@ class CuteConfig:
             return f"split_last_wave is False where there are narrow or flat tiles, got {self.split_last_wave}"
         kinds = {"narrow": self.last_tile_n, "flat": self.tail_tile_n, "halved": self.split_last_wave}
         for name, shape in zip(filter(kinds.get, kinds), self.shapes[1:]):
-            reason = shape.why_not(operand_bytes, block_scaled)
+            reason = shape.why_not(operand_bytes, block_scaled, offsets_along)
             if reason is not None:
                 return f"{name} tiles: {reason}"
         if self.stages < 2:
             return f"at least two stages take turns, one filled and one read, got {self.stages}"
-        needed = self.shared_bytes(operand_bytes, block_scaled)
+        needed = self.shared_bytes(operand_bytes, block_scaled, offsets_along)
         if needed > SHARED_BYTES:
             return f"{self.stages} stages need {needed} bytes of shared memory, and there are {SHARED_BYTES}"
-        return None
-
-    def why_not_along_k(self) -> str | None:
-        """Why this configuration is not for groups along K, or None where it is."""
-        if self.tail_tile_n:
+        if offsets_along == "k" and self.tail_tile_n:
             return f"tail_tile_n is 0 where offsets_along is 'k', got {self.tail_tile_n}"
-        if self.split_last_wave:
+        if offsets_along == "k" and self.split_last_wave:
             return f"split_last_wave is False where offsets_along is 'k', got {self.split_last_wave}"
         return None
 
@@ -193,14 +189,11 @@ def check_layout(offsets_along: str, b_major: str, operand_bytes: int = 2) -> No
         raise ValueError(f"offsets_along must be 'm' or 'k', got {offsets_along!r}")
     if b_major not in ("k", "n"):
         raise ValueError(f"b_major must be 'k' or 'n', got {b_major!r}")
-    if (offsets_along, b_major) == ("k", "k"):
-        raise ValueError("b_major must be 'n' where offsets_along is 'k', got 'k'")
-    if operand_bytes == 1 and (offsets_along, b_major) != ("m", "k"):
+    if operand_bytes == 1 and b_major != "k":
         # wgmma takes 8-bit operands with their depth contiguous alone.
-        raise ValueError(
-            "offsets_along must be 'm' and b_major 'k' where operands have 8 bits, "
-            f"got {offsets_along!r} and {b_major!r}"
-        )
+        raise ValueError(f"b_major must be 'k' where operands have 8 bits, got {b_major!r}")
+    if operand_bytes > 1 and (offsets_along, b_major) == ("k", "k"):
+        raise ValueError("b_major must be 'n' where offsets_along is 'k' and operands have 16 bits, got 'k'")
 
 
 CONFIGS = (
@@ -254,6 +247,14 @@ CONFIGS_BLOCK_SCALED = (
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 
+# For 8-bit operands with groups along K; in either case the first one is what is chosen without constants.
+CONFIGS_8_BIT_ALONG_K = CONFIGS_8_BIT[1:3]
+CONFIGS_BLOCK_SCALED_ALONG_K = (
+    LARGE_BLOCK_SCALED,
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
+)
+
 
 def configs_for(
     offsets_along: str, b_major: str, operand_bytes: int = 2, block_scaled: bool = False
@@ -268,12 +269,14 @@ def configs_for(
 
     Returns:
         `CONFIGS`, or `CONFIGS_ALONG_K`; `CONFIGS_8_BIT` for elements of one byte, `CONFIGS_BLOCK_SCALED` where their
-        blocks have scales.
+        blocks have scales, and along "k" those of their names.
 
     Raises:
         ValueError: there is no kernel for such operands.
     """
     check_layout(offsets_along, b_major, operand_bytes)
+    if operand_bytes == 1 and offsets_along == "k":
+        return CONFIGS_BLOCK_SCALED_ALONG_K if block_scaled else CONFIGS_8_BIT_ALONG_K
     if operand_bytes == 1:
         return CONFIGS_BLOCK_SCALED if block_scaled else CONFIGS_8_BIT
     return CONFIGS if offsets_along == "m" else CONFIGS_ALONG_K

@@ -19,7 +19,8 @@ from course_kernels.kernels.cute_sm90.window import make_window, open_at
 
 
 class Scales(NamedTuple):
-    """Factors, float32: ``rows`` (total_m,) of A's, ``cols`` (G, N) of B's columns, or (G,) of all of a group's."""
+    """Factors, float32: ``rows`` (total_m,) of A's, along "k" (G, M); ``cols`` (G, N) of B's columns, or (G,) of all of
+    a group's."""
 
     rows: cute.Tensor
     cols: cute.Tensor
@@ -61,7 +62,7 @@ def first_row(cut: cutlass.Constexpr, tile: Tile, group: Int32, i: cutlass.Const
 
 
 @cute.jit
-def scale_tile(cut: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
+def scale_tile(cut: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Scales):
     """Multiply a warp group's part of a tile with the factors of its rows and columns. Elements outside of the result
     are multiplied with the last factor inside, and not stored."""
     # A thread holds pairs of columns, eight apart, of two rows, eight apart: wgmma's layout.
@@ -81,7 +82,11 @@ def scale_tile(cut: cutlass.Constexpr, tile: Tile, acc: cute.Tensor, scales: Sca
         )
         row = first_row(cut, tile, group, i) + thread // 32 * 16 + thread % 32 // 4
         for half in cutlass.range_constexpr(2):
-            factor = scales.rows[cutlass.min(row + 8 * half, tile.end - 1)]
+            if cutlass.const_expr(along == "k"):
+                last_row = cute.size(scales.rows, mode=[1]) - 1
+                factor = scales.rows[tile.group, cutlass.min(row + 8 * half, last_row)]
+            else:
+                factor = scales.rows[cutlass.min(row + 8 * half, tile.end - 1)]
             for j in cutlass.range_constexpr(cut.tile_n // 8):
                 for v in cutlass.range_constexpr(2):
                     if cutlass.const_expr(cute.rank(scales.cols) == 1):

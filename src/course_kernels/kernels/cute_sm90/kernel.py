@@ -1,4 +1,4 @@
-"""Grouped GEMM for Hopper: the kernel's roles put together, and its compilation.
+"""Grouped GEMM for Hopper: the kernel's roles put together.
 
 A block has three warp groups. The first one's first warp loads, its second one, too, where blocks have factors; its
 others write zeros, to the tail or to the results of groups without depth. The other two groups multiply and store. All
@@ -12,9 +12,9 @@ from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
 from course_kernels.kernels.cute_sm90 import blockwise, tickets
-from course_kernels.kernels.cute_sm90.blockwise import BlockScales, StageFactors
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, write_zeros
+from course_kernels.kernels.cute_sm90.factors import BlockScales, StageFactors, factors_of, load_all_factors
 from course_kernels.kernels.cute_sm90.mainloop import (
     Shape,
     finish_tile,
@@ -38,14 +38,15 @@ TURN = 3
 
 class HopperGroupedGemm:
     """Groups along "m": C[start:end] = A[start:end] @ B[g] for every group g, and zeros after the last group.
-    Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty.
+    Groups along "k": C[g] = A[:, start:end] @ B[start:end], which is zeros where the group is empty. Groups of 8-bit
+    operands are whole blocks of 128 there: each begins and ends at a multiple of that.
     Masked groups lie along "m" at equal distances; of each so many rows count, and nothing is written to the others.
 
     Args:
         config: tiles, cluster, stages, schedule.
         offsets_along: "m" or "k".
-        b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n".
-        operand_bytes: of an element of the operands: 2, or 1 along "m" with B's K contiguous.
+        b_major: the contiguous dimension of B, "k" or "n"; along "k" it is "n", but "k" for 8-bit operands.
+        operand_bytes: of an element of the operands: 2, or 1 where B's K is contiguous.
         accumulate: along "k", add to C, which is float32, and leave it as it is where a group is empty. Each element is
             in one tile, so the sums are the same in every run.
         masked: whether groups are masked; along "m".
@@ -69,9 +70,7 @@ class HopperGroupedGemm:
         check_layout(offsets_along, b_major, operand_bytes)
         if block_scaled and operand_bytes != 1:
             raise ValueError(f"operand_bytes must be 1 where block_scaled, got {operand_bytes}")
-        reason = config.why_not(operand_bytes, block_scaled)
-        if offsets_along == "k":
-            reason = reason or config.why_not_along_k()
+        reason = config.why_not(operand_bytes, block_scaled, offsets_along)
         if reason is not None:
             raise ValueError(f"config: {reason}")
         if accumulate and offsets_along != "k":
@@ -81,7 +80,7 @@ class HopperGroupedGemm:
         self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
         self.accumulate, self.block_scaled, self.masked = accumulate, block_scaled, masked
         # Which operands have their lines contiguous, not their depth.
-        self.a_across, self.b_across = offsets_along == "k", b_major == "n"
+        self.a_across, self.b_across = offsets_along == "k" and b_major == "n", b_major == "n"
 
     @cute.jit
     def __call__(
@@ -100,17 +99,18 @@ class HopperGroupedGemm:
         the zeros of a result without depth or groups. Offsets may have any values.
 
         Args:
-            a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous; float16, bfloat16 or float8_e4m3fn.
-            b: (G, K, N), ``b_major`` contiguous; along "k" (total_k, N), N contiguous; of a's dtype.
+            a: (total_m, K), K contiguous; along "k" (M, total_k), M contiguous, total_k where operands have 8 bits;
+                float16, bfloat16 or float8_e4m3fn.
+            b: (G, K, N), along "k" (total_k, N), ``b_major`` contiguous; of a's dtype.
             c: (total_m, N); along "k" (G, M, N); N contiguous; float16, bfloat16 or float32.
             offs: (G,) int32, rows, or lines along K, at which the groups end; where masked, rows of each group that
                 count, of the total_m / G that it has.
             max_active_clusters: clusters that the GPU holds at one time.
             stream: where to launch.
-            scale_a, scale_b: both or neither, along "m" alone: (total_m,) and (G, N) float32 factors of the product's
+            scale_a, scale_b: both or neither: (total_m,), along "k" (G, M), and (G, N) float32 factors of the product's
                 rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
-                ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, with any
-                strides.
+                ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, along "k"
+                (M, ceil(total_k / 128)) and (N, ceil(total_k / 128)), with any strides.
             counter: (1,) float64, 0, of this launch alone, where the order is dynamic; its value afterwards is any.
         """
         config = self.config
@@ -118,8 +118,10 @@ class HopperGroupedGemm:
         scales = None if cutlass.const_expr(scale_a is None) else kind(scale_a, scale_b)
         total, M, K = cute.size(c, mode=[0]), cute.size(c, mode=[0]), cute.size(a, mode=[1])
         if cutlass.const_expr(self.along == "k"):
-            total, M, a_lines = K, cute.size(c, mode=[1]), make_window(a, 1)
-            b_lines = make_window(cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0])), 1)
+            total, M, a_lines = K, cute.size(c, mode=[1]), a
+            b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [1, 0]))
+            if cutlass.const_expr(self.a_across):
+                a_lines, b_lines = make_window(a_lines, 1), make_window(b_lines, 1)
         else:
             a_lines = make_window(a, 0) if config.window else a
             b_lines = cute.make_tensor(b.iterator, cute.select(b.layout, [2, 1, 0]))
@@ -128,9 +130,9 @@ class HopperGroupedGemm:
         shapes = tuple(
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
-        store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled)
+        store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled, self.along)
         c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, self.accumulate)
-        numbers = config.stages * config.stage_factors * self.block_scaled
+        numbers = config.stages * config.stage_factors(self.along) * self.block_scaled
         group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
 
@@ -180,7 +182,7 @@ class HopperGroupedGemm:
         shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
         ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
-        factors = blockwise.factors_of(config, storage.factors.data_ptr())
+        factors = factors_of(config, along, storage.factors.data_ptr())
         order = tickets.make_tickets(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
         # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
         loaded = storage.loaded.data_ptr()
@@ -214,7 +216,7 @@ class HopperGroupedGemm:
                 tickets.leave_loading(config, order, place)
             else:
                 if cutlass.const_expr(self.block_scaled):
-                    blockwise.load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
+                    load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
                 if cutlass.const_expr(not (self.masked or self.accumulate)):
                     write_zeros(config, along, 3 - self.block_scaled, c, problem, loaded)
         else:
@@ -296,105 +298,6 @@ class HopperGroupedGemm:
         if cutlass.const_expr(self.operand_bytes > 1):
             finish_tile(ring, done)
         if cutlass.const_expr(scales is not None and not self.block_scaled):
-            scale_tile(cut, tile, acc, scales)
+            scale_tile(cut, self.along, tile, acc, scales)
         store_tile(config, cut, self.along, tile, acc, c_atom, c_coords, c_shared)
         return state, window, place
-
-
-IN_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float8_e4m3fn": cutlass.Float8E4M3FN}
-OUT_DTYPES = {"float16": cutlass.Float16, "bfloat16": cutlass.BFloat16, "float32": cutlass.Float32}
-
-
-def compile_for(
-    config: CuteConfig,
-    dtype: str,
-    out_dtype: str | None = None,
-    *,
-    offsets_along: str = "m",
-    b_major: str | None = None,
-    scaled: bool = False,
-    accumulate: bool = False,
-    masked: bool = False,
-    group_scales: bool = False,
-    block_scaled: bool = False,
-    sm: str = "90a",
-    multiprocessors: int = 132,
-    options: tuple = (),
-):
-    """Compile for a target, GPU or not: sizes, strides and offsets are known only when the result is called.
-
-    Args:
-        config: tiles, cluster, stages, schedule.
-        dtype: of the operands, "float16" or "bfloat16"; along "m" with B's K contiguous "float8_e4m3fn", too.
-        out_dtype: of the result, "float16", "bfloat16" or "float32"; by default ``dtype``, "bfloat16" for 8 bits.
-        offsets_along: "m", or "k" for the gradient of a weight.
-        b_major: the contiguous dimension of B: "k" or "n" along "m", by default "k"; along "k" it is "n".
-        scaled: whether rows and columns of the product are multiplied with factors; along "m".
-        accumulate: whether the product is added to what the result holds; along "k", of a float32 result.
-        masked: whether groups lie at equal distances and ``offs`` says how many rows of each count; along "m".
-        group_scales: where scaled, whether one factor serves all columns of a group.
-        block_scaled: whether blocks of 8-bit operands are, of 128 along K and 1 row of A, or 128 columns of B.
-        sm: the target.
-        multiprocessors: of the GPU; each holds one CTA.
-        options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
-
-    Returns:
-        A callable of torch tensors ``(a, b, c, offs, scale_a, scale_b, counter)``, the last three None where there are
-        none, as in ``HopperGroupedGemm.__call__``. It launches on torch's current stream. No extent may be 0, or over
-        2**30 where groups divide it. Extents of contiguous dimensions are multiples of 8; pointers, and strides of the
-        others, of 16 bytes. For scale_a, and scales of blocks, these two rules do not hold.
-
-    Raises:
-        ValueError: if no kernel can be built from ``config``, or for such operands.
-
-    Notes:
-        Sums of 8-bit operands leave the tensor cores' few bits after every block of K, see ``mainloop.multiply_apart``.
-    """
-    b_major = b_major or ("n" if offsets_along == "k" else "k")
-    if scaled and offsets_along != "m":
-        raise ValueError(f"offsets_along must be 'm' where scaled, got {offsets_along!r}")
-    element = IN_DTYPES[dtype]
-    out = OUT_DTYPES[out_dtype or ("bfloat16" if element.width == 8 else dtype)]
-    if accumulate and out is not Float32:
-        raise ValueError(f"out_dtype must be 'float32' where accumulate is set, got {out_dtype or dtype!r}")
-    if scaled and block_scaled:
-        raise ValueError("scaled must be False where block_scaled: factors are those of rows and columns, or of blocks")
-    kind = dict(offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8)
-    gemm = HopperGroupedGemm(config, **kind, accumulate=accumulate, masked=masked, block_scaled=block_scaled)
-    groups, total = cute.sym_int(), cute.sym_int()
-    M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
-
-    def fake(kind, shape, contiguous):
-        pitch = 128 // kind.width
-        strides = [1 if i == contiguous else cute.sym_int64(divisibility=pitch) for i in range(len(shape))]
-        return cute.runtime.make_fake_tensor(kind, shape, stride=tuple(strides), assumed_align=16)
-
-    if offsets_along == "k":
-        tensors = fake(element, (M, total), 0), fake(element, (total, N), 1), fake(out, (groups, M, N), 2)
-    else:
-        tensors = (
-            fake(element, (total, K), 1),
-            fake(element, (groups, K, N), 1 if b_major == "k" else 2),
-            fake(out, (total, N), 1),
-        )
-    scales = ()
-    if scaled:
-        rows = cute.runtime.make_fake_tensor(Float32, (total,), stride=(1,), assumed_align=4)
-        of_groups = cute.runtime.make_fake_tensor(Float32, (groups,), stride=(1,), assumed_align=4)
-        scales = rows, of_groups if group_scales else fake(Float32, (groups, N), 1)
-    elif block_scaled:
-        blocks, wide = cute.sym_int(), cute.sym_int()
-        for shape in ((total, blocks), (groups, blocks, wide)):
-            strides = tuple(cute.sym_int64() for _ in shape)
-            scales += (cute.runtime.make_fake_tensor(Float32, shape, stride=strides, assumed_align=4),)
-    if config.dynamic:
-        counter = cute.runtime.make_fake_tensor(cutlass.Float64, (1,), stride=(1,), assumed_align=8)
-        scales = *(scales or (None, None)), counter
-    return cute.compile[(cute.GPUArch(f"sm_{sm}"), cute.EnableTVMFFI(True), *options)](
-        gemm,
-        *tensors,
-        cute.runtime.make_fake_tensor(Int32, (groups,), stride=(1,), assumed_align=4),
-        multiprocessors // config.cluster,
-        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
-        *scales,
-    )

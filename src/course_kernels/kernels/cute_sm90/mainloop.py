@@ -129,9 +129,18 @@ def filled_by(ring: pipeline.PipelineTmaAsync, stage_bytes: int) -> pipeline.Pip
 
 
 @cute.jit
+def first_depth(cut: cutlass.Constexpr, tile: Tile) -> Int32:
+    """Where a tile's first block of 8-bit operands begins along K, the dimension of the groups. The hardware stops the
+    kernel at a coordinate off 16 bytes in the contiguous dimension, so wrong ends must not make one."""
+    return tile.start // cut.tile_k * cut.tile_k
+
+
+@cute.jit
 def a_blocks(cut: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: cute.Tensor) -> cute.Tensor:
     """A tile's blocks of A, one after the other along K."""
-    if cutlass.const_expr(along == "k"):
+    if cutlass.const_expr(along == "k" and cute.rank(a) == 2):
+        lines = cute.domain_offset((tile.row, first_depth(cut, tile)), a)
+    elif cutlass.const_expr(along == "k"):
         lines = open_at(a, 1, tile.start, tile.end, tile.row)
     elif cutlass.const_expr(cut.window):
         lines = open_at(a, 0, tile.row, tile.end, 0)
@@ -143,7 +152,9 @@ def a_blocks(cut: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, a: cu
 @cute.jit
 def b_blocks(cut: cutlass.Constexpr, along: cutlass.Constexpr, tile: Tile, b: cute.Tensor) -> cute.Tensor:
     """A tile's blocks of B."""
-    if cutlass.const_expr(along == "k"):
+    if cutlass.const_expr(along == "k" and cute.rank(b) == 2):
+        lines = cute.domain_offset((tile.col, first_depth(cut, tile)), b)
+    elif cutlass.const_expr(along == "k"):
         lines = open_at(b, 1, tile.start, tile.end, tile.col)
     else:
         lines = cute.domain_offset((tile.col, 0), b[None, None, tile.group])
@@ -194,7 +205,8 @@ def load_tile(
 
     A tile may start at any line, and what lies outside the operand arrives as zeros. With groups along "m" the operands
     are (total_m, K) and (N, K, G): rows of the next group make rows that are never stored, and may arrive as they are,
-    or as zeros through a window. With groups along "k" both are windows: the next group's depth has to be zeros.
+    or as zeros through a window. With groups along "k" both are windows: the next group's depth has to be zeros; but
+    groups of 8-bit operands are whole blocks, and the operands (M, total_k) and (N, total_k).
     """
     claimed = claim(config, order)
     cut, (a_shared, b_shared) = config.shapes[number], shared

@@ -1,10 +1,12 @@
 """The kernel in CuTe DSL behind ``grouped_mm``: which products it takes, and in which configuration.
 
-On Hopper it computes modes "m" and "k" of 16-bit operands that descriptors describe, as a layer of experts and both of
-its gradients have them, and mode "m" of 8-bit operands with scales. All else is the Triton kernels'.
+On Hopper it computes modes "m" and "k" of operands that descriptors describe, as a layer of experts and both of its
+gradients have them; those of 8 bits with scales. All else is the Triton kernels'.
 
 Tensor cores read 8-bit operands with their depth contiguous. In a gradient the weights lie the other way. Where groups
 have many rows, it pays to copy the weights first: 640 to 820 TFLOP/s with the copy, against 160 for the Triton kernel.
+In mode "k" groups of 8-bit operands are whole blocks of 128 (``whole_blocks``); where they are not, both operands are
+copied, one byte for every two that a quantizer has read before.
 
 ``tuning.time_model`` says whether that pays, which backend is the faster, and in which configuration. Where it has no
 constants, ``FEW_ROWS`` and ``COPIED_ROWS`` decide for 8-bit operands, which all go to this kernel.
@@ -21,15 +23,22 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.kernels.cute_sm90.config import COOPERATIVE, LARGE_BLOCK_SCALED, PINGPONG, CuteConfig
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS_BLOCK_SCALED_ALONG_K,
+    COOPERATIVE,
+    LARGE_BLOCK_SCALED,
+    PINGPONG,
+    CuteConfig,
+)
 from course_kernels.packed.backends import cute_cache
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
-from course_kernels.packed.scaling import LINE, ROW, SQUARE
+from course_kernels.packed.scaling import BLOCK, LINE, ROW, SQUARE, blocks_restart, padded_columns
 from course_kernels.packed.tuning import time_model
+from course_kernels.packed.whole_blocks import pack
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
-BLOCKS = f"{LINE} {SQUARE}"
+BLOCKS, LINES = f"{LINE} {SQUARE}", f"{LINE} {LINE}"  # scales of blocks in mode "m", and in mode "k"
 _PACKAGES = ("cutlass", "tvm_ffi")
 FEW_ROWS = 64  # up to here, reading the weights takes most of the time, and tiles are low
 # Without constants, 8-bit weights whose depth is not contiguous are copied from here on. In the record "block_scaled"
@@ -89,7 +98,8 @@ class KernelVariant(NamedTuple):
         offsets_along: the extent that the groups share out, "m" or "k".
         b_major: what is contiguous in B, "k" or "n".
         operand_bytes: of an element. Operands of one byte have factors, and no others do.
-        block_scaled: whether factors are those of blocks, 1x128 of A and 128x128 of B, or of rows and columns.
+        block_scaled: whether factors are those of blocks, 1x128 of A and 128x128 of B, along "k" 1x128 of both, or of
+            rows and columns.
     """
 
     offsets_along: str
@@ -99,14 +109,21 @@ class KernelVariant(NamedTuple):
 
 
 def match_variant(
-    operands: Operands, out: Tensor, keep_tail: bool = False, accumulate: bool = False, scaling: str = ROW
+    operands: Operands,
+    out: Tensor,
+    keep_tail: bool = False,
+    accumulate: bool = False,
+    scaling: str = ROW,
+    whole: bool = False,
 ) -> KernelVariant | None:
     """The variant that computes a checked product, or None.
 
-    The kernel takes mode "m" of 8-bit operands with scales where B's depth is contiguous, and modes "m" and "k" of
-    16-bit operands; scales of rows and columns, or of blocks as in ``BLOCKS``; no bias, no kept tail. It adds to
+    The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
+    operands; scales of rows and columns, or of blocks as in ``BLOCKS`` and ``LINES``; no bias, no kept tail. It adds to
     float32 results alone: to others the hardware would add rounded products, and round again. Extents of contiguous
-    dimensions are multiples of 8, addresses and other strides multiples of 16 bytes; scales of blocks may be anywhere.
+    dimensions are multiples of 8, but not that which groups divide; addresses and other strides multiples of 16 bytes;
+    scales of blocks may be anywhere. In mode "k" groups of 8-bit operands are whole blocks: that is known where blocks
+    do not restart at groups, or where ``whole``.
     """
     mat_a, mat_b, offs, bias, scale_a, scale_b = operands
     if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
@@ -115,26 +132,30 @@ def match_variant(
         return None
     if accumulate and (mat_b.dim() != 2 or out.dtype != torch.float32):
         return None
-    eight_bits = mat_a.element_size() == 1
-    if eight_bits != (scale_a is not None) or scaling not in (ROW, BLOCKS):
+    along = "m" if mat_b.dim() == 3 else "k"
+    eight_bits, block_scaled = mat_a.element_size() == 1, scaling == {"m": BLOCKS, "k": LINES}[along]
+    if eight_bits != (scale_a is not None) or not (scaling == ROW or block_scaled):
         return None
     if eight_bits and scaling == ROW and scale_b.data_ptr() % 16:
         return None
     if not (offs.numel() and mat_a.numel() and mat_b.numel() and out.numel()):
         return None
-    along = "m" if mat_b.dim() == 3 else "k"
     total = mat_a.shape[0] if along == "m" else mat_b.shape[0]
     if total > WINDOW_ROWS or out.shape[-1] % 8 or not _has_descriptor(out, out.dim() - 1):
         return None
+    if along == "k" and eight_bits:
+        whole = whole or (block_scaled and not blocks_restart(scale_a, total, offs.shape[0]))
+        suits = whole and _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 0)
+        return KernelVariant("k", "k", 1, block_scaled) if suits else None
     if along == "k":
-        suits = not eight_bits and mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
+        suits = mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
         return KernelVariant("k", "n") if suits else None
     if mat_a.shape[1] % 8 or not _has_descriptor(mat_a, 1):
         return None
     major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(mat_b, dim)), 0))
     if major is None or (eight_bits and major == "n"):
         return None
-    return KernelVariant("m", major, mat_a.element_size(), eight_bits and scaling == BLOCKS)
+    return KernelVariant("m", major, mat_a.element_size(), block_scaled)
 
 
 def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
@@ -149,14 +170,23 @@ def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
     accumulate = problem.options.accumulate
     function = _compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device, accumulate)
+    if copied and problem.mode == "k":
+        blocks = problem.block_lines is not None
+        return PackingPlan(function, blocks, blocks and blocks_restart(operands.scale_a, problem.K, problem.G))
     return (CopyingPlan if copied else Plan)(function, config.dynamic)
 
 
 def _variant_of(problem: Problem, operands: Operands, out: Tensor) -> tuple[KernelVariant | None, bool]:
-    """The variant that computes a product, and whether B has to be copied for it."""
+    """The variant that computes a product, and whether B, or in mode "k" both operands, have to be copied for it."""
     options, mat_b = problem.options, operands.mat_b
     given = out, options.keep_tail, options.accumulate, options.scaling
     variant = match_variant(operands, *given)
+    if variant is None and mat_b.element_size() == 1 and problem.mode == "k" and problem.K:
+        depth = padded_columns(problem.K, problem.G) * BLOCK
+        a = torch.empty(problem.M, depth, dtype=operands.mat_a.dtype, device="meta")
+        b = torch.empty(problem.N, depth, dtype=mat_b.dtype, device="meta").mT
+        variant = match_variant(operands._replace(mat_a=a, mat_b=b), *given, whole=True)
+        return variant, variant is not None
     if variant is None and mat_b.element_size() == 1 and mat_b.dim() == 3 and _copy_pays(problem, mat_b):
         variant = match_variant(operands._replace(mat_b=depth_contiguous(mat_b, "meta")), *given)
         return variant, variant is not None
@@ -217,6 +247,24 @@ class CopyingPlan(Plan):
         """Copy and launch, on the current stream."""
         copy = depth_contiguous(operands.mat_b, out.device).copy_(operands.mat_b)
         super().run(operands._replace(mat_b=copy), out)
+
+
+class PackingPlan(Plan):
+    """A compiled kernel that is run on copies of both operands, whose groups are whole blocks; whether blocks have
+    scales, and whether they restart at groups there."""
+
+    def __init__(self, function, blocks: bool, restart: bool):
+        super().__init__(function)
+        self._blocks, self._restart = blocks, restart
+
+    def run(self, operands: Operands, out: Tensor) -> None:
+        """Copy and launch, on the current stream."""
+        mat_a, mat_b, offs, _, scale_a, scale_b = operands
+        a = pack(mat_a, offs, scale_a if self._blocks else None, self._restart)
+        b = pack(mat_b.mT, offs, scale_b if self._blocks else None, self._restart)
+        if self._blocks:
+            scale_a, scale_b = a.scale, b.scale
+        super().run(Operands(a.values, b.values.mT, a.ends, None, scale_a, scale_b), out)
 
 
 def _has_descriptor(tensor: torch.Tensor, contiguous: int) -> bool:
@@ -282,7 +330,9 @@ def choose(
     low = variant.offsets_along == "m" and rows <= FEW_ROWS
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
-        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        large = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
+        if variant.block_scaled:
+            large = LARGE_BLOCK_SCALED if variant.offsets_along == "m" else CONFIGS_BLOCK_SCALED_ALONG_K[0]
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 
@@ -299,7 +349,8 @@ def is_expected_faster(
 def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:
     """Kind and extents of a product, as the time model takes them."""
     if variant.offsets_along == "k":
-        return "k,n", size[0], size[1], rows, groups
+        kind = "k,n" if variant.operand_bytes > 1 else "k,k fp8"  # of which no times are known
+        return kind, size[0], size[1], rows, groups
     kind = f"m,{variant.b_major}"
     if variant.operand_bytes == 1:
         kind = time_model.kind_of_8_bit(variant.b_major, variant.block_scaled)

@@ -68,7 +68,7 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
     """A kernel from its file, or else compiled and, if that is possible, kept in one.
 
     Args:
-        config, dtype, out_dtype, arguments: of ``kernels.cute_sm90.kernel.compile_for``, without ``options``.
+        config, dtype, out_dtype, arguments: of ``kernels.cute_sm90.compilation.compile_for``, without ``options``.
 
     Returns:
         A callable, as ``compile_for`` returns it, but all seven arguments have to be given.
@@ -85,7 +85,7 @@ def compiled(config: CuteConfig, dtype: str, out_dtype: str, **arguments) -> Cal
         _log.info("loaded %s in %.3f s; compiling it took %.1f s", name, seconds, took)
         return loaded.function
 
-    from course_kernels.kernels.cute_sm90.kernel import compile_for
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     started = time.perf_counter()
     function = compile_for(config, dtype, out_dtype, **arguments)

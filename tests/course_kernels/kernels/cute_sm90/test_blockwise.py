@@ -13,6 +13,7 @@ from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
     CONFIGS_BLOCK_SCALED,
+    CONFIGS_BLOCK_SCALED_ALONG_K,
     COOPERATIVE,
     LARGE_BLOCK_SCALED,
     PINGPONG,
@@ -21,7 +22,7 @@ from course_kernels.kernels.cute_sm90.config import (
 )
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import integers, reference
-from in_flight import disassembled, follow
+from in_flight import disassembled, follow, moves_between_products
 
 hopper = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
@@ -39,6 +40,16 @@ EVERY = (
     CuteConfig(64, 128, 128, 1, 6, PINGPONG, overlapped=True),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128, overlapped=True),
 )
+# With a factor for each column: groups along K.
+EVERY_ALONG_K = (
+    *CONFIGS_BLOCK_SCALED_ALONG_K,
+    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 1, 4, COOPERATIVE, last_tile_n=64),
+    CuteConfig(64, 128, 128, 2, 6, PINGPONG),
+    CuteConfig(256, 64, 128, 1, 4, COOPERATIVE),
+    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, overlapped=True),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, overlapped=True),
+)
 
 
 def name_of(config):
@@ -52,14 +63,14 @@ def code_of(tmp_path_factory):
     from cutlass import cute
     from cutlass.base_dsl.compiler import DumpDir
 
-    from course_kernels.kernels.cute_sm90 import kernel
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     folder = tmp_path_factory.mktemp("code")
     options = (cute.KeepPTX(True), cute.KeepCUBIN(True), DumpDir(str(folder)))
 
     @functools.cache
     def compile_(config, out_dtype="bfloat16", dtype="float8_e4m3fn", **kinds):
-        compiled = kernel.compile_for(config, dtype, out_dtype, options=options, **kinds)
+        compiled = compile_for(config, dtype, out_dtype, options=options, **kinds)
         return compiled.__ptx__, disassembled(compiled.__cubin__, folder)
 
     return compile_
@@ -88,6 +99,27 @@ def test_machine_code(code_of, config):
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert sass.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group")
     assert follow(sass) == (1 + config.overlapped, [])
+
+
+@pytest.mark.parametrize("config", EVERY_ALONG_K, ids=name_of)
+def test_machine_code_along_k(code_of, config):
+    """A factor for each column: as many more multiplications as sums, and a copy for each 32 columns. Addresses of
+    operands are in uniform registers."""
+    ptx, sass = code_of(config, block_scaled=True, offsets_along="k")
+    sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
+    times = copies_of_sums(config.shapes[0])
+    assert ptx.count("fma.rn.f32") == sums * times
+    assert sums * times <= ptx.count("mul.f32") <= sums * times + 1, "one of the zeros' pace"
+    assert "add.f32" not in ptx
+    assert ptx.count("cp.async.ca.shared.global") == (config.tile_m + config.tile_n) // 32
+    assert ".local" not in ptx
+    assert not re.search(r"\b(LDL|STL)\b", sass)
+    assert sass.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group")
+    assert follow(sass) == (1 + config.overlapped, [])
+    assert moves_between_products(sass) == []
+    # Both operands as they are, without windows; the result with the group as its third dimension.
+    assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared", ptx)) == {"2"}
+    assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global", ptx)) == {"3"}
 
 
 def test_sums_in_flight_are_found(code_of):
@@ -137,7 +169,7 @@ def device():
 
 @functools.cache
 def compiled(config, out_dtype, device, **kinds):
-    from course_kernels.kernels.cute_sm90.kernel import compile_for
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     name = str(out_dtype).removeprefix("torch.")
@@ -214,3 +246,59 @@ def test_many_tiles(device, config):
         out = torch.full((a.shape[0], 1992), torch.nan, device=device)
         compiled(config, out.dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
         assert torch.equal(out.double(), wanted)
+
+
+def along_k(sizes, M, N, how, device, tail=61):
+    """Operands whose groups are whole blocks; NaN after the last one and between lines."""
+    total, pitch = sum(sizes) + tail, -(-(sum(sizes) + tail) // 16) * 16 + 16
+    blocks, lines = -(-total // 128), []
+    for count, seed in ((M, 1), (N, 2)):
+        wide = torch.full((count, pitch), torch.nan, device=device).to(FP8)
+        wide[:, : total - tail] = integers((count, total - tail), torch.float32, seed, device=device).to(FP8)
+        lines.append((wide[:, :total], factors((count, blocks), seed + 2, how, device)))
+    (a, scale_a), (b, scale_b) = lines
+    offs = torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
+    used = total - tail
+    wide_a, wide_b = (reference.dequantize(each[:, :used], scale[:, : used // 128]) for each, scale in lines)
+    for scale in (scale_a, scale_b):
+        scale[:, used // 128 :] = torch.nan
+    return a, b.mT, offs, scale_a, scale_b, reference.grouped_mm(wide_a, wide_b.mT, offs)
+
+
+@hopper
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("config", EVERY_ALONG_K, ids=name_of)
+def test_results_along_k(device, config, out_dtype):
+    """Tiles over the edges of the result, odd and even numbers of blocks, empty groups at both ends."""
+    for sizes in ((0, 384, 128, 0, 1280, 256, 0), (128,), (0, 0)):
+        for M, N, how in ((264, 200, "gaps"), (13, 8, "outer"), (457, 296, "outer"), (130, 1160, "row")):
+            a, b, offs, scale_a, scale_b, wanted = along_k(sizes, M, N, how, device)
+            for _ in range(2):
+                out = torch.full((len(sizes), M, N), torch.nan, dtype=out_dtype, device=device)
+                compiled(config, out_dtype, device, block_scaled=True, offsets_along="k")(
+                    a, b, out, offs, scale_a, scale_b
+                )
+                assert torch.equal(out, wanted.to(out_dtype)), (sizes, M, N, how)
+
+
+@hopper
+@pytest.mark.parametrize("config", EVERY_ALONG_K, ids=name_of)
+def test_many_tiles_along_k(device, config):
+    a, b, offs, scale_a, scale_b, wanted = along_k((5120, 0, 128, 2944), 1999, 3000, "outer", device)
+    kinds = dict(block_scaled=True, offsets_along="k")
+    for _ in range(3):
+        out = torch.full((4, 1999, 3000), torch.nan, device=device)
+        compiled(config, out.dtype, device, **kinds)(a, b, out, offs, scale_a, scale_b)
+        assert torch.equal(out.double(), wanted)
+
+
+@hopper
+def test_wrong_ends_along_k_read_nothing_outside(device):
+    """Ends off the blocks, that fall, and outside of the operands: any result, but no fault."""
+    a, b, _, scale_a, scale_b, _ = along_k((384, 128), 264, 200, "outer", device)
+    kinds = dict(block_scaled=True, offsets_along="k")
+    for ends in ((127, 129, 256), (400, 100, 573), (-5, 2**30, 3), (1, 573, 573)):
+        out = torch.zeros(3, 264, 200, device=device)
+        offs = torch.tensor(ends, dtype=torch.int32, device=device)
+        compiled(EVERY_ALONG_K[0], out.dtype, device, **kinds)(a, b, out, offs, scale_a, scale_b)
+        torch.cuda.synchronize()

@@ -9,7 +9,9 @@ import pytest
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
+    CONFIGS_8_BIT_ALONG_K,
     CONFIGS_ALONG_K,
+    CONFIGS_BLOCK_SCALED_ALONG_K,
     COOPERATIVE,
     PINGPONG,
     CuteConfig,
@@ -98,8 +100,12 @@ def test_configurations_to_choose_from(along, b_major):
 
 def test_configurations_to_choose_from_for_8_bits():
     assert configs_for("m", "k", 1) == CONFIGS_8_BIT
+    assert configs_for("k", "k", 1) == CONFIGS_8_BIT_ALONG_K
+    assert configs_for("k", "k", 1, True) == CONFIGS_BLOCK_SCALED_ALONG_K
+    assert {each.why_not(1, offsets_along="k") for each in CONFIGS_8_BIT_ALONG_K} == {None}
+    assert {each.why_not(1, True, "k") for each in CONFIGS_BLOCK_SCALED_ALONG_K} == {None}
     for along, b_major in KINDS[1:]:
-        with pytest.raises(ValueError, match=f"where operands have 8 bits, got '{along}' and '{b_major}'"):
+        with pytest.raises(ValueError, match="b_major must be 'k' where operands have 8 bits, got 'n'"):
             configs_for(along, b_major, 1)
 
 
@@ -136,7 +142,7 @@ def test_a_dynamic_order_is_part_of_the_name():
     fixed, dynamic = CuteConfig(128, 256, 64, 2, 4), CuteConfig(128, 256, 64, 2, 4, dynamic=True)
     assert (fixed.name, dynamic.name) == ("128x256x64_2_4_cooperative_8", "128x256x64_2_4_cooperative_8_dynamic")
     assert {fixed, dynamic} <= set(CONFIGS_ALONG_K) & set(CONFIGS)
-    assert fixed.why_not_along_k() is dynamic.why_not_along_k() is dynamic.why_not() is None
+    assert fixed.why_not(offsets_along="k") is dynamic.why_not(offsets_along="k") is dynamic.why_not() is None
     assert replace(dynamic, tile_k=128, stages=2).why_not(1, True) == (
         "dynamic is False where blocks have scales, got True"
     )

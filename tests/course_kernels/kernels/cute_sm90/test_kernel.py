@@ -13,6 +13,7 @@ import pytest
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
+    CONFIGS_8_BIT_ALONG_K,
     CONFIGS_ALONG_K,
     CONFIGS_BLOCK_SCALED,
     COOPERATIVE,
@@ -36,7 +37,15 @@ def kernel():
 
 
 @pytest.fixture(scope="module")
-def compiled(kernel, tmp_path_factory):
+def compile_for():
+    pytest.importorskip("cutlass", reason="needs the cutlass extra")
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
+
+    return compile_for
+
+
+@pytest.fixture(scope="module")
+def compiled(compile_for, tmp_path_factory):
     """Compile a configuration for dtypes and operands, once. The compiler leaves copies."""
     from cutlass import cute
     from cutlass.base_dsl.compiler import DumpDir
@@ -45,7 +54,7 @@ def compiled(kernel, tmp_path_factory):
 
     @functools.cache
     def compile_(config, *dtypes, **operands):
-        return kernel.compile_for(config, *dtypes, **operands, options=options)
+        return compile_for(config, *dtypes, **operands, options=options)
 
     return compile_
 
@@ -56,31 +65,31 @@ def ptx_of(compiled):
     return lambda *arguments, **operands: compiled(*arguments, **operands).__ptx__
 
 
-def test_what_cannot_be_built_is_refused(kernel):
+def test_what_cannot_be_built_is_refused(kernel, compile_for):
     with pytest.raises(ValueError, match="config: at most 208 accumulators"):
         kernel.HopperGroupedGemm(CuteConfig(256, 256, stages=2))
     with pytest.raises(ValueError, match="b_major must be 'n' where"):
-        kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", b_major="k")
+        compile_for(CONFIGS[0], "bfloat16", offsets_along="k", b_major="k")
     with pytest.raises(ValueError, match="where operands have 8 bits"):
-        kernel.compile_for(CONFIGS_8_BIT[0], "float8_e4m3fn", b_major="n")
+        compile_for(CONFIGS_8_BIT[0], "float8_e4m3fn", b_major="n")
     with pytest.raises(ValueError, match="config: 4 stages need"):
-        kernel.compile_for(CONFIGS_8_BIT[0], "bfloat16")
-    with pytest.raises(ValueError, match="offsets_along must be 'm' where scaled, got 'k'"):
-        kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
+        compile_for(CONFIGS_8_BIT[0], "bfloat16")
+    with pytest.raises(ValueError, match="offsets_along must be 'm' where operands of 16 bits are scaled, got 'k'"):
+        compile_for(CONFIGS[0], "bfloat16", offsets_along="k", scaled=True)
     with pytest.raises(ValueError, match="offsets_along must be 'k' where accumulate is set, got 'm'"):
-        kernel.compile_for(CONFIGS[0], "bfloat16", "float32", accumulate=True)
+        compile_for(CONFIGS[0], "bfloat16", "float32", accumulate=True)
     with pytest.raises(ValueError, match="out_dtype must be 'float32' where accumulate is set, got 'bfloat16'"):
-        kernel.compile_for(CROSS[0], "bfloat16", offsets_along="k", accumulate=True)
+        compile_for(CROSS[0], "bfloat16", offsets_along="k", accumulate=True)
     with pytest.raises(ValueError, match="offsets_along must be 'm' where masked, got 'k'"):
-        kernel.compile_for(CONFIGS[0], "bfloat16", offsets_along="k", masked=True)
+        compile_for(CONFIGS[0], "bfloat16", offsets_along="k", masked=True)
     flat = CuteConfig(128, 192, 64, 2, 4, PINGPONG, tail_tile_n=256)
     with pytest.raises(ValueError, match="config: tail_tile_n is 0 where offsets_along is 'k', got 256"):
-        kernel.compile_for(flat, "bfloat16", offsets_along="k")
+        compile_for(flat, "bfloat16", offsets_along="k")
     halved = replace(flat, tail_tile_n=0, split_last_wave=True)
     with pytest.raises(ValueError, match="config: split_last_wave is False where offsets_along is 'k', got True"):
-        kernel.compile_for(halved, "bfloat16", offsets_along="k")
+        compile_for(halved, "bfloat16", offsets_along="k")
     with pytest.raises(ValueError, match="config: dynamic is False where blocks have scales, got True"):
-        kernel.compile_for(replace(CONFIGS_BLOCK_SCALED[1], dynamic=True), "float8_e4m3fn", block_scaled=True)
+        compile_for(replace(CONFIGS_BLOCK_SCALED[1], dynamic=True), "float8_e4m3fn", block_scaled=True)
 
 
 def check_products(ptx, config, a_across, b_across):
@@ -228,7 +237,7 @@ def test_a_fixed_order_asks_nobody(ptx_of):
     assert "atom.global" not in ptx
 
 
-def test_tiles_are_counted_alike_by_all_who_count(kernel, monkeypatch):
+def test_tiles_are_counted_alike_by_all_who_count(kernel, compile_for, monkeypatch):
     """By the whole configuration, whatever the shape of the tile at hand."""
     asked = []
 
@@ -242,7 +251,7 @@ def test_tiles_are_counted_alike_by_all_who_count(kernel, monkeypatch):
     for name in ("first_window", "find_tile", "blocks_at", "write_zeros"):
         counted(kernel, name, getattr(kernel, name))
     counted(kernel.tickets, "find_tile", kernel.tickets.find_tile)
-    kernel.compile_for(NARROW, "bfloat16", offsets_along="k")
+    compile_for(NARROW, "bfloat16", offsets_along="k")
     assert {config for _, config in asked} == {NARROW}
     assert Counter(name for name, _ in asked)["blocks_at"] == 1 + len(NARROW.shapes)
 
@@ -297,6 +306,20 @@ def test_operands_of_8_bits(ptx_of, config, out_dtypes):
     a = [4 if config.window else 2]
     assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3])
     assert stores_of(ptx) == [4] * (config.tile_n // (32 if out_dtypes else 64))
+
+
+@pytest.mark.parametrize("config", CONFIGS_8_BIT_ALONG_K, ids=lambda config: config.name)
+def test_operands_of_8_bits_along_k(compiled, tmp_path, config):
+    """Both operands as they are, whose groups are whole blocks; scaled at the end."""
+    made = compiled(config, "float8_e4m3fn", offsets_along="k", scaled=True)
+    ptx = made.__ptx__
+    sums = config.tile_m // config.sharing_groups * config.tile_n // 128
+    assert ptx.count("add.f32") == sums
+    assert ptx.count("mul.f32") == 2 * sums + 1, "and one of the pace of zeros"
+    assert loads_of(ptx) == loads_for(config, lambda shape: [2], lambda shape: [2])
+    assert stores_of(ptx) == [3] * (config.tile_n // 64)
+    assert ".local" not in ptx
+    assert not re.search(r"\b(LDL|STL)\b", disassembled(made.__cubin__, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_what_blocks_lose_and_what_one_long_sum_loses():
 @functools.cache
 def compiled(config, out_dtype, scaled, device):
     """The kernel for one configuration."""
-    from course_kernels.kernels.cute_sm90.kernel import compile_for
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     return compile_for(config, "float8_e4m3fn", id_of(out_dtype), scaled=scaled, multiprocessors=processors)
@@ -210,10 +210,10 @@ def one_long_sum(monkeypatch):
     """The kernel with all of K in one sum, for tiles that one product covers."""
     pytest.importorskip("cutlass", reason="needs the cutlass extra")
     import cute_one_long_sum as instead
-    from course_kernels.kernels.cute_sm90 import kernel
+    from course_kernels.kernels.cute_sm90 import compilation, kernel
 
     monkeypatch.setattr(kernel, "multiply_apart", instead.multiply_in_one_sum)
-    return kernel
+    return compilation
 
 
 def test_one_long_sum_compiles(one_long_sum, tmp_path):

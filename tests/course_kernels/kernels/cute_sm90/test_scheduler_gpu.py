@@ -177,7 +177,7 @@ def test_a_thousand_groups_of_which_two_in_five_are_empty(device, form):
 
 @functools.cache
 def compiled_for(form, config, processors):
-    from course_kernels.kernels.cute_sm90.kernel import compile_for
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     along, b_major, *_ = form
     return compile_for(config, "bfloat16", offsets_along=along, b_major=b_major, multiprocessors=processors)

@@ -154,7 +154,7 @@ def test_two_streams_at_once(device, config):
 @pytest.mark.parametrize("config", DYNAMIC, ids=name_of)
 def test_few_clusters_beside_one_another(device, config, cluster):
     """Of a third of the GPU each, so that two of them really run at the same time."""
-    from course_kernels.kernels.cute_sm90.kernel import compile_for
+    from course_kernels.kernels.cute_sm90.compilation import compile_for
 
     config = replace(config, cluster=cluster)
     function = compile_for(config, "bfloat16", offsets_along="k", multiprocessors=44)

@@ -25,6 +25,9 @@ from course_kernels.testing.grouped_cases import GroupedCase, build, check
 from cute_calls import call, call_scaled, cute_alone, variant_of
 
 GPU = time_model.Gpu("sm_90", 132, 4.8)
+FORMS = [
+    ("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True), ("k", "k", 1), ("k", "k", 1, True),
+]  # fmt: skip
 
 hopper = pytest.mark.gpu
 SIZES = (0, 300, 1, 128, 0, 513, 77, 0)
@@ -168,13 +171,106 @@ TAKEN_OF_BLOCKS = {
 }
 
 
+def deep(**changes):
+    """The same with groups along K, which are whole blocks; each may be changed by a function."""
+    made = dict(mat_a=torch.zeros(20, 272, dtype=FP8)[:, :260], mat_b=torch.zeros(40, 272, dtype=FP8).mT[:260])
+    made |= dict(offs=torch.zeros(3, dtype=torch.int32), out=torch.zeros(3, 20, 40).bfloat16())
+    made |= dict(scale_a=torch.ones(20, 3), scale_b=torch.ones(40, 3), scaling=grouped_cute.LINES)
+    return made | {name: change(made[name]) for name, change in changes.items()}
+
+
+def restarting(scale):
+    """As many columns as blocks that restart at three groups have."""
+    return torch.ones(scale.shape[0], 260 // 128 + 3)
+
+
+# Whether the operands are read as they are. In all cases the kernel computes the product, maybe of copies.
+DEEP = {
+    "as they are": (deep(), True),
+    "scales of any strides": (deep(scale_a=lambda scale: torch.ones(3, 20).mT), True),
+    "19 rows": (deep(mat_a=lambda a: a[:19], out=lambda out: out[:, :19], scale_a=lambda s: s[:19]), True),
+    "blocks that restart": (deep(scale_a=restarting, scale_b=restarting), False),
+    "lines contiguous": (deep(mat_a=lambda a: a.mT.contiguous().mT), False),
+    "lines off 16 bytes": (deep(mat_b=lambda b: b.mT.contiguous().mT), False),
+    "rows and columns": (
+        deep(scale_a=lambda s: torch.ones(3, 20), scale_b=lambda s: torch.ones(3, 40)) | dict(scaling="row"), False
+    ),
+}  # fmt: skip
+NOT_TAKEN_DEEP = {
+    "N no multiple of 8": deep(
+        mat_b=lambda b: b[:, :36], out=lambda out: torch.zeros(3, 20, 36).bfloat16(), scale_b=lambda s: s[:36]
+    ),
+    "a bias": deep() | dict(bias=torch.zeros(3, 40).bfloat16()),
+    "float8_e5m2": deep(mat_a=lambda a: a.to(torch.float8_e5m2)),
+}
+
+
+def problem_of(made):
+    given = Operands(*(made.get(name) for name in Operands._fields))
+    options = Options(torch.bfloat16, backend="torch", scaling=made["scaling"])
+    return Problem.of(given, options), given, made["out"]
+
+
+@pytest.mark.parametrize(("made", "as_it_is"), DEEP.values(), ids=DEEP)
+def test_groups_of_8_bits_along_k(monkeypatch, made, as_it_is):
+    blocks = made["scaling"] != "row"
+    assert (variant_of(**made) is not None) == as_it_is
+    product = problem_of(made)
+    assert grouped_cute.supports(*product)
+    launched = []
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    monkeypatch.setattr(grouped_cute, "_compiled", lambda config, variant, *rest: launched.append(variant))
+    plan = grouped_cute.plan(*product)
+    assert launched == [KernelVariant("k", "k", 1, blocks)]
+    assert type(plan) is (grouped_cute.Plan if as_it_is else grouped_cute.PackingPlan)
+    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
+    assert grouped_cute.preferred(*product)
+
+
+@pytest.mark.parametrize("made", NOT_TAKEN_DEEP.values(), ids=NOT_TAKEN_DEEP)
+def test_what_is_not_taken_along_k(made):
+    assert variant_of(**made) is None
+    assert not grouped_cute.supports(*problem_of(made))
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_plan_packs_groups_into_whole_blocks(monkeypatch, restart):
+    """What is launched is the same product: of whole blocks, their factors and their ends."""
+    monkeypatch.setattr(grouped_cute, "_processors", lambda device: 132)
+    ends = (37, 37, 260) if restart else (128, 128, 256)
+    made = deep(offs=lambda offs: torch.tensor(ends, dtype=torch.int64), mat_a=lambda a: a.mT.contiguous().mT)
+    a, b = (integers((lines, 260), torch.float32, lines) for lines in (20, 40))
+    made |= dict(mat_a=a.to(FP8).mT.contiguous().mT, mat_b=b.to(FP8).mT)
+    columns = 5 if restart else 3
+    scales = [2.0 ** integers((lines, columns), torch.float32, lines + 1) for lines in (20, 40)]
+    made |= dict(scale_a=scales[0], scale_b=scales[1])
+    device = runtime.device()  # copies are made by a kernel
+    made = {name: each.to(device) if isinstance(each, torch.Tensor) else each for name, each in made.items()}
+    a, b, launched = a.to(device), b.to(device), []
+    monkeypatch.setattr(grouped_cute, "_compiled", lambda *arguments: lambda *tensors: launched.extend(tensors))
+    product = problem_of(made)
+    grouped_cute.plan(*product).run(*product[1:])
+    left, right, out, offs, scale_a, scale_b, counter = launched
+    assert variant_of(left, right, offs, out, None, scale_a, scale_b, scaling=grouped_cute.LINES)
+    assert (offs.dtype, offs.tolist(), counter) == (torch.int32, [128, 128, 384 if restart else 256], None)
+    used = int(offs[-1])
+    packed = [reference.dequantize(each[:, :used], scale[:, : used // 128]) for each, scale in
+              ((left, scale_a), (right.mT, scale_b))]  # fmt: skip
+    plain = [reference.dequantize(each, made[name], 1, made["offs"] if restart else None) for each, name in
+             ((a, "scale_a"), (b, "scale_b"))]  # fmt: skip
+    wanted = reference.grouped_mm(plain[0], plain[1].mT, made["offs"])
+    assert torch.equal(reference.grouped_mm(packed[0], packed[1].mT, offs), wanted)
+
+
 @pytest.mark.parametrize("made", TAKEN_OF_BLOCKS.values(), ids=TAKEN_OF_BLOCKS)
 def test_taken_of_blocks(made):
     assert variant_of(**made) == KernelVariant("m", "k", 1, True)
 
 
 def test_other_blocks_are_not_taken():
-    assert variant_of(**block_scaled() | dict(scaling="1x128 1x128")) is None
+    assert variant_of(**block_scaled() | dict(scaling=grouped_cute.LINES)) is None
+    assert variant_of(**deep() | dict(scaling=grouped_cute.BLOCKS)) is None
     assert variant_of(**block_scaled(mat_b=lambda b: torch.zeros(3, 32, 48, dtype=FP8)[:, :, :40])) is None
 
 
@@ -343,7 +439,7 @@ def test_fuzzing_draws_what_is_taken():
     assert forms == set(itertools.starmap(KernelVariant, (("m", "k", 2), ("m", "n", 2), ("k", "n", 2), ("m", "k", 1))))
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True)])
+@pytest.mark.parametrize("form", FORMS)
 def test_fuzzing_takes_every_configuration(form):
     form, drawn = KernelVariant(*form), set()
     plain = {dataclasses.replace(config, split_last_wave=False) for config in configs_for(*form)}
@@ -356,13 +452,14 @@ def test_fuzzing_takes_every_configuration(form):
     assert drawn == plain | set(configs_for(*form))
 
 
-@pytest.mark.parametrize("form", [("m", "k"), ("m", "n"), ("k", "n"), ("m", "k", 1), ("m", "k", 1, True)])
+@pytest.mark.parametrize("form", FORMS)
 def test_choices_can_be_built(form):
+    along = dict(offsets_along=form[0])
     for rows in (0.1, 1, 100, 2048, 2**30):
         for columns in (8, 768, 1536, 2048, 14336):
             for depth in (8, 2048):
                 config = grouped_cute.choose(KernelVariant(*form), rows, (1536, columns), depth, 8, GPU)
-                assert config.why_not(*form[2:]) is None
+                assert config.why_not(*(form[2:] or (2,)), **along) is None
                 assert dataclasses.replace(config, window=True) in configs_for(*form) or config in configs_for(*form)
 
 
@@ -645,6 +742,21 @@ def test_scaled(device, monkeypatch, sizes, extents, out_dtype, values):
     N, K = extents
     case = GroupedCase(
         "m", sizes, N=N, K=K, dtype=FP8, out_dtype=out_dtype, layout_b="col", tail_size=61, values=values
+    )  # fmt: skip
+    check(case, call_scaled, device=device)
+
+
+@hopper
+@pytest.mark.parametrize("values", ["integers", "normal"])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32], ids=str)
+@pytest.mark.parametrize("layouts", [("row", "col"), ("col", "row"), ("pitched", "col")], ids="-".join)
+def test_scaled_along_k(device, monkeypatch, layouts, out_dtype, values):
+    """Of copies whose groups are whole blocks."""
+    cute_alone(monkeypatch)
+    layout_a, layout_b = layouts
+    case = GroupedCase(
+        "k", (1, 127, *SIZES), M=205, N=272, K=144, dtype=FP8, out_dtype=out_dtype, layout_a=layout_a,
+        layout_b=layout_b, tail_size=61, values=values,
     )  # fmt: skip
     check(case, call_scaled, device=device)
 

@@ -82,12 +82,12 @@ def original(tmp_path_factory):
 @pytest.fixture
 def compiles(original, monkeypatch, tmp_path):
     """A cache directory of its own, and the arguments of each compilation, which takes no time here."""
-    from course_kernels.kernels.cute_sm90 import kernel
+    from course_kernels.kernels.cute_sm90 import compilation
 
     asked, code = [], original[1].read_bytes().rpartition(b"\n")[0]
     again = SimpleNamespace(export_to_c=lambda to, name: Path(to).write_bytes(code))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernel, "compile_for", lambda *args, **options: asked.append((args, options)) or again)
+    monkeypatch.setattr(compilation, "compile_for", lambda *args, **options: asked.append((args, options)) or again)
     cute_cache._warn.cache_clear()
     return asked
 
@@ -144,10 +144,10 @@ def test_what_is_kept_is_said(compiles, caplog):
 
 
 def test_seconds_are_those_of_compiling(compiles, monkeypatch):
-    from course_kernels.kernels.cute_sm90 import kernel
+    from course_kernels.kernels.cute_sm90 import compilation
 
-    compile_for = kernel.compile_for
-    monkeypatch.setattr(kernel, "compile_for", lambda *args, **options: time.sleep(0.2) or compile_for())
+    compile_for = compilation.compile_for
+    monkeypatch.setattr(compilation, "compile_for", lambda *args, **options: time.sleep(0.2) or compile_for())
     get()
     assert 0.2 <= cute_cache.kept()[0].seconds < 2
 
@@ -402,22 +402,22 @@ def test_a_directory_that_can_only_be_read_is_read(compiles, monkeypatch):
 
 
 def test_a_file_appears_at_once_and_whole(compiles, monkeypatch):
-    from course_kernels.kernels.cute_sm90 import kernel
+    from course_kernels.kernels.cute_sm90 import compilation
 
-    seen, compiled = [], kernel.compile_for()
+    seen, compiled = [], compilation.compile_for()
 
     def export(to, name):
         compiled.export_to_c(to, name)
         seen.extend(path.name for path in files() if path.suffix == ".o")
 
-    monkeypatch.setattr(kernel, "compile_for", lambda *args, **options: SimpleNamespace(export_to_c=export))
+    monkeypatch.setattr(compilation, "compile_for", lambda *args, **options: SimpleNamespace(export_to_c=export))
     get()
     assert seen == []
     assert [path.suffix for path in files()] == [".o"]
 
 
 def test_a_full_disk_leaves_nothing_behind(compiles, monkeypatch):
-    from course_kernels.kernels.cute_sm90 import kernel
+    from course_kernels.kernels.cute_sm90 import compilation
 
     def export(to, name):
         with open(to, "wb") as file:
@@ -425,7 +425,7 @@ def test_a_full_disk_leaves_nothing_behind(compiles, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     half = SimpleNamespace(export_to_c=export)
-    monkeypatch.setattr(kernel, "compile_for", lambda *args, **options: half)
+    monkeypatch.setattr(compilation, "compile_for", lambda *args, **options: half)
     with pytest.warns(RuntimeWarning, match="No space left on device"):
         assert get() is half
     assert files() == []
