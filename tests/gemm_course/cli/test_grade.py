@@ -274,7 +274,9 @@ hasty = tuple(msgspec.structs.replace(each, seconds=2.0) for each in manifest.ex
 manifest.exercises = lambda: hasty
 sys.exit(app.main())
 """
+LONG_BESIDE = notebook(PREFIX + TODO, PREFIX + "pass\n" + "x;" * (5 << 20), marked=2)
 HOSTILE = {
+    "n3/01_offsets.ipynb": LONG_BESIDE,
     "n1/01_offsets.ipynb": LONG, "n2.zip": zipped({"01_offsets.ipynb": LONG}), f"{COPIES}.ipynb": answer(),
     "c1/01_offsets.ipynb": b'{"cells": ' + b"[" * 100_000, "c2.zip": zipped({"../../01_offsets.ipynb": answer()}),
     "b01/01_offsets.ipynb": answer("torch.get_device_module('cuda').traceback.linecache.tokenize.re.enum.bltns"),
@@ -323,6 +325,7 @@ def a_class(tmp_path_factory):
 def test_what_is_hostile_costs_its_student_alone(a_class):
     folder, _ = a_class
     says = {
+        "n3": "01_offsets.ipynb, cell 3: the answer's cell has 10,240 kB; 100 are allowed",
         "n1": "the answer's cell has 6,144 kB", "n2": "the answer's cell has 6,144 kB", "c1": "cannot be read as a",
         "c2": "outside its folder", "c3": "is not a regular file",
         "b01": "no need of .bltns", "b22": "no need of torch.classes",
@@ -340,7 +343,7 @@ def test_what_is_hostile_costs_its_student_alone(a_class):
 def test_a_class_is_graded(a_class):
     folder, done = a_class
     assert (done.returncode, done.stderr) == (1, "")
-    assert "28 students, 1 exercise, seed 3" in done.stdout
+    assert "29 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
     grades = grades_of(folder / "g.csv")
     grades = {name: row for name, row in grades.items() if len(name) in (3, 5) and not re.match(r"[a-z]\d", name)}
