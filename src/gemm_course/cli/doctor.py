@@ -63,11 +63,11 @@ def examine(trials: bool = True) -> Machine:
         return facts
     # Where no kernel runs at all, there is nothing to say of one that runs confined.
     if not (facts.mode == "gpu" and facts.kernel and facts.kernel.error is None):
-        return dataclasses.replace(facts, answers=tuple(isolation_report.rows()))
+        return dataclasses.replace(facts, answers=tuple(isolation_report.rows(gpu=facts.mode == "gpu")))
     from gemm_course.judging.judge import Judge  # slow
 
     with Judge() as judge:
-        return dataclasses.replace(facts, answers=tuple(isolation_report.rows(judge.ask)))
+        return dataclasses.replace(facts, answers=tuple(isolation_report.rows(judge.ask, gpu=True)))
 
 
 # ---- problems
@@ -300,6 +300,7 @@ def lessons(facts: Machine) -> list[tuple[str, str]]:
     return [
         ("kernels", _how_kernels_run(facts)), *_without_kernels(facts), *hardware, ("speeds", speeds),
         ("compiling", _how_kernels_compile(facts)), *needs,
+        *[row for row in facts.answers if row[0] == isolation_report.WALLS],
     ]  # fmt: skip
 
 

@@ -34,6 +34,8 @@ DIR may contain, side by side:
   a folder for each student, with notebooks, an exercises/ folder or the whole repository;
   zip files of such a folder: alice.zip;
   notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
+If a folder of these has the work of several people, as it does one level too high, it is refused. Names tell: students
+may call versions of their work "old" or "v2". For a false alarm there is --one-student, which its message names.
 Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
 names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
 
@@ -63,6 +65,9 @@ def run(
         int | None,
         Option(metavar="N", parser=integer(0, 2**32 - 1), help="seed of the inputs (default: that of the last run)"),
     ] = None,
+    one_student: Annotated[
+        Names, Option(metavar="NAME", help="what looks like several people's is this student's; may be repeated")
+    ] = None,
 ) -> int:
     """Grade a folder of submissions: one row for each student and exercise, and a total."""
     if folder is None:
@@ -90,6 +95,8 @@ def run(
         print(f"course grade: {text}: {_few(there.alike)}", file=sys.stderr)
     if not there.students:
         raise _stop(USAGE, f"{folder} has no submissions: no folder, no notebook, no zip file")
+    if unknown := sorted({*(one_student or ())} - there.students.keys()):
+        raise _stop(USAGE, f"--one-student must name somebody with work in {folder}, got {unknown[0]!r}")
     if out.exists() and not out.is_file():
         raise _stop(CANNOT, f"{out} cannot be written: it exists, and it is not a file")
     target = out
@@ -97,7 +104,7 @@ def run(
         if gradescope_in is not None:
             gradescope_in.mkdir(parents=True, exist_ok=True)
         with ResultCache(journal_path) as journal:
-            found = reader.read_all(there.students, jobs)
+            found = reader.read_all(there.students, jobs, one_student or ())
             if seed is None:
                 seed = int.from_bytes(os.urandom(4), "little") if journal.seed is None else journal.seed
             journal.use_seed(seed)

@@ -22,7 +22,9 @@ from gemm_course.judging.results import FAILED, NOT_ON_GPU, PASSED, TODO, UNCHEC
 MISSING, REFUSED, TOTAL = "missing", "refused", "total"
 COLUMNS = ("student", "exercise", "points", "of", "status", "message", "seed")
 MAX_MESSAGE = 300
-_STATUS_ORDER = (REFUSED, TODO, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
+_MAX_PLACE = 60  # of a file's place in a message, so that why it is refused is never cut off
+_STATUS_ORDER = (TODO, REFUSED, FAILED, UNCHECKED, PASSED)  # of versions with equal points, the furthest counts
+_GOES_ON = re.compile(r"(?:[.,:;?!]|\b(?:and|between))$")  # after these a message's next line needs no mark
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 
 
@@ -99,11 +101,9 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
     grades = [_grade_version(student, exercise, answer, seed, results) for answer in versions]
     best = max(range(len(grades)), key=lambda i: (grades[i].points, _STATUS_ORDER.index(grades[i].status), -i))
     grade = grades[best]
-    if len(versions) == 1:
+    note = _note(submission, exercise, grades, best)
+    if not note:
         return grade
-    note = f"the best of {len(versions)} versions: {printable(versions[best].where, MAX_MESSAGE // 3)}"
-    if skipped := submission.skipped.get(exercise.name, 0):
-        note += f"; {skipped} more were not checked"
     unchecked = [each for each in grades if each.status == UNCHECKED]
     # A version that was not checked may earn more than the best of the others.
     shown = unchecked[0] if unchecked and grade.status != PASSED else grade
@@ -111,18 +111,43 @@ def _best_grade(submission: Submission, exercise: Exercise, seed: int, results: 
     return replace(grade, status=shown.status, message=message)
 
 
+def _note(submission: Submission, exercise: Exercise, grades: list[Grade], best: int) -> str:
+    """Which of several versions counts; and what could not be graded, where it might have earned more."""
+    notes, versions = [], submission.answers[exercise.name]
+    if len(versions) > 1 and grades[best].status != REFUSED:  # the message of that names it
+        notes.append(f"the best of {len(versions)} versions: {printable(versions[best].where, _MAX_PLACE)}")
+    if skipped := submission.skipped.get(exercise.name, 0):
+        notes.append(f"{skipped} more were not checked")
+    refused = [each.message for i, each in enumerate(grades) if each.status == REFUSED and i != best]
+    if grades[best].status != PASSED and (refused := [*refused, *submission.notes]):
+        more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
+        notes.append(f"refused: {printable(refused[0], 2 * _MAX_PLACE)}{more}")
+    return "; ".join(notes)
+
+
 def _grade_version(
     student: str, exercise: Exercise, answer: Answer, seed: int, results: dict[str, Result | str]
 ) -> Grade:
     if answer.refused:
-        return Grade(student, exercise, 0, REFUSED, printable(f"{answer.where}: {answer.refused}"))
+        return Grade(
+            student, exercise, 0, REFUSED, printable(f"{printable(answer.where, _MAX_PLACE)}: {answer.refused}")
+        )
     result = results[result_cache.key(exercise.name, answer.source, seed)]
     if isinstance(result, str):
         return Grade(student, exercise, 0, REFUSED, printable(f"{result}: grade it by hand"))
     failed = (f"{each.title}: {each.message}" for each in result.properties if each.status == "fail")
-    lines = (result.message or next(failed, "")).splitlines()
-    message = " ".join(filter(None, map(str.strip, lines)))
+    message = _on_one_line(result.message or next(failed, ""))
     return Grade(student, exercise, result.points, result.status, printable(message), result)
+
+
+def _on_one_line(text: str) -> str:
+    """A message on one line: sentences are divided, and the learner's lines, which are indented, are quoted."""
+    found = ""
+    for line in filter(str.strip, text.splitlines()):
+        is_code, words = line.startswith("    "), line.strip()
+        goes_on = not found or _GOES_ON.search(found) or (words.startswith("(") and not is_code)
+        found += ("" if goes_on else ":" if is_code else ";") + (f" `{words}`" if is_code else f" {words}")
+    return found.strip()
 
 
 def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:

@@ -7,12 +7,15 @@ this runs in a process of its own, see `reader`, and what is long is refused bef
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import archives
 from gemm_course.grading.archives import File
+from gemm_course.grading.people import people_in
 from gemm_course.grading.submissions import CANVAS, MOODLE, Answer, Submission, match_name, platform_student
 from gemm_course.notebook_files import cells
 
@@ -21,70 +24,89 @@ MAX_ANSWER_KB = cells.MAX_PARSED >> 10
 NO_NOTEBOOK = "is not a notebook: hand in the .ipynb file"
 
 
-def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], alone: bool = False) -> Submission:
+class _Notebook(NamedTuple):
+    """A file that was handed in, its cells if it can be read, and the exercises that it answers."""
+
+    file: File
+    code: list[cells.Cell]
+    refused: str
+    named: Exercise | None  # by its name
+    defines: list[Exercise]  # by its cells, if its name says nothing
+
+
+def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], one_student: bool = False) -> Submission:
     """Sort the files in somebody's entries of the folder of submissions by exercise.
 
-    `alone`: whether nobody else is in that folder. Then the same notebooks in several folders are several people's.
+    An entry with several people's work is refused, unless the grader says that it is `one_student`'s.
     """
-    return _sorted(student, [file for path in paths for file in _files(path, exercises if alone else ())], exercises)
+    found = []
+    for path in paths:
+        there = [_open(file, exercises) for file in _files(path)]
+        people = [] if one_student else _people(student, there, path, exercises)
+        if people:
+            there = [_open(File(path.name, refused=_several(people, student, path)), ())]
+        found += there
+    return _sorted(student, found, exercises)
 
 
-def _files(path: Path, exercises: Collection[Exercise]) -> list[File]:
-    """The files in an entry of the folder of submissions; of several people's work, of known exercises, none."""
+def _files(path: Path) -> list[File]:
     if path.is_symlink():
         return [File(path.name, refused=archives.LINK)]
-    folder = path.is_dir()
-    files = archives.read_folder(path) if folder else archives.read_file(path, path.name)
-    # An archive's own name says nothing about its contents.
-    inside = [PurePosixPath(file.where).parts[0 if folder else 1 :] for file in files if not file.name_only]
-    people = sorted({name for parts in inside for part in parts if (name := platform_student(part, CANVAS, MOODLE))})
-    if len(people) < 2 and folder and exercises:
-        people = _likely_people(files, exercises)
-    if len(people) > 1:
-        advice = "grade that folder by itself" if folder else "unpack it"
-        names = ", ".join(people[:3]) + (", …" if len(people) > 3 else "")
-        return [File(path.name, refused=f"has the work of several people ({names}): {advice}")]
-    return files
+    return archives.read_folder(path) if path.is_dir() else archives.read_file(path, path.name)
 
 
-def _likely_people(files: Sequence[File], exercises: Collection[Exercise]) -> list[str]:
-    """Folders that hold the same exercise's notebook in the same place, as everybody's do one level too high."""
-    folders: dict[tuple, set[str]] = {}
-    for file in files:
-        top, *inside = PurePosixPath(file.where).parts
-        exercise, _ = match_name(PurePosixPath(file.where).stem, exercises)
-        if inside and exercise is not None and not file.name_only:
-            folders.setdefault((*inside[:-1], exercise.name), set()).add(top)
-    found = max(folders.values(), key=len, default=set())
-    return [] if "exercises" in found else sorted(found)  # a copy of the repository, with attempts beside it
+def _open(file: File, exercises: Sequence[Exercise]) -> _Notebook:
+    named, _ = match_name(PurePosixPath(file.where).stem, exercises)
+    code, refused = [], file.refused
+    if not (refused or file.name_only):
+        try:
+            code = cells.code_cells(file.data, "it")
+        except ValueError as error:
+            refused = str(error)
+    defines = [] if named else [e for e in exercises if any(cells.defines(cell.source, e.function) for cell in code)]
+    return _Notebook(file._replace(data=b""), code if named or defines else [], refused, named, defines)
 
 
-def _sorted(student: str, files: Sequence[File], exercises: Sequence[Exercise]) -> Submission:
+def _people(student: str, found: Sequence[_Notebook], path: Path, exercises: Sequence[Exercise]) -> list[str]:
+    """The people whose work is in an entry; none if it is one student's."""
+    places: dict[str, list[str]] = {}
+    platforms = set()
+    for each in found:
+        if each.file.name_only:
+            continue
+        for exercise in [each.named] if each.named else each.defines:
+            places.setdefault(exercise.name, []).append(each.file.where)
+        # An archive's own name says nothing about its contents.
+        parts = PurePosixPath(each.file.where).parts[0 if path.is_dir() else 1 :]
+        platforms.update(filter(None, (platform_student(part, CANVAS, MOODLE) for part in parts)))
+    return sorted(platforms) if len(platforms) > 1 else people_in(places, student, exercises)
+
+
+def _several(people: list[str], student: str, path: Path) -> str:
+    names = ", ".join(name[:40] for name in people[:3]) + (", …" if len(people) > 3 else "")
+    advice = "grade that folder by itself" if path.is_dir() else "unpack it"
+    overrule = f"if it is one student's, add --one-student {shlex.quote(student)}"
+    return f"has the work of several people ({names}): {advice}; {overrule}"
+
+
+def _sorted(student: str, found: Sequence[_Notebook], exercises: Sequence[Exercise]) -> Submission:
     submission = Submission(student)
     named: dict[str, list[tuple[tuple, Answer]]] = {}
     defined: dict[str, list[tuple[tuple, Answer]]] = {}
     other_kind: dict[str, list[tuple[tuple, Answer]]] = {}
-    for file in files:
-        exercise, _ = match_name(PurePosixPath(file.where).stem, exercises)
+    for file, code, refused, exercise, defines in found:
         if file.name_only:
             if exercise is not None:
                 other_kind.setdefault(exercise.name, [((), Answer(file.where, refused=NO_NOTEBOOK))])
             continue
-        code, refused = [], file.refused
-        if not refused:
-            try:
-                code = cells.code_cells(file.data, "it")
-            except ValueError as error:
-                refused = str(error)
         if exercise is not None:
             answers = [Answer(file.where, refused=refused)] if refused else _answers(file.where, code, exercise)
             named.setdefault(exercise.name, []).extend(_ranked(file, answers, exercise))
             continue
         if refused:
             submission.notes.append(f"{file.where}: {refused}")
-        for each in exercises:
-            if any(cells.defines(cell.source, each.function) for cell in code):
-                defined.setdefault(each.name, []).extend(_ranked(file, _answers(file.where, code, each), each))
+        for each in defines:
+            defined.setdefault(each.name, []).extend(_ranked(file, _answers(file.where, code, each), each))
     for name, versions in (other_kind | defined | named).items():
         texts: dict[str, Answer] = {}
         for _, answer in sorted(versions, key=lambda pair: pair[0]):
@@ -92,9 +114,9 @@ def _sorted(student: str, files: Sequence[File], exercises: Sequence[Exercise]) 
         submission.answers[name] = list(texts.values())[:MAX_VERSIONS]
         if len(texts) > MAX_VERSIONS:
             submission.skipped[name] = len(texts) - MAX_VERSIONS
-    if files and not (submission.answers or submission.notes):
-        names = ", ".join(file.where for file in files[:5]) + (", …" if len(files) > 5 else "")
-        count = f"{len(files)} files" if len(files) > 1 else "1 file"
+    if found and not (submission.answers or submission.notes):
+        names = ", ".join(each.file.where for each in found[:5]) + (", …" if len(found) > 5 else "")
+        count = f"{len(found)} files" if len(found) > 1 else "1 file"
         submission.notes.append(f"no notebook of an exercise among {count}: {names}")
     return submission
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,23 +27,27 @@ from gemm_course.runner import fork_server
 CPU_S, WAIT_S, MEMORY_MB, RESULT_MB = 20, 90.0, 1024, 16
 
 
-def read_all(students: Mapping[str, Sequence[Path]], jobs: int = 2) -> list[Submission]:
-    """Everybody's submission, in order. A student whose files cannot be read has a note on why, and no answers."""
-    alone = len(students) == 1
+def read_all(
+    students: Mapping[str, Sequence[Path]], jobs: int = 2, one_student: Collection[str] = ()
+) -> list[Submission]:
+    """Everybody's submission, in order. A student whose files cannot be read has a note on why, and no answers.
+
+    Of those in `one_student`, what looks like several people's work is that student's all the same.
+    """
     threads = concurrent.futures.ThreadPoolExecutor(jobs)
     try:
-        return list(threads.map(lambda pair: _read(*pair, alone), students.items()))
+        return list(threads.map(lambda pair: _read(*pair, pair[0] in one_student), students.items()))
     finally:
         threads.shutdown(cancel_futures=True)  # after Ctrl-C nobody else is read
 
 
-def _read(student: str, paths: Sequence[Path], alone: bool) -> Submission:
+def _read(student: str, paths: Sequence[Path], one_student: bool) -> Submission:
     with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as errors:
         here = [str(path.absolute()) for path in paths]
         ours = os.path.dirname(fork_server.__file__)
         walls = bubblewrap.command(readable=[ours, *here])
         names = [os.fsencode(path).hex() for path in here]
-        request.write(json.dumps([student, names, alone]).encode())
+        request.write(json.dumps([student, names, one_student]).encode())
         request.seek(0)
         process = subprocess.Popen(
             [*walls, sys.executable, fork_server.__file__, __name__],
@@ -76,14 +80,14 @@ def _why(status: int, timed_out: bool, errors: bytes) -> str:
 
 def main() -> None:
     """The life of the process that reads: one student, named on stdin; the submission goes to stdout."""
-    student, names, alone = json.load(sys.stdin)
+    student, names, one_student = json.load(sys.stdin)
     paths = [Path(os.fsdecode(bytes.fromhex(name))) for name in names]
     exercises = manifest.exercises()
     landlock.die_with_parent()
     landlock.confine([str(path) for path in paths if not path.is_symlink()])
     landlock.limit(MEMORY_MB, CPU_S, file_mb=RESULT_MB)
     try:
-        found = hand_in.read(student, paths, exercises, alone)
+        found = hand_in.read(student, paths, exercises, one_student)
     except MemoryError:
         found = Submission(student, notes=[f"reading takes more than {MEMORY_MB:,} MB of memory"])
     json.dump(msgspec.to_builtins(found), sys.stdout)

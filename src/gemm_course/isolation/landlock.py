@@ -18,6 +18,7 @@ import ctypes
 import functools
 import glob
 import importlib.util
+import math
 import os
 import resource
 import signal
@@ -87,8 +88,8 @@ def limit(memory_mb: int, seconds: float, file_mb: int = 0) -> None:
     now = int(status["VmData"].split()[0]) << 10
     for kind, value, more in (
         (resource.RLIMIT_DATA, now + (memory_mb << 20), 0),
-        # First a signal that says so, then one that cannot be ignored.
-        (resource.RLIMIT_CPU, int(sum(os.times()[:2]) + seconds) + 2, 1),
+        # First a signal that says so, then one that cannot be ignored. Half a second is for whoever takes the time.
+        (resource.RLIMIT_CPU, math.ceil(sum(os.times()[:2]) + seconds + 0.5), 1),
         (resource.RLIMIT_FSIZE, file_mb << 20, 0),
         (resource.RLIMIT_NOFILE, MAX_OPEN, 0),
         (resource.RLIMIT_CORE, 0, 0),

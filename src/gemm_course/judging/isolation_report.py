@@ -8,6 +8,7 @@ part of the confinement left out at a time: the one that is in the way is named.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from gemm_course.isolation import bubblewrap, landlock, seccomp
 from gemm_course.judging.request import Outcome
 
 GPU_MB = 8192  # of main memory, beyond what CUDA has taken when it has started
+WALLS = "walls"  # the row that a learner sees, too
 _TRIAL_S = 30.0
 _NAMES = {
     landlock.FILES: "Landlock's rules about files",
@@ -60,23 +62,40 @@ def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
     return "it does not run without its confinement either" + (f": {left}" if left != problem else "")
 
 
-def rows(ask: Callable[..., Outcome] | None = None) -> list[tuple[str, str]]:
-    """What confines answers here, as names and sentences; with `Judge.ask`, also whether they run on the GPU."""
+def rows(ask: Callable[..., Outcome] | None = None, gpu: bool = False) -> list[tuple[str, str]]:
+    """What confines answers here, as names and sentences; with `Judge.ask`, also whether they run on the GPU.
+
+    `gpu`: whether kernels run on one.
+    """
     version = landlock.landlock_version()
     files = f"closed to them (Landlock {version})" if version else "open to them, as this kernel has no Landlock"
     others = "closed (seccomp)" if seccomp.supported() else "open, as no calls of this kernel can be filtered"
     kept = f"your files are {files}, other processes and the network {others}"
-    found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}")]
-    if ask is not None:
-        second = "none; with a GPU, Bubblewrap is not used"
-    elif bubblewrap.works():
-        second = "Bubblewrap: they see no file of yours, no other process and no network"
-    else:
-        second = "none; with Bubblewrap (Debian's package `bubblewrap`) they would not even see your files"
-    found.append(("second wall", second))
+    found = [("answers", f"to exercises run apart, with limits on memory and time; {kept}"), (WALLS, _walls(gpu))]
     if ask is not None:
         found.append(("on the GPU", _on_gpu(ask)))
     return found
+
+
+def _walls(gpu: bool) -> str:
+    """Which walls stand around answers to exercises, and why the others do not."""
+    version = landlock.landlock_version()
+    why_not = {
+        f"Landlock {version}" if version else "Landlock": "" if version else "this kernel has none",
+        "seccomp": "" if seccomp.supported() else "calls of this kernel cannot be filtered",
+        "Bubblewrap": _why_no_bubblewrap(gpu),
+    }
+    standing = [name for name, why in why_not.items() if not why]
+    text = " and ".join(filter(None, [", ".join(standing[:-1]), *standing[-1:]])) or "none"
+    return "; ".join([f"answers run behind {text}", *(f"no {name}: {why}" for name, why in why_not.items() if why)])
+
+
+def _why_no_bubblewrap(gpu: bool) -> str:
+    if gpu:
+        return "not used with a GPU"
+    if shutil.which("bwrap") is None:
+        return "not installed"
+    return "" if bubblewrap.works() else "this system lets it make no namespaces"
 
 
 def _on_gpu(ask: Callable[..., Outcome]) -> str:

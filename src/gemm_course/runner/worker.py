@@ -49,6 +49,10 @@ def preload(mode: str) -> None:
         interpreter.accept_scalar_masks()
         # Its warnings about divisions by zero and the like would look like prints of the answer's.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
+    else:
+        # The compiler names what it keeps by a digest of Triton's own files. It takes 0.4 s: here, not in each child.
+        with contextlib.suppress(Exception):  # a child tries it again, and reports the error
+            importlib.import_module("triton.runtime.cache").triton_key()
     if mode == "gpu":
         gpu.prepare()
 

@@ -94,14 +94,16 @@ def test_each_problem_is_named_with_its_remedy(machine, stops, what, remedy):
 
 def test_a_learners_page_leaves_out_details():
     facts = dataclasses.replace(
-        without(LAPTOP, "nbval", "pytest"), answers=(("answers", "to exercises run apart (Landlock 7)"),)
+        without(LAPTOP, "nbval", "pytest"),
+        answers=(("answers", "to exercises run apart, with limits"), ("walls", "answers run behind Landlock 7")),
     )
     page, everything = doctor.report(facts), doctor.full_report(facts)
     for word in ("Python", "torch", "Triton", "GPU", "interpreter", "recorded", "The course runs here"):
         assert word in page
-    for word in ("!", "nbval", "Landlock", "make test", "lesson 09"):
+    assert "  walls         answers run behind Landlock 7\n" in page
+    for word in ("!", "nbval", "with limits", "make test", "lesson 09"):
         assert word not in page
-    for word in ("! nbval, pytest missing", "Landlock 7", "make test installs"):
+    for word in ("! nbval, pytest missing", "with limits", "Landlock 7", "make test installs"):
         assert word in everything
     assert len(page.splitlines()) < 14
 
@@ -273,6 +275,7 @@ def test_command_in_a_pipe_is_plain_and_succeeds():
     assert (done.returncode, done.stderr) == (0, "")
     assert "\033" not in done.stdout
     assert "The lessons" in done.stdout
+    assert "\n  walls         answers run behind " in done.stdout
     assert "What runs how" in ask("--all").stdout
 
 
@@ -303,10 +306,10 @@ def test_doctor_is_the_doctor(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("facts", "trials", "asked"),
     [
-        (LAPTOP, True, [None]),
-        (H200, True, ["ask of a judge"]),
-        (dataclasses.replace(H200, kernel=None), False, [None]),
-        (dataclasses.replace(H200, kernel=Trial("OSError: odd", 0.1)), True, [None]),
+        (LAPTOP, True, [(None, False)]),
+        (H200, True, [("ask of a judge", True)]),
+        (dataclasses.replace(H200, kernel=None), False, [(None, True)]),
+        (dataclasses.replace(H200, kernel=Trial("OSError: odd", 0.1)), True, [(None, True)]),
         (dataclasses.replace(LAPTOP, system=("Darwin", "arm64")), True, []),
         (without(LAPTOP, "triton"), True, []),
     ],
@@ -322,7 +325,9 @@ def test_how_answers_run_is_examined_too_and_tried_where_kernels_run_on_a_gpu(mo
     monkeypatch.setattr(judge, "Judge", Judge)
     monkeypatch.setattr(doctor.machine, "examine", lambda trials: facts)
     monkeypatch.setattr(
-        doctor.isolation_report, "rows", lambda ask=None: got.append(ask) or [("answers", "to exercises run apart")]
+        doctor.isolation_report,
+        "rows",
+        lambda ask=None, gpu=False: got.append((ask, gpu)) or [("answers", "to exercises run apart")],
     )
     found = doctor.examine(trials)
     assert got == asked

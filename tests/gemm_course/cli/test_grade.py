@@ -88,6 +88,7 @@ def test_what_did_not_run_on_the_gpu_counts_is_told_and_checked_again(tmp_path, 
         (["in", "--only", "01_ofsets"], 2, "did you mean 01_offsets"),
         (["in", "--jobs", "0"], 2, "from 1 to 256"),
         (["in", "--seed", "-1"], 2, "from 0 to 4294967295"),
+        (["in", "--one-student", "bob"], 2, "--one-student must name somebody with work in in, got 'bob'"),
         (["in", "--out", "nowhere/grades.csv"], 3, "nowhere/grades.csv.journal cannot be written: No such file"),
         (["in", "--out", "empty"], 3, "empty cannot be written"),
         (["in", "--gradescope", "in/"], 2, "--gradescope wants another folder than that of the submissions"),
@@ -137,6 +138,26 @@ def test_what_another_run_wrote_is_no_submission_and_told(tmp_path, monkeypatch,
         assert {row["student"] for row in read(tmp_path / "grades.csv")} == {"ann", "bob"}
     assert command.main([*calls, "--gradescope", "in/scores"]) == 0
     assert capsys.readouterr().err == "course grade: skipped, because they are not submissions: others\n"
+
+
+def test_a_class_one_level_too_high_is_told_and_the_grader_has_the_last_word(tmp_path, pretend, capsys):
+    """Beside other folders: in nbgrader's layout, and with notebooks side by side."""
+    hand_in(tmp_path / "in", {
+        "submitted/ann/01_offsets/01_offsets.ipynb": answer("one"), "source/01_offsets/01_offsets.ipynb": answer(),
+        "submitted/bob/01_offsets/01_offsets.ipynb": answer("two"),
+        "hand ins/ann_01_offsets.ipynb": answer("one"), "hand ins/bob_01_offsets.ipynb": answer("two"),
+    })  # fmt: skip
+    calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "g.csv"), "--only", "1"]
+    assert command.main(calls) == 1
+    lines = capsys.readouterr().out.splitlines()
+    for who, quoted in (("submitted", "submitted"), ("hand ins", "'hand ins'")):
+        told = "has the work of several people (ann, bob): grade that folder by itself; if it is one student's, add "
+        assert f"refused: {who}: {who}: {told}--one-student {quoted}" in lines
+    table = {row["student"]: (row["status"], row["points"]) for row in read(tmp_path / "g.csv") if row["status"]}
+    assert table == {"hand ins": ("refused", "0"), "source": ("passed", "10"), "submitted": ("refused", "0")}
+    assert len(pretend) == 1, "nobody else's work is checked"
+    assert command.main([*calls, "--one-student", "hand ins", "--one-student", "submitted"]) == 0
+    assert grades_of(tmp_path / "g.csv")["submitted"]["message"].startswith("the best of 2 versions")
 
 
 def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys):
@@ -253,7 +274,9 @@ hasty = tuple(msgspec.structs.replace(each, seconds=2.0) for each in manifest.ex
 manifest.exercises = lambda: hasty
 sys.exit(app.main())
 """
+LONG_BESIDE = notebook(PREFIX + TODO, PREFIX + "pass\n" + "x;" * (5 << 20), marked=2)
 HOSTILE = {
+    "n3/01_offsets.ipynb": LONG_BESIDE,
     "n1/01_offsets.ipynb": LONG, "n2.zip": zipped({"01_offsets.ipynb": LONG}), f"{COPIES}.ipynb": answer(),
     "c1/01_offsets.ipynb": b'{"cells": ' + b"[" * 100_000, "c2.zip": zipped({"../../01_offsets.ipynb": answer()}),
     "b01/01_offsets.ipynb": answer("torch.get_device_module('cuda').traceback.linecache.tokenize.re.enum.bltns"),
@@ -302,6 +325,7 @@ def a_class(tmp_path_factory):
 def test_what_is_hostile_costs_its_student_alone(a_class):
     folder, _ = a_class
     says = {
+        "n3": "01_offsets.ipynb, cell 3: the answer's cell has 10,240 kB; 100 are allowed",
         "n1": "the answer's cell has 6,144 kB", "n2": "the answer's cell has 6,144 kB", "c1": "cannot be read as a",
         "c2": "outside its folder", "c3": "is not a regular file",
         "b01": "no need of .bltns", "b22": "no need of torch.classes",
@@ -319,7 +343,7 @@ def test_what_is_hostile_costs_its_student_alone(a_class):
 def test_a_class_is_graded(a_class):
     folder, done = a_class
     assert (done.returncode, done.stderr) == (1, "")
-    assert "28 students, 1 exercise, seed 3" in done.stdout
+    assert "29 students, 1 exercise, seed 3" in done.stdout
     assert "refused: gus: gus.zip: cannot be read as a zip file" in done.stdout
     grades = grades_of(folder / "g.csv")
     grades = {name: row for name, row in grades.items() if len(name) in (3, 5) and not re.match(r"[a-z]\d", name)}

@@ -17,23 +17,23 @@ def test_the_best_version_counts_and_the_message_says_so(tmp_path, pretend):
     with cache_in(tmp_path) as cache:
         one, other, third, fourth = graded(cache, class_of(ann="c|b|d", bob="d|a", cas="b", dan="d|b"))
     assert (one.points, one.status, one.message) == (
-        6, "failed", "it is quick: slow very (the best of 3 versions: 1.ipynb)",
+        6, "failed", "it is quick: slow; very (the best of 3 versions: 1.ipynb)",
     )  # fmt: skip
     assert (other.points, other.status, other.message) == (10, "passed", "the best of 2 versions: 1.ipynb")
-    assert (third.points, third.message) == (6, "it is quick: slow very")
+    assert (third.points, third.message) == (6, "it is quick: slow; very")
     assert fourth.points == 6
 
 
-REFUSES = "the compiler refuses it:\nline 5: acc = 1\n\n    acc has another type"
+REFUSES = "the compiler refuses it:\nline 5: acc = 1\n\nacc has another type"
 
 
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (outcome(9, failure=REFUSES), "it is quick: the compiler refuses it: line 5: acc = 1 acc has another type"),
-        (outcome(0, f"{REFUSES}\n"), "the compiler refuses it: line 5: acc = 1 acc has another type"),
-        (outcome(0, "a message\n" + "word " * 58), "a message " + "word " * 57 + "word"),
-        (outcome(0, "some words\n" + "word " * 80), "some words " + "word " * 56 + "word…"),
+        (outcome(9, failure=REFUSES), "it is quick: the compiler refuses it: line 5: acc = 1; acc has another type"),
+        (outcome(0, f"{REFUSES}\n"), "the compiler refuses it: line 5: acc = 1; acc has another type"),
+        (outcome(0, "a message:\n" + "word " * 58), "a message: " + "word " * 57 + "word"),
+        (outcome(0, "some words,\n" + "word " * 80), "some words, " + "word " * 56 + "word…"),
         (outcome(0, "name " + "x" * 400), "name " + "x" * 294 + "…"),
     ],
 )  # fmt: skip
@@ -54,7 +54,71 @@ def test_a_refused_version_does_not_stand_in_for_one_that_was_checked(tmp_path, 
     found = [Submission("ann", {"01_offsets": [Answer("x", refused="is a link"), Answer("y", "b")]})]
     with cache_in(tmp_path) as cache:
         (grade,) = graded(cache, found)
-    assert (grade.status, grade.message) == ("failed", "all wrong (the best of 2 versions: y)")
+    assert (grade.status, grade.message) == ("failed", "all wrong (the best of 2 versions: y; refused: x: is a link)")
+
+
+LONG = Answer("a.ipynb, cell 3", refused="the answer's cell has 10,240 kB; 100 are allowed")
+
+
+@pytest.mark.parametrize(
+    ("versions", "notes", "expected"),
+    [
+        (["hole", LONG], [], ("refused", f"{LONG.where}: {LONG.refused}")),
+        (
+            ["wrong", LONG],
+            [],
+            ("failed", f"no (the best of 2 versions: 0.ipynb; refused: {LONG.where}: {LONG.refused})"),
+        ),
+        (["wrong"], ["x.zip: is encrypted"], ("failed", "no (refused: x.zip: is encrypted)")),
+        (["hole"], ["x.zip: is encrypted"], ("todo", "TODO 01: later (refused: x.zip: is encrypted)")),
+        (["hole", LONG], ["x", "y"], ("refused", f"{LONG.where}: {LONG.refused} (refused: x, and 1 more)")),
+        (["right", LONG], ["x.zip: is encrypted"], ("passed", "the best of 2 versions: 0.ipynb")),
+        ([LONG], [], ("refused", f"{LONG.where}: {LONG.refused}")),
+    ],
+)
+def test_what_is_refused_beside_an_answer_is_told_unless_that_passes(tmp_path, pretend, versions, notes, expected):
+    pretend.answers.update(hole=outcome(0, "TODO 01: later", "todo"), wrong=outcome(0, "no"))
+    versions = [each if isinstance(each, Answer) else Answer("0.ipynb", each) for each in versions]
+    with cache_in(tmp_path) as cache:
+        (grade,) = graded(cache, [Submission("ann", {"01_offsets": versions}, notes=notes)])
+    assert (grade.status, grade.message) == expected
+
+
+def test_why_a_long_names_cell_is_refused_is_never_cut_off(tmp_path, pretend):
+    pretend.answers["wrong"] = outcome(0, "word " * 100)
+    versions = [Answer(f"{'x' * 400}/0.ipynb", "wrong"), Answer("y" * 400, refused=LONG.refused), LONG]
+    found = [
+        Submission("ann", {"01_offsets": versions}, skipped={"01_offsets": 20_000}),
+        Submission("bob", {"01_offsets": versions[1:2]}),
+    ]
+    with cache_in(tmp_path) as cache:
+        ann, bob = graded(cache, found)
+    assert ann.message.startswith("word word word word")
+    assert ann.message.endswith(f": {LONG.refused}, and 1 more)")
+    assert len(ann.message) <= grades.MAX_MESSAGE
+    assert bob.message.endswith(f": {LONG.refused}")
+
+
+QUOTED = "line 7: this waits\n    a = b[0]\n(4 groups)"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (QUOTED, "line 7: this waits: `a = b[0]` (4 groups)"),
+        ("it makes no progress\n    while a:\nIt was in line 3", "it makes no progress: `while a:`; It was in line 3"),
+        ("tile 0 is wrong\nNaN comes\n\n(4 groups)", "tile 0 is wrong; NaN comes (4 groups)"),
+        (
+            "the edge is between\n2 rows, and\n3 rows share it:\nis it capped?\nor not",
+            "the edge is between 2 rows, and 3 rows share it: is it capped? or not",
+        ),
+    ],
+)
+def test_on_one_line_no_sentence_runs_into_the_next_nor_into_the_learners_line(tmp_path, pretend, message, expected):
+    pretend.answers["a"] = outcome(0, message)
+    with cache_in(tmp_path) as cache:
+        (grade,) = graded(cache, class_of(ann="a"))
+    assert grade.message == expected
 
 
 def test_the_same_text_is_checked_once_for_the_whole_class(tmp_path, pretend):

@@ -222,7 +222,7 @@ def test_a_class_in_one_zip_file_is_no_student(tmp_path, files, says):
     else:
         assert not found.answers
         (note,) = found.notes
-        assert note.endswith(says)
+        assert note.endswith(f"{says}; if it is one student's, add --one-student subs")
 
 
 def test_what_is_no_submission_is_named(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 
 import pytest
 
@@ -69,17 +68,16 @@ def test_what_ends_the_process_that_reads_is_told(tmp_path, monkeypatch, does, s
     assert says in found.notes[0]
 
 
-def test_the_same_notebooks_in_several_folders_of_the_only_entry_are_several_peoples(tmp_path):
+def test_a_class_in_an_entry_is_told_unless_the_grader_knows_better(tmp_path):
     files = {f"in/submitted/{who}/ps1/01_offsets.ipynb": answer(who) for who in ("ann", "bob")}
-    hand_in(tmp_path, files)
-    (found,) = read(tmp_path / "in").values()
-    text = "submitted: has the work of several people (ann, bob): grade that folder by itself"
-    assert (found.answers, found.notes) == ({}, [text])
-    hand_in(tmp_path, {"in/submitted/exercises/ps1/01_offsets.ipynb": answer("x")})
-    assert len(read(tmp_path / "in")["submitted"].answers["01_offsets"]) == 3, "one student's, with attempts"
-    shutil.rmtree(tmp_path / "in" / "submitted" / "exercises")
-    hand_in(tmp_path, {"in/cas/01_offsets.ipynb": answer()})  # somebody beside: attempts of one student
-    assert len(read(tmp_path / "in")["submitted"].answers["01_offsets"]) == 2
+    hand_in(tmp_path, {**files, "in/source/ps1/01_offsets.ipynb": answer()})
+    students = {path.name: [path] for path in (tmp_path / "in").iterdir()}
+    found = {each.student: each for each in reader.read_all(students)}
+    assert found["submitted"].answers == {}
+    assert "has the work of several people (ann, bob): grade that folder by itself" in found["submitted"].notes[0]
+    assert len(found["source"].answers["01_offsets"]) == 1
+    found = {each.student: each for each in reader.read_all(students, one_student=["submitted"])}
+    assert len(found["submitted"].answers["01_offsets"]) == 2
 
 
 def test_what_comes_back_is_what_was_read(tmp_path):

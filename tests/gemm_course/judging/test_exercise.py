@@ -18,7 +18,7 @@ DATA = {
 def test_points_and_defaults():
     found = msgspec.convert(DATA, Exercise)
     assert (found.points, found.compiles, found.gpu, found.imports) == (5, False, False, ())
-    assert (found.seconds, found.memory_mb) == (6.0, 1024)
+    assert (found.seconds, found.memory_mb) == (4.0, 1024)
     assert found.checks[1] == Check("two", "it ends", 3)
 
 

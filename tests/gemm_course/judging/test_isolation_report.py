@@ -25,19 +25,34 @@ def test_the_doctor_says_what_confines_answers_here(monkeypatch):
     assert "network open, as" in sentence
 
 
-@pytest.mark.parametrize(("works", "says"), [(True, "Bubblewrap: they see no file"), (False, "none; with Bubblewrap")])
-def test_the_doctor_says_whether_a_second_wall_stands(monkeypatch, works, says):
+@pytest.mark.parametrize(
+    ("version", "filters", "found", "works", "says"),
+    [
+        (7, True, "bwrap", True, "Landlock 7, seccomp and Bubblewrap"),
+        (7, True, None, False, "Landlock 7 and seccomp; no Bubblewrap: not installed"),
+        (0, True, "bwrap", False,
+         "seccomp; no Landlock: this kernel has none; no Bubblewrap: this system lets it make no namespaces"),
+        (1, False, "bwrap", True, "Landlock 1 and Bubblewrap; no seccomp: calls of this kernel cannot be filtered"),
+        (0, False, None, False, "none; no Landlock: this kernel has none; no seccomp: calls of this kernel cannot be "
+         "filtered; no Bubblewrap: not installed"),
+    ],
+)  # fmt: skip
+def test_the_doctor_says_which_walls_stand(monkeypatch, version, filters, found, works, says):
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: version)
+    monkeypatch.setattr(seccomp, "supported", lambda: filters)
+    monkeypatch.setattr(sandbox_report.shutil, "which", lambda name: found)
     monkeypatch.setattr(sandbox_report.bubblewrap, "works", lambda: works)
-    assert dict(sandbox_report.rows())["second wall"].startswith(says)
-    monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: "")
-    assert dict(sandbox_report.rows(print))["second wall"] == "none; with a GPU, Bubblewrap is not used"
+    assert dict(sandbox_report.rows())["walls"] == f"answers run behind {says}"
+    on_gpu = dict(sandbox_report.rows(gpu=True))["walls"]
+    assert on_gpu.endswith("no Bubblewrap: not used with a GPU")
+    assert on_gpu.count("Bubblewrap") == 1
 
 
 @pytest.mark.parametrize(("problem", "says"), [("", "answers run, too"), ("error 304", "error 304; without Landlock")])
 def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says):
     monkeypatch.setattr(sandbox_report, "try_gpu", lambda ask: problem)
     monkeypatch.setattr(sandbox_report, "find_layer", lambda ask, problem: "without Landlock")
-    assert [name for name, _ in sandbox_report.rows()] == ["answers", "second wall"]
+    assert [name for name, _ in sandbox_report.rows()] == ["answers", "walls"]
     row = dict(sandbox_report.rows(print))["on the GPU"]
     assert says in row
     assert ("the interpreter's word counts alone" in row) == bool(problem)

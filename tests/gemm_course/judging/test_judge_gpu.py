@@ -96,7 +96,7 @@ def forged(outcome, *messages):
         (lambda o: judging.Outcome(o.messages[:1], status=-11, ready=True, layouts=o.layouts), "segmentation fault"),
         (
             lambda o: judging.Outcome(o.messages[:1], timed_out=True, ready=True, layouts=o.layouts),
-            "still running after 26 s",
+            f"still running after {MASKS.seconds + judging.GPU_S:g} s",
         ),
         (
             lambda o: forged(o, {"case": 99, "value": 1, "watched": {}}),

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: -
-# says: still running after 6 s \(in program 0\), so it was stopped: the loop in line 10 makes no progress, as g in its condition never changes\n    while g < num_problems:(\nIt was in line \d+:|$)
+# says: still running after 4 s \(in program 0\), so it was stopped: the loop in line 10 makes no progress, as g in its condition never changes\n    while g < num_problems:(\nIt was in line \d+:|$)
 @triton.jit
 def walk_tiles(
     sizes_ptr, num_problems, tables, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMPUTE_TILE: tl.constexpr
