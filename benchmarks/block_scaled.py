@@ -1,12 +1,15 @@
 """Measurements of ``scaled_grouped_mm`` with a factor for each block of 128 along K, in the shapes of DeepSeek-V3.
 
 The rows are those that DeepGEMM publishes for its contiguous layout: groups of 8,192 and of 4,096 rows. `run.py`
-measures all of it; run by itself, this compares variants of the kernel in CuTe DSL.
+measures all of it; run by itself, this compares variants of the kernel in CuTe DSL. Where DeepGEMM is installed, it is
+measured, too.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 from collections.abc import Callable
 
 import torch
@@ -63,6 +66,9 @@ TRITON = (
     GemmConfig(64, 256, 128, 8, 3, 8, 1, 2),
     GemmConfig(64, 128, 128, 4, 3, 8, 2, 2),
 )
+# DeepGEMM's function for groups one after the other, by its names since and before July 2025.
+DEEPGEMM = ("m_grouped_fp8_gemm_nt_contiguous", "m_grouped_gemm_fp8_fp8_bf16_nt_contiguous")
+DEEPGEMM_ROWS = 128  # its groups are multiples of that
 SAMPLED = 64  # rows of a group whose results are compared
 
 
@@ -110,6 +116,21 @@ class Layer:
         return torch.nn.functional.scaled_grouped_mm(
             self.qx, self.qw.mT, self.sx, LINE, self.sw.mT, SQUARE, offs=self.offs, output_dtype=torch.bfloat16
         )
+
+    @functools.cached_property
+    def group_of_row(self) -> Tensor:
+        """The group of each row, int32."""
+        groups = torch.arange(self.row.groups, dtype=torch.int32, device=self.x.device)
+        return groups.repeat_interleave(torch.tensor(self.row.sizes, device=self.x.device))
+
+    def by_deepgemm(self) -> Tensor:
+        """DeepGEMM's, if it is installed. It wants the factors as the quantisers store them."""
+        if any(size % DEEPGEMM_ROWS for size in self.row.sizes):
+            raise ValueError(f"DeepGEMM wants groups of multiples of {DEEPGEMM_ROWS} rows, got {self.row.sizes}")
+        library = importlib.import_module("deep_gemm")
+        function = next(getattr(library, name) for name in DEEPGEMM if hasattr(library, name))
+        function((self.qx, self.sx), (self.qw, self.sw), self.out, self.group_of_row)
+        return self.out
 
     def dense(self, fast: bool) -> Tensor:
         """One row-wise product of the same size: the ceiling."""
@@ -162,6 +183,14 @@ class Layer:
         return as_quantised(self.qx[part], self.sx[part], 1) @ weight.mT
 
 
+def peers(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
+    """What other libraries have, as ``calls``."""
+    found = {"torch": (layer.by_torch, "forward")}
+    if importlib.util.find_spec("deep_gemm"):
+        found["deepgemm"] = layer.by_deepgemm, "forward"
+    return found
+
+
 def calls(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
     """Everything that is measured of a row: name → function, and what its result is."""
     found: dict[str, tuple[Callable[[], Tensor], str]] = {
@@ -176,7 +205,7 @@ def calls(layer: Layer) -> dict[str, tuple[Callable[[], Tensor], str]]:
         found[f"cute {config.name}"] = functools.partial(layer.configured, config), "forward"
     for config in SWEPT_ROW_WISE:
         found[f"row-wise cute {config.name}"] = functools.partial(layer.configured, config, True), "row"
-    found["torch"] = layer.by_torch, "forward"
+    found |= peers(layer)
     for fast in (False, True):
         found["dense row-wise" + ", fast" * fast] = functools.partial(layer.dense, fast), ""
     for backend in ("cute", "triton"):
@@ -245,18 +274,19 @@ def rows() -> dict:
 
 
 def variants() -> None:
-    """Print the rates of ``VARIANTS`` and of the row-wise kernel, verified, on some of the rows."""
+    """Print the rates of ``VARIANTS``, of the row-wise kernel and of peers, verified, on some of the rows."""
     for row in ROWS_OF_VARIANTS:
         layer, graphs = Layer(row), {}
-        swept = [(config, False) for config in VARIANTS] + [(config, True) for config in SWEPT_ROW_WISE]
-        for config, row_wise in swept:
-            name = "row-wise " * row_wise + config.name
+        swept = {config.name: (functools.partial(layer.configured, config), "forward") for config in VARIANTS}
+        for config in SWEPT_ROW_WISE:
+            swept[f"row-wise {config.name}"] = functools.partial(layer.configured, config, True), "row"
+        for name, (function, kind) in (swept | peers(layer)).items():
             try:
                 layer.out.fill_(float("nan"))
-                wrong = layer.wrong(layer.configured(config, row_wise), "row" if row_wise else "forward")
+                wrong = layer.wrong(function(), kind)
                 if wrong:
                     print(f"  ! {name}: {wrong} wrong elements", flush=True)
-                graphs[name] = replayed(functools.partial(layer.configured, config, row_wise))
+                graphs[name] = replayed(function)
             except Exception as error:
                 print(f"  ! {name}: {one_line(error)}", flush=True)
         us = {name: timing.summary(times) for name, times in timing.interleaved_us(graphs, repeats=25).items()}

@@ -35,32 +35,39 @@ def png(figure: Figure, pixels_wide: int = PIXELS_WIDE) -> bytes:
 
 
 def hero() -> Figure:
-    """64 tokens over 8 experts, as a skewed router spreads them."""
-    return overview(testing.route("zipf", 64, s=1.2, seed=1))
+    """64 tokens over 8 experts, as a skewed router spreads them; flat, for the README is short."""
+    return overview(testing.route("zipf", 64, s=1.2, seed=1), height=3.0)
 
 
 @style.styled()
 def zoo() -> Figure:
-    """Draw how many times as fast as torch this library and QuACK are, on every layer of the record `zoo`."""
+    """Draw how many times as fast as torch this library and QuACK are, on every layer of the record `zoo`: a line for
+    each model."""
     measured = record.load("zoo")
     gpu, dtype = gpu_and_dtype(measured)
-    rows = list(measured["rows"].values())
-    shown = {"auto": (style.BLUE, "o", "this library"), "quack": (style.ORANGE, "s", "QuACK, its best configuration")}
+    shown = {
+        "auto": (style.BLUE, "o", "this library", -0.17),
+        "quack": (style.ORANGE, "s", "QuACK, its best configuration", 0.17),
+    }
     passes = {"forward": "forward", "step": "training step (autograd)"}
-    figure = Figure(figsize=(style.WIDTH, 1.3 + 0.24 * len(rows)))
+    models = list(dict.fromkeys(row["title"].partition(": ")[0] for row in measured["rows"].values()))
+    figure = Figure(figsize=(7.5, 0.95 + 0.25 * len(models)))
     for axes, (each, title) in zip(figure.subplots(1, 2, sharey=True), passes.items()):
-        for key, (color, marker, label) in shown.items():
-            rates = [(row["rate"][each], at) for at, row in enumerate(rows)]
-            points = [(rate[key] / rate["torch"], at) for rate, at in rates if rate.get(key) and rate.get("torch")]
+        for key, (color, marker, label, beside) in shown.items():
+            points = [
+                (rate[key] / rate["torch"], models.index(row["title"].partition(": ")[0]) + beside)
+                for row in measured["rows"].values()
+                if (rate := row["rate"][each]).get(key) and rate.get("torch")
+            ]
             if points:
-                axes.plot(*zip(*points), marker, color=color, label=label, markersize=6, zorder=2 + (key == "auto"))
+                axes.plot(*zip(*points), marker, color=color, label=label, markersize=6, alpha=0.7, markeredgewidth=0)
         axes.axvline(1, color=style.GREY, linewidth=1)
-        axes.set(title=title, xlim=(0.8, None))
-        axes.grid(color=style.FAINT, linewidth=0.6)
+        axes.set(title=title, xlim=(0.95, None))
+        axes.grid(axis="x", color=style.FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(axis="y", length=0)
     left = figure.axes[0]
-    left.set_yticks(range(len(rows)), [row["title"] for row in rows], fontsize=9, color=style.BLACK)
+    left.set_yticks(range(len(models)), models, fontsize=10, color=style.BLACK)
     left.invert_yaxis()
     figure.supxlabel(f"times as fast as torch's grouped_mm ({gpu}, {dtype})", fontsize=10)
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=10)

@@ -47,9 +47,10 @@ group_B = [testing.integers((64, 48), generator=8 + g, device=device) for g in r
 torch.stack(group_A) @ torch.stack(group_B)
 
 # %% [markdown]
-# Matrices of different sizes do not stack. A loop works, but on a GPU it launches eight small kernels (programs for the
-# GPU) one after another, and each leaves most of the GPU idle. A **[grouped GEMM](glossary.md#grouped-GEMM)** computes
-# all products in one launch. GEMM means general matrix multiplication. We take the kernel of lesson 04, `round_robin`:
+# Matrices of different sizes do not stack. A loop works, but on a GPU it starts eight small kernels one after another,
+# and each leaves most of the GPU idle. (A *[kernel](glossary.md#kernel)* is a function that runs on the GPU. To start
+# it is to *[launch](glossary.md#launch)* it.) A **[grouped GEMM](glossary.md#grouped-GEMM)** computes all products in
+# one launch. GEMM means general matrix multiplication. We take the kernel of lesson 04, `round_robin`:
 
 # %%
 group_C = group_gemm(group_A, group_B, method="round_robin")
@@ -86,8 +87,8 @@ print(doctor.report(doctor.examine(trials=False)))
 
 # %% [markdown]
 # Without a GPU, kernels run in Triton's [interpreter](glossary.md#interpreter): it runs the same source on the CPU,
-# slowly, with the same results. The lessons then show speeds that were recorded on an H200. Compiled code can be shown
-# for any GPU.
+# slowly, with the same results. The lessons then show speeds that were recorded on an H200, a GPU of NVIDIA's
+# [Hopper](glossary.md#Hopper) generation. Compiled code can be shown for any GPU.
 #
 # ## The map
 #
@@ -145,7 +146,7 @@ check_ends(ends_of)
 # ## Try it
 #
 # 1. Draw `overview(testing.route("one_hot", 40))`. What do the processors do when one expert gets all tokens?
-#    <details><summary>Answer</summary>All ten work, on six tiles each: the launch deals tiles, not experts.</details>
+#    <details><summary>Answer</summary>All ten work, on six tiles each. The launch deals tiles, not experts.</details>
 # 2. Route 5 tokens instead of 40 and run the notebook again. Which experts have no tile? What does `group_gemm` return
 #    for them?
 #    <details><summary>Answer</summary>All five tokens go to expert 0, and the other seven have no tile.

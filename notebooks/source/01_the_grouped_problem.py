@@ -87,9 +87,9 @@ waste = [padding_waste([round(1e6 * share) for share in each]) for each in share
 groups.waste_curve(exponents, waste, groups=8)
 
 # %% [markdown]
-# The curve uses expected sizes. A batch that is drawn at random, like those above, is close to it. A real router moves
-# along this curve from step to step. If the padded shape is fixed in advance, it must fit the worst step, or tokens are
-# dropped.
+# The curve uses expected sizes. The batches above were drawn at random, so they are off by a little: the Zipf batch has
+# 1.7 rows of padding for each real one, the curve 1.9. While a model runs, sizes change from batch to batch. If the
+# padded shape is fixed in advance, it must fit the worst batch, or tokens are dropped.
 #
 # ## What each way costs
 #
@@ -125,8 +125,8 @@ work = [m * n * k for m, n, k in squares]
 print("squares of", [m for m, _, _ in squares], f"padded: {1 + padding_waste(work):.1f} times the arithmetic")
 
 # %% [markdown]
-# If all sizes are equal, there is no padding, and `bmm` is a good choice. Measured on an H200, beside a loop of calls
-# of [cuBLAS](glossary.md#cuBLAS), NVIDIA's library, which is behind `@` in PyTorch:
+# If all sizes are equal, there is no padding, and `bmm` is a good choice. These times were measured on an H200. The
+# loop calls [cuBLAS](glossary.md#cuBLAS), NVIDIA's library, once for each product, as PyTorch's `@` does:
 
 # %%
 measured = record.load("when_to_group")
@@ -136,12 +136,12 @@ for way, microseconds in cell["us"].items():
     print(f"  {way:12} {microseconds:6.1f} µs")
 
 # %% [markdown]
-# `bmm` is a little faster than grouping here: its kernel needs no tables, and no search for the problem that a tile
-# belongs to, because all problems are alike.
+# `bmm` is a little faster than grouping here. All of its problems are alike, so its kernel need not find out which
+# problem a [tile](glossary.md#tile) belongs to. A grouped kernel must (lesson 04).
 #
-# Under skew, padding grows. In a weight gradient the tokens are the summed dimension (lesson 11), so the router changes
-# K. Here are times for that, measured on an H200 in one launch with the best schedule of lesson 05. The right column is
-# what padding would cost:
+# If sizes are unequal (*skewed*), padding grows. The next record is of weight gradients. There, each product sums over
+# the tokens of its expert (lesson 11), so the router decides K, and M and N are equal. All products ran in one launch
+# on an H200, with the best schedule of lesson 05. The right column is what padding would cost:
 
 # %%
 runs = record.load("sm_timelines")["timelines"]
@@ -152,7 +152,7 @@ for batch in ("uniform", "skewed", "one-hot"):
     print(f"{batch:8} grouped {best:4.0f} µs    padded: {1 + padding_waste(tokens):.1f} times the arithmetic")
 
 # %% [markdown]
-# The grouped time changes by about a tenth, whatever the router does. Padding would multiply the arithmetic by up to 8.
+# The grouped times differ by about a tenth. Padding would multiply the arithmetic by up to 8.
 #
 # ## Five descriptions of the same groups
 #
@@ -177,8 +177,8 @@ print("masked    ", layout.masked_m.tolist(), "  used rows of max_m in each grou
 groups.descriptions([4, 0, 6, 3], tail=2)
 
 # %% [markdown]
-# Each description can be converted into each other one, on the device, without the CPU waiting for a number.
-# `GroupLayout` has a constructor for each:
+# Each description can be converted into every other on the *device*, which is the GPU if there is one. The CPU, called
+# the [host](glossary.md#host), never waits for a number. `GroupLayout` has a constructor for each:
 
 # %%
 layouts = [
@@ -241,8 +241,8 @@ groups.misread(owner, taken)
 # Every group has moved by one. The rows of the first group were skipped, all others were multiplied with their
 # neighbour's weights, and the last expert got nothing. A training run would go on with these results.
 #
-# A check of the *values* finds the mistake. The next cell fails **on purpose**. The check is off by default, because
-# the CPU must wait for the values.
+# A check of the *values* finds the mistake. It is off by default, because the CPU must wait for the values. The next
+# cell fails **on purpose**.
 
 # %% tags=["raises-exception"]
 GroupLayout.from_offsets(five.ends).validate(total_m=21)

@@ -88,8 +88,10 @@ add[(triton.cdiv(n, 4),)](x, y, out, n, BLOCK=4)
 print(out.tolist())
 
 # %% [markdown]
-# Triton compiles the kernel at its first launch, and keeps the result. On this page it also works without a GPU: then
-# Triton's [interpreter](glossary.md#interpreter) runs the programs one after the other on the CPU.
+# Triton compiles the kernel at its first launch, and keeps the result. Without a GPU, Triton's
+# [interpreter](glossary.md#interpreter) runs the programs one after the other on the CPU. `import gemm_course` chooses
+# it. In a script of your own, set the environment variable `TRITON_INTERPRET=1` before Python imports Triton. Otherwise
+# a launch ends with *0 active drivers*.
 #
 # **Guess** before you open the output: for 1000 elements and `BLOCK` = 256, how many programs are there, and how many
 # elements does the last mask leave out?
@@ -121,9 +123,9 @@ gpu_parts.gpu_parts(num_warps=4)
 #   [Shared memory](glossary.md#shared-memory) holds blocks on their way from memory to the
 #   [tensor cores](glossary.md#tensor-core), which multiply small matrices.
 # - **One program.** It has a share of its SM's registers and shared memory. On the hardware it is a group of threads, a
-#   [CTA](glossary.md#CTA). 32 threads form a [warp](glossary.md#warp), and `num_warps` says how many warps a program
-#   has. In Triton you never write what one thread does. The compiler divides each block among the threads: with 4
-#   warps, each of the 128 threads has 2 of 256 elements.
+#   [CTA](glossary.md#CTA). A *thread* computes with one number at a time. 32 threads form a [warp](glossary.md#warp),
+#   and `num_warps` says how many warps a program has. In Triton you never write what one thread does. The compiler
+#   divides each block among the threads: with 4 warps, each of the 128 threads has 2 of 256 elements.
 #
 # ## Rows: two dimensions and a sum
 #
@@ -264,9 +266,9 @@ print(codegen.summary(compiled))
 #   128 registers for each. Over 8 warps it is 64. A thread can have 255 registers. If it needs more, they are *spilled*
 #   to memory, which is slow.
 # - *shared B*, bytes of shared memory for each program. A block of A and one of B are 2 × 128 × 64 numbers of 2 bytes:
-#   32 KiB for each stage. Even one stage needs them, because `wgmma` reads its blocks from shared memory.
-# - *wgmma*, the instruction of the tensor cores. Four warps issue it together. With 8 warps, two teams of four share
-#   the tile, and each needs half as many.
+#   32 KiB for each stage. Even one stage needs them, because the tensor cores read their blocks from shared memory.
+# - *wgmma*, Hopper's instruction for its tensor cores. Four warps execute it together. With 8 warps, two teams of four
+#   share the tile, and each needs half as many.
 # - *cp.async*, copies to shared memory that run beside the arithmetic. With one stage there are none: the program loads
 #   to registers (*ld.global*), puts the blocks into shared memory, waits, and multiplies.
 #
@@ -376,6 +378,8 @@ print_error(add, {**vectors, "y_ptr": "fp32"}, BLOCK=16)
 # | `tl.cdiv(K, BLOCK)` | divides and rounds up, as `triton.cdiv` does outside of kernels | 03 |
 # | `tl.trans(a)` | a block, transposed | 03 (exercise) |
 # | `tl.num_programs(0)` | the size of the grid | 04 |
+# | `while tile < end:` | a loop whose condition the GPU computes | 04 |
+# | `compute_tile(a, b)` | a call of another function with `@triton.jit` | 04 |
 # | `COMPUTE: tl.constexpr` | a function with `@triton.jit` as an argument; the kernel calls `COMPUTE(…)` | 04, 08 |
 # | `for g in tl.static_range(4)` | a loop that the compiler writes out, turn by turn | 04 |
 # | `address.to(tl.pointer_type(tl.float16))` | an integer of 64 bits, used as a pointer to float16 | 04 |

@@ -9,7 +9,7 @@
 # - write a tiled matrix product in Triton that is right for any M, N and K,
 # - say which mask protects what,
 # - explain why 64 launches leave most of a GPU idle, and when a loop of launches is good enough,
-# - recognise three wrong kernels by their errors, and test a kernel with an error bound.
+# - recognise three wrong kernels by the pattern of their errors, and test a kernel with an error bound.
 #
 # You need: the Triton of [lesson 02](02_triton_in_fifteen_minutes.ipynb).
 
@@ -237,9 +237,9 @@ for m, n, k in testing.ragged_problems():
 # ## The production kernel
 #
 # `naive_kernel` is the library's version of `masked`. It calls two functions that all pointer kernels of the library
-# share: the loop over K and the masked store. It adds both [strides](glossary.md#stride) of each matrix, 64-bit offsets
-# (a matrix may have more than 2³¹ elements), a choice of tile order (lesson 05) and a log of each tile's time. Click a
-# line to read its source.
+# share: the loop over K and the masked store. Beyond `masked` it takes both [strides](glossary.md#stride) of each
+# matrix, computes offsets in 64 bits (a matrix may have more than 2³¹ elements), has a choice of tile order (lesson
+# 05), and can record each tile's time. Click a line to read its source.
 
 # %%
 from IPython.display import display
@@ -266,16 +266,16 @@ print("unaligned: bytes per load:", sorted(unaligned.widths["ld.global"]))
 
 # %% [markdown]
 # `wgmma` is Hopper's [tensor core](glossary.md#tensor-core) instruction. What do the masks cost? The next lines are one
-# load in PTX, NVIDIA's assembly language. `cp.async` copies 16 bytes to [shared memory](glossary.md#shared-memory). Its
-# last operand is the number of bytes to read; the rest become zero. So the mask is only a `selp` instruction for each
-# condition, which selects 16 or 0. The compiler needs nothing else for `other=0.0`.
+# load in [PTX](glossary.md#PTX), NVIDIA's assembly language. `cp.async` copies 16 bytes to [shared
+# memory](glossary.md#shared-memory). Its last operand is the number of bytes to read. The bytes that are not read
+# become zero. So a mask costs only `selp`, an instruction that selects 16 or 0, and `other=0.0` costs nothing more.
 
 # %% tags=["nbval-ignore-output"]
 print(aligned.excerpt(r"cp\.async\.cg", before=2, after=0))
 
 # %% [markdown]
-# A mask is nearly free where rows are aligned. An odd leading dimension is expensive: instead of one copy of 16 bytes,
-# the kernel does eight loads of 2 bytes. Lesson 06 returns to alignment.
+# So where rows are aligned, a mask adds hardly an instruction. An odd leading dimension adds many: eight loads of 2
+# bytes in place of one copy of 16. Lesson 06 returns to alignment.
 #
 # ## What it costs: one launch per problem
 #
@@ -324,8 +324,9 @@ timeline.compare(bars, rows=132, until=40)
 #
 # Now the same 64 problems on a real H200. The library chose other tiles: a launch for one problem has 64 tiles of 32 ×
 # 32, and the single launch has 4 tiles of 128 × 128 for each problem. Each tile recorded its SM, its start and its end.
-# Rows are SMs, sorted by who got the first problem's tiles. The second panel uses a
-# [CUDA graph](glossary.md#CUDA-graph).
+# A row is an SM; those that computed the first problem are at the top. The second panel uses a [CUDA
+# graph](glossary.md#CUDA-graph): the launches were recorded once, and the [host](glossary.md#host), which is the CPU,
+# starts them all with one call.
 
 # %%
 from itertools import pairwise
@@ -350,14 +351,14 @@ for name in names[:2]:
     print(f"{name}: {spans[-1][1]:.0f} µs, {sum(gaps):.0f} of them between kernels, {median(gaps):.1f} µs each time")
 
 # %% [markdown]
-# The simulation ranks the two ways correctly, but its times are wrong. It assumes 4 µs between two kernels, and 7 µs
-# for the single launch, which took 19 µs.
+# The simulation ranks the two ways correctly, but its times are wrong. It assumes 4 µs between two kernels. For the
+# single launch it computes 7 µs; the H200 took 19 µs.
 
 # %% [markdown]
 # Look closer at the first 20 µs. Top: each launch has 64 small tiles, so half of the SMs stay idle. Bottom: no SM waits
-# for another launch. But each tile is 16 times as large, and the later a problem is in the list, the later its tiles
-# start: the darker, the later in the list. Its programs must find it first, about 0.2 µs for each problem before it.
-# Lesson 04 shows how.
+# for another launch. But each tile is 16 times as large. And the later a problem is in the list (darker), the later its
+# tiles start: a program first has to find its problem, and passes the problems before it at about 0.2 µs each. Lesson
+# 04 shows how.
 
 # %%
 last = max(bar.end for bar in bars["one launch"])
@@ -382,8 +383,7 @@ launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm
 # (0.79). From 2048 on both take about as long. Right: for problems of *equal* size, `torch.bmm` is faster throughout.
 # It needs no tables, and no search for the tile's problem.
 #
-# Below 64 × 64, the time hardly depends on the size. It consists of the launch, the tables and one trip to memory. An
-# empty kernel alone takes more than half as long:
+# For small problems, the time hardly depends on the size. An empty kernel alone takes more than half as long:
 
 # %%
 floor = record.load("group_gemm")["rows"]["4 x 128^3"]["us"]["empty"]["median_us"]
@@ -393,8 +393,8 @@ for n in (16, 32, 64, 128):
     print(f"4 problems of {n:3}³, grouped: {four[n]:.1f} µs for {4 * 2 * n**3 / 1e6:6.2f} MFLOP")
 
 # %% [markdown]
-# From 16³ to 128³ the work grows 512-fold, and the time hardly changes. Such small products are better fused into a
-# neighbouring kernel.
+# From 16³ to 128³ the work grows 512-fold, and the time by less than a tenth. Most of it is the launch. A faster kernel
+# cannot save that. Only a kernel that does something else in the same launch can.
 #
 # The host needs time, too: `group_gemm` checks its operands and builds tables in Python. A plan does so once.
 

@@ -9,13 +9,13 @@
 # %% [markdown]
 # # 04 · Static round-robin
 #
-# One launch per problem costs a launch each and leaves most of the GPU idle. But the grid of a kernel is fixed at
-# launch, and so are its arguments. How can *one* launch compute matrices of many sizes?
+# With one launch per problem, each problem costs a launch, and most of the GPU is idle. But the grid of a kernel is
+# fixed at launch, and so are its arguments. How can *one* launch compute matrices of many sizes?
 #
 # **About 50 minutes. Afterwards you can**
 #
 # - describe a batch by tables that a kernel reads: addresses, sizes and strides,
-# - find a program's tiles with a subtraction, a division and a step, on paper and in Triton,
+# - find the tiles of a persistent program with a subtraction, a division and a step, on paper and in Triton,
 # - write a grouped GEMM in 35 lines,
 # - choose the number of programs for a GPU,
 # - recognise three errors: dangling pointers, a store without a mask, wrong strides.
@@ -72,13 +72,14 @@ first_elements[(1,)](tuple(group_A), firsts, 4)
 print("a tuple works:", torch.equal(firsts, torch.stack([a[0, 0] for a in group_A])))
 
 # %% [markdown]
-# This works, but it does not scale. Triton unrolls the tuple when it compiles: a batch of four and a batch of five need
-# two kernels, and in `matrices[g]` the compiler must know `g`. In serving, the batch changes with each step.
+# This works, but it does not scale. A tuple becomes one argument for each element, and in `matrices[g]` the compiler
+# must know `g`. So `tl.static_range` writes the loop out, turn by turn, and a batch of five needs another compiled
+# kernel than a batch of four. In serving, the batch changes with each step.
 #
 # ## Tables: addresses, sizes, strides
 #
-# So we write down what a kernel needs for each problem, and put *that* on the device: three small tensors. They have
-# the same form whatever the sizes of the matrices.
+# So we write down what a kernel needs for each problem, and put *that* on the device: three small tensors, which we
+# call tables. They have the same form whatever the sizes of the matrices.
 
 
 # %%
@@ -103,7 +104,8 @@ print("strides (A row, column, B row, column, C row, column):", *strides.tolist(
 
 # %% [markdown]
 # To reach a matrix, a program loads twice. Arrow 1: it loads the address from the table. Arrow 2: it loads elements
-# from that address. The table is fixed at launch, but the row `g` is an ordinary number that the kernel computes.
+# from that address. The table's own address is fixed at launch, but its row `g` is an ordinary number that the kernel
+# computes.
 
 # %%
 ownership.pointer_tables(problems, strides[:, :2].tolist())
@@ -167,8 +169,15 @@ print("the plan is gone, so is the operand:        ", watched() is None)
 #
 # ## The walk, on paper
 #
-# Cut each C into [tiles](glossary.md#tile) and number them through all problems. Launch a *fixed* number of programs,
-# P. Program p computes tiles p, p + P, p + 2P, … This is [round-robin](glossary.md#round-robin). Three problems, four
+# In lesson 03 each program computed one tile and ended, so the grid depended on the size of C. Now we launch a *fixed*
+# number of programs, P, and each computes many tiles. Such a kernel is called **[persistent](glossary.md#persistent)**:
+# a program stays on its SM until it has no tile left. A grid with one program for each tile would work, too. But with a
+# fixed number the host need not know how many tiles there are (lesson 08), the kernel chooses their order (lesson 05),
+# and a program can fetch its next tile's blocks while it stores this one (lesson 08).
+#
+# Which tiles are a program's own? Cut each C into [tiles](glossary.md#tile) and number them through all problems.
+# Program p computes tiles p, p + P, p + 2P, … This is [round-robin](glossary.md#round-robin), like dealing cards. It is
+# *static*: these numbers are known before the launch. (Lesson 05 has a dynamic order.) Here are three problems, four
 # programs, tiles of 32 × 32:
 
 # %%
@@ -206,9 +215,10 @@ my_walk(3, 4, three, 32)
 #
 # </details>
 #
-# That is the whole schedule: subtract, divide, step. It needs no list of tiles, and programs do not communicate. Its
-# price: each program passes every problem before its own, one load after the other. Lesson 03's record shows about 0.2
-# µs for each. The library's `schedule.walk` computes the same in plain Python, and also the size of each tile:
+# That is the whole schedule: subtract, divide, step. We call it the *walk*. It needs no list of tiles, and programs do
+# not communicate. It has a cost: each program passes every problem before its own, and loads the sizes of one after the
+# other. Lesson 03's record shows about 0.2 µs for each problem. The library's `schedule.walk` computes the same in
+# plain Python, and also the size of each tile:
 
 # %%
 for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
@@ -219,8 +229,9 @@ for tile in schedule.walk(three, "round_robin", programs=4, block=(32, 32))[3]:
 #
 # ## The kernel
 #
-# The kernel has two parts. `compute_tile` is lesson 03's kernel as a function: a loop over K, then one masked store. It
-# loads the strides from the table, those of A and B before the loop. `FULL_TILES` is a mistake that we try later.
+# The kernel has two parts. A kernel can call another function with `@triton.jit`, so `compute_tile` is lesson 03's
+# kernel as a function: a loop over K, then one masked store. It loads the strides from the table, those of A and B
+# before the loop. `FULL_TILES` switches the store's mask off: a mistake that we try later.
 
 
 # %%
@@ -242,7 +253,11 @@ def compute_tile(a_ptr, b_ptr, c_ptr, s, row, col, M, N, K, BLOCK: tl.constexpr,
 
 
 # %% [markdown]
-# `grouped_kernel` is the walk from above, in Triton:
+# `grouped_kernel` is the walk from above, in Triton. Its `for` and `while` run on the GPU. The `while` loop makes it
+# persistent: a program computes all of its tiles in problem g, one after the other. (The table of sizes is int32 for a
+# reason: `passed` begins as an int32 number, and the compiler refuses a loop that changes a variable's type. With int64
+# sizes the error says *Loop-carried variable passed has initial type int32 but is re-assigned to int64*. The
+# interpreter does not notice.)
 
 
 # %%
@@ -267,8 +282,8 @@ def grouped_kernel(
 
 
 # %% [markdown]
-# One launch computes all four problems, with any number of programs. There are 22 tiles: we try fewer programs, as
-# many, and more.
+# One launch computes all four problems, with any number of programs. There are 22 tiles. We try 1 and 4 programs, as
+# many as tiles, and more:
 
 
 # %%
@@ -301,8 +316,9 @@ for router in testing.ROUTERS:
 # %% [markdown]
 # ## The kernel records its own walk
 #
-# The library's kernel does the same walk. With `record=True`, a plan keeps which program computed each tile. Does the
-# kernel agree with the plain Python?
+# The library's kernel does the same walk. A [plan](glossary.md#plan) with `record=True` keeps which program computed
+# each tile. A `GemmConfig` holds the choices that change no result: first the block's extents along M, N and K, here 32
+# each; lesson 07 explains the rest. Does the kernel agree with the plain Python?
 
 # %%
 config = GemmConfig(32, 32, 32, group_m=1)
@@ -317,8 +333,9 @@ for program, walked in enumerate(schedule.walk(problems, "round_robin", programs
 ownership.owners(problems, (32, 32), recorded, title="Recorded: which of 4 programs computed each tile")
 
 # %% [markdown]
-# Each column has one colour, because there are 4 programs and 4 tiles in a row of C0. The walk continues over the end
-# of a problem, so small problems run beside large ones. Next, 8 experts under a Zipf router, on 7 programs:
+# In C0 each column has one colour, because there are 4 programs and 4 tiles in a row. At the end of a problem a program
+# goes on with the next one, so small problems run beside large ones. Next, 8 experts under a Zipf router, on 7
+# programs:
 
 # %%
 tokens = testing.routed_sizes("zipf", 256)
@@ -330,7 +347,7 @@ print("equal to the reference:", same(plan.run(), reference.group_gemm(A, B, out
 ownership.owners(experts, (32, 32), plan.launches[0].records[:, 0].tolist(), title="8 experts, 7 programs")
 
 # %% [markdown]
-# The programs' numbers of tiles differ by one at most. Dotted outlines are the parts of tiles outside the matrix: the
+# No program has more than one tile more than another. Dotted outlines are the parts of tiles outside the matrix: the
 # kernel computes them, but must not store them.
 #
 # ## The production kernel
@@ -371,17 +388,19 @@ for name, kernel in (("with the promise", promised), ("without", plain)):
 print(promised.excerpt(r"cp\.async\.cg", before=0, after=3))
 
 # %% [markdown]
-# The host makes this promise only after it has checked all addresses and strides. The strides count, because row i
-# begins i strides after the address: every row has to begin at a multiple of 16 bytes. Problems that fail the check go
-# to a second launch without the promise. The loads from the tables (three addresses, three sizes, and three strides
-# that are not 1) happen once per problem or tile, not in the loop over K.
+# In the library, the host makes this promise only after it has checked all addresses and strides. The strides count,
+# because row i begins i strides after the address: every row has to begin at a multiple of 16 bytes. Problems that fail
+# the check go to a second launch without the promise. The loads from the tables (three addresses, three sizes, and
+# three strides that are not 1) happen once per problem or tile, not in the loop over K.
 #
 # ## How many programs?
 #
-# Tutorials launch 84 or 128 programs, or one for each [SM](glossary.md#SM). An RTX A6000 has 84 SMs, an RTX 4090 has
-# 128, an H200 has 132. A number that fits one GPU is a guess on the next. If all tiles cost the same, time grows with
-# the number of [waves](glossary.md#wave): tiles divided by programs, rounded up. The record has four products of 1024 ×
-# 1024 × 1024 on an H200, with different numbers of programs. The orange line has the form that waves predict:
+# A persistent kernel needs a number of programs. Tutorials launch 84 or 128, or one for each [SM](glossary.md#SM). An
+# RTX A6000 has 84 SMs, an RTX 4090 has 128, an H200 has 132. A number that fits one GPU is a guess on the next.
+#
+# If all tiles cost the same, the time grows with the number of [waves](glossary.md#wave): tiles divided by programs,
+# rounded up. The record has four products of 1024 × 1024 × 1024 on an H200, with different numbers of programs. The
+# orange line is lesson 03's simulation, which counts waves:
 
 # %%
 counts = record.load("programs")["rows"]["4 x 1024^3"]
@@ -394,9 +413,9 @@ walk_costs.program_counts(panels, scaled_at=66)
 
 # %% [markdown]
 # The time falls in steps. From 66 to 84 programs the number of waves is the same, and the time hardly changes. With 84
-# programs, 48 of the 132 SMs are idle. The orange line is scaled to meet the record at 66 programs: the model was
-# fitted to the faster descriptor kernel, so its times are multiplied by 1.7 for the pointer kernel, and by 1.1 for the
-# other.
+# programs, 48 of the 132 SMs are idle. (Look at the form of the orange line only. The simulation has the speed of a
+# descriptor kernel. So its times were multiplied, by 1.7 on the left and 1.1 on the right, to meet the record at 66
+# programs.)
 
 # %%
 tma = {int(programs): us for programs, us in counts["tma"].items()}
@@ -406,8 +425,8 @@ print(f"pointer kernel: from 66 to 84 programs the time changes by {abs(pointer[
 print(f"from 128 to 264 programs, half the waves, the time falls to {pointer[264] / pointer[128]:.0%}, not to 50%")
 
 # %% [markdown]
-# The last line shows a limit of the model. 264 programs are two on each SM, and each gets half of the SM. They gain
-# something else: one multiplies while the other waits for memory or stores its tile.
+# The last line shows a limit of counting waves. 264 programs are two on each SM, and each gets half of the SM. Still
+# the time falls by a quarter: one program can multiply while the other waits for memory or stores its tile.
 #
 # So take the number from the machine: SMs × programs that fit on one SM (`GemmConfig.programs_per_sm`).
 #
@@ -437,9 +456,9 @@ floor = us["4 x 128^3"]["empty"]
 print(f"4 × 128³: an empty kernel takes {floor:.1f} µs, this lesson {us['4 x 128^3']['round_robin']:.1f} µs")
 
 # %% [markdown]
-# Small problems gain most: one launch instead of four, whose small tiles give nearly all SMs work. Large problems fill
-# the GPU by themselves, so grouping gains little and the speed of each tile decides. At 2048³ cuBLAS is faster, until
-# lesson 06. The host needs time, too, to build the tables:
+# Small problems gain most: there is one launch instead of four, and its small tiles give nearly all SMs work. Large
+# problems fill the GPU by themselves, so grouping gains little and the speed of each tile decides. At 2048³ cuBLAS is
+# faster, until lesson 06. The host needs time, too, to build the tables:
 
 # %%
 host = rows["64 random 64-2048"]["host_us"]
@@ -569,8 +588,9 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 # - A kernel cannot take a list. It can take tables of addresses, sizes and strides, and choose the row while it runs.
 # - An address keeps no memory alive, so keep the tensors as long as the table. A loaded address has no known alignment,
 #   until you promise one.
-# - Static round-robin: subtract the tiles of earlier problems, divide by the tiles per row, step by the number of
-#   programs. Nothing is stored, and no program waits for another.
+# - A persistent kernel launches a fixed number of programs, and each computes many tiles. Static round-robin: subtract
+#   the tiles of earlier problems, divide by the tiles per row, step by the number of programs. No list is stored, and
+#   no program waits for another.
 # - The number of programs comes from the GPU. Time goes in waves, so a few programs more may gain nothing.
 # - Read strides from the tensor. The store's mask protects the neighbour's memory.
 #

@@ -47,7 +47,7 @@ device = runtime.device()
 #
 # The batch has six problems with two tiles each. Every other problem has a long K. Four programs compute them in
 # [round-robin](glossary.md#round-robin) order. `simulate` follows the walk of lesson 04 with a simple cost model: a
-# tile takes a fixed time plus a time for each step of its K loop.
+# tile takes a fixed time plus a time for each step of its K loop. (The next section explains the dashed line.)
 
 # %%
 cards = [(256, 256, 2048), (256, 256, 256)] * 3
@@ -116,8 +116,8 @@ for name, counts in tokens.items():
 # ## Four schedules on three batches
 #
 # - *Round-robin*: from one tile to the next, a program steps by the number of programs.
-# - *Chunks*: each program gets one contiguous run of tiles.
-# - *[Swizzled](glossary.md#swizzle)*: round-robin over another order of the tiles, which goes through each matrix in
+# - *Chunks*: each program gets a run of tiles whose numbers follow each other.
+# - *[Swizzled](glossary.md#swizzle)*: round-robin, but the tiles of each matrix are numbered in another order, in
 #   strips.
 # - *Dynamic*: the program that is free takes the next tile.
 
@@ -136,9 +136,9 @@ bound = runs["skewed", "dynamic"].lower_bounds.work
 timeline.compare(skewed, rows=132, bounds=dict.fromkeys(orders, bound))
 
 # %% [markdown]
-# Chunks give a whole problem to neighbouring programs, so an eighth of the programs gets all of the longest problem.
-# Swizzled looks like round-robin: within a problem all tiles cost the same, so in this model their order changes no
-# time. It will matter for memory traffic, below.
+# With chunks, the tiles of a problem go to few programs. All problems have 96 tiles here, so an eighth of the programs
+# gets all of the longest problem. Swizzled looks like round-robin: within a problem all tiles cost the same, so in this
+# model their order changes no time. It will matter for memory traffic, below.
 #
 # ## Waves that are not full
 #
@@ -208,8 +208,8 @@ print("tickets per tile, second launch:", drawn.tolist())
 # put `counter.zero_()` at the top of the cell above.
 #
 # That repair costs a launch before each launch. There is a better one. The number of tickets is known: tiles plus
-# programs. The program that takes the very last ticket can set the counter back to 0: by then each other program has
-# taken its last.
+# programs. The program that takes the very last ticket can set the counter back to 0: by then every other program has
+# taken its last ticket.
 
 
 # %%
@@ -234,8 +234,8 @@ for launch in range(2):
 # ## The production kernel
 #
 # The library's kernel is that of lesson 04. Its `next_tile` takes tickets in the same way if the configuration says
-# `schedule="dynamic"`. The addition is `relaxed`: it orders no other memory access, so a program waits only for its own
-# ticket. A program's tickets only grow, so it still goes through the problems in one direction. Click a line to read
+# `schedule="dynamic"`. The addition is `relaxed`: a program waits for its own ticket, but not for its other reads and
+# writes. A program's tickets only grow, so it still goes through the problems in one direction. Click a line to read
 # the source.
 
 # %%
@@ -284,9 +284,10 @@ print(compiled["dynamic"].excerpt(r"\batom\.", before=2, after=4))
 
 # %% [markdown]
 # One thread takes the ticket (`@%p` marks the condition) and puts it into [shared memory](glossary.md#shared-memory).
-# All threads wait at a barrier and read it there. The same lines are in the loop over tiles. So each ticket costs a
-# trip to the [L2](glossary.md#L2) cache, during which the program does nothing else. How long does it take? In the
-# one-hot batch, we compare the gaps between tiles of one problem, with tickets (dynamic) and without (chunks):
+# All threads wait at a [barrier](glossary.md#barrier), and then read it there. The same lines are in the loop over
+# tiles. So each ticket costs a trip to the [L2](glossary.md#L2) cache, during which the program does nothing else. How
+# long does it take? In the one-hot batch, we compare the gaps between tiles of one problem, with tickets (dynamic) and
+# without (chunks):
 
 # %%
 timelines = record.load("sm_timelines")
@@ -299,7 +300,8 @@ fetch_us = gap["dynamic"] - gap["chunks"]
 print(f"{timelines['provenance']['gpu']}: {fetch_us:.2f} µs per ticket; the model assumes {model.atomic_us} µs")
 
 # %% [markdown]
-# So a dynamic schedule costs a little per tile. That is lost on a uniform batch, and gained back on a skewed one.
+# So a dynamic schedule costs a little per tile. On a uniform batch this is a loss. On a skewed one the gain is larger,
+# as the last table of this lesson shows.
 #
 # ### What goes wrong: the long problem comes last
 #
@@ -324,7 +326,7 @@ timeline.compare(
 # </details>
 #
 # A counter hands out tiles in the order of the list, so with the dynamic schedule the longest tiles start last.
-# `largest_first` would need every cost before the launch.
+# (`largest_first` needs to know every cost before the launch.)
 #
 # **Guess** before you open the next cell: what can a caller of a grouped GEMM do, without a change to the kernel?
 
@@ -342,9 +344,9 @@ print(f"dynamic, as listed: {late['dynamic'].makespan:.0f} µs; longest K first:
 # ## Reuse: which tiles run at the same time
 #
 # The swizzled order changed no time above. Now take one problem that does not fit into the cache, and look at the 132
-# tiles that run first. Each tile needs one row panel of A and one column panel of B. Tiles that run at the same time
-# share panels through the L2 cache. `group_m` is the height of a strip of tiles; the order goes through a strip column
-# by column.
+# tiles that run first. Each tile needs a *row panel* of A (the rows beside it, over all of K) and a *column panel* of B
+# (the columns above it). Tiles that run at the same time share panels through the L2 cache. `group_m` is the height of
+# a strip in tiles. The order goes through a strip column by column.
 
 # %%
 large = (8192, 8192, 4096)
@@ -352,8 +354,8 @@ schedules.working_set(large, (128, 256, 64), 132, (1, 8, 16))
 
 # %% [markdown]
 # The closer these tiles are to a square, the fewer panels they need. `bytes_moved` simulates a cache: it follows every
-# piece of A and B, and drops the piece that was not used for the longest time. The blue bars were measured on an H200
-# with Nsight Compute, NVIDIA's profiler.
+# piece of A and B, and when the cache is full, it drops the piece that was not used for the longest time. The blue bars
+# were measured on an H200 with Nsight Compute, NVIDIA's profiler.
 
 # %%
 counted = record.load("traffic")
@@ -378,9 +380,9 @@ for row in counted["rows"]:
 # 1 MB, and a column panel 2 MB. For `group_m` = 1, 8 and 16 a wave reads 72, 44 and 36 MB (the picture has MiB). Times
 # 15.5, that makes 1.12, 0.68 and 0.55 GB, and the profiler counted 1.16, 0.73 and 0.58.
 #
-# The GPU behaves as if it had half of its L2. The L2 consists of two partitions, and data that SMs on both sides use is
-# stored in both. This explanation fits the numbers; it is not proved. But half of the L2 is a good rule for choosing
-# `group_m`.
+# The GPU behaves as if it had half of its L2. A possible reason: the L2 consists of two partitions, and data that SMs
+# on both sides use is stored in both. This fits the numbers, but it is not proved. But half of the L2 is a good rule
+# for choosing `group_m`.
 #
 # The time changed less than the bytes. This product is limited by arithmetic, so most of the traffic happened while the
 # [tensor cores](glossary.md#tensor-core) worked. Bytes decide the time where memory is the limit.
@@ -452,8 +454,8 @@ timeline.compare(close, rows=6, title="Programs 0 to 5 of round-robin on the ske
 
 # %% [markdown]
 # First, the gaps. With round-robin, nearly every tile belongs to another problem than the one before, and the kernel
-# then makes three new [descriptors](glossary.md#descriptor). The model does not contain this. A separate benchmark
-# measured it:
+# then makes three new [descriptors](glossary.md#descriptor) (lesson 06). We call that a *switch*. The model does not
+# contain it. A separate benchmark measured it:
 
 # %%
 switch = record.load("switch")
@@ -462,8 +464,9 @@ print(f"to a tile of the next problem: {switch_us:.2f} µs")
 print(f"to a tile of the same problem: {switch['same_problem_us']['median']:.2f} µs")
 
 # %% [markdown]
-# Second, the speed. The model's speed was measured on one long dense product that kept all SMs busy. A line through the
-# recorded tiles is less steep:
+# Second, the speed. The model's speed was measured on one large *dense* product (an ordinary one, without groups) that
+# kept all SMs busy. The next picture has the recorded tiles: their time against their steps of the K loop. A line
+# through them is less steep than the model's:
 
 # %%
 taken = [

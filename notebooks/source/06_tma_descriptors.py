@@ -55,8 +55,8 @@ pointers, descriptors = compiled["pointers", "sm_90"], compiled["descriptors", "
 
 # %% [markdown]
 # One square is one instruction of [PTX](glossary.md#PTX), in the order of the text. Every thread passes all of them for
-# every block of K. Those marked `@%p` act only where p is true: a copy through a descriptor in one thread. Green
-# squares multiply.
+# every block of K. Green squares multiply. An instruction marked `@%p` acts only in threads whose condition p is true:
+# so one thread alone starts a copy through a descriptor.
 #
 # **Guess** before you open the output: which share of the pointer kernel's loop is green?
 
@@ -276,7 +276,8 @@ for order, walk in walks.items():
 # tile's store. The kernel that measured the switch waits for that store, so it overstates the switch. Chunks also have
 # a cost of their own, which lesson 05 showed: unequal work.
 #
-# Are descriptors faster in the end? Four problems of N³, each kernel with the configuration chosen for it:
+# Are descriptors faster in the end? The next picture has four problems of N × N × N. Each kernel has the configuration
+# that was chosen for it:
 
 # %%
 rows = record.load("group_gemm")["rows"]
@@ -352,8 +353,9 @@ print(A[2].shape, A[2].stride(), GroupGemmPlan(A, B, method="tma", config=small,
 # %% [markdown]
 # ## FP8: half the bytes again
 #
-# `float8_e4m3fn` has 8 bits per number, and tensor cores that support it. Hopper's do (capability 9.0), and Ada's, too
-# (8.9), although many programs only test for 9.0. Compile for an Ampere GPU (8.0), and the compiler refuses:
+# `float8_e4m3fn` has 8 bits per number, and tensor cores that support it. Hopper's support it (compute capability 9.0,
+# `sm_90`), and Ada's, too (8.9), although many programs only test for 9.0. Compile for an Ampere GPU (8.0), and the
+# compiler refuses:
 
 # %% tags=["nbval-ignore-output"]
 try:

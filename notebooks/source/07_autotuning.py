@@ -17,7 +17,8 @@
 # - rule out configurations by compiling them, without a GPU,
 # - explain why large groups want large tiles and decoding wants low ones,
 # - choose the key of an [autotuner](glossary.md#autotuner), and recognise a key that is too narrow or too exact,
-# - judge a table, or a model of time, by its regret on shapes that it has not seen.
+# - judge a table, or a model of time, by what it loses (its *[regret](glossary.md#regret)*) on shapes that it has not
+#   seen.
 #
 # You need: lessons 05 and 06. The lesson has two parts. The second, from *Second reading* on, takes about 30 of the
 # minutes and also needs lesson 10. Skip it now, and come back after lesson 10.
@@ -59,7 +60,8 @@ device = runtime.device()
 # %% [markdown]
 # ## Try the obvious: one good configuration for everything
 #
-# A configuration is nine decisions. A modest list of values for each makes more kernels than you can compile.
+# A configuration is nine decisions. Even a short list of values for each makes more kernels than you can compile.
+# (Lessons 02, 04 and 05 explain them, except `store_parts`: in how many pieces a tile is stored.)
 
 # %%
 best = GemmConfig(128, 256, 64, num_warps=8, num_stages=4, store_parts=2)
@@ -97,8 +99,8 @@ for rows in (4096, 4):
 #
 # </details>
 #
-# Neither tile serves both. With four rows, nearly all work of the large tile is wasted. With thousands of rows, the
-# small tile fetches six times as many bytes, as the last column shows.
+# Neither tile suits both cases. With four rows, nearly all work of the large tile is wasted. With thousands of rows,
+# the small tile fetches six times as many bytes, as the last column shows.
 #
 # ## The idea as a picture
 #
@@ -220,9 +222,9 @@ for m, n in ((64, 64), (64, 128), (128, 128), (128, 256), (256, 256)):
     print(f"{m:3}×{n:3}: {m * n / (m + n):4.0f} FLOP per byte, sums fill {share:4.0%} of an SM's registers")
 
 # %% [markdown]
-# 256×256 would be better still, but its sums fill all registers of an SM. 128×256 is the largest tile that leaves room
-# for anything else. The next picture shows the registers of a thread and the shared memory of an SM for five
-# candidates. (The lowest bar belongs to the next section.)
+# 256×256 would be better still, but its sums fill all registers of an SM. 128×256 is the largest of these tiles that
+# leaves registers for anything else. The next picture shows the registers of a thread and the shared memory of an SM
+# for five candidates. (The lowest bar belongs to the next section.)
 
 # %%
 budget.sm_budget([uses[i] for i in (6, 7, 8, 4, 0)])
@@ -232,11 +234,12 @@ budget.sm_budget([uses[i] for i in (6, 7, 8, 4, 0)])
 #
 # - **4 warps** leave 256 sums to each thread. The red part is spilled. With 8 warps a thread has 128 sums.
 # - **The whole result** needs shared memory before it is stored, more than a stage does. With 4 stages it does not fit.
-#   Stored in two parts (`2p`) it does. Four stages fetch three steps ahead, which hides the latency of memory.
+#   Stored in two parts (`2p`) it does. With four stages, a block is fetched three steps before it is needed, so the
+#   program waits less for memory.
 # - **Two programs of 128×128** fill the SM as well. While one stores its tile, the other multiplies. That gives fewer
 #   FLOP per byte and no pause between tiles. Compiling cannot tell which of the two is faster.
-# - **BLOCK_K = 64** elements of 16 bits are 128 bytes, the widest row that TMA arranges in shared memory. With 128, the
-#   same room holds two stages, and only one of them is ahead.
+# - **BLOCK_K = 64** elements of 16 bits are 128 bytes, the widest row that TMA arranges in shared memory. With 128, two
+#   stages fill the same room, and only one block is fetched ahead.
 #
 # ## Why four rows want 16×128×128
 #
@@ -255,9 +258,9 @@ for tile in (best, shortlist[2], small):
     print(f"tiles of {tile.block_m:3} rows: {multiply_us:5,.0f} µs to multiply, {used(rows, tile):4.0%} of it used")
 
 # %% [markdown]
-# With tiles of 128 rows, the wasted multiplications take almost as long as the memory does, and the two would have to
-# overlap perfectly. 16 rows is the smallest tile that tensor cores take. The compiler even changes the instruction:
-# `wgmma` takes 64 rows at a time, so for 16 it uses Ampere's `mma.sync`.
+# With tiles of 128 rows, the multiplications take almost as long as the memory does, and nearly all are wasted. The two
+# would have to overlap perfectly. 16 rows is the smallest tile that tensor cores take. The compiler even changes the
+# instruction: `wgmma` takes 64 rows at a time, so for 16 it uses Ampere's `mma.sync`.
 
 # %%
 for tile, one in zip(shortlist, compiled):
@@ -266,9 +269,9 @@ for tile, one in zip(shortlist, compiled):
         print(f"{tile.block_m:3} rows: {found}")
 
 # %% [markdown]
-# Without reuse, speed depends on how many bytes are on their way. The lowest bar above is nearly all orange: blocks of
-# B of 32 KiB each, several at a time. (We asked for four stages. With `mma.sync` the compiler keeps one fewer, as you
-# can count.)
+# Without reuse, speed depends on how many bytes are being fetched at a time. In the picture above, the lowest bar is
+# nearly all orange: blocks of B of 32 KiB each, several at a time. (We asked for four stages. With `mma.sync` the
+# compiler keeps one fewer, as you can count.)
 #
 # ## Measure when called: `triton.autotune`
 #
@@ -497,7 +500,8 @@ choose_rounded(batches, 4)
 #
 # The stall at the first call under each key is still there. So the library never measures when it is called. `course
 # tune --table` measures once for each kind of GPU and writes a JSON file, which is part of the library. A call looks up
-# its bucket. (On Hopper, a model is asked first, the second part of this lesson. The table serves all other products.)
+# its bucket. (On Hopper the library asks a model first: see the second part of this lesson. The table serves all other
+# products.)
 
 # %%
 for M in (32768, 32500, 40000, 131072, 32):
@@ -670,7 +674,7 @@ for op in tuned.OPS[:2]:
 #
 # A table serves one kernel. On Hopper the library has a second kernel, in CuTe DSL (lesson 10), with configurations of
 # its own. For a while a few thresholds chose the kernel and its configuration. They came from thirteen shapes, the rows
-# of our benchmark, where their choices were the best or nearly so. Here is the whole rule:
+# of our benchmark. On these, their choices were the best or nearly so. Here is the whole rule:
 
 # %%
 SQUARE = CuteConfig(tile_m=128, tile_n=128, tile_k=64, cluster=2, stages=6, schedule=PINGPONG)
@@ -740,7 +744,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 #
 # </details>
 #
-# (On the other products the rule chooses a configuration that this record does not have.)
+# (The other products are left out: there the rule chooses a configuration that this record does not have.)
 #
 # Thirteen rows were too few, and one GPU was too few: on an H100, whose memory is slower, the same thresholds lose
 # more.
@@ -788,7 +792,8 @@ for rows in (32, 256, 2048):
 # - both overlap: together they take (tᵖ + bᵖ)¹ᐟᵖ with p = c₅. With p = 1 that is t + b, with a large p the longer one.
 # - The empty part of the last wave adds c₃ of its time, and the launch adds c₆.
 #
-# The first three are counted for each of eight sizes of groups, and added. The cell below does so by hand:
+# The sizes of groups vary, so the first three lines are computed for each of eight sizes, and added. The cell below
+# does so by hand:
 
 # %%
 meanings = ("µs for a block of K", "µs for a tile beside its blocks", "of an empty place in the last wave counts",
@@ -807,9 +812,9 @@ print(f"tiles {sum(t for t, _ in times):.0f} µs, bytes {sum(b for _, b in times
 
 # %% [markdown]
 # The constants are fitted to the measured times by least squares of their logarithms. The remaining error is fitted by
-# a smooth function of the extents. This correction can shift a configuration by some per cent for large or deep shapes,
-# but cannot follow single shapes. The library reads the constants from a file for each GPU. It evaluates all
-# configurations when it first sees a shape. Nothing runs on the GPU for that.
+# a smooth function of the extents. This correction can change the estimate of a configuration by some per cent for
+# large or deep shapes, but it is too smooth to follow single shapes. The library reads the constants from a file for
+# each GPU. It evaluates all configurations when it first sees a shape. Nothing runs on the GPU for that.
 #
 # ### Judge it on a model that it has not seen
 #
@@ -862,8 +867,8 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 #
 # On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
 # the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
-# model is wrong. It still chooses well if the ring is at the lowest dot or close to it. At four rows it is not: this
-# choice loses 7 %.
+# model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. At
+# four rows it is not: this choice loses 7 %.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of

@@ -152,7 +152,7 @@ def find_group(tile_row_ends, offs, tile_row, BLOCK: tl.constexpr):
 # The kernel is [persistent](glossary.md#persistent): as in lesson 04, a fixed number of [programs](glossary.md#program)
 # takes all tiles in turns. It has two loads through descriptors, and a store that you pass in: `STORE` is a
 # `@triton.jit` function, given as a constexpr. The kernel takes the tiles backwards, so that a wrong store shows
-# itself. (`flatten` comes in a later section.)
+# itself. (`window` and `flatten` come in later sections.)
 
 
 # %%
@@ -210,9 +210,9 @@ print(f"{int(wrong.sum())} of {total} rows are wrong, {int(wrong[sum(sizes) :].s
 #
 # ## What goes wrong: the neighbour's rows
 #
-# The wasted rows were stored over rows that were finished. There was no crash and no NaN. With tiles in ascending order
-# even the rows of all groups would be right: the neighbour comes later and repairs them, as long as nothing runs at the
-# same time.
+# The wasted rows were stored over rows that were finished. There was no crash and no NaN. If one program took the tiles
+# in ascending order, the rows of all groups would even be right: the neighbour comes later and writes them again. With
+# several programs that is luck.
 #
 # **Guess** before you open the next cell: one name in `store_whole` has to change. Which, and to what?
 
@@ -243,10 +243,12 @@ draw.overwritten(sizes, tail, {"mask at the matrix's end": whole, "mask at the g
 # store through a descriptor needs neither. But the bound of a descriptor is a number inside it, and a descriptor for
 # each group is what we wanted to avoid.
 #
-# There is a trick. The bound stays where it is, at 2³⁰, a number larger than any matrix, and we *move the matrix*. We
-# place the group's rows just before the bound, and take the 2³⁰ rows back by another coordinate. Group 1 has the rows
-# 66 to 103, and its end is 104. So the address of row 66 is 104 − 2³⁰ + (2³⁰ − 38). Only the last number, in brackets,
-# is compared with the bound. For row 104, the first that is not ours, it is 2³⁰: the hardware skips that row.
+# There is a trick. The bound stays where it is, at 2³⁰, a number larger than any matrix, and we *move the matrix*.
+# Group 1 has 38 rows, 66 to 103. We give its first row the coordinate 2³⁰ − 38, and its last row 2³⁰ − 1. Row 104, the
+# first that is not ours, would have 2³⁰. That is the bound, so the hardware skips it.
+#
+# Now the coordinate 2³⁰ − 38 must mean row 66. So two other coordinates, with bounds of their own, add 104 (`base`, the
+# group's end) and −2³⁰ (`sign`). The sum is 104 − 2³⁰ + 2³⁰ − 38 = 66.
 #
 # The picture has the same three steps for the last tile of the group, which begins at row 98:
 
@@ -275,8 +277,8 @@ for row in (0, size - 1, size):
     print(f"row {row:2}: address {address} = row {address // N} of C; below the bound: {inside < 2**30}")
 
 # %% [markdown]
-# The addresses are right, and the hardware skips the row that is not ours. (Only the end is guarded. No tile starts
-# before its group, so that is enough.) The store has two lines:
+# The addresses are right, and the hardware skips the row that is not ours. (This guards only the end of a group. No
+# tile starts before its group, so that is enough.) The store has two lines:
 
 
 # %%
@@ -363,10 +365,10 @@ by_window = compile_for_h200(packed_kernel, store_window)
 pipelines.structure({"groups found by walking": by_walk.ptx, "groups found by comparing": by_window.ptx})
 
 # %% [markdown]
-# In the walk (top) the first copies are inside the loop over tiles. Each tile starts with an empty pipeline, after the
-# store of the previous tile. In the fused version (bottom) the first copies run once per program. Inside the loop, each
-# copy fetches the block needed two steps later, which may belong to the next tile. So the next tile's first blocks
-# arrive while this tile is stored.
+# In the walk (top) the first copies are inside the loop over tiles. Each tile starts with an empty
+# [pipeline](glossary.md#pipeline): its first blocks are fetched only after the store of the previous tile. In the fused
+# version (bottom) the first copies run once per program. Inside the loop, each copy fetches the block needed two steps
+# later, which may belong to the next tile. So the next tile's first blocks arrive while this tile is stored.
 #
 # The compiler does not fuse the loops of the walk, because they are inside a third loop, over groups. (Even if it fused
 # the inner two, the pipeline would run empty at the end of each group.) And the branch?
@@ -478,9 +480,10 @@ print("dA:", torch.equal(x.grad, products["dA,      mode m"]))
 print("dB:", torch.equal(w.grad, products["dB,      mode k"]))
 
 # %% [markdown]
-# Mode k is the opposite case. Its tiles are whole, but a block of K that reaches past the group's end would be
-# *summed*. There the loads use windows, which give zeros past the end. Each tile has its own number of blocks, so the
-# compiler cannot fuse the loops. `kernels/transposed.py` writes by hand what `flatten` does here.
+# Mode k is the opposite case. Its result has a matrix for each group, so a store cannot reach another group. But a
+# block of K that reaches past the group's end would be *summed*. So there the loads use windows, which give zeros past
+# the end. Each tile has its own number of blocks, so the compiler cannot fuse the loops. `kernels/transposed.py` writes
+# by hand what `flatten` does here.
 #
 # ## A drop-in for torch's
 #
@@ -606,14 +609,14 @@ for ends, check in ((with_zero, False), (offs_few.flip(0), True), (offs_few * 2,
 
 # %% [markdown]
 # Use `check=True` while you develop, and leave it out in the loop. Without it, wrong values give a wrong result. They
-# still cause no write outside of the result, because the kernel clamps them.
+# still cause no write outside of the result: the kernel limits each end to the rows that exist.
 #
 # ## The record
 #
 # These are forward products of real layers' shapes on an H200. Every provider's result was verified before it was
 # timed. 100 % is the ceiling: one dense product of the same size, or the bandwidth of a copy where memory is the limit.
 # The ceiling is measured too, so a kernel can exceed it: a copy spends half of its traffic on writes, decoding almost
-# none. QuACK is a library of CuTe kernels that we compare with.
+# none. [QuACK](glossary.md#QuACK) is a library of CuTe kernels that we compare with.
 
 # %%
 results = record.load("grouped_mm")

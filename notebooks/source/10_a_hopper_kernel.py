@@ -10,7 +10,7 @@
 # # 10 · A Hopper kernel
 #
 # Lesson 08's Triton kernel and the fastest kernels on Hopper use the same instructions: TMA copies and `wgmma`. Still
-# the fastest ones win, because each [warp](glossary.md#warp) has a role of its own. Which roles are there, and how do
+# the fastest ones win: in them, each [warp](glossary.md#warp) has a role of its own. Which roles are there, and how do
 # warps that never call each other work together?
 #
 # **About 45 minutes. Afterwards you can**
@@ -83,8 +83,8 @@ picture.roles([together], loading=40, multiplying=232)
 #
 # In the picture an area is a number of registers, and the dashed line is an equal share. The producer only computes
 # addresses, so it gives registers away: `setmaxregister_decrease`. The consumers take them, because 128 of their
-# registers hold sums. This is the production kernel, with a tile of 256 columns. There the other three warps write
-# zeros.
+# registers hold sums. This is the production kernel, with a tile of 256 columns. In it, the three other warps of the
+# producer's group also have work: they write zeros to the tail.
 #
 # ## The ring of stages
 #
@@ -257,10 +257,10 @@ picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for
 #
 # </details>
 #
-# A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. Named
-# barriers give the turns: blocks are multiplied in the order in which they were loaded.
+# A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. The two
+# groups take turns by a barrier, so blocks are multiplied in the order in which they were loaded.
 #
-# The price is registers. A tile of one's own needs twice the sums in each thread:
+# The cost is registers. A warp group with a tile of its own has twice as many sums in each thread:
 
 # %%
 print("ping-pong, 256 columns:", replace(together, schedule=PINGPONG).why_not())
@@ -280,8 +280,8 @@ picture.gains({
 
 # %% [markdown]
 # A dot is one matrix product. On the left of each panel, K is short: a store follows after few blocks, and hiding it
-# helps most. Where K is long, either of the two wins on some matrix products: their tiles also fit the groups
-# differently well.
+# helps most. Where K is long, each of the two wins on some matrix products. There it also matters how well a tile's
+# height and width fit the groups.
 #
 # ## Clusters and multicast
 #
@@ -293,8 +293,8 @@ picture.gains({
 cute_clusters.multicast(together)
 
 # %% [markdown]
-# L2 sends a third less. The price: before a stage is overwritten, the consumers of *both* CTAs must have read it. The
-# two SMs keep step. Recorded, one CTA alone against two in a cluster:
+# L2 sends a third less. The cost: before a stage is overwritten, the consumers of *both* CTAs must have read it. So the
+# two SMs wait for each other. Recorded, one CTA alone against two in a cluster:
 
 # %%
 low = CuteConfig(64, 256, 64, cluster=2, stages=4, schedule=PINGPONG)
@@ -366,8 +366,8 @@ picture.gains({
 # to 7 %, for the counter costs a launch of its own. So the library has both orders, and lesson 07's model chooses.
 #
 # *When* the number is sent matters as much. A first version sent it when the last load of a tile was issued. Clocks in
-# the kernel showed what that cost. A warp group had to find its next tile, and found it 450 cycles after its turn had
-# begun. The other CTA took 2,600 cycles from the last load of one tile to the first load of the next; in a fixed order
+# the kernel showed what that cost. A warp group learned its next tile 450 cycles after its turn had begun. The other
+# CTA took 2,600 cycles from the last load of one tile to the first load of the next; in a fixed order
 # 730. Between two tiles the tensor cores waited 1,800 cycles longer, and ping-pong with even routing was up to 18 %
 # slower than in a fixed order. The numbers are in the [notes of our measurements](../benchmarks/NOTES.md). Sent two
 # blocks into the tile, the number is there long before anybody needs it.

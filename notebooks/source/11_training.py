@@ -60,7 +60,7 @@ offs = GroupLayout.from_sizes(torch.tensor(sizes, dtype=torch.int32, device=devi
 print("rows of each expert:", sizes)
 
 # %% [markdown]
-# Expert 5 got no token. This is common in models with many experts.
+# Expert 5 got no token. This is common where a batch has few tokens for each expert.
 
 
 # %%
@@ -167,8 +167,8 @@ for experts in (8, 128):
     print(f"{experts} experts: {6 * experts} launches in one training step of the layer; grouped: 6")
 
 # %% [markdown]
-# The loop is right, for expert 5 as well. But it stalls as in lesson 08: the CPU has to wait for the router's sizes,
-# and each launch is small. Here is the recorded time of the weight gradient of 128 experts:
+# The loop is right, for expert 5 as well. But it has the costs of lessons 03 and 08: the CPU has to wait for the
+# router's sizes, and each launch is small. Here is the recorded time of the weight gradient of 128 experts:
 
 # %%
 for name in ("zipf128-up", "zipf128-down"):
@@ -505,9 +505,9 @@ print("copies blocks by descriptor:", library.instructions["bulk tensor load"] >
 print("multiplies with wgmma:", library.instructions["wgmma"] > 0)
 
 # %% [markdown]
-# There is only one loop, although a program has several tiles, and a tile several blocks of tokens. In lesson 08 the
-# compiler fused the two loops, so that copies for the next tile start early. Here it cannot, because each tile has its
-# own number of blocks. So the kernel is written as one loop over all blocks of all tiles of a program. At the first
+# The kernel has only one loop, although a program has several tiles, and a tile several blocks of tokens. In lesson 08
+# the compiler fused the two loops, so that copies for the next tile start early. Here it cannot, because each tile has
+# its own number of blocks. So the kernel is written as one loop over all blocks of all tiles of a program. At the first
 # block of a tile it looks up the tile; at the last block it stores the tile.
 #
 # ## The production kernel

@@ -119,8 +119,9 @@ sizes, max_M = [3, 0, 17, 1, 0, 5, 24, 2], 24
 draw.packed_and_masked(sizes, max_M, group=5)
 
 # %% [markdown]
-# `group_layout` is a tensor on the device. (The name is AITER's; DeepGEMM calls the layout masked.) The sender writes
-# it together with the rows. Shapes and addresses are the same in every step, so the recorded launch needs nothing else.
+# `group_layout` is a tensor on the device. (AITER, AMD's library, has this name for it. DeepGEMM, DeepSeek's library,
+# calls the layout *masked*.) The sender writes it together with the rows. Shapes and addresses are the same in every
+# step, so the recorded launch needs nothing else.
 #
 # How many slots are enough? A token never chooses the same expert twice, so `max_M` = number of tokens is always
 # enough. In the next table each token chooses 8 of 256 experts:
@@ -181,7 +182,7 @@ draw.waste(ways, {"GFLOP": "{:,.0f}", "MB of weights": "{:,.0f}", "MB of rows": 
 
 # %% [markdown]
 # The wasted FLOPs look bad but cost little, because the tensor cores are idle most of the time. The wasted *weights*
-# matter. `bmm` also reads the experts without rows: more than a third of all bytes.
+# matter. `bmm` also reads the weights of experts without rows: more than a third of all bytes.
 #
 # ## The smallest kernel
 #
@@ -445,8 +446,8 @@ for name, kept in {"bfloat16": x.bfloat16().double(), **attempts}.items():
 #
 # $$y_{mn} = \sum_b s_{mb}\,t_{bn} \sum_{k \in b} q_{mk}\,r_{kn}$$
 #
-# This costs one multiplication and one addition for each element and block, on ordinary cores. But the tensor cores
-# give another reason to sum in blocks.
+# This costs one multiplication and one addition for each element and block, outside of the tensor cores: on the SM's
+# ordinary units for float32. But there is another reason to sum in blocks.
 #
 # ## Sums of few bits
 #
@@ -469,8 +470,8 @@ print("10000 + 32 × 1 =", int(add_aligned(torch.tensor([10000.0]), ones)))
 print("16384 + 32 × 1 =", int(add_aligned(torch.tensor([16384.0]), ones)))
 
 # %% [markdown]
-# In a large sum, small products are lost. The remedy has two levels. After every 128 products, float32 on ordinary
-# cores takes over the sum, and the tensor cores start again at zero.
+# In a large sum, small products are lost. The remedy is to sum in two levels. After every 128 products, the ordinary
+# units add the tensor cores' sum to a total in float32, and the tensor cores start again at zero.
 
 
 # %%
@@ -512,8 +513,8 @@ on_the_gpu = [(7168, -losses[name]["mean"]) for name in ("torch-fast", "cute")]
 fp8.accumulators(depths, ways, on_the_gpu)
 
 # %% [markdown]
-# For one sum the model is right to all digits shown: about a seventh of the sum is lost. With two levels, the model and
-# the H200 both lose about 0.01 %. (Sums of positive and negative numbers lose far less, because they do not grow as
+# For one sum, model and H200 agree to all digits shown: about a seventh of the sum is lost. With two levels, the model
+# and the H200 both lose about 0.01 %. (Sums of positive and negative numbers lose far less, because they do not grow as
 # much.) Our kernels always use two levels.
 #
 # A kernel that takes over the sum after every 128 products can multiply by a scale at the same time. This is a whole
@@ -619,7 +620,8 @@ shuffled.lanes_of_a_load(place.argsort().tolist(), lines=32, lanes=64)
 # Shuffled, they are one piece of 1 KB, in the order of the lanes.
 #
 # NVIDIA's GPUs do not need this: their [TMA](glossary.md#TMA) reorders a block while it copies. There, shuffled weights
-# pass through registers, and the recorded product takes about twice as long. Keep plain weights on such a GPU.
+# pass through registers, and a masked product takes about twice as long (recorded on an H200 with the shapes at the end
+# of this lesson). Keep plain weights on such a GPU.
 #
 # The product is the same:
 
@@ -736,7 +738,7 @@ fp8.block_rates(record.load("block_scaled"))
 # 5. Let float32 take over after every 32 products, or every 512: `add_up(products, 32)`. What is gained, and what does
 #    it cost?
 #    <details><summary>Answer</summary>With 32 nothing is lost here: the sums stay small enough for 14 bits. With 512 it
-#    is about 0.4 %. Each take-over costs one addition for every number of the tile, on the ordinary cores.</details>
+#    is about 0.4 %. Each take-over costs one addition for every number of the tile, on the ordinary units.</details>
 #
 # ## Summary
 #

@@ -188,7 +188,7 @@ group_walks.slots(walks)
 #
 # </details>
 #
-# A colour is a group. The walk group by group has two faults:
+# A colour is a group. The walk group by group has two disadvantages:
 #
 # 1. Each worker looks at all slots, also at those of other workers.
 # 2. Each group starts again with worker 0. Group 0 has two tiles, for workers 0 and 1. Group 2 has six, and the two
@@ -205,7 +205,7 @@ for row in batches.values():
 
 # %% [markdown]
 # There are 132 times as many slots as tiles, in every batch. Skipping one slot is cheap: a comparison, and one turn of
-# a loop. The second fault is worse. With many small groups, the first workers get several times their share.
+# a loop. The second disadvantage is worse. With many small groups, the first workers get several times their share.
 #
 # ## One index over all tiles
 #
@@ -556,7 +556,7 @@ del tile
 # 3. `changed(block_sizes=[64, 32, 32])`: which lines of the kernel change, and why so few?
 #    <details><summary>Answer</summary>None. Block sizes are constants above the kernel, such as <code>_BLOCK_SIZE_1 =
 #    tl.constexpr(64)</code>. The kernel only names them.</details>
-# 4. In the simulation take `square` instead of `qwen3-up`. Which of the two faults is left?
+# 4. In the simulation take `square` instead of `qwen3-up`. Which of the two disadvantages is left?
 #    <details><summary>Answer</summary>The slots: 8,320 for each worker, 83 µs at 0.01 µs each. The uneven start hardly
 #    matters, because each of the eight groups has about a thousand tiles, enough for all workers.</details>
 #

@@ -452,7 +452,7 @@ for config, one in zip(configs, codegen.compile_many(builds)):
 # ## Against every other library
 #
 # Here are the same rows as bars, each against its own ceiling. All were verified, timed in turn and run in graphs.
-# QuACK is a library of CuTe kernels.
+# [QuACK](glossary.md#QuACK) is a library of CuTe kernels.
 
 # %%
 draw.against_peers(results)
@@ -475,9 +475,9 @@ for name, speedups in results["speedups"].items():
         print(f"  {of:8}", ",  ".join(f"{each}: {mean[each]}" for each in ("torch", "best peer") if each in mean))
 
 # %% [markdown]
-# The table has geometric means over the rows, with the worst row in brackets. Without the worst row, one huge win would
-# hide a loss. (As called, QuACK runs one configuration. In graphs it runs the best of twelve for each row, and of three
-# for gradients. A table has to say that, too.)
+# The numbers are geometric means over the rows, with the worst row in brackets. If the worst row were not shown, one
+# huge win would hide a loss. (As called, QuACK runs one configuration. In graphs it runs the best of twelve for each
+# row, and of three for gradients. A table has to say that, too.)
 #
 # One more check. Two rows of the table have the same dense product, measured at two moments of the run.
 #
@@ -500,7 +500,7 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # </details>
 #
 # The work and the method are the same. So the chip makes the difference, most likely its clock, which was not recorded.
-# Providers of one row took turns and can be compared. A difference of that size *between* rows, or between two days,
+# Kernels of one row took turns and can be compared. A difference of that size *between* rows, or between two days,
 # means nothing. Quartiles show how far apart the calls of one moment are. They do not show how far apart two moments
 # are.
 #

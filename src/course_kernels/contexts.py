@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from course_kernels.dtypes import OUT_DTYPES
 
 _AUTOCAST_DEVICES = frozenset({"cpu", "cuda"})
-_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+_PLAIN_TYPES = frozenset({Tensor, Parameter})
 # Bound once: every call asks them.
 is_compiling = torch.compiler.is_compiling
+is_grad_enabled = torch.is_grad_enabled
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 functorch_level = torch._C._functorch.peek_interpreter_stack
 is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor  # for is_grads_batched
 is_profiling = torch.autograd._profiler_enabled
@@ -31,8 +34,10 @@ def is_plain(*tensors) -> bool:
     if getattr(_forward_ad, "_current_level", -1) >= 0 and is_forward_mode():
         return False
     for tensor in tensors:
-        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or tensor.is_meta):
-            return not isinstance(tensor, Tensor)
+        if tensor is not None:
+            kind = type(tensor)
+            if (kind is not Tensor and kind is not Parameter) or tensor.is_meta:
+                return not isinstance(tensor, Tensor)
     return True
 
 
@@ -68,16 +73,16 @@ def unwrapped(tensor):
 
 def wants_grad(*tensors) -> bool:
     """Whether a gradient may be asked of a product of these."""
-    if torch.is_grad_enabled():
+    if is_grad_enabled():
         for tensor in tensors:
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
+            if tensor is not None and getattr(tensor, "requires_grad", False):
                 return True
     return False
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype of the autocast context for a type of device; None where there is none."""
-    if device_type in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device_type):
+    if is_any_autocast_enabled() and device_type in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device_type):
         return torch.get_autocast_dtype(device_type)
     return None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import re
+import sys
+import types
 
 import pytest
 import torch
@@ -30,6 +33,44 @@ def test_everything_is_verified_and_what_fails_is_noted(layer, monkeypatch):
     assert results["rate"]["triton"] == round(2 * 135 * 140 * 150 / 2 / 1e6, 1)
     assert "9.0" in results["failed"]["cute"], "there is no GPU here"
     assert any(name.startswith("cute 128x192x128_2_4_cooperative_8") for name in results["failed"])
+
+
+@pytest.fixture(params=block_scaled.DEEPGEMM)
+def deep_gemm(request, monkeypatch):
+    """A module of DeepGEMM's name, with its function by one of its names, and what the function asks for."""
+
+    def product(lhs, rhs, out, grouped_layout):
+        (x, x_scale), (weight, scale), layout = lhs, rhs, grouped_layout
+        assert x_scale.stride() == (1, x.shape[0]), "TMA reads the factors of 128 rows at a time"
+        assert all(each.is_contiguous() for each in (x, weight, scale, out))
+        assert (layout.dtype, layout.shape) == (torch.int32, x.shape[:1])
+        assert scale.shape == (weight.shape[0], -(-weight.shape[1] // 128), -(-weight.shape[2] // 128))
+        left = block_scaled.as_quantised(x, x_scale, 1)
+        for g in range(weight.shape[0]):
+            rows = layout == g
+            out[rows] = (left[rows] @ block_scaled.as_quantised(weight[g], scale[g], 128).mT).bfloat16()
+
+    module = types.ModuleType("deep_gemm")
+    module.__spec__ = importlib.machinery.ModuleSpec("deep_gemm", None)
+    setattr(module, request.param, product)
+    monkeypatch.setitem(sys.modules, "deep_gemm", module)
+
+
+@pytest.mark.usefixtures("deep_gemm")
+def test_deepgemm_where_it_is_installed(layer):
+    whole = block_scaled.Layer(Row("whole", "two groups and an empty one", (128, 0, 256), 140, 150, "compute"), "cpu")
+    function, kind = block_scaled.peers(whole)["deepgemm"]
+    whole.out.fill_(float("nan"))
+    assert whole.wrong(function(), kind) == 0
+    assert whole.group_of_row.tolist() == [0] * 128 + [2] * 256
+    function, _ = block_scaled.calls(layer)["deepgemm"]
+    with pytest.raises(ValueError, match=r"groups of multiples of 128 rows, got \(5, 0, 130\)"):
+        function()
+
+
+def test_no_deepgemm_where_it_is_not_installed(layer, monkeypatch):
+    monkeypatch.setattr(block_scaled.importlib.util, "find_spec", lambda name: None)
+    assert "deepgemm" not in block_scaled.calls(layer)
 
 
 @pytest.mark.parametrize("kind", ["forward", "dA", "dB", "row"])
@@ -72,7 +113,7 @@ def test_an_error_where_ours_is_wrong(monkeypatch):
 def test_variants(monkeypatch, capsys, layer):
     """Each is verified and timed; one that is wrong is marked."""
 
-    def configured(config, row_wise):
+    def configured(config, row_wise=False):
         if config.tile_n == 256:
             raise ValueError("too wide")
         return torch.zeros(135, 140) if config.overlapped else layer.forward(backend="triton")

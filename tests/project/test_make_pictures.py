@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 
 import pytest
 
@@ -34,6 +35,16 @@ def test_stored_pictures_equal_those_that_the_tool_draws(tool):
         # Another version of matplotlib may draw the edges of letters differently.
         difference = np.abs(np.asarray(stored, dtype=int) - np.asarray(drawn, dtype=int))
         assert difference.mean() < 2, target.name
+
+
+def test_readme_is_a_screen_and_a_half():
+    """It is 1,340 pixels high in a column of 830 (GitHub's), both pictures 640 wide. The rest is on the site."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(re.sub(r"\]\([^)]*\)|<img .*>", "", readme).split()) <= 370
+    shown = re.findall(r'<img src="([^"]+)" width="(\d+)"', readme)
+    sizes = [(int(width), Image.open(ROOT / path).size) for path, width in shown]
+    assert len(sizes) == 2
+    assert sum(width * high / wide for width, (wide, high) in sizes) <= 420
 
 
 def test_tables_are_the_records(tool):

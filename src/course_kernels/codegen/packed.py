@@ -68,7 +68,8 @@ def build_packed(
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
         dtype: of A and B; "float8_e4m3fn" comes with scales.
-        config: Default: ``get_config``'s on sm_90 for products of 512 rows a group.
+        config: Default: as a launch on a Hopper GPU with 132 SMs chooses it, for groups of 512 × 512 × 512: the time
+            model's (``time_model.for_triton``), or ``get_config``'s where that model decides nothing.
         bias: with a bias of the operands' dtype.
         uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.

@@ -7,7 +7,6 @@ factors for rows and lines, or for blocks. Shuffled weights are the Triton kerne
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -37,10 +36,13 @@ def check_available(device: torch.device) -> None:
 
 
 def preferred(problem: Problem, operands: Operands) -> bool:
-    """Whether ``backend="auto"`` asks this kernel first: where it runs, for 8-bit operands and for groups of more than
-    a few rows."""
-    asks = problem.dtype.itemsize == 1 or problem.rows > cute.FEW_ROWS
-    return asks and cute.runs_on(operands.XQ.device) and cute.installed()
+    """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that the time model expects it to
+    compute sooner than the Triton kernel. The model's constants are those of ``grouped_mm``."""
+    device = operands.XQ.device
+    if not cute.runs_on(device) or not cute.installed():
+        return False
+    variant = match_variant(problem, operands)
+    return variant is not None and cute.is_expected_faster(variant, *_extents(problem), cute.gpu_of(device))
 
 
 def match_variant(problem: Problem, operands: Operands) -> KernelVariant | None:
@@ -68,26 +70,29 @@ def supports(problem: Problem, operands: Operands) -> bool:
 def plan(problem: Problem, operands: Operands) -> Plan:
     """The launch for products like this one, in the configuration for the rows that are expected."""
     variant, device = match_variant(problem, operands), operands.XQ.device
-    size = problem.G * problem.max_M, problem.N
-    config = cute.choose(variant, problem.rows, size, problem.K, problem.G, cute.gpu_of(device))
-    config = replace(config, dynamic=False)
+    config = cute.choose(variant, *_extents(problem), cute.gpu_of(device))
     of_groups = not variant.block_scaled and _has_group_scales(operands)
     function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device))
-    return Plan(function, variant.block_scaled)
+    return Plan(function, variant.block_scaled, config.dynamic)
+
+
+def _extents(problem: Problem) -> tuple[int, tuple[int, int], int, int]:
+    """A product as ``cute.choose`` takes it: rows of an average group, size of the result, depth, groups."""
+    return problem.rows, (problem.G * problem.max_M, problem.N), problem.K, problem.G
 
 
 class Plan:
-    """A compiled kernel, to be run on tensors of one variant."""
+    """A compiled kernel, to be run on tensors of one variant; ``dynamic`` as in its configuration."""
 
-    def __init__(self, function, block_scaled: bool = False):
-        self._function, self._block_scaled = function, block_scaled
+    def __init__(self, function, block_scaled: bool = False, dynamic: bool = False):
+        self._function, self._block_scaled, self._dynamic = function, block_scaled, dynamic
 
     def run(self, operands: Operands) -> None:
         """Launch on the current stream. int64 sizes are clamped and converted there first."""
         a, b, c, sizes, scale_a, scale_b = _flat(operands, self._block_scaled)
         if sizes.dtype != torch.int32:
             sizes = sizes.clamp(0, operands.XQ.shape[1]).to(torch.int32)
-        self._function(a, b, c, sizes, scale_a, scale_b, None)  # no counter: the order is fixed
+        self._function(a, b, c, sizes, scale_a, scale_b, cute.new_counter(c.device) if self._dynamic else None)
 
 
 def _flat(operands: Operands, block_scaled: bool) -> tuple[Tensor | None, ...] | None:

@@ -6,6 +6,7 @@ tensors will do. ``signature`` is the key under which a product's launch is kept
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -236,8 +237,8 @@ def _size_class(total: int, groups: int) -> int:
 
 def _quarter_octave(total: int, groups: int) -> int:
     """Four times the binary logarithm of the average, rounded, in whole numbers; 0 for all averages below 1."""
-    groups = max(1, groups)
-    return (total**8 // groups**8).bit_length() >> 1
+    average = total / max(1, groups)
+    return int(8 * math.log2(average) + 1) >> 1 if average > 1 else 0
 
 
 def typical_rows(total: int, groups: int) -> float:

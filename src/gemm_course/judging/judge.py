@@ -1,9 +1,8 @@
 """Checks one answer: draws inputs, has another process run the answer on them, compares what comes back as bytes.
 
 This process never runs an answer, and parses none. It computes its report itself, from inputs that it drew itself. The
-process that runs an answer (see `worker`) holds no expected value and nothing that could compute one, but for exercise
-04b, and our files are closed to it. Assume that an answer runs any code there. What can it still earn, property by
-property?
+process that runs an answer (see `worker`) holds no expected value and nothing of ours that could compute one, and our
+files are closed to it. Assume that an answer runs any code there. What can it still earn, property by property?
 
 - Numbers that come back (products, sums, logs of tiles, tables, keys, schedules, walks): what the right ones for these
   inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
@@ -15,9 +14,11 @@ property?
   which program an element was stored, pointers beside descriptors, host syncs): the points of these properties. They
   are in the memory of the code that they watch, as are the canaries around an output, so it can hide what it did, and
   claim that a kernel stored what torch computed.
-- What is looked at there after the call (05: whether the caller's list is as it was; 09 and 12b: whether an operand is;
-  07: whether a key can be one): the points of that property.
-- 04b: all. Its tables are read and compared in that process, by the run's own module.
+- What is looked at there after the call (04b: whether a table is on the GPU and contiguous, and whether a matrix still
+  has its strides; 05: whether the caller's list is as it was; 09 and 12b: whether an operand is; 07: whether a key can
+  be one): the points of that property.
+- Products of 04b, where the library's kernel reads the tables in that process: nothing, unless all tables are right.
+  The tables hold attributes of the matrices, and code that reads these there has the right tables.
 - "compiles": its points. Another process says it, of the same source, without inputs. It has to define the same there.
 - On a GPU: nothing. There are no probes, but what runs there has run in the interpreter, whose verdict counts first.
 

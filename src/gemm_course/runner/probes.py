@@ -132,6 +132,10 @@ class Watch:
         self._regions.append(_Region(name, view, buffer, output))
         return view
 
+    def holds(self, low: int, high: int) -> bool:
+        """Whether the bytes between two addresses are those of one matrix and its surroundings."""
+        return any(each.low <= low and high <= each.high for each in self._regions)
+
     def through_descriptors(self, *names: str) -> None:
         """Record every access to these matrices that is a pointer's and not a descriptor's, as a "pointer" event."""
         self._by_descriptor.update(names)

@@ -3,8 +3,8 @@
 Forked by a template of the fork server. It gets a request (the answer's source file, the module that runs it, drawn
 inputs), lays out the inputs, says where they are, reads the source, and only then loads the answer. For each input it
 sends what the call returned. It knows no expected result and holds no module that could compute one: those that draw
-and examine are not imported here, nor is the library but for what watches memory, and their files are closed to it. The
-one exception is exercise 04b's: the kernel that reads its tables. Another process judges what it sends.
+and examine are not imported here, nor is the library but for what watches memory and, for exercise 04b, the kernel that
+reads its tables; and their files are closed to it. Another process judges what it sends.
 """
 
 from __future__ import annotations

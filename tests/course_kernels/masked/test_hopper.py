@@ -126,6 +126,52 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
     assert [options["scaled"] for _, options in chosen] == [False, False, True, True, False, False]
 
 
+def test_each_launch_in_a_dynamic_order_has_a_counter_of_its_own(monkeypatch):
+    counters = []
+    dynamic = next(config for config in CONFIGS if config.dynamic)
+    monkeypatch.setattr(hopper.cute, "choose", lambda *asked: dynamic)
+    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: None)
+    monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
+    monkeypatch.setattr(hopper, "compiled", lambda config, *others: lambda *arguments: counters.append(arguments[-1]))
+    made = operands()
+    plan = hopper.plan(Problem.of(made, Options()), readable(made))
+    plan.run(readable(made))
+    plan.run(readable(made))
+    assert counters[0].data_ptr() != counters[1].data_ptr()
+    assert [(each.dtype, each.tolist()) for each in counters] == [(torch.float64, [0.0])] * 2
+
+
+def preferred(made, **options):
+    return hopper.preferred(Problem.of(made, Options(**options)), readable(made))
+
+
+def test_auto_asks_it_first_where_the_time_model_expects_it_to_be_faster(monkeypatch):
+    asked, sooner = [], {}
+
+    def fastest(*extents):
+        asked.append(extents)
+        return time_model.Estimate(1.0, sooner["backend"], None) if sooner else None
+
+    gpu = time_model.Gpu("sm_90", 132, 4.8)
+    monkeypatch.setattr(time_model, "fastest", fastest)
+    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: gpu)
+    assert not preferred(operands()), "it does not run on a CPU"
+    monkeypatch.setattr(hopper.cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(hopper.cute, "installed", lambda: True)
+    assert asked == []
+    assert not preferred(operands()), "without constants, the Triton kernel is expected to be faster for 16 bits"
+    assert preferred(operands(FP8)), "and this one for 8 bits"
+    for sooner["backend"] in ("cute", "triton"):
+        for made in (operands(), operands(FP8)):
+            assert preferred(made, rows=16) == (sooner["backend"] == "cute")
+    assert not preferred(operands(), shuffled=True)
+    assert [each[0] for each in asked] == ["m,k", "m,k fp8"] * 3
+    assert asked[-1][1:] == (16, 48, 64, 4, gpu)
+    preferred(operands(FP8, "block", K=192), rows=rows_class(100))
+    preferred(operands(WQ=torch.zeros(4, 64, 48).bfloat16().mT))
+    assert [each[:2] for each in asked[-2:]] == [("m,k fp8 blocks", 128), ("m,n", 64)]
+
+
 SIZES = (0, 300, 1, 128, -4, 129, 77, 1000, 0, 64, 320)
 
 
@@ -149,14 +195,12 @@ def test_every_configuration(device, scales):
     dtype, blocks = torch.bfloat16 if scales is None else FP8, scales == "block"
     made = case(dtype, scales, SIZES, max_m=320, N=456, K=208, device=device)
     for config in configs_for("m", "k", dtype.itemsize, blocks):
-        if config.dynamic:
-            continue  # masked products have no counter
         y = result_for(made)[0].clone()
         before = y.clone()
         given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
         variant = variant_of(Operands(made.XQ, made.WQ, y, *made[2:]))
         function = hopper.compiled(config, variant, dtype, y.dtype, scales == "group", 132)
-        hopper.Plan(function, blocks).run(given)
+        hopper.Plan(function, blocks, config.dynamic).run(given)
         made.check(y, before)
 
 

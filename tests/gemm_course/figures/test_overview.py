@@ -50,9 +50,12 @@ def test_every_tile_is_computed_once_by_some_processor():
     assert any(f"{sum(lengths)} tiles" in text.get_text() for text in figure.axes[0].texts)
 
 
+@pytest.mark.parametrize("height", [5.0, 3.0])
 @pytest.mark.parametrize("router", testing.ROUTERS)
-def test_nothing_leaves_the_figure_and_groups_do_not_overlap(router):
-    figure = overview(testing.route(router, 64))
+def test_nothing_leaves_the_figure_and_groups_do_not_overlap(router, height):
+    figure = overview(testing.route(router, 64), height=height)
+    largest = max(patches(figure, f"A{g}")[0].get_height() for g in range(8))
+    assert largest > height / 10  # room is left for the groups
     ax = figure.axes[0]
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
     for patch in ax.patches:

@@ -33,6 +33,7 @@ from places import MUTANTS, ROOT
 
 (OFFSETS,) = manifest.find("01")
 (MASKS,) = manifest.find("03")
+(TABLES,) = manifest.find("04b")
 HEAD = "def describe_groups(sizes, total_m):\n    "
 RIGHT = """
 def describe_groups(sizes, total_m):
@@ -405,7 +406,8 @@ def {function}(*arguments, **options):
 """
 KNOWING = (
     "gemm_course.judging.judge", "gemm_course.exercises.manifest", "course_kernels.testing.reference",
-    "course_kernels.packed.api", "course_kernels.masked.shuffle", "gemm_course.runner.runs.e01_offsets",
+    "course_kernels.packed.api", "course_kernels.masked.shuffle", "course_kernels.lists.launch",
+    "gemm_course.runner.runs.e01_offsets",
 )  # fmt: skip
 
 
@@ -429,7 +431,8 @@ def test_the_process_of_an_answer_knows_no_result_and_nobody_who_does(open_judge
     }  # fmt: skip
     allowed |= {name for name in there if re.fullmatch(r"gemm_course\.runner\.(\w+|runs\.(helion_13|hopper_10))", name)}
     if exercise.id == "04b":  # the kernel that reads the tables
-        allowed |= {name for name in there if name.startswith("course_kernels.") and "testing" not in name}
+        parts = ("", ".codes", ".common", ".language", ".record", ".round_robin")
+        allowed |= {f"course_kernels.kernels{part}" for part in parts}
     assert there <= allowed
 
 
@@ -454,12 +457,11 @@ def test_a_result_that_no_kernel_stored_is_told_apart(open_judge):
 
 def test_a_product_computed_without_the_kernel_earns_nothing(judge):
     """As a learner could hand it in: torch computes, and the tables let the library's kernel do nothing."""
-    (tables,) = manifest.find("04b")
-    source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    source = cells.of_notebook(ROOT / "solutions" / f"{TABLES.name}.ipynb", TABLES.function)
     empty = source.replace("(sizes, dtype=torch.int32", "([[0, 0, 0] for _ in sizes], dtype=torch.int32")
     copied = "    for x, w, y in zip(inputs, weights, outputs): y.copy_(x @ w.T)\n    problems ="
     assert empty != source
-    result = attack(judge, empty.replace("    problems =", copied), tables)
+    result = attack(judge, empty.replace("    problems =", copied), TABLES)
     assert "no kernel's tl.store did it" in result.message
 
 
@@ -496,8 +498,7 @@ def test_outputs_of_another_size_than_was_laid_out_are_not_looked_at(open_judge)
 )
 def test_addresses_are_those_from_before_the_answer(open_judge, x, status):
     """The answer claims that every X is at address 64: in its own process, and in a message of the right form."""
-    (tables,) = manifest.find("04b")
-    source = cells.of_notebook(ROOT / "solutions" / f"{tables.name}.ipynb", tables.function)
+    source = cells.of_notebook(ROOT / "solutions" / f"{TABLES.name}.ipynb", TABLES.function)
     # The probes find a matrix by `low` and `high`, which stay: the kernel still runs.
     forge = (
         "    asked.append(1)\n    watches = [each for each in gc.get_objects() if type(each).__name__ == 'Watch']\n"
@@ -510,10 +511,98 @@ def test_addresses_are_those_from_before_the_answer(open_judge, x, status):
     )
     assert "gc.get_objects" in source
     assert f"[[{x}, w" in source
-    result = open_judge.check(tables, source, 1)
+    result = open_judge.check(TABLES, source, 1)
     pointers = next(each for each in result.properties if each.name == "pointers")
     assert pointers.status == status, result.text()
     assert "`pointers[0, 0]` is not the address of X of problem 0" in pointers.message or status == "pass"
+
+
+# It computes nothing: it looks for lists of a table's form, in memory and in what functions of ours return.
+HUNT = """
+import gc, sys, types
+def problem_tables(inputs, weights, outputs):
+    count, found = len(inputs), {3: [], 6: []}
+    def look(each, depth=3):
+        if type(each) is torch.Tensor and each.dim() == 2 and not each.is_floating_point(): each = each.tolist()
+        each = list(each.values()) if type(each) is dict else each
+        if type(each) not in (list, tuple): return
+        rows = [row for row in each if type(row) in (list, tuple) and all(type(part) is int for part in row)]
+        widths = {len(row) for row in rows}
+        if len(each) == len(rows) == count and widths in ({3}, {6}): found[widths.pop()].append(each)
+        for part in each if depth else (): look(part, depth - 1)
+    problems, frame = list(zip(inputs, weights, outputs)), sys._getframe().f_back
+    while frame: look(frame.f_locals, 5); frame = frame.f_back
+    places = "course_kernels.", "gemm_course.runner.runs."
+    ours = [each for name, each in sys.modules.items() if name.startswith(places)]
+    for each in [each for module in ours for each in vars(module).values() if type(each) is types.FunctionType]:
+        for arguments in ((problems,), ("pointers", problems), ("sizes", problems), ("strides", problems)):
+            try: look(each(*arguments))
+            except BaseException: pass
+        try: look([each(*problem) for problem in problems])
+        except BaseException: pass
+    gc.unfreeze()
+    for each in gc.get_objects(): look(each, 0)
+    wide = [each for each in found[3] if min(map(min, each)) >> 32]  # addresses
+    thin = [each for each in found[3] if not max(map(max, each)) >> 32]
+    def table(rows, columns, dtype):
+        return torch.tensor((rows or [[[0] * columns] * count])[-1], dtype=dtype, device=inputs[0].device)
+    return table(wide, 3, torch.int64), table(thin, 3, torch.int32), table(found[6], 6, torch.int64)
+"""
+
+
+def test_the_tables_are_nowhere_to_be_found(open_judge):
+    result = open_judge.check(TABLES, HUNT, 1)
+    assert [each.status for each in result.properties] == ["fail"] * len(TABLES.checks), result.text()
+
+
+# Its products are torch's; no kernel is launched, but is said to have stored them. With tables of zeros or right ones.
+FORGE = """
+import gc, sys
+runs, wire = (sys.modules[f"gemm_course.runner.{name}"] for name in ("runs.e04b_tables", "wire"))
+runs._launch = lambda *_: True
+runs.FakeGPU.has = lambda *_: True
+calls = []
+def problem_tables(*lists):
+    tables = [table * FACTOR for table in solved(*lists)]
+    calls.append((tables, list(zip(*lists))))
+    watches = [each for each in gc.get_objects() if type(each).__name__ == "Watch"]
+    (watch,) = [each for each in watches if any(region.view is lists[2][0] for region in each._regions)]
+    if len(calls) % 2:
+        for x, w, y in zip(*lists): y.copy_(x.float() @ w.float().T)
+        for region in watch._regions:
+            if region.output: region.counts[:] = 1
+        return tables
+    (first, problems), (second, _) = calls[-2:]
+    value = {"after": [[[list(each.shape), list(each.stride())] for each in problem] for problem in problems]}
+    value.update(launched=True, first=runs._described(first, None), second=runs._described(second, None))
+    frame = sys._getframe()
+    while "results" not in frame.f_locals: frame = frame.f_back
+    for value in VALUES:
+        message = {"case": len(calls) // 2 - 1, "value": value, "watched": watch.report()}
+        wire.send(frame.f_locals["results"], message)
+    return tables
+"""
+
+
+def forging(factor, values):
+    solution = cells.of_notebook(ROOT / "solutions" / f"{TABLES.name}.ipynb", TABLES.function)
+    source = solution.replace("def problem_tables", "def solved")
+    return source + FORGE.replace("FACTOR", str(factor)).replace("VALUES", values)
+
+
+@pytest.mark.parametrize(("factor", "points"), [(0, 0), (1, TABLES.points)])
+@pytest.mark.parametrize("values", ["[]", "[value]"], ids=["in the process", "as a message"])
+def test_forged_products_count_beside_right_tables_alone(open_judge, factor, points, values):
+    result = open_judge.check(TABLES, forging(factor, values), 1)
+    assert result.points == points, result.text()
+    if not points:
+        assert result.properties[-1].message.startswith("not judged, since not all tables are right")
+
+
+@pytest.mark.parametrize("values", ["[{}]", "[{**value, 'first': []}]", "[{**value, 'first': {}}]"])
+def test_a_message_without_tables_earns_nothing(open_judge, values):
+    result = attack(open_judge, forging(1, values), TABLES)
+    assert "makes no sense" in result.message
 
 
 def test_a_kernel_that_stores_nothing_or_anything_earns_nothing(judge):

@@ -80,7 +80,7 @@ def check_available(device: torch.device) -> None:
 
 def preferred(problem: Problem, operands: Operands, out: Tensor) -> bool:
     """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that it is expected to compute
-    sooner than the Triton kernels. Without constants, that is expected of 8-bit operands."""
+    sooner than the Triton kernels."""
     mat_a, device = operands.mat_a, operands.mat_a.device
     if mat_a.dim() != 2 or operands.offs is None or not runs_on(device) or not installed():
         return False
@@ -88,9 +88,7 @@ def preferred(problem: Problem, operands: Operands, out: Tensor) -> bool:
     if variant is None or copied:
         return copied
     size = tuple(out.shape[-2:])
-    asked = _asked(variant, problem.rows_per_group, size, mat_a.shape[1], problem.G)
-    estimate = time_model.fastest(*asked, gpu_of(device))
-    return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
+    return is_expected_faster(variant, problem.rows_per_group, size, mat_a.shape[1], problem.G, gpu_of(device))
 
 
 class KernelVariant(NamedTuple):
@@ -229,11 +227,17 @@ class Plan:
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
         if offs.dtype != torch.int32:
             offs = offs.to(torch.int32)
-        # A counter for each launch: any two may run at a time, on two streams or in graphs, and a graph sets it to zero
-        # in every replay. That is a launch of its own, of less than 2 µs. A counter that the kernel resets would have
-        # to be one for each stream and each captured call, and outlive them all.
-        counter = torch.zeros(1, dtype=torch.float64, device=out.device) if self._dynamic else None
-        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, counter)
+        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, new_counter(out.device) if self._dynamic else None)
+
+
+def new_counter(device: torch.device) -> Tensor:
+    """The counter of a launch in a dynamic order.
+
+    Each launch has its own: any two may run at a time, on two streams or in graphs, and a graph sets it to zero in
+    every replay. That is a launch of its own, of less than 2 µs. A counter that the kernel resets would have to be one
+    for each stream and each captured call, and outlive them all.
+    """
+    return torch.zeros(1, dtype=torch.float64, device=device)
 
 
 class CopyingPlan(Plan):
@@ -331,6 +335,15 @@ def choose(
             large = LARGE_BLOCK_SCALED if variant.offsets_along == "m" else CONFIGS_BLOCK_SCALED_ALONG_K[0]
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
+
+
+def is_expected_faster(
+    variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int, gpu: time_model.Gpu | None
+) -> bool:
+    """Whether the time model expects this kernel to be faster than the Triton kernels. Without constants, that is
+    expected of 8-bit operands. Arguments as for ``choose``."""
+    estimate = time_model.fastest(*_asked(variant, rows, size, depth, groups), gpu)
+    return estimate.backend == "cute" if estimate else variant.operand_bytes == 1
 
 
 def _asked(variant: KernelVariant, rows: float, size: tuple[int, int], depth: int, groups: int) -> tuple:

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: pointers
-# says: `pointers\[0, 2\]` is not the address of Y of problem 0, and in none of the matrices
+# says: `pointers\[0, 2\]` is not the address of Y of problem 0, and in none of the matrices.\n.*\n.* A copy that is kept gets the product, and Y of problem 0 does not
 kept = []
 
 

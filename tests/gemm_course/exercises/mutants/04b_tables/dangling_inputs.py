@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: pointers
-# says: `pointers\[0, 0\]` is not the address of X of problem 0, and .*\n.*\n.* a dangling pointer
+# says: `pointers\[0, 0\]` is not the address of X of problem 0, and .*\n.*\n.* a dangling pointer. A copy that is kept misses later changes of X
 def problem_tables(inputs, weights, outputs):
     device = inputs[0].device
     problems = list(zip(inputs, weights, outputs))
