@@ -91,6 +91,12 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
     assert result.passed, result.text()
 
 
+def test_a_first_launch_imports_nothing(open_judge):
+    """It would take 30 ms in every check, and the static check looks only at modules that are there."""
+    source = "import sys\nbefore = set(sys.modules)\n" + TILE + "print(sorted(set(sys.modules) - before))"
+    assert open_judge.check(MASKS, source, 1, compiling=False).printed.startswith("[]\n")
+
+
 # ---- what an answer returns
 
 
