@@ -174,11 +174,12 @@ def test_07_has_large_batches_equal_bytes_and_other_centres_than_the_picture():
         assert len({(total // groups, groups, N) for total, groups, N, *_ in calls["types"]}) == 1
         assert any((2 * K, "float16") in types for K, name in types if name == "float32")
         assert any("8" in name for _, name in types)
-        layers = {call[:4] for call in calls["layer"]}
-        # Another number of groups, N or K at the same average, each alone; N and K exchanged; equal groups times N.
-        assert len({(total // groups, N, K) for total, groups, N, K in layers}) == len(layers) - 1
-        assert len({(total // groups, groups, N * K) for total, groups, N, K in layers}) == len(layers) - 2
-        assert len({(total // groups, groups * N, K) for total, groups, N, K in layers}) == len(layers) - 1
+        layers = {(groups, N, K) for _, groups, N, K, _ in calls["layer"]}
+        # Another number of groups, N or K, each alone; N and K exchanged; equal groups times N.
+        assert len({(N, K) for _, N, K in layers}) == len(layers) - 1
+        assert len({(groups, N * K) for groups, N, K in layers}) == len(layers) - 2
+        assert len({(groups * N, K) for groups, N, K in layers}) == len(layers) - 1
+        assert len({total // groups for total, groups, *_ in calls["layer"]}) == 1
         totals = {total: groups for total, groups, *_ in calls["empty"]}
         assert {0, 1} < totals.keys()
         assert any(1 < total < groups for total, groups in totals.items())
