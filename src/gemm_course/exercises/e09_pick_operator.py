@@ -72,7 +72,7 @@ def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
         else:
             sizes = [rng.randint(20, 900) for _ in range(rng.randint(3, 5))]
             if "empty" in wanted:
-                sizes = [size // 3 if rng.random() < 0.5 else 0 for size in (*sizes, *sizes)]
+                sizes = [size if rng.random() < 0.5 else 0 for size in sizes]
             columns = 64 * rng.randint(3, 20)
         if any(sizes) and _tells_apart(found, sizes, columns, wanted, later, whole):
             return found, sizes, columns
