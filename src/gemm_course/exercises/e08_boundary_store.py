@@ -147,10 +147,10 @@ def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, str]]:
     bounds = bounds_of(case.inputs["ends"])
     a = case.inputs["a"].double()
     b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
-    want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
+    exact, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
     for g in groups:
-        want[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
-    want = want.to(c.values.dtype).double()
+        exact[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
+    want = exact.to(c.values.dtype).double()
     pictures = _pictures(c, want, bounds, groups)
     for finding in _outside(case, ran, pictures):
         yield finding, ""
@@ -165,7 +165,7 @@ def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, str]]:
     right = c.values.double() == want
     if not mine.any() or right[:, mine].all():
         return
-    if (rounded := _rounded(c, want, mine)) is not None:
+    if (rounded := _rounded(c, exact, mine)) is not None:
         yield Finding("tiles", rounded, pictures), ""
         yield Finding("partial", "wrong for the reason above", pictures), ""
         return
@@ -190,12 +190,13 @@ def _pieces(values, step: int) -> set[tuple[float, ...]]:
     return {tuple(piece) for part in rows for piece in part.T.tolist()}
 
 
-def _rounded(c: Written, want, mine) -> str | None:
+def _rounded(c: Written, exact, mine) -> str | None:
     """A message if what was written of the computed groups is right but for its rounding."""
     for dtype in (torch.float16, torch.bfloat16):
         if dtype == c.values.dtype:
             continue
-        if any(torch.equal(c.values[:, mine].double(), each[:, mine]) for each in feedback.roundings(want, dtype)):
+        roundings = (each[:, mine].to(c.values.dtype) for each in feedback.roundings(exact, dtype))
+        if any(torch.equal(c.values[:, mine], each) for each in roundings):
             name, holds = (str(each).removeprefix("torch.") for each in (dtype, c.values.dtype))
             return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
     return None
