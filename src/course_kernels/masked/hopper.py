@@ -72,7 +72,8 @@ def plan(problem: Problem, operands: Operands) -> Plan:
     variant, device = match_variant(problem, operands), operands.XQ.device
     config = cute.choose(variant, *_extents(problem), cute.gpu_of(device))
     of_groups = not variant.block_scaled and _has_group_scales(operands)
-    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device))
+    whole = config.whole_rounds(problem.K, variant.block_scaled)
+    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device), whole)
     return Plan(function, variant.block_scaled, config.dynamic)
 
 
@@ -119,7 +120,7 @@ def _has_group_scales(operands: Operands) -> bool:
 @functools.cache
 def compiled(
     config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, group_scales: bool,
-    multiprocessors: int,
+    multiprocessors: int, whole: bool = False,
 ):  # fmt: skip
     """The kernel for a configuration and tensors of a kind, compiled at most once in a process."""
     return cute_cache.compiled(
@@ -132,5 +133,6 @@ def compiled(
         block_scaled=variant.block_scaled,
         masked=True,
         group_scales=group_scales,
+        whole_rounds=whole,
         multiprocessors=multiprocessors,
     )

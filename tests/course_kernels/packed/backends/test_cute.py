@@ -580,7 +580,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     """Everything but the kernel: a stand-in takes its place, called as it would be."""
     asked = []
 
-    def compiled(config, form, dtype, out_dtype, device, accumulate):
+    def compiled(config, form, dtype, out_dtype, device, accumulate, whole):
         asked.append((config, form, dtype, out_dtype))
 
         def function(a, b, out, offs, scale_a, scale_b, counter):
