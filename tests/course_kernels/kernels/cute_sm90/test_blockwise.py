@@ -160,10 +160,10 @@ def test_configurations():
     assert not LARGE_BLOCK_SCALED.whole_rounds(1024, True, "k")
     assert not LARGE_BLOCK_SCALED.whole_rounds(1024, False)
     assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
-    # Factors of each column take room from the blocks of C that are staged.
+    # Factors of each column take room, here from the blocks of C that are staged.
     wide, few = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE), CuteConfig(64, 128, 128, 1, 8, PINGPONG)
     blocks = [tuple(each.store_blocks(1, True, along) for along in "mk") for each in (wide, few)]
-    assert blocks == [(2, 1), (2, 1)]
+    assert blocks == [(2, 2), (2, 1)]
     assert few.shared_bytes(1, True) == few.shared_bytes(1)
     assert [each.product_cols(1) for each in EVERY[-2:]] == [192, 192]
     assert LARGE_BLOCK_SCALED.product_cols(1) == 128
