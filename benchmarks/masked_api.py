@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import deepgemm, shuffle_weight
-from course_kernels.bench import timing
+from course_kernels.bench import clean_cache, timing
 from course_kernels.bench.grouped import GpuTimer, WrongResult
 from course_kernels.packed.backends import cute
 
@@ -23,9 +23,16 @@ KINDS = ("bfloat16", "float8", "float8 blocks")
 REPEATS = 30
 BLOCK, FP8 = 128, torch.float8_e4m3fn
 _FEW_ROWS = 64  # up to here a product's speed is its bandwidth
+READ = "read of the same bytes"
 # Relative error of a group: rounding to bfloat16, and what tensor cores lose of sums of 8-bit products; fast
 # accumulation, which a peer uses, is not among them.
 _BOUND = 5e-3
+
+
+class Timer(GpuTimer):
+    """The usual clock, and another that leaves L2 nothing to write back."""
+
+    clean_us = staticmethod(clean_cache.interleaved_us)
 
 
 class Cell(NamedTuple):
@@ -182,12 +189,13 @@ def measure(
     timer=None,
     tell=print,
 ) -> dict:
-    """Every cell and kind: µs of each call in a CUDA graph, its bandwidth and its rate, and host time of ours.
+    """Every cell and kind: µs of each call in a CUDA graph, its bandwidth and its rate, and host time of ours. Beside
+    few rows a read of the same bytes is timed; "clean" has the times with an L2 cache that has nothing to write back.
 
     Raises:
         WrongResult: of ours; a peer's is noted.
     """
-    timer = timer or GpuTimer()
+    timer = timer or Timer()
     results = {"copy_tb_s": round(timer.copy_tb_s(), 3), "cells": {}}
     for cell in table:
         entry = results["cells"][str(cell)] = {**cell._asdict(), "max_m": cell.max_m, "kinds": {}}
@@ -217,16 +225,27 @@ def _measure(cell: Cell, kind: str, backends, repeats: int, device: str, timer) 
             if name in mine:
                 raise
             failed[name] = f"{type(error).__name__}: {error}"[:200]
-    us = {name: timing.summary(times) for name, times in timer.interleaved_us(functions, repeats).items()}
-    rates = {
-        name: {
-            "tb_s": round(o.bytes_moved / each["median_us"] / 1e6, 3),
-            "tflops": round(o.flops / each["median_us"] / 1e6, 1),
-        }
-        for name, each in us.items()
-    }
+    about = {"rows": sum(o.counts)}
+    if cell.rows <= _FEW_ROWS:
+        source = torch.zeros(-(-o.bytes_moved // 4), dtype=torch.int32, device=device)
+        functions[READ] = timer.graph(lambda: clean_cache.read(source))
+        about["clean"] = _rated(o, timer.clean_us(functions, repeats))
+    about |= _rated(o, timer.interleaved_us(functions, repeats))
     host = {name: round(timer.host_us(function), 1) for name, function in mine.items()}
-    return {"rows": sum(o.counts), "us": us, "rates": rates, "host_us": host, "failed": failed}
+    return about | {"host_us": host, "failed": failed}
+
+
+def _rated(o: Operands, times: dict[str, list[float]]) -> dict:
+    """µs and rates of each call, and the rate of a read."""
+    us = {name: timing.summary(each) for name, each in times.items()}
+    tb_s = {name: round(o.bytes_moved / each["median_us"] / 1e6, 3) for name, each in us.items()}
+    rates = {
+        name: {"tb_s": tb_s[name], "tflops": round(o.flops / us[name]["median_us"] / 1e6, 1)}
+        for name in us
+        if name != READ
+    }
+    read = {"read_tb_s": tb_s[READ]} if READ in us else {}
+    return {"us": {name: us[name] for name in rates}, "rates": rates, **read}
 
 
 def _best(about: dict) -> float:
@@ -237,11 +256,13 @@ def _best(about: dict) -> float:
 def _line(cell: Cell, entry: dict, copy_tb_s: float) -> str:
     words = []
     for kind, about in entry["kinds"].items():
-        for name, rate in about["rates"].items():
-            speed = (
-                f"{rate['tb_s'] / copy_tb_s:.0%} of a copy" if cell.rows <= _FEW_ROWS else f"{rate['tflops']} TFLOP/s"
-            )
-            words.append(f"  {kind}, {name}: {about['us'][name]['median_us']} us, {speed}")
+        for state, times in {"": about, ", clean": about.get("clean", {})}.items():
+            for name, rate in times.get("rates", {}).items():
+                speed = f"{rate['tflops']} TFLOP/s"
+                if cell.rows <= _FEW_ROWS:
+                    of = {"a copy": copy_tb_s, "a read": times["read_tb_s"]}
+                    speed = ", ".join(f"{rate['tb_s'] / other:.0%} of {what}" for what, other in of.items())
+                words.append(f"  {kind}, {name}{state}: {times['us'][name]['median_us']} us, {speed}")
     return "\n".join([str(cell), *words])
 
 
@@ -251,10 +272,13 @@ def rows() -> dict:
     backends = ("triton", "cute") if cute.runs_on(device) and cute.installed() else ("triton",)
     results = measure(cells(), backends=backends, tell=lambda line: print(line, flush=True))
     few = [
-        max(each["tb_s"] for name, each in about["rates"].items() if name in OURS) / results["copy_tb_s"]
+        about
         for cell, entry in zip(cells(), results["cells"].values())
         for about in entry["kinds"].values()
         if cell.rows <= _FEW_ROWS
     ]
-    print(f"few rows: {statistics.geometric_mean(few):.0%} of a copy's bandwidth", flush=True)
+    for state, found in {"as usual": few, "clean": [about["clean"] for about in few]}.items():
+        best = [max(rate["tb_s"] for name, rate in each["rates"].items() if name in OURS) for each in found]
+        share = statistics.geometric_mean(best) / results["copy_tb_s"]
+        print(f"few rows, L2 {state}: {share:.0%} of a copy's bandwidth", flush=True)
     return results

@@ -53,6 +53,7 @@ _PACKED = (
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
 _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
+_MASKED = (f"{_KERNELS}/masked.py", "course_kernels/masked/*.py", f"{_BENCH}/clean_cache.py")
 _JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
 _SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
 _SWEPT = f"{_BENCH}/configurations.py"
@@ -95,7 +96,7 @@ RECORDS = {
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "block_scaled": Part(block_scaled.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py")),
-    "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/masked.py", "course_kernels/masked/*.py")),
+    "masked": Part(masked_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_MASKED)),
     "jagged": Part(jagged_api.rows, (*_PACKED, *_CUTE, *_ROWS, *_JAGGED, *_SHARED, _SWEPT)),
     "hopper_steps": Part(hopper_steps.measure, _CONFIGURED),
     "configurations": Part(time_model.measure, _CONFIGURED, ("h100",)),

@@ -59,6 +59,40 @@ def test_wrong_rows_are_found():
     masked_api.verify("a peer, which may", o.y, o, right)
 
 
+class TwoClocks(Clock):
+    """With the L2 cache clean, everything takes 0.2 µs less."""
+
+    def __init__(self):
+        super().__init__({"torch": 1.0, masked_api.READ: 0.5})
+
+    def clean_us(self, functions, repeats):
+        return {name: [us - 0.2 for us in times] for name, times in self.interleaved_us(functions, repeats).items()}
+
+
+def test_few_rows_are_timed_with_a_clean_cache_too_beside_a_read_of_the_same_bytes(monkeypatch):
+    lines, many = [], TINY._replace(rows=70)
+    read, counted = masked_api.clean_cache.read, []
+    monkeypatch.setattr(masked_api.clean_cache, "read", lambda source: (counted.append(source.nbytes), read(source)))
+    found = masked_api.measure(
+        [TINY, many], backends=("torch",), repeats=4, device="cpu", timer=TwoClocks(), tell=lines.append
+    )
+    moved = [masked_api.make(TINY, kind, "cpu").bytes_moved for kind in masked_api.KINDS]
+    for about, of_kind in zip(found["cells"][str(TINY)]["kinds"].values(), moved, strict=True):
+        assert set(about["us"]) == set(about["rates"]) == set(about["clean"]["us"]) >= {"torch"}
+        for times, us, read_us in ((about, 1.0, 0.5), (about["clean"], 0.8, 0.3)):
+            assert times["us"]["torch"]["median_us"] == us
+            assert times["rates"]["torch"]["tb_s"] == round(of_kind / us / 1e6, 3) > 0.02
+            assert times["read_tb_s"] == round(of_kind / read_us / 1e6, 3)
+    for about in found["cells"][str(many)]["kinds"].values():
+        assert "clean" not in about
+        assert "read_tb_s" not in about
+    # A captured call runs once, then once for each clock.
+    assert counted == [-(-of_kind // 4) * 4 for of_kind in moved for _ in range(3)]
+    assert "torch, clean: 0.8 us, " in lines[0]
+    assert lines[0].count("of a read") == 2 * lines[0].count(", clean: ")
+    assert "clean" not in lines[1]
+
+
 def test_a_record_has_times_rates_and_reasons(monkeypatch):
     lines = []
 
@@ -66,7 +100,9 @@ def test_a_record_has_times_rates_and_reasons(monkeypatch):
         raise RuntimeError("not here")
 
     monkeypatch.setattr(masked_api, "peers", lambda o: {"peer": fails})
-    found = masked_api.measure([TINY], backends=("torch",), repeats=4, device="cpu", timer=Clock(), tell=lines.append)
+    found = masked_api.measure(
+        [TINY], backends=("torch",), repeats=4, device="cpu", timer=TwoClocks(), tell=lines.append
+    )
     entry = found["cells"]["3 x 9, 48 x 160"]
     assert set(entry["kinds"]) == set(masked_api.KINDS)
     for about in entry["kinds"].values():
@@ -78,4 +114,4 @@ def test_a_record_has_times_rates_and_reasons(monkeypatch):
     assert "of a copy" in lines[0]
     monkeypatch.setattr(masked_api, "deepgemm", lambda x, w, y, *others, **options: y)
     with pytest.raises(WrongResult, match="torch is wrong in group 0"):
-        masked_api.measure([TINY], backends=("torch",), repeats=4, device="cpu", timer=Clock(), tell=print)
+        masked_api.measure([TINY], backends=("torch",), repeats=4, device="cpu", timer=TwoClocks(), tell=print)

@@ -96,6 +96,7 @@ BY_ITSELF = {
             "packed/tuning/defaults.py",
             "packed/tuning/lookup.py",
             "packed/tuning/time_model.py",
+            "packed/whole_blocks.py",
         }
     ),
     "configurations_h100": chosen_by,

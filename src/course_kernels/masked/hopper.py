@@ -7,6 +7,7 @@ factors for rows and lines, or for blocks. Shuffled weights are the Triton kerne
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -68,9 +69,12 @@ def supports(problem: Problem, operands: Operands) -> bool:
 
 
 def plan(problem: Problem, operands: Operands) -> Plan:
-    """The launch for products like this one, in the configuration for the rows that are expected."""
+    """The launch for products like this one, in the configuration for the rows that are expected. Where they fit into
+    one tile, the weights are read once, and L2 does not keep them. The time model does not know of that: it was fitted
+    to kernels that let L2 keep what they read."""
     variant, device = match_variant(problem, operands), operands.XQ.device
     config = cute.choose(variant, *_extents(problem), cute.gpu_of(device))
+    config = replace(config, stream_b=problem.rows <= config.tile_m)
     of_groups = not variant.block_scaled and _has_group_scales(operands)
     whole = config.whole_rounds(problem.K, variant.block_scaled)
     function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device), whole)

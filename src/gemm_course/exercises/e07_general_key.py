@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -12,35 +12,48 @@ from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import row_panel
 
 JITTER = 0.1
+ANY = 0  # the label of batches that may share keys with each other, or not
+NEVER_FOUND = "not judged: a batch with one row more has another key, so it never finds an earlier choice"
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Batches around a power of two and between two; doubled rows; other layers; other types; hardly any rows.
+    """Batches around powers of two and between them; doubled rows; other layers; other types; hardly any rows.
 
-    With these numbers of groups a total is near an edge where the average is not. Batches come in a drawn order, and
-    some of them twice, so that nobody answers by counting the calls.
+    With these numbers of groups a total is near an edge where the average is not. Of two centres, one is at an edge of
+    keys that are as coarse as a factor of four. Each case has batches that must share a key, and batches that must not,
+    in a drawn order and some of them twice: so neither a key for each question nor one for all is worth anything.
     """
     N, K = rng.choice([(4096, 1024), (1024, 4096), (2048, 7168), (7168, 2048)])
 
     def groups():
         return rng.choice([5, 7, 10, 14])
 
-    def case(check, calls, label):
+    def case(check, batches, label):
+        labels, calls = zip(*batches)
         order = [*range(len(calls)), *rng.choices(range(len(calls)), k=rng.randint(2, 4))]
         rng.shuffle(order)
-        return Case({"calls": [calls[i] for i in order]}, (check,), {"calls": calls, "order": order}, label)
+        inputs = {"calls": [calls[i] for i in order]}
+        return Case(inputs, (check,), {"calls": calls, "order": order, "labels": labels}, label)
 
-    def shared(check, centre, other):
-        count = groups()
-        spread = [1 - 0.93 * JITTER, 1 + 0.93 * JITTER, *(1 + rng.uniform(-0.9, 0.9) * JITTER for _ in range(10))]
-        totals = [round(centre * count * factor) for factor in spread]
-        rng.shuffle(totals)
-        calls = [[total, count, N, K, "float16"] for total in [*totals, other * count]]
-        return case(check, calls, f"{count} groups of about {centre} rows")
+    def shared(check, centres, others):
+        count, found = groups(), []
+        for label, centre in enumerate(centres, 1):
+            spread = [1 - 0.93 * JITTER, 1 + 0.93 * JITTER, *(1 + rng.uniform(-0.9, 0.9) * JITTER for _ in range(10))]
+            found += [(label, [round(centre * count * factor), count, N, K, "float16"]) for factor in spread]
+        found += [(10 + other, [other * count, count, N, K, "float16"]) for other in sorted(others)]
+        return case(check, found, f"{count} groups of about {' and '.join(map(str, centres))} rows")
 
-    base, count = rng.randint(17, 30), groups()
+    def apart(calls, near):
+        """Batches that must not share a key; and some of those in `near` with a few rows more, which must share it."""
+        batches = list(enumerate(calls, 1))
+        more = [batches[i] for i in rng.sample(near, rng.randint(2, min(3, len(near))))]
+        return [*batches, *((label, [total + row, *rest]) for label, (total, *rest) in more for row in (1, 2, 3))]
+
+    # No rounding of an average or of a total has an edge near these numbers.
+    base, count = rng.choice([17, 22, 23, 25, 26, 29, 30]), groups()
     doubled = [[(base << i) * count, count, N, K, "float16"] for i in range(12)]
-    total = count * rng.randint(200, 900)
+    size = round(rng.uniform(1.04, 1.08) * 256)
+    total = count * size * rng.choice([1, 16])
     layers = [
         [total, count, N, K, "float16"],
         [total, count, 2 * N, K, "float16"],
@@ -50,16 +63,18 @@ def draw(rng: random.Random) -> list[Case]:
     ]
     types = [[total, count, N, K, name] for name in ("float16", "float32", "float8_e4m3fn")]
     types.append([total, count, N, 2 * K, "float16"])  # as many bytes in a row as with K in float32
-    small = [[rows, count, N, K, "float16"] for rows in (0, 1, count - 1)] + [[total, count, N, K, "float16"]]
+    large = apart([[factor * size * count, count, N, K, "float16"] for factor in (1, 16)], range(2))
+    small = [(ANY, [rows, count, N, K, "float16"]) for rows in (0, 1, count - 1)]
     # An answer may have the picture's centres, 1024, 1536 and 2048, as constants, so these are others.
-    power, half = 1 << rng.choice([8, 9, 12]), 1 << rng.choice([7, 8, 10, 11])
+    even = rng.choice([256, 4096])
+    low, high = rng.choice([256, 4096]), rng.choice([512, 2048])
     return [
-        shared("hits", power, 4 * power),
-        shared("between", 3 * half, 2 * half),
-        case("rows", doubled, f"{count} groups of {base} rows, doubled eleven times"),
-        case("layer", layers, f"N = {N}, K = {K}"),
-        case("types", types, f"float16, float32, float8_e4m3fn, K = {K}; float16, K = {2 * K}"),
-        case("empty", small, f"0, 1 and {count - 1} rows for {count} groups"),
+        shared("hits", (even, 512), {128, even * 4 if even > 512 else even // 4}),
+        shared("between", (low * 3 // 2, high * 3 // 2), {low, 2 * low, high if high == 512 else 2 * high}),
+        case("rows", apart(doubled, range(3, 12)), f"{count} groups of {base} rows, doubled eleven times"),
+        case("layer", apart(layers, range(5)), f"N = {N}, K = {K}"),
+        case("types", apart(types, range(4)), f"float16, float32, float8_e4m3fn, K = {K}; float16, K = {2 * K}"),
+        case("empty", [*small, *large], f"0, 1 and {count - 1} rows for {count} groups"),
     ]
 
 
@@ -88,42 +103,37 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             text = f"asked twice for {_rows(calls[i])}, it gives the keys {_shown(first[i])} and {_shown(key)}"
             yield Finding(check, f"{text}: is anything kept from call to call?")
             return
-    keys = [first[i] for i in range(len(calls))]
-    if check in ("hits", "between"):
-        yield from _hits(check, calls, keys, len(calls) - 1)
-        return
-    if check == "empty":
-        for call, key in list(zip(calls, keys))[:-1]:
-            if key == keys[-1]:
-                yield Finding(check, f"{_rows(call)} and {_rows(calls[-1])} share the key {_shown(key)}")
-                return
-        return
-    for j, later in enumerate(keys):
-        for i in range(j):
-            if keys[i] == later:
-                yield Finding(check, _shares(check, calls[i], calls[j], later), [_picture(keys, calls)])
-                return
+    keys, labels = [first[i] for i in range(len(calls))], case.expected["labels"]
+    for label in sorted(set(labels) - {ANY}):
+        edge = _edge(check, calls, keys, [i for i in range(len(calls)) if labels[i] == label])
+        if edge is not None:
+            yield edge
+            return
+    for i, j in itertools.combinations(range(len(calls)), 2):
+        if labels[i] != labels[j] and keys[i] == keys[j]:
+            yield Finding(check, _shares(check, calls[i], calls[j], keys[i]), [_picture(keys, labels)])
+            return
 
 
-def _hits(check: str, calls: list, keys: list, count: int) -> Iterator[Finding]:
-    """Whether the first `count` batches share a key, and the last one, of another size, has another."""
-    order = sorted(range(count), key=lambda i: calls[i][0])
+def _edge(check: str, calls: list, keys: list, alike: list[int]) -> Finding | None:
+    """What is wrong if the batches with these numbers, all of about the same size, do not share a key."""
+    order = sorted(alike, key=lambda i: calls[i][0])
     edge = next(((i, j) for i, j in itertools.pairwise(order) if keys[i] != keys[j]), None)
-    different = [keys[i] for n, i in enumerate(order) if keys[i] not in [keys[j] for j in order[:n]]]
     if edge is None:
-        if keys[-1] == keys[0]:
-            text = f"{_rows(calls[order[0]])} and\n{_rows(calls[-1])} share the key {_shown(keys[0])}"
-            yield Finding(check, f"{text}: it does not depend on the rows, or too little")
-        return
+        return None
+    if check not in ("hits", "between"):
+        return Finding(check, NEVER_FOUND)
+    different = [keys[i] for n, i in enumerate(order) if keys[i] not in [keys[j] for j in order[:n]]]
     i, j = edge
     text = (
-        f"{count} batches of about the same size have {len(different)} keys; the first edge is between"
+        f"{len(order)} batches of about the same size have {len(different)} keys; the first edge is between"
         f"\n{_rows(calls[i])}: {_shown(keys[i])}, and\n{_rows(calls[j])}: {_shown(keys[j])}"
     )
-    if len(different) == len({call[0] for call in calls[:count]}):
+    if len(different) == len({calls[i][0] for i in order}):
         text += "\nno batch finds the key of another: is an exact number of rows in it?"
     numbers = [different.index(keys[i]) for i in order]
-    yield Finding(check, text, [row_panel(numbers, [0] * count, "number of the key, smallest batch on the left")])
+    title = "number of the key, smallest batch on the left"
+    return Finding(check, text, [row_panel(numbers, [0] * len(order), title)])
 
 
 def _rows(call: list) -> str:
@@ -148,20 +158,20 @@ def _shares(check: str, one: list, other: list, key) -> str:
             f"{one[4]} and {other[4]} share the key {_shown(key)}, and their elements have {sizes[0]} and {sizes[1]} "
             "bytes:\nwhat fits into shared memory for one may not fit for the other"
         )
-    if check == "rows":
+    if check != "layer":
         text = f"{_rows(one)} and\n{_rows(other)} share the key {_shown(key)}"
-        return text + (
-            ": is there a largest number of rows, above which all are alike?" if one[0] >= 2048 * one[1] else ""
-        )
+        if check in ("hits", "between"):
+            return f"{text}: it does not depend on the rows, or too little"
+        largest = check == "rows" and one[0] >= 2048 * one[1]
+        return text + (": is there a largest number of rows, above which all are alike?" if largest else "")
     names = [f"{name} = {a} and {b}" for name, a, b in zip(("groups", "N", "K"), one[1:4], other[1:4]) if a != b]
     return f"two layers share the key {_shown(key)}; they differ in {', '.join(names)}"
 
 
-def _picture(keys: list, calls: list) -> dict:
-    """The number of each batch's key; repeated numbers are marked."""
-    numbers, seen = [], []
-    for key in keys:
-        if key not in seen:
-            seen.append(key)
-        numbers.append(seen.index(key))
-    return row_panel(numbers, list(range(len(calls))), "number of each batch's key")
+def _picture(keys: list, labels: Sequence[int]) -> dict:
+    """The number of each batch's key; a number that another kind of batch has, too, is marked."""
+    seen = [key for i, key in enumerate(keys) if key not in keys[:i]]
+    numbers = [seen.index(key) for key in keys]
+    first = [next(labels[j] for j in range(len(keys)) if keys[j] == key) for key in keys]
+    want = [number if label == own else -1 for number, label, own in zip(numbers, first, labels)]
+    return row_panel(numbers, want, "number of each batch's key")

@@ -29,46 +29,72 @@ def draw(rng: random.Random) -> list[Case]:
         label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens{some}, {tail} in the tail; C is {dtype}"
         return Case(inputs, ("tiles", "partial", "neighbours", "tail", "empty", "features"), label=label)
 
-    def short(but=0):
-        return rng.choice([size for size in range(3, BLOCK_M - 2) if size != but])
+    def short(odd, but=0):
+        return rng.choice([size for size in range(3, BLOCK_M - 2) if size % 2 == odd and size != but])
 
-    def long():
-        return BLOCK_M + short()
+    def long(odd):
+        return BLOCK_M + short(odd)
 
-    features = BLOCK_N + rng.randint(3, BLOCK_N - 3)
-    first = long()
-    # Group 1 does not end at a multiple of BLOCK_M: a tile rounded down and one moved back differ.
+    features = BLOCK_N + rng.randint(15, 21)
+    first, same = long(True), rng.random() < 0.5
+    # Computed groups begin at odd columns: a start that is rounded down is never right by luck. Group 1 does not end at
+    # a multiple of BLOCK_M: a tile rounded down and one moved back differ. Each case has tiles along N: i is not j.
+    # Group 2 of the second case begins before column N and ends after it, and the last case has fewer columns than
+    # rows: a mask with exchanged ends always shows.
     return [
-        case([first, short(but=2 * BLOCK_M - first), short(), long()], [3, 1], BLOCK_N, 0, "float32"),
-        case([2 * BLOCK_M, short(), long(), short(), long()], [4, 2, 0], features, rng.randint(2 * BLOCK_M, 40)),
-        case([long(), 0, short(), BLOCK_M * 2, short()], [4, 3, 2, 1, 0], features, rng.randint(2 * BLOCK_M, 40)),
-        case([long(), 0, long(), 0], [3, 1], features, 2 * BLOCK_M),
-    ]
+        case([first, short(same, but=2 * BLOCK_M - first), short(same), long(same)], [3, 1], 2 * BLOCK_N, 0, "float32"),
+        case(
+            [2 * BLOCK_M, short(True), long(same), short(same), short(same)],
+            [0, 4, 2], features, rng.randint(2 * BLOCK_M, 40),
+        ),
+        case(
+            [long(True), 0, short(False), 2 * BLOCK_M, short(same)],
+            [4, 3, 2, 1, 0], features, rng.randint(2 * BLOCK_M, 40),
+        ),
+        case([long(True), 0, long(False), 0], [3, 1], 2 * BLOCK_N, 2 * BLOCK_M),
+    ]  # fmt: skip
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """As `_compared`, with the known mistake that gives this C, if there is one."""
+    """As `_compared`. If a known mistake gives this C, it is named in place of what single columns suggest."""
     found = list(_compared(case, ran))
     why = _known(case, ran.outputs["C"]) if found else ""
-    return (each._replace(message=f"{each.message}\n{why}") if why else each for each in found)
+    for finding, guess in found:
+        yield finding._replace(message=f"{why}\n{finding.message}" if why else finding.message + guess)
 
 
-# Mistake → (first row, first column, end) of what tile (j, i) of a group stores, from j, i, start and end.
+# Mistake → (first row and column, end of rows and of columns) of what tile (j, i) of a group stores, from j, i, the
+# group's start and end, and N.
 _STORES = {
     "i and j are exchanged: i counts tiles along the group, j along N": (
-        lambda j, i, start, end: (i * BLOCK_N, start + j * BLOCK_M, end)
+        lambda j, i, start, end, n: (i * BLOCK_N, start + j * BLOCK_M, n, end)
     ),
     "rows are counted by i: i counts tiles along the group, and j those along N": (
-        lambda j, i, start, end: (i * BLOCK_N, start + i * BLOCK_M, end)
+        lambda j, i, start, end, n: (i * BLOCK_N, start + i * BLOCK_M, n, end)
     ),
     "columns are counted by j: j counts tiles along N, and i those along the group": (
-        lambda j, i, start, end: (j * BLOCK_N, start + j * BLOCK_M, end)
+        lambda j, i, start, end, n: (j * BLOCK_N, start + j * BLOCK_M, n, end)
+    ),
+    "columns are not counted by i: every tile of a group begins at its start": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start, n, end)
     ),
     "BLOCK_M and BLOCK_N are exchanged: a tile has BLOCK_N rows of C, and BLOCK_M of its columns": (
-        lambda j, i, start, end: (j * BLOCK_M, start + i * BLOCK_N, end)
+        lambda j, i, start, end, n: (j * BLOCK_M, start + i * BLOCK_N, n, end)
+    ),
+    "the ends are exchanged in the mask: rows of C end at N, and columns at `end`": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, end, n)
+    ),
+    "`start` is not added: the first column of a group's tile 0 is `start`": (
+        lambda j, i, start, end, n: (j * BLOCK_N, i * BLOCK_M, n, end)
+    ),
+    "the mask compares with the number of the group's columns, `end` - `start`, and not with where they end": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end - start)
+    ),
+    "i * BLOCK_M is left out of the mask: every tile is compared as if it were the group's first": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end + i * BLOCK_M)
     ),
     "the group's end is rounded up to a whole tile: the last column is `end` - 1": (
-        lambda j, i, start, end: (j * BLOCK_N, start + i * BLOCK_M, start - (start - end) // BLOCK_M * BLOCK_M)
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, start - (start - end) // BLOCK_M * BLOCK_M)
     ),
 }
 _ROUNDED_DOWN = "the group's start is rounded down: `start` can be any number"
@@ -76,13 +102,15 @@ _ROUNDED_DOWN = "the group's start is rounded down: `start` can be any number"
 
 def _known(case: Case, c: Written) -> str:
     """The known mistake whose stores give exactly this C; empty without one, or with several."""
-    found = [why for why, place in _STORES.items() if _gives(case, c, place)]
-    if found:  # with one tile along N, several give the same
-        return found[0] if len(found) == 1 else ""
-    for unit in (2, 4, 8, 16, 32):
-        if _gives(case, c, lambda j, i, start, end, unit=unit: (j * BLOCK_N, start - start % unit + i * BLOCK_M, end)):
+    found = {why for why, place in _STORES.items() if _gives(case, c, place)}
+    for unit in (2, 4, 8, 16):
+
+        def rounded_down(j, i, start, end, n, unit=unit):
+            return j * BLOCK_N, start - start % unit + i * BLOCK_M, n, end
+
+        if not found and _gives(case, c, rounded_down):
             return _ROUNDED_DOWN
-    return ""
+    return found.pop() if len(found) == 1 else ""
 
 
 def _gives(case: Case, c: Written, place) -> bool:
@@ -95,11 +123,11 @@ def _gives(case: Case, c: Written, place) -> bool:
     for g in case.inputs["groups"]:
         start, end = bounds[g]
         for i, j in itertools.product(range(tiles_m), range(tiles_n)):
-            row, column, stop = place(j, i, start, end)
+            row, column, bottom, right = place(j, i, start, end, n)
             acc = torch.zeros(BLOCK_N, BLOCK_M, dtype=torch.float64)
             part = b[g][j * BLOCK_N : (j + 1) * BLOCK_N] @ a[start + i * BLOCK_M : start + (i + 1) * BLOCK_M].T
             acc[: part.shape[0], : part.shape[1]] = part
-            wide, high = min(BLOCK_M, max(stop - column, 0)), min(BLOCK_N, max(n - row, 0))
+            wide, high = min(BLOCK_M, max(right - column, 0)), min(BLOCK_N, max(bottom - row, 0))
             found[row : row + high, column : column + wide] = acc[:high, :wide]
     found = found[:n, :total].to(c.values.dtype)
     return torch.equal(c.missing, torch.isnan(found)) and torch.equal(c.values[~c.missing], found[~c.missing])
@@ -110,51 +138,65 @@ def _room(case: Case) -> int:
     return 2 * max(case.inputs["capacity"], BLOCK_N) + BLOCK_N * BLOCK_M
 
 
-def _compared(case: Case, ran: Ran) -> Iterator[Finding]:
-    """First stores outside of the computed groups; then these groups, full and partial tiles separately."""
+def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, str]]:
+    """First stores outside of the computed groups; then these groups, full and partial tiles separately.
+
+    Each finding with what its columns suggest, which follows its message unless the mistake is known.
+    """
     c, groups = ran.outputs["C"], sorted(case.inputs["groups"])
     bounds = bounds_of(case.inputs["ends"])
     a = case.inputs["a"].double()
     b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
-    want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
+    exact, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
     for g in groups:
-        want[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
-    want = want.to(c.values.dtype).double()
+        exact[:, slice(*bounds[g])], mine[slice(*bounds[g])] = b[g] @ a[slice(*bounds[g])].T, True
+    want = exact.to(c.values.dtype).double()
     pictures = _pictures(c, want, bounds, groups)
-    yield from _outside(case, ran, pictures)
+    for finding in _outside(case, ran, pictures):
+        yield finding, ""
     reported = set()
     for token in (~c.missing.all(0) & ~mine).nonzero().flatten().tolist():
         check = "tail" if token >= bounds[-1][1] else "neighbours" if mine.any() else "empty"
         if check not in reported:
             reported.add(check)
-            yield Finding(check, _damaged(case, ran, bounds, token, want), pictures)
+            text, guess = _damaged(case, ran, bounds, token)
+            yield Finding(check, text, pictures), guess
 
     right = c.values.double() == want
     if not mine.any() or right[:, mine].all():
         return
-    if (rounded := _rounded(c, want, mine)) is not None:
-        yield Finding("tiles", rounded, pictures)
-        yield Finding("partial", "wrong for the reason above", pictures)
+    if (rounded := _rounded(c, exact, mine)) is not None:
+        yield Finding("tiles", rounded, pictures), ""
+        yield Finding("partial", "wrong for the reason above", pictures), ""
         return
-    if not right[:, mine].any():
+    if not _pieces(c.values.double(), BLOCK_M) & _pieces(want[:, mine], BLOCK_N):
         g = groups[0]
         part = slice(None), slice(*bounds[g])
-        yield Finding("*", feedback.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M)) or "", pictures)
+        text = feedback.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M)) or ""
+        yield Finding("*", text, pictures), ""
         return
     for g in groups:
         start, end = bounds[g]
         last = start + (end - start) // BLOCK_M * BLOCK_M
         for check, columns in (("tiles", range(start, last)), ("partial", range(last, end))):
             if columns and not right[:, columns].all():
-                yield Finding(check, _wrong(case, c, want, g, bounds[g], columns), pictures)
+                text, guess = _wrong(case, c, want, g, bounds[g], columns)
+                yield Finding(check, text, pictures), guess
 
 
-def _rounded(c: Written, want, mine) -> str | None:
+def _pieces(values, step: int) -> set[tuple[float, ...]]:
+    """Three elements of each column at every multiple of `step` rows: so much of a tile is never right by chance."""
+    rows = [values[row : row + 3] for row in range(0, len(values) - 2, step)]
+    return {tuple(piece) for part in rows for piece in part.T.tolist()}
+
+
+def _rounded(c: Written, exact, mine) -> str | None:
     """A message if what was written of the computed groups is right but for its rounding."""
     for dtype in (torch.float16, torch.bfloat16):
         if dtype == c.values.dtype:
             continue
-        if any(torch.equal(c.values[:, mine].double(), each[:, mine]) for each in feedback.roundings(want, dtype)):
+        roundings = (each[:, mine].to(c.values.dtype) for each in feedback.roundings(exact, dtype))
+        if any(torch.equal(c.values[:, mine], each) for each in roundings):
             name, holds = (str(each).removeprefix("torch.") for each in (dtype, c.values.dtype))
             return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
     return None
@@ -181,8 +223,8 @@ def _writer(case: Case, program: int) -> tuple[int, str]:
     return g, f"tile ({j}, {tile_column % tiles_m}) of group {g}, in program {program},"
 
 
-def _damaged(case: Case, ran: Ran, bounds: list, token: int, want) -> str:
-    """A written column outside of the computed groups: its owner, the tile that wrote it, and a likely mistake."""
+def _damaged(case: Case, ran: Ran, bounds: list, token: int) -> tuple[str, str]:
+    """A written column outside of the computed groups: its owner and the tile that wrote it; and a likely mistake."""
     c, groups = ran.outputs["C"], case.inputs["groups"]
     owner = next((g for g, (start, end) in enumerate(bounds) if start <= token < end), None)
     program = int(c.writers[:, token].max())
@@ -195,21 +237,17 @@ def _damaged(case: Case, ran: Ran, bounds: list, token: int, want) -> str:
     start, end = bounds[g]
     text = f"column {token} of C belongs to {'no group' if owner is None else f'group {owner}'}, and {tile} wrote it.\n"
     if start == end:
-        return f"{text}Group {g} is empty: start and end are both {start}, so there is no column between them"
+        return f"{text}Group {g} is empty: start and end are both {start}, so there is no column between them", ""
     text += f"Group {g} has columns {start} to {end - 1}"
     if token < start:
         if token + BLOCK_M == end:
-            return f"{text}: a tile must not be moved back so as to end with its group"
-        went = [place for place in range(start) if torch.equal(c.values[:, place].double(), want[:, start])]
-        if not went:
-            return f"{text}, and none of its tiles begins before {start}"
-        why = f"it starts where its group does, at a multiple of {BLOCK_M} or not" if went[0] else "is `start` added?"
-        return f"{text}, and its first tile went to column {went[0]}: {why}"
+            return text, ": a tile must not be moved back so as to end with its group"
+        return text, f", and none of its tiles begins before {start}"
     if token == end and c.missing[:, end + 1 : end + 2].all():
-        return f"{text}: one too many, as `<=` in place of `<` gives"
+        return text, ": one too many, as `<=` in place of `<` gives"
     if _past_c(ran):
-        return f"{text}: the whole tile was written, whatever of it is the group's"
-    return f"{text}: its tiles are cut off where C ends, not where the group does"
+        return text, ": the whole tile was written, whatever of it is the group's"
+    return text, ": its tiles are cut off where C ends, not where the group does"
 
 
 def _past_c(ran: Ran) -> bool:
@@ -219,8 +257,8 @@ def _past_c(ran: Ran) -> bool:
     return "columns" in sides or (not ran.events and c.outside > 0)
 
 
-def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> str:
-    """What is wrong with a group's full tiles, or with its last one, and a likely mistake."""
+def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> tuple[str, str]:
+    """What is wrong with a group's full tiles, or with its last one; and a likely mistake."""
     first, stop, (start, end) = columns.start, columns.stop, bounds
     part = c.part(slice(None), slice(first, stop), f"group {g}")
     text = f"columns {first} to {stop - 1} of C, of group {g}, were never written"
@@ -230,22 +268,21 @@ def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], column
     if left_out.any():
         size, since = end - start, start + int(left_out.nonzero()[0])
         if since == first == start + size // BLOCK_M * BLOCK_M and left_out[since - start :].all():
-            return f"{text}: its last tile has {stop - first} of {BLOCK_M} columns, and they have to be stored, too"
-        if start and since == max(start, size) and left_out[since - start :].all():
-            return f"{text}\n{size} is the number of columns of group {g}: the mask has to compare with where it ends"
+            return text, f": its last tile has {stop - first} of {BLOCK_M} columns, and they have to be stored, too"
         if since == end - 1:
-            return f"{text}\ncolumn {end - 1} is group {g}'s last, and the mask leaves it out: is it one short?"
-        return text
+            return text, f"\ncolumn {end - 1} is group {g}'s last, and the mask leaves it out: is it one short?"
+        return text, ""
     row, col = (part.values.double() != want[:, columns]).nonzero()[0].tolist()
     program = int(part.writers[row, col])
     if program < 0 or part.missing[row, col]:
-        return text
+        return text, ""
     by, tile = _writer(case, program)
     if by != g:
-        return f"{text}\ncolumn {first + col} belongs to group {g}, and {tile} wrote it last"
+        return text, f"\ncolumn {first + col} belongs to group {g}, and {tile} wrote it last"
     if (times := int(part.counts[row, col])) > 1:
-        return f"{text}\ncolumn {first + col} was written {times} times: elements past an end are left out, not moved"
-    return text
+        moved = "elements past an end are left out, not moved"
+        return text, f"\ncolumn {first + col} was written {times} times: {moved}"
+    return text, ""
 
 
 def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:

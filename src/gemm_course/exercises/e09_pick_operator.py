@@ -27,6 +27,9 @@ from gemm_course.runner.runs.e09_pick_operator import ALIGNMENT_BYTES, ALONG_K, 
 # The mistakes that each case is drawn to tell apart; those of the last, of operators that compute the same.
 IN_ORDER = (("first", "total", "fetched", "clusters"), ("tile", "pair"), ("exchanged", "columns"), ("empty", "rest"))
 EQUAL = ("first", "small", "area", "alone")
+# So that each mistake costs the same in every draw: in the second case these pick a wrong operator, too, and so do
+# answers that look at the target or the dtype alone; in the case of whole blocks, these and no more.
+ALSO, ALSO_EQUAL = ("alone", "depth"), ("tile", "pair", "exchanged", "depth")
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -42,16 +45,18 @@ def draw(rng: random.Random) -> list[Case]:
     ]
     for at, (family, dtype, rest, b_stride, turned, offsets, wanted) in enumerate(plans):
         later = [name for names in IN_ORDER[at + 1 :] for name in names]
-        found, sizes, columns = _problem(rng, family, IN_ORDER[at], later)
+        found, sizes, columns = _problem(rng, family, IN_ORDER[at], later, ALSO if at == 1 else ())
         rule = {"dtype": getattr(torch, dtype), "b_stride": b_stride, "divisibility": 16 if "8" in dtype else 8}
         rule["offsets"] = getattr(torch, wanted)
         fitting = [each._replace(**rule) for each in found]
         K = 16 * rng.randint(2, 4) + rest
-        cases.append(_case(rng, fitting, sizes, columns, K, turned, offsets, IN_ORDER[at]))
-    found, sizes, columns = _problem(rng, BLACKWELL, EQUAL, (), whole=True)
+        cases.append(_case(rng, fitting, sizes, columns, K, turned, offsets, IN_ORDER[at], better=at == 1 or None))
+    rest = [name for name in MISTAKES if name not in EQUAL + ALSO_EQUAL]
+    found, sizes, columns = _problem(rng, BLACKWELL, EQUAL, rest, ALSO_EQUAL, whole=True)
     rule = {"b_stride": rng.choice((ALONG_K, ALONG_N))}
     K = 8 * rng.randint(4, 7) + rng.randint(1, 7)
-    cases.append(_case(rng, [each._replace(**rule) for each in found], sizes, columns, K, True, "int64", EQUAL))
+    fitting = [each._replace(**rule) for each in found]
+    cases.append(_case(rng, fitting, sizes, columns, K, True, "int64", EQUAL, better=False))
     for target, dtype in (("90", "bfloat16"), ("90a", "float32")):
         found = rng.sample(HOPPER, 4)
         sizes = [rng.randint(20, 90) for _ in range(3)]
@@ -59,11 +64,12 @@ def draw(rng: random.Random) -> list[Case]:
     return cases
 
 
-def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
+def _problem(rng: random.Random, family, wanted, later, also, whole: bool = False):
     """Operators, sizes and columns that tell mistakes apart.
 
-    Each wanted mistake picks another operator, none of them right; mistakes for later cases pick a right one. If whole,
-    all operators compute equally much; if not, every wrong one computes more.
+    Each wanted mistake picks another operator, none of them right; `also` are mistakes that pick a wrong one, which may
+    be the same; mistakes for later cases pick a right one. If whole, all operators compute equally much; if not, every
+    wrong one computes more.
     """
     while True:
         found = rng.sample(family, 6)
@@ -72,13 +78,13 @@ def _problem(rng: random.Random, family, wanted, later, whole: bool = False):
         else:
             sizes = [rng.randint(20, 900) for _ in range(rng.randint(3, 5))]
             if "empty" in wanted:
-                sizes = [size // 3 if rng.random() < 0.5 else 0 for size in (*sizes, *sizes)]
+                sizes = [size if rng.random() < 0.5 else 0 for size in sizes]
             columns = 64 * rng.randint(3, 20)
-        if any(sizes) and _tells_apart(found, sizes, columns, wanted, later, whole):
+        if any(sizes) and _tells_apart(found, sizes, columns, wanted, later, also, whole):
             return found, sizes, columns
 
 
-def _tells_apart(found, sizes, columns, wanted, later, whole: bool) -> bool:
+def _tells_apart(found, sizes, columns, wanted, later, also, whole: bool) -> bool:
     """Whether operators, sizes and columns are as `_problem` wants them. Few are, so quick questions come first."""
     scores = [score(each, sizes, columns) for each in found]
     right = [each for each, its in zip(found, scores) if its == min(scores)]
@@ -90,20 +96,41 @@ def _tells_apart(found, sizes, columns, wanted, later, whole: bool) -> bool:
         return min(found, key=lambda each: MISTAKES[name][0](each, sizes, columns))
 
     wrong = set(itertools.takewhile(lambda each: each not in right, map(pick, wanted)))
-    return len(wrong) == len(wanted) and all(pick(name) in right for name in later)
+    if len(wrong) < len(wanted) or any(pick(name) in right for name in also):
+        return False
+    return all(pick(name) in right for name in later) and (not also or whole or _may_be_better(found, sizes, columns))
 
 
-def _case(rng, fitting, sizes, columns, K, turned, offsets, likely, target=None, dtype=None) -> Case:
-    """A product, the operators that fit it, and some for another GPU or dtype."""
+def _may_be_better(found, sizes, columns) -> bool:
+    """Whether of both families there are operators that are better than the best that was found."""
+    least = min(score(each, sizes, columns) for each in found)
+    return all(any(score(each, sizes, columns) < least for each in family) for family in (HOPPER, BLACKWELL))
+
+
+def _case(
+    rng, fitting, sizes, columns, K, turned, offsets, likely, target=None, dtype=None, better: bool | None = None
+) -> Case:
+    """A product, the operators that fit it, and three each for another GPU and for another dtype.
+
+    `better`: whether of both there is one that would be better, or none even as good; None: by chance.
+    """
     rule = fitting[0]
     name = dtype or str(rule.dtype).removeprefix("torch.")
-    others = rng.sample(BLACKWELL if "90a" in rule.targets else HOPPER, 3)
+    least = min(score(each, sizes, columns) for each in fitting)
+
+    def three_of(family) -> list[Operator]:
+        while True:
+            found = rng.sample(family, 3)
+            best_of_them = min(score(each, sizes, columns) for each in found)
+            if better is None or (best_of_them < least if better else best_of_them > least):
+                return found
+
     others = [
         each._replace(**{f: getattr(rule, f) for f in ("dtype", "b_stride", "divisibility", "offsets")})
-        for each in others
+        for each in three_of(BLACKWELL if "90a" in rule.targets else HOPPER)
     ]
     other = torch.float16 if rule.dtype is torch.bfloat16 else torch.bfloat16
-    more = rng.sample(BLACKWELL if "100f" in rule.targets else HOPPER, 3)
+    more = three_of(BLACKWELL if "100f" in rule.targets else HOPPER)
     others += [each._replace(dtype=other, b_stride=rule.b_stride) for each in more]
     catalogue = list(fitting)
     for each in others:
@@ -199,9 +226,6 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
         for name in names
         if min(fitting, key=lambda each: MISTAKES[name][0](each, sizes, columns)) == picked
     ]
-    depth = case.inputs["mat_a"].shape[1]
-    if min(fitting, key=lambda each: score(each, sizes, depth)) == picked:
-        why.insert(1, "K were N: mat_b is (G, K, N)")
     reason = f"\nit would be the one if {', or if '.join(why[:2])}" if why else ""
     down = [block(each) for each in (picked, right[0])]
     if rows * across == least_rows * least_across:

@@ -78,6 +78,8 @@ def _area_of(each, sizes, columns):
 
 # Likely wrong rules (the least is picked), and their description after "it would be the one if".
 MISTAKES: dict[str, tuple[Callable, str]] = {
+    # K is less than a block's columns in every draw, as 1 is.
+    "depth": (lambda each, sizes, columns: score(each, sizes, 1), "K were N: mat_b is (G, K, N)"),
     "first": (lambda each, sizes, columns: 0, "the first that fits were taken, whatever it computes"),
     "total": (
         lambda each, sizes, columns: score(each, [sum(sizes)], columns),

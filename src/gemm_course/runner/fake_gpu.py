@@ -63,7 +63,9 @@ class FakeGPU(TorchFunctionMode):
         elif name == "cpu":
             there = False
         else:
-            there = bool(sources) and name != "tensor" and self.has(sources[0])
+            # A list becomes a tensor on the host, also one of a GPU's tensors; a tensor's copy stays on the GPU.
+            listed = name in ("tensor", "as_tensor") and isinstance((*args, *kwargs.values())[0], (list, tuple))
+            there = bool(sources) and not listed and self.has(sources[0])
         if any(result is each for each in sources) and there != self.has(result):
             result = result.clone()  # on another device it would be a copy
         self._host.pop(id(result), None)

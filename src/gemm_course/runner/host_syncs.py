@@ -19,12 +19,13 @@ from gemm_course.runner.probes import Watch
 
 MANY = 1000  # calls of torch's in one line: a loop over groups has less, and a loop over rows more
 
-# Functions that read values on the host, or make a tensor whose length depends on values.
+# Functions that read values on the host, or make a tensor whose length depends on values. Which ones wait, and with
+# which arguments, was measured on an H100 by `torch.cuda.set_sync_debug_mode`; a test repeats it where there is a GPU.
 _READS = {
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__",
     "__array__", "equal", "allclose", "nonzero", "argwhere", "is_nonzero", "unique", "unique_consecutive",
-    "masked_select", "bincount", "combinations", "__repr__", "__format__", "apply_", "map_", "untyped_storage",
-    "storage",
+    "masked_select", "bincount", "combinations", "segment_reduce", "to_sparse", "__repr__", "__format__", "apply_",
+    "map_", "untyped_storage", "storage",
 }  # fmt: skip
 # Functions that take numbers: a tensor in their place is read.
 _MAKES = {
@@ -35,7 +36,17 @@ _SIZED = {
     "expand", "repeat", "tile", "reshape", "view", "narrow", "chunk", "split", "roll", "unflatten", "new_zeros",
     "new_ones", "new_empty", "new_full", "tensor_split", "as_strided", "broadcast_to", "pad",
 }  # fmt: skip
-_MOVES = {"to", "copy_", "type", "type_as", "asarray"}
+_MOVES = {"to", "copy_", "type", "type_as", "asarray", "tensor", "as_tensor"}
+# On a CPU these read values that they do not read on a GPU: the number beside a mask, and whether classes are in range.
+_READS_ON_CPU_ALONE = {"__setitem__", "one_hot"}
+# Operators whose kernels read a tensor in the place of a number, and that argument's place.
+_READ_BY_KERNELS = {
+    torch.ops.aten._local_scalar_dense.default: 0,
+    torch.ops.aten.index_fill.int_Tensor: 3,
+    torch.ops.aten.index_fill_.int_Tensor: 3,
+    torch.ops.aten.masked_fill.Tensor: 2,
+    torch.ops.aten.masked_fill_.Tensor: 2,
+}
 
 
 @contextlib.contextmanager
@@ -66,8 +77,7 @@ class _Functions(TorchFunctionMode):
 
     def value_read(self, tensor: torch.Tensor) -> None:
         """Note that the value of a tensor was read, in the call that is under way."""
-        # A mask and a number are filled in without counting: on a CPU the number is read back from a tensor.
-        if not self._told and self._inside != "__setitem__" and self._there(tensor):
+        if not self._told and self._inside not in _READS_ON_CPU_ALONE and self._there(tensor):
             by = f"{self._inside}() takes a number, and reads it" if self._inside else "a value is read"
             self._note(f"{by} in Python from a tensor")
 
@@ -77,9 +87,13 @@ class _Functions(TorchFunctionMode):
         if name == "__get__":  # of an attribute
             return function(*args, **kwargs)
         self.calls[self._watch.line()] += 1
-        sources = [each for each in tensors_in(args, kwargs) if self._there(each)]
         self._inside, self._told = name, False
-        if sources and (what := _why(name, args, kwargs)):
+
+        def tensors(args, kwargs=None) -> list[torch.Tensor]:
+            return [each for each in tensors_in(args, kwargs or {}) if self._there(each)]
+
+        sources = tensors(args, kwargs)
+        if sources and (what := _why(name, args, kwargs, tensors)):
             self._note(what)
         try:
             result = function(*args, **kwargs)
@@ -107,8 +121,8 @@ class _Scalars(TorchDispatchMode):
         return False  # torch.compile is not used here, and its import takes a second
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten._local_scalar_dense.default:
-            self._seen.value_read(args[0])
+        if function in _READ_BY_KERNELS:
+            self._seen.value_read(args[_READ_BY_KERNELS[function]])
         return function(*args, **(kwargs or {}))
 
 
@@ -116,33 +130,41 @@ with _Scalars(None):  # makes torch import the modules of a mode now; a confined
     torch.empty(1).cumsum(0)
 
 
-def _why(name: str, args, kwargs) -> str | None:
-    """Why a call of torch's makes the CPU wait for a GPU, in words; None if it does not."""
+def _why(name: str, args, kwargs, tensors: Callable) -> str | None:
+    """Why a call of torch's makes the CPU wait for a GPU, in words; None if it does not.
+
+    ``tensors`` finds those among arguments that are on the GPU.
+    """
     if name in _READS:
         return f"{name.strip('_')}() reads values of a tensor in Python"
-    rest = tensors_in(args[1:], kwargs)
-    if (name in _MAKES and tensors_in(args, kwargs)) or (name in _SIZED and rest):
+    rest = tensors(args[1:], kwargs)
+    copied = name in ("tensor", "as_tensor") and isinstance((*args, *kwargs.values())[0], torch.Tensor)
+    if (name in _MAKES and tensors(args, kwargs) and not copied) or (name in _SIZED and rest):
         return f"{name}() takes numbers, and reads them in Python from a tensor"
     counts = rest or len(args) + len(kwargs) == 1
     if name == "repeat_interleave" and kwargs.get("output_size") is None and counts:
         return "repeat_interleave() without output_size has to know the sizes to make its result"
-    if name in ("__getitem__", "__setitem__"):
-        return _why_index(args)
+    if name in ("__getitem__", "__setitem__", "index_put", "index_put_"):
+        return _why_index((*args, *kwargs.values()), tensors)
     if name == "where" and len(args) + len(kwargs) == 1:
         return "where() with a condition alone has to count it to make its result"
     if name == "one_hot" and len(args) + len(kwargs) == 1:
         return "one_hot() without num_classes has to know the largest value"
+    if name == "histc" and not {"min", "max"} & kwargs.keys() and len(args) < 3:
+        return "histc() without min and max has to know the smallest and the largest value"
     return None
 
 
-def _why_index(args) -> str | None:
-    """The same for an index, args = (tensor, key) or (tensor, key, value)."""
-    keys = args[1] if isinstance(args[1], tuple) else (args[1],)
-    if any(tensor.dtype == torch.bool for tensor in tensors_in(keys, {})):
-        # A mask and a single number: masked_fill_, which does not count.
-        filled = len(args) > 2 and (not isinstance(args[2], torch.Tensor) or args[2].dim() == 0)
-        return None if filled else "indexing by a mask has to count it to make its result"
-    if any(isinstance(key, torch.Tensor) and key.dim() == 0 for key in keys):
+def _why_index(args, tensors: Callable) -> str | None:
+    """The same for an index, args = (tensor, key) or (tensor, key, value, ...)."""
+    keys = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
+    found = [key for key in keys if isinstance(key, torch.Tensor)]
+    if any(key.dtype == torch.bool for key in found):
+        # One mask and a number that is not on the GPU: masked_fill_, which does not count.
+        filled = len(found) == 1 and len(args) == 3 and not tensors(args[2:])
+        number = filled and (not isinstance(args[2], torch.Tensor) or args[2].numel() == 1)
+        return None if number else "indexing by a mask has to count it to make its result"
+    if any(key.dim() == 0 for key in found):
         return "indexing by a single number of a tensor reads it in Python; by a tensor of one dimension it does not"
     ends = [end for key in keys if isinstance(key, slice) for end in (key.start, key.stop, key.step)]
-    return "a slice up to a tensor's value reads it in Python" if tensors_in(ends, {}) else None
+    return "a slice up to a tensor's value reads it in Python" if tensors(ends) else None

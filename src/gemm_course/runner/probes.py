@@ -77,6 +77,7 @@ class Watch:
         self._undo: list[tuple] = []
         self._by_descriptor: set[str] = set()
         self._descriptors_pointers = None  # those that a descriptor has made for its next access
+        self._descriptors_place = 0, ()  # its address, and the coordinates of that access
         self.device = runtime.device()
 
     # ---- matrices
@@ -174,6 +175,7 @@ class Watch:
 
         def materialize_pointers(descriptor, offsets):
             self._descriptors_pointers, mask = pointers_of(descriptor, offsets)
+            self._descriptors_place = int(descriptor.base.data.item()), [int(each.data.item()) for each in offsets]
             return self._descriptors_pointers, mask
 
         wrappers = [
@@ -199,6 +201,8 @@ class Watch:
         active = np.broadcast_to(np.asarray(mask.data, dtype=bool), addresses.shape)
         unknown, good = active.copy(), np.zeros_like(active)
         atomic, kind = kind == "atomic", "load" if kind == "load" else "store"
+        if by_descriptor and kind == "load" and not active.any():
+            self._look_beyond(builder, active.size)
         for region in self._regions:
             here = unknown & (addresses >= region.low) & (addresses < region.high)
             if not here.any():
@@ -227,6 +231,13 @@ class Watch:
             return np.ones_like(active), mask
         good_mask = good.reshape(np.shape(ptrs.data))
         return good | ~active, good_mask if isinstance(mask, np.ndarray) else type(mask)(good_mask, mask.dtype)
+
+    def _look_beyond(self, builder, count) -> None:
+        """Record a descriptor's load of nothing but zeros, as a "beyond" event of a `through_descriptors` matrix."""
+        base, place = self._descriptors_place
+        region = next((each for each in self._regions if each.low <= base < each.high), None)
+        if region is not None and region.name in self._by_descriptor and len(place) == 2:
+            self._event("beyond", builder, region, place, count, place)
 
     def _spoil(self, builder, result, mask, allowed, defined) -> None:
         """Put NaN where elements were read outside of a matrix, or masked off without a value."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,12 +122,29 @@ def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):
             made = operands(dtype, scales, K=192)
             hopper.plan(Problem.of(made, Options(rows=rows_class(rows))), readable(made))
     assert [config.tile_m for config, _ in chosen[2:]] == [64, 128] * 2
-    assert chosen[0][0] in CONFIGS
-    assert chosen[1][0] in CONFIGS
+    assert [config.stream_b for config, _ in chosen] == [True, False] * 3
+    assert {replace(config, stream_b=False) for config, _ in chosen[:2]} <= set(CONFIGS)
     assert all(options["masked"] for _, options in chosen)
     assert [options["group_scales"] for _, options in chosen] == [False, False, True, True, False, False]
     assert [options["block_scaled"] for _, options in chosen] == [False] * 4 + [True] * 2
     assert [options["scaled"] for _, options in chosen] == [False, False, True, True, False, False]
+
+
+def test_weights_that_are_read_once_are_streamed(monkeypatch):
+    """Where the expected rows fit into one tile, whichever configuration is chosen; each way has its own kernel."""
+    compiled, chosen = [], {}
+    monkeypatch.setattr(hopper.cute_cache, "compiled", lambda config, *types, **options: compiled.append(config))
+    monkeypatch.setattr(hopper.cute, "choose", lambda *asked: chosen["config"])
+    monkeypatch.setattr(hopper.cute, "gpu_of", lambda device: None)
+    monkeypatch.setattr(hopper.runtime, "num_sms", lambda device: 132)
+    monkeypatch.setattr(hopper, "compiled", functools.cache(hopper.compiled.__wrapped__))
+    made = operands()
+    for chosen["config"] in CONFIGS:
+        compiled.clear()
+        for tiles in (1, 2, 0.25, 4):
+            problem = Problem.of(made, Options(rows=int(tiles * chosen["config"].tile_m)))
+            hopper.plan(problem, readable(made))
+        assert compiled == [replace(chosen["config"], stream_b=streamed) for streamed in (True, False)]
 
 
 def test_each_launch_in_a_dynamic_order_has_a_counter_of_its_own(monkeypatch):
@@ -198,7 +217,8 @@ def test_every_configuration(device, scales):
     K = 464 if blocks else 208  # less than four whole blocks, which count as a round
     made = case(dtype, scales, SIZES, max_m=320, N=456, K=K, device=device)
     configs = configs_for("m", "k", dtype.itemsize, blocks)
-    for config, whole in itertools.product(configs, (False, True)):
+    streaming = (replace(config, stream_b=True) for config in configs)
+    for config, whole in itertools.product((*configs, *streaming), (False, True)):
         if whole and not config.whole_rounds(K, blocks):
             continue
         y = result_for(made)[0].clone()

@@ -1,46 +1,84 @@
-"""Every draw has the cases that its exercise needs, so a wrong answer fails with every seed."""
+"""Every draw has the cases that its exercise tests, so a wrong answer fails with every seed."""
 
 from __future__ import annotations
 
 import random
 from itertools import pairwise
 
-import pytest
 import torch
 
+from gemm_course.exercises import e10_own_epilogue as epilogue
 from gemm_course.exercises import manifest
+from gemm_course.exercises.e09_pick_operator import EQUAL, IN_ORDER
+from gemm_course.exercises.operators_09 import MISTAKES, best
+from gemm_course.judging.exercise import COMPILES
+from gemm_course.runner.runs.e09_pick_operator import from_plain
 
 SEEDS = range(200)
+HALF = torch.finfo(torch.float16).max
+ODD = 2048  # above it float16 holds no odd number
 
 
-def drawn(name, seeds=SEEDS):
-    """The inputs of every case, for each seed."""
+def drawn(name):
+    """The cases of each seed. Each property of an answer has an input, and other seeds give other inputs."""
     (exercise,) = manifest.find(name)
-    return [[case.inputs for case in exercise.module().draw(random.Random(seed))] for seed in seeds]
+    wanted, labels = {check.name for check in exercise.checks} - {COMPILES}, set()
+    for seed in SEEDS:
+        cases = exercise.module().draw(random.Random(seed))
+        assert {check for case in cases for check in case.checks} == wanted
+        labels.add(tuple(case.label for case in cases))
+        yield cases
+    assert len(labels) > 1
+
+
+def inputs(name):
+    """The inputs of every case, for each seed."""
+    return ([case.inputs for case in cases] for cases in drawn(name))
+
+
+def sizes_of(ends):
+    return [end - start for start, end in pairwise([0, *ends])]
+
+
+def short(extent, block):
+    """Whether a last block lacks two elements at least. With one, a missing mask reads as far as `<=` does."""
+    return -extent % block > 1
+
+
+def sums(case, along):
+    """Bounds of all sums of products of `a` and `b`, whose numbers are positive; `along`: the dimension that is K."""
+    a, b = (case[name].double() for name in "ab")
+    return max(a.sum(along).min() * b.min(), b.sum(along).min() * a.min()), a.sum(along).max() * b.max()
+
+
+def test_every_exercise_has_its_draw_looked_at():
+    tested = {name.split("_")[1] for name in globals() if name.startswith("test_")}
+    assert {exercise.id for exercise in manifest.exercises()} <= tested
 
 
 def test_01_has_empty_groups_tails_and_ends_past_what_short_types_hold():
     for cases in drawn("01"):
-        sizes = [each["sizes"] for each in cases]
+        assert all("device" in case.checks for case in cases)
+        sizes = [case.inputs["sizes"] for case in cases]
+        tails = [case.inputs["total_m"] - int(each.sum()) for case, each in zip(cases, sizes)]
+        assert any(each.all() and each[0] > 1 and not tail for each, tail in zip(sizes, tails))
         assert any(each[0] == 0 and each[-1] == 0 and (each[1:-1] == 0).any() and each.any() for each in sizes)
-        assert any(not each.any() and not case["total_m"] for each, case in zip(sizes, cases))
-        assert any(not each.any() and case["total_m"] for each, case in zip(sizes, cases))
-        assert any(each.any() and each.sum() < case["total_m"] for each, case in zip(sizes, cases))
+        assert {(bool(each.any()), tail > 0) for each, tail in zip(sizes, tails)} == {
+            (rows, tail) for rows in (False, True) for tail in (False, True)
+        }
         ends = torch.cat([each.cumsum(0) for each in sizes])
-        assert ((ends > 127) & (ends < 2048)).any()
-        assert ((ends > 2048) & (ends < 4096) & (ends % 2 == 1)).any()
+        assert ((ends > 127) & (ends < ODD)).any()
+        assert ((ends > ODD) & (ends < 2 * ODD) & (ends % 2 == 1)).any()
         assert (ends > 32767).any()
 
 
 def test_02_has_whole_blocks_tails_of_two_sizes_and_numbers_that_overflow_either_way():
-    for cases in drawn("02"):
+    for cases in inputs("02"):
         found = [(case["x"].shape, case["block_m"], 1 << (case["x"].shape[1] - 1).bit_length()) for case in cases]
         assert any(m % block_m == 0 and n == block_n for (m, n), block_m, block_n in found)
-        short = [
-            (block_m, block_n) for (m, n), block_m, block_n in found if m > block_m and -m % block_m > 1 < block_n - n
-        ]
-        assert len({block_m for block_m, _ in short}) > 1
-        assert len({block_n for _, block_n in short}) > 1
+        tails = [blocks for (m, n), *blocks in found if m > blocks[0] and short(m, blocks[0]) and short(n, blocks[1])]
+        assert len(tails) > 1
+        assert all(len(set(sizes)) > 1 for sizes in zip(*tails))
         top = torch.cat([case["x"].amax(1) for case in cases])
         assert top.max() > 88.8, "exp is infinite in float32"
         assert top.min() < -103.98, "exp is 0, the smallest denormal number included"
@@ -48,84 +86,272 @@ def test_02_has_whole_blocks_tails_of_two_sizes_and_numbers_that_overflow_either
 
 
 def test_03_has_whole_tiles_all_tails_and_three_blocks_of_k():
-    for cases in drawn("03"):
+    for cases in inputs("03"):
         shapes = [(*case["a"].shape, case["b"].shape[1]) for case in cases]
         assert any(not any(extent % 16 for extent in shape) for shape in shapes)
-        assert any(all(extent % 16 for extent in shape) and shape[0] > 32 for shape in shapes)
-        assert {m > n for _, m, n in shapes if m % 16} == {True, False}
+        assert any(all(short(extent, 16) for extent in shape) and shape[0] > 2 * 16 for shape in shapes)
+        assert {m > n for _, m, n in shapes if short(m, 16) and short(n, 16)} == {True, False}
+        assert any(m < 16 for _, m, _ in shapes)
+        for case in cases:
+            assert len(case["a"]) <= 16 or sums(case, 0)[0] > ODD
+            assert sums(case, 0)[1] < HALF
 
 
 def test_04a_has_every_kind_of_empty_problem_one_program_and_many_tiles():
+    few, more = set(), set()
     for cases in drawn("04a"):
-        for batch in [case["problems"] for case in cases if any(m * n == 0 for m, n, _ in case["problems"])]:
-            assert {(m > 0, n > 0) for m, n, _ in batch} >= {(False, True), (True, False), (False, False)}
-        tiles = [[-(-m // 32) * -(-n // 16) for m, n, _ in case["problems"]] for case in cases]
-        programs = [case["programs"] for case in cases]
+        told = set()
+        for case in cases:
+            problems, programs = case.inputs["problems"], case.inputs["programs"]
+            tiles = [-(-m // 32) * -(-n // 16) for m, n, _ in problems]
+            if 0 in tiles:
+                assert {(m > 0, n > 0) for m, n, _ in problems} >= {(False, True), (True, False), (False, False)}
+            begins = [sum(tiles[:g]) for g in range(1, len(tiles)) if tiles[g] and sum(tiles[:g])]
+            assert programs == 1 or all(begin % programs for begin in begins), "none begins with program 0"
+            assert begins or not any(tiles)
+            told |= set(case.checks) if begins else set()
+        assert told >= {"turn", "programs", "empty"}
+        assert any(not any(m * n for m, n, _ in case.inputs["problems"]) for case in cases)
+        tiles = [[-(-m // 32) * -(-n // 16) for m, n, _ in case.inputs["problems"]] for case in cases]
+        programs = [case.inputs["programs"] for case in cases]
         assert any(count > sum(each) > 0 for count, each in zip(programs, tiles))
         assert any(count == 1 and sum(each[:-1]) > 127 and each[-1] for count, each in zip(programs, tiles))
+        few.add(programs[0])
+        more.add(programs[1])
+    assert (few, more) == ({3, 4, 5}, {6, 7, 8})
 
 
 def test_04b_has_every_layout_of_every_matrix():
-    for cases in drawn("04b"):
+    for cases in inputs("04b"):
         for case in cases:
             for which in range(3):
                 assert {each["layouts"][which] for each in case["problems"]} == {"row", "col"}
             assert any(each["skips"] for each in case["problems"])
+            sizes = [(len(each["x"]), *each["w"].shape) for each in case["problems"]]
+            assert all(len(set(size)) == 3 for size in sizes), "one extent in place of another shows"
+            assert len(set(sizes)) == len(sizes), "the first problem's in place of another's, too"
 
 
 def test_05_has_one_program_no_tiles_fewer_tiles_and_equal_ones():
-    for cases in drawn("05"):
+    for cases in inputs("05"):
         assert any(case["programs"] == 1 and len(case["costs"]) > 1 for case in cases)
         assert any(not case["costs"] for case in cases)
         assert any(0 < len(case["costs"]) < case["programs"] for case in cases)
-        assert any(len(set(case["costs"])) == 1 and len(case["costs"]) % case["programs"] for case in cases)
+        equal = [case for case in cases if len(set(case["costs"])) == 1 and len(case["costs"]) > case["programs"]]
+        assert {len(case["costs"]) % case["programs"] > 0 for case in equal} == {True, False}
+        assert any(costs[-1] > 2 * max(costs[:-1]) for case in cases if len(costs := case["costs"]) > 9)
+        (paired,) = [case for case in cases if len(costs := case["costs"]) > 8 and costs[0] > 2 * max(costs[1:3])]
+        costs, programs = paired["costs"], paired["programs"]
+        assert all(costs[tile] > 2 * max(costs[tile + 1 : tile + 3]) for tile in range(0, len(costs), programs))
 
 
 def test_06_has_parts_of_blocks_three_of_them_long_groups_and_sums_that_half_rounds():
-    for cases in drawn("06", range(40)):
+    for cases in inputs("06"):
         depths = {case["a"].shape[1] for case in cases}
         assert any(depth % 64 for depth in depths if depth > 64)
         assert max(depths) >= 3 * 64
-        sizes = [[end - start for start, end in pairwise([0, *case["ends"]])] for case in cases]
-        assert any(0 in each for each in sizes)
-        assert max(map(max, sizes)) > 2 * 16
-        long = next(case for case in cases if case["a"].shape[1] == max(depths))
-        assert (long["a"].double() @ long["b"].double().T).min() > 2048
+        widths = {case["b"].shape[0] // 4 for case in cases}
+        assert any(width % 32 for width in widths if width > 32)
+        assert any(case["b"].shape[0] // 4 == case["a"].shape[1] for case in cases), "B may be read as (K, N)"
+        found = [sizes_of(case["ends"]) for case in cases]
+        assert any(0 in each and len(case["groups"]) == 4 for each, case in zip(found, cases))
+        assert any(len(case["groups"]) == 2 for case in cases), "rows of the others show what is written past an end"
+        assert all(short(size, 16) for each in found for size in each if size)
+        assert max(map(max, found)) > 2 * 16
+        assert all(len(case["a"]) - case["ends"][-1] >= 16 for case in cases)
+        assert all(sums(case, 1)[1] < HALF for case in cases)
+        assert any(sums(case, 1)[0] > ODD and case["a"].shape[1] == max(depths) for case in cases)
 
 
 def test_07_has_large_batches_equal_bytes_and_other_centres_than_the_picture():
     for cases in drawn("07"):
-        calls = [[tuple(call) for call in case["calls"]] for case in cases]
-        assert all(len(each) > len(set(each)) for each in calls), "some calls are repeated"
-        assert max(total / groups for total, groups, *_ in calls[2]) > 2 * 8192
-        for each in calls[:2]:
-            middle = sorted(total / groups for total, groups, *_ in each)[len(each) // 2]
+        calls = {case.checks[0]: [tuple(call) for call in case.inputs["calls"]] for case in cases}
+        assert all(len(each) > len(set(each)) for each in calls.values()), "some calls are repeated"
+        assert max(total / groups for total, groups, *_ in calls["rows"]) > 2 * 8192
+        for check in ("hits", "between"):
+            middle = sorted(total / groups for total, groups, *_ in calls[check])[len(calls[check]) // 2]
             assert all(abs(middle - centre) > 0.1 * centre for centre in (1024, 1536, 2048))
-        types = {(K, name) for *_, K, name in calls[4]}
+        types = {(K, name) for *_, K, name in calls["types"]}
+        assert len({(total // groups, groups, N) for total, groups, N, *_ in calls["types"]}) == 1
         assert any((2 * K, "float16") in types for K, name in types if name == "float32")
+        assert any("8" in name for _, name in types)
+        layers = {(groups, N, K) for _, groups, N, K, _ in calls["layer"]}
+        # Another number of groups, N or K, each alone; N and K exchanged; equal groups times N.
+        assert len({(N, K) for _, N, K in layers}) == len(layers) - 1
+        assert len({(groups, N * K) for groups, N, K in layers}) == len(layers) - 2
+        assert len({(groups * N, K) for groups, N, K in layers}) == len(layers) - 1
+        assert len({total // groups for total, groups, *_ in calls["layer"]}) == 1
+        totals = {total: groups for total, groups, *_ in calls["empty"]}
+        assert {0, 1} < totals.keys()
+        assert any(1 < total < groups for total, groups in totals.items())
 
 
 def test_08_has_two_types_of_c_tails_and_numbers_that_each_rounds():
-    for cases in drawn("08"):
+    for cases in inputs("08"):
         assert {case["dtype"] for case in cases} == {"float16", "float32"}
-        for case in cases:
-            product = case["a"].double() @ case["b"].double().T
-            assert (product > 2048).any()
-            assert (product < torch.finfo(torch.float16).max).all()
-        sizes = [[end - start for start, end in pairwise([0, *case["ends"]])] for case in cases]
+        assert all(sums(case, 1)[1] < HALF for case in cases)
+        assert all(len(rows := case["a"]) and rows.double().sum(1).max() * case["b"].min() > ODD for case in cases)
+        sizes = [sizes_of(case["ends"]) for case in cases]
         assert any(each[g] == 0 for each, case in zip(sizes, cases) for g in case["groups"])
+        assert any(all(each[g] == 0 for g in case["groups"]) for each, case in zip(sizes, cases))
+        tails = {len(case["a"]) - case["ends"][-1] for case in cases}
+        assert 0 in tails
+        assert max(tails) >= 2 * 16
+        assert all(short(size, 16) for each in sizes for size in each if size % 16)
+        written = [each[g] for each, case in zip(sizes, cases) for g in case["groups"] if each[g]]
+        assert any(size > 16 and size % 16 for size in written)
+        assert any(size < 16 for size in written)
+        assert any(size % 16 == 0 for size in written)
+        assert any(len(case["groups"]) < len(each) and any(each) for each, case in zip(sizes, cases))
+        widths = [case["b"].shape[0] // len(each) for each, case in zip(sizes, cases)]
+        assert any(width > 32 and short(width, 32) for width in widths)
 
 
-@pytest.mark.parametrize("seed", range(6))  # drawing takes longer
-def test_09_has_both_types_of_offsets_asked_for_in_both_and_empty_groups(seed):
-    (cases,) = drawn("09", [seed])
-    fitting = [
-        (case["offsets"], each[-1])
-        for case in cases
-        for each in case["catalogue"]
-        if case["target"] in each[0] and each[1] == str(case["mat_a"].dtype).removeprefix("torch.")
-    ]
-    assert {tuple(map(str, pair)) for pair in fitting} >= {
-        (given, wanted) for given in ("int32", "int64") for wanted in ("int32", "int64")
-    }
-    assert any(0 in case["sizes"] for case in cases)
+def test_09_tells_mistakes_apart_and_asks_for_every_layout_and_both_types_of_offsets():
+    for cases in inputs("09"):
+        asked, layouts = set(), set()
+        for case, names in zip(cases, [*IN_ORDER, EQUAL, (), ()]):
+            dtype, (_, K, columns) = case["mat_a"].dtype, case["mat_b"].shape
+            fitting = [
+                each for each in from_plain(case["catalogue"]) if case["target"] in each.targets and each.dtype == dtype
+            ]
+            assert bool(fitting) == bool(names)
+            if not names:
+                continue
+            right = best(fitting, case["sizes"], columns)
+            picks = [min(fitting, key=lambda each: MISTAKES[name][0](each, case["sizes"], columns)) for name in names]
+            assert len(set(picks)) == len(names)
+            assert not set(picks) & set(right)
+            ((b_stride, divisibility, offsets),) = {
+                (each.b_stride, each.divisibility, each.offsets) for each in fitting
+            }
+            asked.add((case["offsets"], str(offsets).removeprefix("torch.")))
+            layouts.add((b_stride[1] == 1) == case["along_k"])
+            asked.add(K % divisibility > 0)
+            asked.add(divisibility)
+            asked.add(0 in case["sizes"])
+        assert layouts == {True, False}
+        assert asked >= {True, False, 8, 16}
+        assert asked >= {(given, wanted) for given in ("int32", "int64") for wanted in ("int32", "int64")}
+
+
+def test_10_has_tiles_of_two_widths_whose_numbers_tell_mistakes_apart():
+    for cases in drawn("10"):
+        narrow, wide = (case.inputs["tile_n"] for case in cases)
+        assert narrow == 64
+        assert wide > 128
+        assert wide % 32 == 0
+        for case in cases:
+            row = case.expected["sums"][:1].double()
+            assert row.min() < 0 < row.max()
+            results = [epilogue.silu(row).bfloat16().double(), *(each(row) for _, _, each in epilogue._MISTAKES)]
+            assert not any(torch.equal(one, other) for i, one in enumerate(results) for other in results[:i])
+            assert (len(case.inputs["a"]) % 128, len(case.inputs["b"]) % narrow) > (0, 0), "C ends inside of a tile"
+
+
+def test_11a_has_every_kind_of_group_and_sums_that_half_rounds():
+    for cases in inputs("11a"):
+        full, ragged, empty = cases
+        kinds_of_groups(full["ends"], ragged["ends"], empty["ends"])
+        extents = {extent for case in cases for extent in (len(case["a"]), case["b"].shape[1])}
+        assert {extent > 16 for extent in extents if short(extent, 16)} == {True, False}
+        for case in cases:
+            for after in (case["a"][:, case["ends"][-1] :], case["b"][case["ends"][-1] :].T):
+                assert after.shape[1] >= 16
+                assert after.isnan().all()
+            for start, end in pairwise([0, *case["ends"]]):
+                group = {"a": case["a"][:, start:end].T, "b": case["b"][start:end]}
+                assert end - start < 16 or sums(group, 0)[0] > ODD
+                assert start == end or sums(group, 0)[1] < HALF
+
+
+def kinds_of_groups(full, ragged, empty):
+    """Ends without empty groups; with one first, in the middle and last, and parts of blocks; of empty groups alone."""
+    sizes = sizes_of(ragged)
+    assert sizes[0] == sizes[-1] == 0 in sizes[1:-1]
+    assert {1, 32} <= set(sizes)
+    assert any(short(size, 16) and size > 32 for size in sizes)
+    assert 0 not in sizes_of(full)
+    assert set(empty) == {0}
+
+
+def test_11b_has_every_kind_of_group_and_sums_that_half_rounds():
+    for cases in inputs("11b"):
+        kinds_of_groups(*(case["ends"] for case in cases))
+        widths = {case["grad"].shape[1] for case in cases}
+        assert 16 in widths
+        assert {width > 16 for width in widths if short(width, 16)} == {True, False}
+        for case in cases:
+            after = case["grad"][case["ends"][-1] :]
+            assert len(after) >= 16
+            assert after.isnan().all()
+        for case in cases[:2]:
+            start, end = max(pairwise([0, *case["ends"]]), key=lambda each: each[1] - each[0])
+            total = case["grad"][start:end].double().sum(0)
+            assert (total.half().double() != total).any()
+
+
+def test_12a_has_scales_that_tell_tokens_and_groups_apart():
+    for cases in inputs("12a"):
+        for case in cases:
+            sizes, (_, max_m, K) = case["sizes"], case["a"].shape
+            assert K > 32
+            assert K % 32, "the last block of K is not whole"
+            assert sizes[0] == max_m, "of group 0 all rows are there, so its scales can be told from NaN"
+            assert len(set(case["scale_b"].tolist())) == len(sizes)
+            for g, size in enumerate(sizes):
+                scales = case["scale_a"][g, :size]
+                assert 1 not in scales
+                assert (scales.diff() != 0).all()
+                assert case["scale_a"][g, size:].isnan().all()
+                assert case["a"][g, size:].float().isnan().all()
+                assert all(not torch.equal(scales, case["scale_a"][other, :size]) for other in range(g) if size)
+                if size:
+                    a, b = case["a"][g, :size].double(), case["b"][g].double()
+                    assert a.sum(0) @ b.sum(0) > ODD * len(a) * len(b), "the average sum"
+        sizes = [case["sizes"] for case in cases]
+        assert any(0 < size < each[0] for each in sizes for size in each)
+        assert 0 in sizes[1]
+        assert any(size > 16 and short(size, 16) for size in sizes[1]), "its last tile reaches into the next group"
+        assert any(short(case["b"].shape[1], 16) for case in cases)
+
+
+def test_12b_has_square_wide_high_and_several_weights_of_every_type():
+    for cases in drawn("12b"):
+        weights = {
+            check: [case.inputs["weight"] for case in cases if check in case.checks]
+            for check in ("undone", "shapes", "bytes", "groups")
+        }
+        assert [each.shape[0] == each.shape[1] for each in weights["undone"]] == [True]
+        assert {each.shape[0] > each.shape[1] for each in weights["shapes"]} == {True, False}
+        assert {each.dtype for each in weights["undone"] + weights["shapes"]} == {torch.float16, torch.bfloat16}
+        assert {each.dtype for each in weights["bytes"]} == {torch.float8_e4m3fn, torch.int8}
+        assert {each.element_size() for each in weights["groups"]} == {1, 2}
+        assert all(each.dim() == 3 and len(each) > 1 for each in weights["groups"])
+        assert any(each.shape[1] // 16 % 2 for each in weights["groups"]), "an odd number of blocks"
+
+
+def test_13_has_every_kind_of_batch_and_of_workers():
+    (exercise,) = manifest.find("13")
+    module = exercise.module()
+    for cases in inputs("13"):
+        kinds = set()
+        for case in cases:
+            sizes, N, workers = (case[name] for name in ("sizes", "N", "workers"))
+            rows = [-(-size // module.BLOCK_M) for size in sizes]
+            columns = -(-N // module.BLOCK_N)
+            tiles = sum(rows) * columns
+            kinds |= {"none"} if not any(sizes) else set()
+            kinds |= {"one worker"} if workers == 1 else set()
+            kinds |= {"idle workers"} if 0 < tiles < workers else set()
+            if 1 < workers < tiles:
+                kinds |= {"left over"} if tiles % workers > 1 else set()
+                begins = [sum(rows[:g]) * columns for g in range(1, len(rows)) if rows[g] and sum(rows[:g])]
+                assert all(begin % workers for begin in begins), "no later group begins with worker 0"
+                assert len(set(rows) - {0}) == len([each for each in rows if each]), "groups differ in tile rows"
+            if any(sizes) and not sizes[0] and not sizes[-1] and 0 in sizes[2:-2]:
+                kinds.add("empty everywhere")
+            assert all(size % module.BLOCK_M for size in sizes if size), "every group has a tail"
+            assert N % module.BLOCK_N
+            assert workers != module.HARD_CODED or tiles < workers
+        assert kinds == {"none", "one worker", "idle workers", "left over", "empty everywhere"}

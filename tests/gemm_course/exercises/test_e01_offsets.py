@@ -35,8 +35,12 @@ def test_a_loop_over_rows_gets_one_message(judge, exercise):
         "    with sizes.device:\n        rows = torch.arange(total_m)\n"
         "    group = (rows[:, None] >= ends[None, :]).sum(1)\n"
         "    return [ends, group.masked_fill(group == sizes.numel(), -1)]\n",
+        ROWS + "    found = torch.searchsorted(ends, rows, right=True)\n"
+        "    numbers = torch.arange(len(sizes) + 1, device=sizes.device)\n"
+        "    numbers = torch.where(numbers < len(sizes), numbers, -1)\n"
+        "    return ends, (torch.nn.functional.one_hot(found, len(sizes) + 1) * numbers).sum(1)\n",
     ],
-    ids=["a mask and a number", "a loop over groups", "comparisons"],
+    ids=["a mask and a number", "a loop over groups", "comparisons", "one hot"],
 )
 def test_other_right_answers_pass(judge, exercise, rest):
     result = judge.check(exercise, ANSWER + rest)

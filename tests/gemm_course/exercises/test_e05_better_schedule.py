@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from exercise_scores import earned
 from gemm_course.exercises import e05_better_schedule
 from gemm_course.judging.case import Case, Ran
+
+VARIED = [
+    "fills_up", "keeps_totals", "loses_the_rest", "places_for_tiles", "shortest_first", "sorts_in_place", "to_and_fro",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_a_mistake_earns_the_same_whatever_is_drawn(judge, exercise, name):
+    assert len(earned(judge, exercise, name, range(20))) == 1
 
 
 def test_a_long_tile_at_the_end_is_not_called_longest_first():

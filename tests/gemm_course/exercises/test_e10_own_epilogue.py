@@ -1,34 +1,15 @@
-"""Exercise 10: every draw tells likely mistakes apart; the answers of many draws are compiled in one process."""
+"""Exercise 10, SiLU in an epilogue: the tests of any exercise, and what a GPU computed is compared."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-import torch
 
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
-from exercise_checks import SEEDS, drawn_for, source_of
 from gemm_course.exercises import e10_own_epilogue as epilogue
 
 pytest.importorskip("cutlass", reason="needs CuTe DSL: pip install '.[cutlass]'")
-
-
-def test_the_solution_passes_whatever_is_drawn(judge, exercise, monkeypatch):
-    cases = [case for seed in SEEDS[:6] for case in drawn_for(exercise, seed)]
-    monkeypatch.setattr(epilogue, "draw", lambda rng: cases)
-    result = judge.check(exercise, source_of("solutions", exercise))
-    assert result.passed, result.text()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_every_draw_tells_the_mistakes_apart(seed):
-    for case in epilogue.draw(random.Random(seed)):
-        sums = case.expected["sums"].double()
-        results = [epilogue.silu(sums).bfloat16().double(), *(each(sums) for _, _, each in epilogue._MISTAKES)]
-        same = [(i, j) for i in range(len(results)) for j in range(i) if torch.equal(results[i], results[j])]
-        assert same == []
-        assert case.inputs["tile_n"] % 32 == 0
 
 
 def test_a_gpu_s_product_is_compared(monkeypatch):

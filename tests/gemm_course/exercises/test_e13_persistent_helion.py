@@ -1,10 +1,9 @@
-"""Exercise 13, tiles of jagged groups to workers: the tests of any exercise, what is drawn, and other right walks."""
+"""Exercise 13, tiles of jagged groups to workers: the tests of any exercise, and other right walks."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import random
 import sys
 
 import pytest
@@ -45,26 +44,6 @@ def test_checks_that_a_wrong_walk_cannot_decide_earn_no_points(judge, exercise):
     result = judge.check(exercise, head + odd, seed=0)
     messages = {each.name: each.message for each in result.properties if each.status != "pass"}
     assert messages["turn"].startswith("not counted, because not every tile is computed exactly once"), result.text()
-
-
-def test_every_draw_has_every_kind_of_batch(exercise):
-    module = exercise.module()
-    for seed in range(30):
-        cases = module.draw(random.Random(seed))
-        kinds = set()
-        for case in cases:
-            sizes, N, workers = (case.inputs[name] for name in ("sizes", "N", "workers"))
-            tiles = sum(-(-size // module.BLOCK_M) for size in sizes) * -(-N // module.BLOCK_N)
-            kinds |= {"none"} if not any(sizes) else set()
-            kinds |= {"one worker"} if workers == 1 else set()
-            kinds |= {"idle workers"} if 0 < tiles < workers else set()
-            kinds |= {"left over"} if workers > 1 and tiles % workers and tiles > workers else set()
-            if any(sizes) and not sizes[0] and not sizes[-1] and 0 in sizes[2:-2]:
-                kinds.add("empty everywhere")
-            assert all(size % module.BLOCK_M for size in sizes if size), "every group has a tail"
-            assert N % module.BLOCK_N
-            assert workers != module.HARD_CODED or tiles < workers
-        assert kinds == {"none", "one worker", "idle workers", "left over", "empty everywhere"}
 
 
 @needs_helion

@@ -92,6 +92,12 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
     assert result.passed, result.text()
 
 
+def test_a_first_launch_imports_nothing(open_judge):
+    """It would take 30 ms in every check, and the static check looks only at modules that are there."""
+    source = "import sys\nbefore = set(sys.modules)\n" + TILE + "print(sorted(set(sys.modules) - before))"
+    assert open_judge.check(MASKS, source, 1, compiling=False).printed.startswith("[]\n")
+
+
 # ---- what an answer returns
 
 
@@ -103,6 +109,8 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
         ("class T(torch.Tensor):\n        @classmethod\n        def __torch_function__(c, f, t, a=(), k=None):"
          " return True\n    return sizes.as_subclass(T), sizes.as_subclass(T)", "must return two tensors"),
         ("class L(list):\n        def __eq__(self, o): return True\n    return L([sizes, sizes])", "returned a L"),
+        ("class B:\n        def __repr__(self): return 'x' * (1 << 40)\n        def __iter__(self):\n"
+         "            while True: yield 1\n    return B()", "returned a B, not two tensors"),
         ("return [sizes] * 1000", "must return two tensors"),
         ("x = [sizes]\n    for _ in range(5000): x = [x]\n    return x", "RecursionError"),
         ("return sizes.to(torch.complex64), sizes", "two tensors"),
@@ -112,6 +120,19 @@ def test_what_an_answer_may_import_is_there_when_it_runs(judge):
 def test_what_is_returned_is_judged_as_bytes(judge, body, says):
     result = attack(judge, HEAD + body)
     assert re.search(says, result.message), result.text()
+
+
+def test_threads_that_change_a_result_earn_what_its_bytes_earn(open_judge):
+    """What is judged is what was sent, and the threads end with their process."""
+    source = (
+        "import threading, time\ndef spoil(ends):\n    for _ in range(500): ends.fill_(7)\n"
+        + RIGHT.replace("    return", "    every = [threading.Thread(target=spoil, args=(ends,)) for _ in range(8)]\n"
+                        "    [each.start() for each in every], time.sleep(0.01)\n    return")
+    )  # fmt: skip
+    result = open_judge.check(HASTY, source, 1)
+    assert result.status == "failed"
+    assert "pass" not in [each.status for each in result.properties if each.name == "ends"], result.text()
+    assert open_judge.check(OFFSETS, RIGHT).passed, "the next try is none the worse"
 
 
 def test_tensors_without_memory_earn_nothing(judge):

@@ -20,7 +20,8 @@ from gemm_course.runner.fake_gpu import FakeGPU
         (lambda x: x.cpu(), False),
         (lambda x: x.to("cpu"), False),
         (lambda x: x.to(torch.zeros(1)), False),
-        (lambda x: torch.tensor(x), False),
+        (lambda x: torch.tensor(x), True),
+        (lambda x: torch.tensor([x[0], x[1]]), False),
         (lambda x: x.new_zeros(2), True),
     ],
 )

@@ -96,6 +96,13 @@ def test_room_makes_leading_dimensions_differ():
     assert events == []
 
 
+def test_a_load_of_nothing_but_zeros_is_seen_where_descriptors_are_asked_for():
+    (event,) = launch(copy_by_descriptor, (12, 16), programs=8, through=("A", "C"))[2]
+    assert (event["kind"], event["matrix"], event["side"]) == ("beyond", "A", "rows")
+    assert (event["place"], event["far"]) == ([16, 0], [24, 8])
+    assert launch(copy_by_descriptor, (12, 16), programs=8)[2] == []
+
+
 def test_a_pointer_is_told_from_a_descriptor_where_that_is_asked_for():
     _, _, events = launch(copy_by_pointer, (8, 8), through=("A", "C"))
     assert [(event["kind"], event["matrix"], event["side"]) for event in events] == [("pointer", "C", None)]

@@ -47,6 +47,8 @@ class CuteConfig:
             groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
         most_stores: blocks of C that a warp group stages for its stores, if there is room beside the stages. Where K is
             short, writing C takes the time, and more blocks on their way write faster.
+        stream_b: whether L2 evicts what was loaded of B before anything else: for groups of one row of tiles, which
+            read every weight once. What others left in L2, and rows of A, which all columns of tiles read, stay there.
     """
 
     tile_m: int = 128
@@ -62,6 +64,7 @@ class CuteConfig:
     split_last_wave: bool = False
     dynamic: bool = False
     most_stores: int = 2
+    stream_b: bool = False
 
     @property
     def shapes(self) -> tuple[CuteConfig, ...]:
@@ -88,6 +91,7 @@ class CuteConfig:
             + "_halved" * self.split_last_wave
             + "_dynamic" * self.dynamic
             + f"_stores{self.most_stores}" * (self.most_stores != 2)
+            + "_stream" * self.stream_b
         )
 
     def product_cols(self, operand_bytes: int) -> int:

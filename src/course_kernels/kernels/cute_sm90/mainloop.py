@@ -10,7 +10,7 @@ import dataclasses
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Boolean, Float32, Int16, Int32, cute, pipeline
+from cutlass import Boolean, Float32, Int16, Int32, Int64, cute, pipeline
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
@@ -22,6 +22,8 @@ from course_kernels.kernels.cute_sm90.window import open_at
 
 # Which CTAs of a cluster get what one of them loads for both.
 BOTH = 0b11
+# The cache policy of PTX's createpolicy.fractional.L2::evict_first: L2 evicts these lines before others.
+EVICT_FIRST = 0x12F0000000000000
 
 
 def shared_layout(
@@ -204,11 +206,14 @@ def load_block(
     stage: Int32,
     full: cute.Pointer,
     ctas: cutlass.Constexpr[int | None] = None,
+    streamed: cutlass.Constexpr[bool] = False,
 ):
-    """Load block ``k`` of a part from ``loads_of`` into a stage, also of ``ctas``, a bit for each of the cluster."""
+    """Load block ``k`` of a part from ``loads_of`` into a stage, also of ``ctas``, a bit for each of the cluster.
+    Where ``streamed`` L2 does not keep it."""
     to, blocks = loads
     mask = None if cutlass.const_expr(ctas is None) else Int16(ctas)
-    cute.copy(atom, blocks[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask)
+    policy = Int64(EVICT_FIRST) if cutlass.const_expr(streamed) else None
+    cute.copy(atom, blocks[None, k], to[None, stage], tma_bar_ptr=full, mcast_mask=mask, cache_policy=policy)
 
 
 @cute.jit
@@ -254,13 +259,13 @@ def load_tile(
         full = ring.producer_get_barrier(state)
         if cutlass.const_expr(cut.cluster == 1):
             load_block(a.atom, a_own, k, state.index, full)
-            load_block(b.atom, b_own, k, state.index, full)
+            load_block(b.atom, b_own, k, state.index, full, streamed=cut.stream_b)
         elif tile.beside:
             load_block(a.half_atom, a_half, k, state.index, full, BOTH)
-            load_block(b.atom, b_own, k, state.index, full)
+            load_block(b.atom, b_own, k, state.index, full, streamed=cut.stream_b)
         else:
             load_block(a.atom, a_own, k, state.index, full)
-            load_block(b.half_atom, b_half, k, state.index, full, BOTH)
+            load_block(b.half_atom, b_half, k, state.index, full, BOTH, streamed=cut.stream_b)
         ring.producer_commit(state)
         state.advance()
         if cutlass.const_expr(config.dynamic) and k == cutlass.min(1, tile.blocks - 1):

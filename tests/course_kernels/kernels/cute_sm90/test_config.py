@@ -148,6 +148,10 @@ def test_a_dynamic_order_is_part_of_the_name():
     )
 
 
+def test_eviction_is_part_of_the_name():
+    assert CuteConfig(64, 128, 128, 1, 8, PINGPONG, stream_b=True).name == "64x128x128_1_8_pingpong_8_stream"
+
+
 def test_accumulators_of_the_largest_tiles_fit():
     assert CuteConfig(128, 192, schedule=PINGPONG).why_not() is None
     assert CuteConfig(256, 192, stages=3, schedule=COOPERATIVE).why_not() is None

@@ -129,6 +129,12 @@ def loads_for(config, a, b) -> list[tuple[int, bool]]:
     return found
 
 
+def policies_of(ptx) -> list[int]:
+    """The cache policy of each load in the order of the program."""
+    values = dict(re.findall(r"mov\.b64\s+(%rd\d+), (\d+);", ptx))
+    return [int(values[name]) for name in re.findall(r"cp\.async\.bulk\.tensor\.\dd\.shared[^;]*, (%rd\d+);", ptx)]
+
+
 def stores_of(ptx) -> list[int]:
     """Dimensions of each store from shared memory."""
     return [int(rank) for rank in re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global\.shared", ptx)]
@@ -271,6 +277,17 @@ def test_other_types_compile(ptx_of, dtypes, config):
     kind = {"float16": "f16", "bfloat16": "bf16"}[dtypes[0]]
     assert f"f32.{kind}.{kind}" in ptx
     assert ("stmatrix" in ptx) == (dtypes[-1] != "float32")
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_what_is_evicted_first(ptx_of, cluster):
+    """Loads of B alone, which have three dimensions, whoever they are for."""
+    config = CuteConfig(64, 64, 64, cluster, 4, PINGPONG, stream_b=True)
+    for streamed, each in ((True, config), (False, replace(config, stream_b=False))):
+        ptx = ptx_of(each, "bfloat16")
+        evicted_first = [policy == 0x12F0000000000000 for policy in policies_of(ptx)]
+        assert evicted_first == [streamed and rank == 3 for rank, _ in loads_of(ptx)]
+        assert len(evicted_first) == 2 * cluster
 
 
 def test_strips_are_part_of_the_kernel(ptx_of):

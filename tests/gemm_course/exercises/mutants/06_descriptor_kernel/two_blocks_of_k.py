@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: depth
-# says: C is the sum over the first 128 of 192 columns of A and B
+# says: C is the sum over the first 128 of \d+ columns of A and B
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,

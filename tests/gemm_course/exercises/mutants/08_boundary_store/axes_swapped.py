@@ -1,6 +1,6 @@
 # ruff: noqa
-# check: features
-# says: line 11: program \d+ writes row \d+ of C, which has rows 0 to \d+
+# check: tail
+# says: ^the ends are exchanged in the mask: rows of C end at N, and columns at `end`\n
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Store tile (j, i) of a group that has columns `start` to `end` of C (N, total_m). acc: (BLOCK_N, BLOCK_M)."""

@@ -1,6 +1,6 @@
 # ruff: noqa
-# check: tiles
-# says: rows are counted by i|i and j are exchanged
+# check: partial
+# says: ^rows are counted by i
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     features = i * BLOCK_N + tl.arange(0, BLOCK_N)

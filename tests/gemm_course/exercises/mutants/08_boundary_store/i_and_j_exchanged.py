@@ -1,6 +1,6 @@
 # ruff: noqa
-# check: tiles
-# says: i and j are exchanged
+# check: partial
+# says: ^i and j are exchanged: i counts tiles along the group, j along N\n(tile|columns)
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     features = i * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tiles
-# says: (tile|columns) .*of group \d.*\n(.*\n)?\d+ is the number of columns of group \d: the mask has to compare with where it ends
+# says: ^the mask compares with the number of the group's columns, `end` - `start`, and not with where they end\n(tile|columns)
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Store tile (j, i) of a group that has columns `start` to `end` of C (N, total_m). acc: (BLOCK_N, BLOCK_M)."""

@@ -1,6 +1,6 @@
 # ruff: noqa
-# check: neighbours
-# says: the group's start is rounded down
+# check: partial
+# says: ^the group's start is rounded down: `start` can be any number\n
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     features = j * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -1,6 +1,6 @@
 # ruff: noqa
-# check: neighbours
-# says: column \d+ of C belongs to group \d, and tile \(\d, \d\) of group \d, in program \d+, wrote it\.\nGroup \d has columns \d+ to \d+, and its first tile went to column 0: is `start` added
+# check: tiles
+# says: ^`start` is not added: .*\ncolumns \d+ to \d+ of C, of group \d, were never written\n\(N =
 @triton.jit
 def store_group_tile(c_ptr, acc, start, end, total_m, i, j, N, ldc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Store tile (j, i) of a group that has columns `start` to `end` of C (N, total_m). acc: (BLOCK_N, BLOCK_M)."""

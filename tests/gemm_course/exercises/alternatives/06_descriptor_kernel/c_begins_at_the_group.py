@@ -1,0 +1,16 @@
+# ruff: noqa
+@triton.jit
+def multiply_group(
+    a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    a = tl.make_tensor_descriptor(a_ptr, [end, K], [lda, 1], [BLOCK_M, BLOCK_K])
+    b = tl.make_tensor_descriptor(b_ptr, [N, K], [ldb, 1], [BLOCK_N, BLOCK_K])
+    c = tl.make_tensor_descriptor(c_ptr + start * ldc, [end - start, N], [ldc, 1], [BLOCK_M, BLOCK_N])
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    for tile in range(first, tl.cdiv(end - start, BLOCK_M) * tiles_n, tl.num_programs(0)):
+        row, col = tile // tiles_n * BLOCK_M, tile % tiles_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for k in range(0, K, BLOCK_K):
+            acc = tl.dot(a.load([start + row, k]), b.load([col, k]).T, acc)
+        c.store([row, col], acc.to(c.dtype))
