@@ -167,9 +167,7 @@ def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     mat_a, (variant, copied) = operands.mat_a, _variant_of(problem, operands, out)
     rows = problem.rows_per_group
     config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
-    accumulate = problem.options.accumulate
-    whole = config.whole_rounds(mat_a.shape[1], variant.block_scaled, variant.offsets_along)
-    function = _compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device, accumulate, whole)
+    function = _function(config, variant, operands, out, problem.options.accumulate)
     if copied and problem.mode == "k":
         blocks = problem.block_lines is not None
         return PackingPlan(function, blocks, blocks and blocks_restart(operands.scale_a, problem.K, problem.G))
@@ -211,9 +209,7 @@ def multiply(
 ) -> None:
     """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
     with torch.cuda.device(out.device):
-        whole = config.whole_rounds(operands.mat_a.shape[1], variant.block_scaled, variant.offsets_along)
-        function = _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate, whole)
-        Plan(function, config.dynamic).run(operands, out)
+        Plan(_function(config, variant, operands, out, accumulate), config.dynamic).run(operands, out)
 
 
 class Plan:
@@ -287,6 +283,11 @@ def _has_descriptor(tensor: torch.Tensor, contiguous: int) -> bool:
 @functools.cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _function(config: CuteConfig, variant: KernelVariant, operands: Operands, out: Tensor, accumulate: bool):
+    whole = config.whole_rounds(operands.mat_a.shape[1], variant.block_scaled, variant.offsets_along)
+    return _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate, whole)
 
 
 @functools.cache
