@@ -46,16 +46,11 @@ SWEPT = (
     CuteConfig(128, 192, 128, 2, 5, COOPERATIVE),
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
 )
-# Ways to overlap, sizes of tiles: `python benchmarks/block_scaled.py` compares them.
+# Sizes of tiles, and stages: `python benchmarks/block_scaled.py` compares them.
 VARIANTS = (
+    *SWEPT,
     CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 5, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128),
-    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
-    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, overlapped=True),
-    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE, overlapped=True),
-    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, overlapped=True),
+    CuteConfig(128, 256, 128, 2, 3, COOPERATIVE),
 )
 ROWS_OF_VARIANTS = (ROWS[0], ROWS[1], ROWS[7])
 # The row-wise kernel, which adds blocks, too, but multiplies at the end: what factors of blocks cost.

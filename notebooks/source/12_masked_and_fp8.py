@@ -714,9 +714,9 @@ fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
 # The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is of commit
-# `8363d1ac`. Since then the CuTe kernel has two sets of sums in turn: one is scaled and added while the tensor cores
-# fill the other. In the trials it reached 0.93 to 1.01 of the rate with scales of rows
-# ([notes](../benchmarks/NOTES.md)). (The dense product adds in one sum, so it also skips the second level.)
+# `8363d1ac`. Since then the CuTe kernel reads the scales one block ahead, and its warps ask for the next block again and
+# again instead of sleeping. In trials it reached 0.96 to 0.99 of DeepGEMM's rate ([notes](../benchmarks/NOTES.md)).
+# (The dense product adds in one sum, so it also skips the second level.)
 #
 # ## Try it
 #

@@ -205,12 +205,13 @@ def _suited(row: Row, kind: str, among: Mapping[str, Sequence[Config]] | None) -
     return [each for each in (among[kind] if among else offered(kind)) if time_model.suits(each, kind, rows)]
 
 
-def _compile(job: tuple[CuteConfig, str, int]) -> None:
-    config, kind, processors = job
+def _compile(job: tuple[CuteConfig, str, bool, int]) -> None:
+    config, kind, whole, processors = job
     eight, blocks = "fp8" in kind, kind.endswith("blocks")
     cute_cache.compiled(
         config, dtype_name(FP8) if eight else "bfloat16", "bfloat16", offsets_along=kind[0], b_major=kind[2],
-        scaled=eight and not blocks, accumulate=False, block_scaled=blocks, multiprocessors=processors,
+        scaled=eight and not blocks, accumulate=False, block_scaled=blocks, whole_rounds=whole,
+        multiprocessors=processors,
     )  # fmt: skip
 
 
@@ -225,14 +226,15 @@ def compile_ahead(
 
     What fails here fails again when it is measured, and is reported then.
     """
-    jobs: dict[tuple[CuteConfig, str], None] = {}
+    jobs: dict[tuple[CuteConfig, str, bool], None] = {}
     tiny: dict[tuple, tuple[Row, str, GemmConfig]] = {}
     for row in rows:
         for pass_name in passes:
             kind = KIND_OF_PASS[pass_name]
             for config in _suited(row, kind, among):
                 if isinstance(config, CuteConfig):
-                    jobs[config, kind] = None
+                    depth = row.N if pass_name.startswith("dA") else row.K
+                    jobs[config, kind, config.whole_rounds(depth, kind.endswith("blocks"))] = None
                     continue
                 extents = 256 + row.N % 16, 256 + row.K % 16
                 small = replace(row, sizes=(16,) * row.groups, N=extents[0], K=extents[1])

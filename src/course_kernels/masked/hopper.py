@@ -76,7 +76,8 @@ def plan(problem: Problem, operands: Operands) -> Plan:
     config = cute.choose(variant, *_extents(problem), cute.gpu_of(device))
     config = replace(config, stream_b=problem.rows <= config.tile_m)
     of_groups = not variant.block_scaled and _has_group_scales(operands)
-    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device))
+    whole = config.whole_rounds(problem.K, variant.block_scaled)
+    function = compiled(config, variant, problem.dtype, operands.Y.dtype, of_groups, runtime.num_sms(device), whole)
     return Plan(function, variant.block_scaled, config.dynamic)
 
 
@@ -123,7 +124,7 @@ def _has_group_scales(operands: Operands) -> bool:
 @functools.cache
 def compiled(
     config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, group_scales: bool,
-    multiprocessors: int,
+    multiprocessors: int, whole: bool = False,
 ):  # fmt: skip
     """The kernel for a configuration and tensors of a kind, compiled at most once in a process."""
     return cute_cache.compiled(
@@ -136,5 +137,6 @@ def compiled(
         block_scaled=variant.block_scaled,
         masked=True,
         group_scales=group_scales,
+        whole_rounds=whole,
         multiprocessors=multiprocessors,
     )

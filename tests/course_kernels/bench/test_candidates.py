@@ -151,7 +151,7 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
             return types.SimpleNamespace(exception=lambda: None)
 
     def launch(product, config):
-        launched.append((product.operands.mat_a.dtype, product.operands.mat_a.shape, config))
+        launched.append((product.operands.mat_a.dtype, product.operands.mat_a.shape, config, product.scaling))
         return lambda: None
 
     monkeypatch.setattr(candidates, "DEVICE", "cpu")
@@ -161,14 +161,20 @@ def test_kernels_are_compiled_before_they_are_measured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    same = dataclasses.replace(ROW, name="same", sizes=(10, 20, 30, 40), N=4096)
+    same = dataclasses.replace(ROW, name="same", sizes=(10, 20, 30, 40), N=4096, K=1024)
     told = []
-    candidates.compile_ahead([ROW, same], ["forward", "forward fp8"], tell=told.append)
-    for kind in ("m,k", "m,k fp8"):
+    candidates.compile_ahead([ROW, same], ["forward", "forward fp8", "forward fp8 blocks"], tell=told.append)
+    for kind in ("m,k", "m,k fp8", "m,k fp8 blocks"):
         suited = [each for each in candidates.offered(kind) if time_model.suits(each, kind, 20.0)]
         cute_jobs = [each for each in suited if isinstance(each, CuteConfig)]
-        assert {job for job in compiled if job[1] == kind} >= {(each, kind, 132) for each in cute_jobs}
+        wanted = {
+            (each, kind, each.whole_rounds(K, kind.endswith("blocks")), 132)
+            for each in cute_jobs
+            for K in (ROW.K, 1024)
+        }
+        assert {job for job in compiled if job[1] == kind} == wanted
+        assert {whole for _, _, whole, _ in wanted} == {False, kind.endswith("blocks")}
     assert len(compiled) == len(set(compiled))
     assert len(launched) == len(set(launched)), "four groups are compiled with three"
-    assert {tuple(shape) for _, shape, _ in launched} == {(48, 256)}
+    assert {tuple(shape) for _, shape, *_ in launched} == {(48, 256)}
     assert told == [f"compiling {len(compiled)} kernels in CuTe DSL and {len(launched)} in Triton"]

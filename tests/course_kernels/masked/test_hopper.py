@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -210,17 +211,21 @@ def test_results(device, rows, out_dtype):
 
 
 @on_hopper
+@pytest.mark.parametrize("streamed", [False, True], ids=["", "streamed"])
 @pytest.mark.parametrize("scales", [None, "group", "channel", "block"])
-def test_every_configuration(device, scales):
+def test_every_configuration(device, scales, streamed):
     dtype, blocks = torch.bfloat16 if scales is None else FP8, scales == "block"
-    made = case(dtype, scales, SIZES, max_m=320, N=456, K=208, device=device)
-    configs = configs_for("m", "k", dtype.itemsize, blocks)
-    for config in (*configs, *(replace(config, stream_b=True) for config in configs)):
+    K = 464 if blocks else 208  # less than four whole blocks, which count as a round
+    made = case(dtype, scales, SIZES, max_m=320, N=456, K=K, device=device)
+    for config, whole in itertools.product(configs_for("m", "k", dtype.itemsize, blocks), (False, True)):
+        config = replace(config, stream_b=streamed)
+        if whole and not config.whole_rounds(K, blocks):
+            continue
         y = result_for(made)[0].clone()
         before = y.clone()
         given = readable(Operands(made.XQ, made.WQ, y, *made[2:]))
         variant = variant_of(Operands(made.XQ, made.WQ, y, *made[2:]))
-        function = hopper.compiled(config, variant, dtype, y.dtype, scales == "group", 132)
+        function = hopper.compiled(config, variant, dtype, y.dtype, scales == "group", 132, whole)
         hopper.Plan(function, blocks, config.dynamic).run(given)
         made.check(y, before)
 

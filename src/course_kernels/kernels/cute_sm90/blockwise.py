@@ -2,95 +2,192 @@
 or of each column where groups lie along K.
 
 As in ``mainloop.multiply_apart`` each block's products are summed from zero and added in float32. What is added is
-multiplied with the block's factors (``factors``) on the way, in one instruction with the addition. Factors of each
-column are too many for registers: they are read where they are multiplied, and the stage is given back after that.
+multiplied with the block's factors (``factors``) on the way, in one instruction with the addition. While a warp group
+adds, its partner's products have the tensor cores; so nothing else may take long between two products of a group.
 """
 
+from typing import NamedTuple
+
 import cutlass
-from cutlass import Float32, Int32, cute, pipeline
+from cutlass import Boolean, Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import warpgroup
 
-from course_kernels.kernels.cute_sm90.config import MMA_ROWS
-from course_kernels.kernels.cute_sm90.factors import StageFactors, of_each_column, read_factors
-from course_kernels.kernels.cute_sm90.mainloop import multiply_stage
+from course_kernels.kernels.cute_sm90.config import COOPERATIVE, MMA_ROWS
+from course_kernels.kernels.cute_sm90.factors import (
+    BlockScales,
+    Lines,
+    StageFactors,
+    column_blocks,
+    factor_lines,
+    products_of,
+    read_next,
+    read_rows,
+)
+from course_kernels.kernels.cute_sm90.mainloop import multiply_stage, wait_full
 from course_kernels.kernels.cute_sm90.scheduler import Tile
 
 
-@cute.jit
-def make_products(config: cutlass.Constexpr, cut: cutlass.Constexpr, factors: StageFactors):
-    """Registers for factors of rows and of columns, and for their products. Of factors of each column there are none:
-    their products are those of the rows alone."""
-    rows = cute.make_rmem_tensor((2, cut.tile_m // MMA_ROWS // cut.sharing_groups), Float32)
-    if cutlass.const_expr(of_each_column(factors)):
-        return rows, rows, rows
-    cols = cute.make_rmem_tensor(factors.cols.shape[0], Float32)
-    return rows, cols, cute.make_rmem_tensor(cute.size(rows) * -(-cut.tile_n // config.scale_cols), Float32)
+class Sums(NamedTuple):
+    """A tile's sums, and those of a part of one block."""
+
+    acc: cute.Tensor
+    apart: cute.Tensor
 
 
-@cute.jit
-def products_of(rows: cute.Tensor, cols: cute.Tensor, products: cute.Tensor):
-    """What a block's sums are multiplied with, for each row of the thread and block of columns."""
-    blocks = cute.size(products) // cute.size(rows)
-    for i in cutlass.range_constexpr(cute.size(rows)):
-        for j in cutlass.range_constexpr(blocks):
-            products[i * blocks + j] = rows[i] * cols[j]
+class Factors(NamedTuple):
+    """Where a thread's next factors are; the last ones read, of rows and of blocks of columns; their products, with
+    which a block's sums are multiplied."""
+
+    lines: Lines
+    rows: cute.Tensor
+    cols: cute.Tensor
+    products: cute.Tensor
 
 
-@cute.jit
-def next_products(
-    cut: cutlass.Constexpr,
-    factors: StageFactors,
-    stage: Int32,
-    rows: cute.Tensor,
-    cols: cute.Tensor,
-    products: cute.Tensor,
-):
-    """Once the last block's sums are added: ``products_of`` this one's factors, which were read meanwhile. Factors of
-    each column leave no registers to read the rows' meanwhile, so these are read now."""
-    if cutlass.const_expr(of_each_column(factors)):
-        read_factors(cut, factors, stage, products, cols)
-    else:
-        products_of(rows, cols, products)
+def make_sums(acc: cute.Tensor) -> Sums:
+    """Registers for sums of a part beside those of the tile."""
+    return Sums(acc, cute.make_rmem_tensor((*acc.shape[:2], 1), Float32))
 
 
 @cute.jit
 def add_apart(
-    config: cutlass.Constexpr, slabs: cutlass.Constexpr[int], acc: cute.Tensor, first: cutlass.Constexpr[int],
-    apart: cute.Tensor, products: cute.Tensor, factors: StageFactors, stage: Int32,
+    config: cutlass.Constexpr, slabs: cutlass.Constexpr[int], sums: Sums, first: cutlass.Constexpr[int],
+    products: cute.Tensor,
 ):  # fmt: skip
-    """Add a block's sums of the columns from ``first`` on, multiplied with their factors, to those of the tile. Factors
-    of each column are read from ``stage``."""
+    """Add a block's sums of the columns from ``first`` on, multiplied with their factors, to those of the tile."""
     # A thread holds pairs of columns, eight apart, of two rows, eight apart, of each slab: wgmma's layout.
-    size, blocks = cute.size(apart) // slabs, cute.size(products) // (2 * slabs)
-    if cutlass.const_expr(of_each_column(factors)):
-        cols = cute.make_rmem_tensor(4, Float32)
-        for j in cutlass.range_constexpr(size // 8):
-            cute.autovec_copy(factors.cols[None, cute.arch.lane_idx() % 4, first // 16 + j, stage], cols)
-            for each in cutlass.range_constexpr(8 * slabs):
-                i, eight, half, v = each // 8, each // 4 % 2, each // 2 % 2, each % 2
-                at = i * size + 8 * j + 4 * eight + 2 * half + v
-                acc[first // 2 * slabs + at] += apart[at] * (products[2 * i + half] * cols[2 * eight + v])
-        return
+    size, blocks = cute.size(sums.apart) // slabs, cute.size(products) // (2 * slabs)
     for i in cutlass.range_constexpr(slabs):
         for j in cutlass.range_constexpr(size // 4):
             for half in cutlass.range_constexpr(2):
                 factor = products[(2 * i + half) * blocks + (first + 8 * j) // config.scale_cols]
                 for v in cutlass.range_constexpr(2):
                     at = i * size + 4 * j + 2 * half + v
-                    acc[first // 2 + at] += apart[at] * factor
+                    sums.acc[first // 2 + at] += sums.apart[at] * factor
 
 
 @cute.jit
-def release_read(ring: pipeline.PipelineAsync, state: pipeline.PipelineState):
-    """Give back a stage that all lanes have read by themselves."""
-    cute.arch.sync_warp()
-    ring.consumer_release(state)
+def multiply_block(
+    config: cutlass.Constexpr,
+    cut: cutlass.Constexpr,
+    follows: cutlass.Constexpr[bool],
+    blocks: Int32,
+    k: Int32,
+    ring: pipeline.PipelineAsync,
+    state: pipeline.PipelineState,
+    following: pipeline.PipelineState,
+    full: Boolean,
+    mma: cute.TiledMma,
+    sums: Sums,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    factors: Factors,
+) -> Boolean:
+    """Multiply block ``k`` of ``blocks``, whose factors are read, and add it. It is in the stage of ``state``; ``full``
+    says that it was there when last asked for. Meanwhile begin to read the next block's factors, and ask for it, in
+    the stage of ``following``: returns whether it is there. There surely is one where ``follows``."""
+    parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
+    wait_full(ring, state, full)
+    full = Boolean(False)
+    for part in cutlass.range_constexpr(parts):
+        multiply_stage(mma, sums.apart, a, b[None, None, None, part, None], state.index, True)
+        if cutlass.const_expr(part == 0):
+            products_of(config, factors.lines, factors.rows, factors.cols, factors.products)
+            if cutlass.const_expr(follows):  # noqa: SIM114 - decided when compiling
+                read_next(factors.lines, factors.rows, factors.cols)
+            elif k + 1 < blocks:
+                read_next(factors.lines, factors.rows, factors.cols)
+        warpgroup.wait_group(0)
+        if cutlass.const_expr(part == parts - 1):
+            ring.consumer_release(state)
+            if cutlass.const_expr(follows):  # noqa: SIM114
+                full = ring.consumer_try_wait(following)
+            elif k + 1 < blocks:
+                full = ring.consumer_try_wait(following)
+        add_apart(config, slabs, sums, part * (cut.tile_n // parts), factors.products)
+    return full
 
 
 @cute.jit
 def multiply_blocks(
     config: cutlass.Constexpr,
     cut: cutlass.Constexpr,
+    whole_rounds: cutlass.Constexpr[bool],
+    tile: Tile,
+    ring: pipeline.PipelineAsync,
+    state: pipeline.PipelineState,
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    scales: BlockScales,
+) -> pipeline.PipelineState:
+    """``mainloop.multiply_apart`` with factors.
+
+    A turn of the cooperative loop is a round of all stages, whose numbers, and with them all addresses, are known when
+    compiling; so every tile begins with the first stage. Unless K surely is ``whole_rounds``, the rest of its last
+    round is multiplied by a loop of its own, and the stages after that stay empty (``mainloop.skip_stages``).
+    """
+    slabs, stages = cut.tile_m // MMA_ROWS // cut.sharing_groups, config.stages
+    lines = factor_lines(config, cut, tile, scales)
+    factors = Factors(
+        lines,
+        cute.make_rmem_tensor((2, slabs), Float32),
+        cute.make_rmem_tensor(column_blocks(config, cut), Float32),
+        cute.make_rmem_tensor(2 * slabs * -(-cut.tile_n // config.scale_cols), Float32),
+    )
+    read_next(factors.lines, factors.rows, factors.cols)
+    sums = make_sums(acc)
+    acc.fill(0.0)
+    full, k, rest = Boolean(False), Int32(0), tile.blocks
+    if cutlass.const_expr(config.schedule == COOPERATIVE):
+        phase = state.phase
+        for _ in cutlass.range(tile.blocks // stages, unroll=1):
+            for stage in cutlass.range_constexpr(stages):
+                last = stage == stages - 1
+                at = pipeline.PipelineState(stages, Int32(0), Int32(stage), phase)
+                following = pipeline.PipelineState(
+                    stages, Int32(0), Int32(0 if last else stage + 1), phase ^ 1 if last else phase
+                )
+                full = multiply_block(
+                    config, cut, not last, tile.blocks, k, ring, at, following, full, mma, sums, a, b, factors
+                )
+                k += 1
+            phase = phase ^ 1
+        state = pipeline.PipelineState(stages, state.count, Int32(0), phase)
+        rest = tile.blocks % stages
+    if cutlass.const_expr(not (config.schedule == COOPERATIVE and whole_rounds)):
+        for _ in cutlass.range(rest, unroll=1):
+            at = state.clone()
+            state.advance()
+            full = multiply_block(config, cut, False, tile.blocks, k, ring, at, state, full, mma, sums, a, b, factors)
+            k += 1
+    if cutlass.const_expr(config.schedule == COOPERATIVE and not whole_rounds):
+        while state.index != 0:
+            wait_full(ring, state, Boolean(False))
+            ring.consumer_release(state)
+            state.advance()
+    return state
+
+
+@cute.jit
+def add_lines(
+    slabs: cutlass.Constexpr[int], sums: Sums, first: cutlass.Constexpr[int], rows: cute.Tensor, factors: StageFactors,
+    stage: Int32,
+):  # fmt: skip
+    """``add_apart`` with a factor for each column, read from ``stage``."""
+    size, cols = cute.size(sums.apart) // slabs, cute.make_rmem_tensor(4, Float32)
+    for j in cutlass.range_constexpr(size // 8):
+        cute.autovec_copy(factors.cols[None, cute.arch.lane_idx() % 4, first // 16 + j, stage], cols)
+        for each in cutlass.range_constexpr(8 * slabs):
+            i, eight, half, v = each // 8, each // 4 % 2, each // 2 % 2, each % 2
+            at = i * size + 8 * j + 4 * eight + 2 * half + v
+            sums.acc[first // 2 * slabs + at] += sums.apart[at] * (rows[2 * i + half] * cols[2 * eight + v])
+
+
+@cute.jit
+def multiply_lines(
+    cut: cutlass.Constexpr,
     tile: Tile,
     ring: pipeline.PipelineAsync,
     state: pipeline.PipelineState,
@@ -100,147 +197,20 @@ def multiply_blocks(
     b: cute.Tensor,
     factors: StageFactors,
 ) -> pipeline.PipelineState:
-    """``mainloop.multiply_apart`` with factors."""
+    """``multiply_blocks`` with groups along K. Factors of each column are too many for registers: they are read where
+    they are multiplied, and the stage is given back after that."""
     parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
-    rows, cols, products = make_products(config, cut, factors)
-    apart = cute.make_rmem_tensor((*acc.shape[:2], 1), Float32)
+    rows, sums = cute.make_rmem_tensor((2, slabs), Float32), make_sums(acc)
     acc.fill(0.0)
     for _ in cutlass.range(tile.blocks, unroll=1):
-        ring.consumer_wait(state)
-        if cutlass.const_expr(not of_each_column(factors)):
-            read_factors(cut, factors, state.index, rows, cols)
+        wait_full(ring, state, Boolean(False))
         for part in cutlass.range_constexpr(parts):
-            multiply_stage(mma, apart, a, b[None, None, None, part, None], state.index, True)
+            multiply_stage(mma, sums.apart, a, b[None, None, None, part, None], state.index, True)
             if cutlass.const_expr(part == 0):
-                # Beside the products, and before the stage is given back.
-                next_products(cut, factors, state.index, rows, cols, products)
+                read_rows(cut, factors, state.index, rows)
             warpgroup.wait_group(0)
-            early = part == parts - 1 and not of_each_column(factors)
-            if cutlass.const_expr(early):
-                ring.consumer_release(state)
-            add_apart(config, slabs, acc, part * (cut.tile_n // parts), apart, products, factors, state.index)
-        if cutlass.const_expr(of_each_column(factors)):
-            release_read(ring, state)
+            add_lines(slabs, sums, part * (cut.tile_n // parts), rows, factors, state.index)
+        cute.arch.sync_warp()  # every lane has read for itself
+        ring.consumer_release(state)
         state.advance()
     return state
-
-
-@cute.jit
-def begin_block(
-    cut: cutlass.Constexpr,
-    ring: pipeline.PipelineAsync,
-    state: pipeline.PipelineState,
-    mma: cute.TiledMma,
-    apart: cute.Tensor,
-    a: cute.Tensor,
-    b: cute.Tensor,
-    factors: StageFactors,
-    rows: cute.Tensor,
-    cols: cute.Tensor,
-) -> tuple[pipeline.PipelineState, pipeline.PipelineState]:
-    """Issue the first products of the block after that of ``state``, read its factors, and wait for the last products
-    of the block before. Returns the states of both. The stage of the block before is given back, but not where it has
-    factors of each column, which are read when sums are added."""
-    done = state.clone()
-    state.advance()
-    ring.consumer_wait(state)
-    multiply_stage(mma, apart, a, b[None, None, None, 0, None], state.index, True)
-    if cutlass.const_expr(not of_each_column(factors)):
-        read_factors(cut, factors, state.index, rows, cols)
-    warpgroup.wait_group(1)
-    if cutlass.const_expr(of_each_column(factors)):
-        # Counted back: kept from above, it keeps the stage's number, and with it the operands' addresses, out of
-        # uniform registers, and others spill.
-        done = state.clone()
-        done.reverse()
-    else:
-        ring.consumer_release(done)
-    return state, done
-
-
-@cute.jit
-def multiply_rest(
-    config: cutlass.Constexpr, slabs: cutlass.Constexpr[int], mma: cute.TiledMma, acc: cute.Tensor,
-    apart: tuple[cute.Tensor, cute.Tensor], a: cute.Tensor, b: cute.Tensor, stage: Int32, products: cute.Tensor,
-    factors: StageFactors,
-):  # fmt: skip
-    """Issue the products of a block's parts after the first one; of each part but the last one, add the sums."""
-    parts = cute.size(b, mode=[3])
-    for part in cutlass.range_constexpr(1, parts):
-        multiply_stage(mma, apart[part % 2], a, b[None, None, None, part, None], stage, True)
-        warpgroup.wait_group(1)
-        first = (part - 1) * cute.size(acc) // parts // slabs * 2
-        add_apart(config, slabs, acc, first, apart[(part - 1) % 2], products, factors, stage)
-
-
-@cute.jit
-def add_last(
-    config: cutlass.Constexpr, slabs: cutlass.Constexpr[int], acc: cute.Tensor, first: cutlass.Constexpr[int],
-    apart: cute.Tensor, products: cute.Tensor, factors: StageFactors, ring: pipeline.PipelineAsync,
-    state: pipeline.PipelineState,
-):  # fmt: skip
-    """``add_apart`` for a block's last part; a stage whose factors it reads is given back then."""
-    add_apart(config, slabs, acc, first, apart, products, factors, state.index)
-    if cutlass.const_expr(of_each_column(factors)):
-        release_read(ring, state)
-
-
-@cute.jit
-def multiply_overlapped(
-    config: cutlass.Constexpr,
-    cut: cutlass.Constexpr,
-    tile: Tile,
-    ring: pipeline.PipelineAsync,
-    state: pipeline.PipelineState,
-    mma: cute.TiledMma,
-    acc: cute.Tensor,
-    a: cute.Tensor,
-    b: cute.Tensor,
-    factors: StageFactors,
-) -> pipeline.PipelineState:
-    """``multiply_blocks`` with two sets of sums, in turn: the products of one part of a tile's columns run while the
-    part before is added, so that this warp group always has work for the tensor cores. Where there is one part, it
-    is the next block's."""
-    parts, slabs = cute.size(b, mode=[3]), cut.tile_m // MMA_ROWS // cut.sharing_groups
-    rows, cols, products = make_products(config, cut, factors)
-    apart = tuple(cute.make_rmem_tensor((*acc.shape[:2], 1), Float32) for _ in range(2))
-    first_of_last = cut.tile_n // parts * (parts - 1)
-    acc.fill(0.0)
-    ring.consumer_wait(state)
-    multiply_stage(mma, apart[0], a, b[None, None, None, 0, None], state.index, True)
-    if cutlass.const_expr(not of_each_column(factors)):
-        read_factors(cut, factors, state.index, rows, cols)
-    next_products(cut, factors, state.index, rows, cols, products)
-    multiply_rest(config, slabs, mma, acc, apart, a, b, state.index, products, factors)
-    # Two blocks are a turn of the loop: where all of a block is one part, the other set of sums is next, and registers
-    # have no index that changes. In any case, without the branch after the loop ptxas waits for every product.
-    last = (parts - 1) % 2
-    sets = ((last, 1 - last), (1 - last, last)) if parts == 1 else ((1, 0), (1, 0))
-    for _ in cutlass.range((tile.blocks - 1) // 2, unroll=1):
-        for i in cutlass.range_constexpr(2):
-            full, fresh = sets[i]
-            state, done = begin_block(cut, ring, state, mma, apart[fresh], a, b, factors, rows, cols)
-            add_last(config, slabs, acc, first_of_last, apart[full], products, factors, ring, done)
-            next_products(cut, factors, state.index, rows, cols, products)
-            multiply_rest(config, slabs, mma, acc, apart, a, b, state.index, products, factors)
-    if tile.blocks % 2 == 1:
-        warpgroup.wait_group(0)
-        if cutlass.const_expr(not of_each_column(factors)):
-            ring.consumer_release(state)
-        add_last(config, slabs, acc, first_of_last, apart[sets[0][0]], products, factors, ring, state)
-    else:
-        state, done = begin_block(cut, ring, state, mma, apart[sets[0][1]], a, b, factors, rows, cols)
-        add_last(config, slabs, acc, first_of_last, apart[sets[0][0]], products, factors, ring, done)
-        next_products(cut, factors, state.index, rows, cols, products)
-        multiply_rest(config, slabs, mma, acc, apart, a, b, state.index, products, factors)
-        warpgroup.wait_group(0)
-        if cutlass.const_expr(not of_each_column(factors)):
-            ring.consumer_release(state)
-        add_last(config, slabs, acc, first_of_last, apart[sets[1][0]], products, factors, ring, state)
-    state.advance()
-    return state
-
-
-def multiply(config, cut, *arguments) -> pipeline.PipelineState:
-    """``multiply_overlapped`` or ``multiply_blocks``, as the configuration says."""
-    return (multiply_overlapped if config.overlapped else multiply_blocks)(config, cut, *arguments)

@@ -22,6 +22,7 @@ def compile_for(
     masked: bool = False,
     group_scales: bool = False,
     block_scaled: bool = False,
+    whole_rounds: bool = False,
     sm: str = "90a",
     multiprocessors: int = 132,
     options: tuple = (),
@@ -41,6 +42,7 @@ def compile_for(
         group_scales: where scaled, whether one factor serves all columns of a group.
         block_scaled: whether blocks of 8-bit operands are, of 128 along K and 1 row of A, or 128 columns of B, along
             "k" 1 column.
+        whole_rounds: whether K surely is a multiple of the stages' blocks; where ``config.in_rounds``.
         sm: the target.
         multiprocessors: of the GPU; each holds one CTA.
         options: more of ``cute.compile``'s options, ``cute.KeepPTX`` for one.
@@ -68,7 +70,8 @@ def compile_for(
     if scaled and block_scaled:
         raise ValueError("scaled must be False where block_scaled: factors are those of rows and columns, or of blocks")
     kind = dict(offsets_along=offsets_along, b_major=b_major, operand_bytes=element.width // 8)
-    gemm = HopperGroupedGemm(config, **kind, accumulate=accumulate, masked=masked, block_scaled=block_scaled)
+    of_scales = dict(block_scaled=block_scaled, whole_rounds=whole_rounds)
+    gemm = HopperGroupedGemm(config, **kind, accumulate=accumulate, masked=masked, **of_scales)
     groups, total = cute.sym_int(), cute.sym_int()
     M, N, K = (cute.sym_int(divisibility=8) for _ in range(3))
     if element.width == 8 and offsets_along == "k":

@@ -40,8 +40,6 @@ class CuteConfig:
         tail_tile_n: columns of flat tiles, 0 for none. If a group's last rows fill at most half a row of tiles, they
             get tiles of half the rows and this many columns, so that the other half is not multiplied; for groups
             along M.
-        overlapped: whether a part of a tile is multiplied while the part before it is added, from sums of their own;
-            with scales of blocks (``blockwise.multiply_overlapped``).
         split_last_wave: whether the last wave's cluster tiles are split into two tiles of half the rows, if there is
             a cluster for each half and all belong to the last groups (``scheduler.first_half``). For groups along M,
             without narrow or flat tiles.
@@ -64,7 +62,6 @@ class CuteConfig:
     last_tile_n: int = 0
     tail_tile_n: int = 0
     split_last_wave: bool = False
-    overlapped: bool = False
     dynamic: bool = False
     most_stores: int = 2
     stream_b: bool = False
@@ -92,7 +89,6 @@ class CuteConfig:
             + f"_narrow{self.last_tile_n}" * bool(self.last_tile_n)
             + f"_flat{self.tail_tile_n}" * bool(self.tail_tile_n)
             + "_halved" * self.split_last_wave
-            + "_overlapped" * self.overlapped
             + "_dynamic" * self.dynamic
             + f"_stores{self.most_stores}" * (self.most_stores != 2)
             + "_stream" * self.stream_b
@@ -100,11 +96,16 @@ class CuteConfig:
 
     def product_cols(self, operand_bytes: int) -> int:
         """Columns that one product of a warp group covers. Products of 8-bit operands have their own accumulators
-        (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns. Two sets of their own have less
-        room."""
-        if operand_bytes > 1:
-            return self.tile_n
-        return ({256: 64, 192: 96} if self.overlapped else {256: 128}).get(self.tile_n, self.tile_n)
+        (``mainloop.multiply_apart``), and there is no room for two sets of 256 columns."""
+        return 128 if operand_bytes == 1 and self.tile_n == 256 else self.tile_n
+
+    def in_rounds(self, block_scaled: bool, offsets_along: str = "m") -> bool:
+        """Whether the loop over K takes a round of all stages at a time (``blockwise.multiply_blocks``)."""
+        return block_scaled and offsets_along == "m" and self.schedule == COOPERATIVE
+
+    def whole_rounds(self, depth: int, block_scaled: bool, offsets_along: str = "m") -> bool:
+        """Whether there are rounds, and K is a whole number of them: a kernel that is compiled for that is faster."""
+        return self.in_rounds(block_scaled, offsets_along) and -(-depth // self.tile_k) % self.stages == 0
 
     @property
     def scale_cols(self) -> int:
@@ -113,13 +114,12 @@ class CuteConfig:
         return SCALE_BLOCK if within else SCALE_BLOCK // 2
 
     def stage_factors(self, offsets_along: str = "m") -> int:
-        """Factors of blocks that a stage has room for: of its rows, then of up to four blocks of columns, or along "k"
-        of each column."""
-        return self.tile_m + (self.tile_n if offsets_along == "k" else 4)
+        """Factors of blocks that a stage has room for: along "k" of its rows, then of each column."""
+        return self.tile_m + self.tile_n if offsets_along == "k" else 0
 
     def accumulators(self, operand_bytes: int) -> int:
         """Registers that the sums take in a thread."""
-        cols = self.tile_n + (self.product_cols(1) * (1 + self.overlapped) if operand_bytes == 1 else 0)
+        cols = self.tile_n + (self.product_cols(1) if operand_bytes == 1 else 0)
         return self.tile_m * cols // (WARP_GROUP * self.sharing_groups)
 
     @property
@@ -149,8 +149,6 @@ class CuteConfig:
         groups along "m" or "k"; None where it can."""
         if block_scaled and self.tile_k != SCALE_BLOCK:
             return f"tile_k is {SCALE_BLOCK}, the depth of a block, where blocks have scales, got {self.tile_k}"
-        if self.overlapped and not block_scaled:
-            return f"overlapped is False where blocks have no scales, got {self.overlapped}"
         if self.dynamic and (block_scaled or self.split_last_wave):
             what = "blocks have scales" if block_scaled else "the last wave is split"
             return f"dynamic is False where {what}, got {self.dynamic}"
@@ -243,8 +241,8 @@ CONFIGS_8_BIT = (
     CuteConfig(64, 128, 128, 1, 8, PINGPONG, window=True),
 )
 
-# Likewise with scales of blocks: for groups of more than a few rows, and others.
-LARGE_BLOCK_SCALED = CuteConfig(128, 256, 128, 2, 4, COOPERATIVE, overlapped=True)
+# Likewise with scales of blocks. The first one is for groups of more than a few rows.
+LARGE_BLOCK_SCALED = CuteConfig(128, 256, 128, 2, 4, COOPERATIVE)
 CONFIGS_BLOCK_SCALED = (
     LARGE_BLOCK_SCALED,
     CuteConfig(128, 128, 128, 2, 6, COOPERATIVE),

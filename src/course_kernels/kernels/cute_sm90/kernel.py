@@ -1,17 +1,18 @@
 """Grouped GEMM for Hopper: the kernel's roles put together.
 
-A block has three warp groups. The first one's first warp loads, its second one, too, where blocks have factors; its
-others write zeros, to the tail or to the results of groups without depth. The other two groups multiply and store. All
-walk the same tiles (``scheduler``), a cluster of CTAs together. Cooperative warp groups share a tile. Ping-pong ones
-take every other tile, and a pair of barriers lets one at a time multiply: so one's stores hide behind the other's
-products, and the order in which stages are used is that in which they were filled.
+A block has three warp groups. The first one's first warp loads, its second one, too, where each column has factors of
+blocks; its others write zeros, to the tail or to the results of groups without depth. The other two groups multiply and
+store. All walk the same tiles (``scheduler``), a cluster of CTAs together. Cooperative warp groups share a tile.
+Ping-pong ones take every other tile, and a pair of barriers lets one at a time multiply: so one's stores hide behind
+the other's products, and the order in which stages are used is that in which they were filled.
 """
 
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync
 
-from course_kernels.kernels.cute_sm90 import blockwise, tickets
+from course_kernels.kernels.cute_sm90 import tickets
+from course_kernels.kernels.cute_sm90.blockwise import multiply_blocks, multiply_lines
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, WARP_GROUP, CuteConfig, check_layout
 from course_kernels.kernels.cute_sm90.epilogue import Scales, make_store, scale_tile, store_tile, write_zeros
 from course_kernels.kernels.cute_sm90.factors import BlockScales, StageFactors, factors_of, load_all_factors
@@ -23,6 +24,7 @@ from course_kernels.kernels.cute_sm90.mainloop import (
     make_shape,
     multiply_apart,
     multiply_tile,
+    skip_stages,
     stages_of,
 )
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, blocks_at, find_tile, first_window
@@ -51,6 +53,7 @@ class HopperGroupedGemm:
             in one tile, so the sums are the same in every run.
         masked: whether groups are masked; along "m".
         block_scaled: scales are those of blocks, of operands of one byte.
+        whole_rounds: the blocks along K are a multiple of the stages; where ``config.in_rounds``.
 
     Raises:
         ValueError: if no kernel can be built from ``config``, or for such operands.
@@ -66,6 +69,7 @@ class HopperGroupedGemm:
         accumulate: bool = False,
         masked: bool = False,
         block_scaled: bool = False,
+        whole_rounds: bool = False,
     ):
         check_layout(offsets_along, b_major, operand_bytes)
         if block_scaled and operand_bytes != 1:
@@ -77,8 +81,13 @@ class HopperGroupedGemm:
             raise ValueError(f"offsets_along must be 'k' where accumulate is set, got {offsets_along!r}")
         if masked and offsets_along != "m":
             raise ValueError(f"offsets_along must be 'm' where masked, got {offsets_along!r}")
+        in_rounds = config.in_rounds(block_scaled, offsets_along)
+        if whole_rounds and not in_rounds:
+            raise ValueError("whole_rounds must be False where a loop over K has no rounds of stages, got True")
         self.config, self.along, self.operand_bytes = config, offsets_along, operand_bytes
         self.accumulate, self.block_scaled, self.masked = accumulate, block_scaled, masked
+        self.whole_rounds, self.skips_stages = whole_rounds, in_rounds and not whole_rounds
+        self.stages_factors = block_scaled and offsets_along == "k"
         # Which operands have their lines contiguous, not their depth.
         self.a_across, self.b_across = offsets_along == "k" and b_major == "n", b_major == "n"
 
@@ -132,7 +141,7 @@ class HopperGroupedGemm:
         )
         store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled, self.along)
         c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, self.accumulate)
-        numbers = config.stages * config.stage_factors(self.along) * self.block_scaled
+        numbers = config.stages * config.stage_factors(self.along) * self.stages_factors
         group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
 
@@ -181,8 +190,8 @@ class HopperGroupedGemm:
         storage = cutlass.memory.SmemAllocator().allocate(self.shared)
         shared = tuple(stages_of(shape, storage.stages.data_ptr()) for shape in shapes)
         c_shared = storage.c_blocks.get_tensor(c_layout.outer, swizzle=c_layout.inner)
-        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.block_scaled)
-        factors = factors_of(config, along, storage.factors.data_ptr())
+        ring = make_ring(config, storage.barriers.data_ptr(), LANES * self.stages_factors)
+        factors = factors_of(config, storage.factors.data_ptr()) if self.stages_factors else None
         order = tickets.make_tickets(config, counter, storage.sent.data_ptr(), storage.slots.data_ptr())
         # Tiles whose loads have begun. Before this zero other warps may read an old value, and write zeros too early.
         loaded = storage.loaded.data_ptr()
@@ -208,6 +217,8 @@ class HopperGroupedGemm:
                             state, window, place = load_tile(
                                 config, i, along, tile, ring, state, shapes[i], shared[i], problem, order, window, place
                             )
+                    if cutlass.const_expr(self.skips_stages):
+                        state = skip_stages(ring, state)
                     window, tile, place = tickets.next_to_load(config, along, problem, order, window, place)
                 if cutlass.const_expr(config.dynamic and along == "k" and not self.accumulate) and thread == 0:
                     cute.arch.atomic_add(loaded, Int32(2**30), sem="relaxed", scope="cta")
@@ -215,10 +226,10 @@ class HopperGroupedGemm:
                 ring.producer_tail(state)
                 tickets.leave_loading(config, order, place)
             else:
-                if cutlass.const_expr(self.block_scaled):
-                    load_all_factors(config, along, problem, window, place.number, ring, scales, factors)
+                if cutlass.const_expr(self.stages_factors):
+                    load_all_factors(config, problem, window, place.number, ring, scales, factors)
                 if cutlass.const_expr(not (self.masked or self.accumulate)):
-                    write_zeros(config, along, 3 - self.block_scaled, c, problem, loaded)
+                    write_zeros(config, along, 3 - self.stages_factors, c, problem, loaded)
         else:
             cute.arch.setmaxregister_increase(MULTIPLYING_REGISTERS)
             consumer = group - 1
@@ -263,7 +274,7 @@ class HopperGroupedGemm:
         order: Tickets,
         place: Place,
         scales: Scales | BlockScales | None,
-        factors: StageFactors,
+        factors: StageFactors | None,
         c_atom: cute.CopyAtom,
         c_coords: cute.Tensor,
         c_shared: cute.Tensor,
@@ -284,8 +295,12 @@ class HopperGroupedGemm:
         acc = cute.make_rmem_tensor(mma.partition_shape_C((cut.tile_m, cut.tile_n)), Float32)
         if cutlass.const_expr(config.schedule == PINGPONG):
             my_turn.arrive_and_wait()
-        if cutlass.const_expr(self.block_scaled):
-            state = blockwise.multiply(config, cut, tile, ring, state, mma, acc, a_fragments, b_fragments, factors)
+        if cutlass.const_expr(self.stages_factors):
+            state = multiply_lines(cut, tile, ring, state, mma, acc, a_fragments, b_fragments, factors)
+        elif cutlass.const_expr(self.block_scaled):
+            state = multiply_blocks(
+                config, cut, self.whole_rounds, tile, ring, state, mma, acc, a_fragments, b_fragments, scales
+            )
         elif cutlass.const_expr(self.operand_bytes == 1):
             state = multiply_apart(ring, state, mma, acc, a_fragments, b_fragments, tile.blocks)
         else:

@@ -24,7 +24,6 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.kernels.cute_sm90.config import (
-    CONFIGS_BLOCK_SCALED_ALONG_K,
     COOPERATIVE,
     LARGE_BLOCK_SCALED,
     PINGPONG,
@@ -168,8 +167,7 @@ def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
     mat_a, (variant, copied) = operands.mat_a, _variant_of(problem, operands, out)
     rows = problem.rows_per_group
     config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
-    accumulate = problem.options.accumulate
-    function = _compiled(config, variant, mat_a.dtype, out.dtype, mat_a.device, accumulate)
+    function = _function(config, variant, operands, out, problem.options.accumulate)
     if copied and problem.mode == "k":
         blocks = problem.block_lines is not None
         return PackingPlan(function, blocks, blocks and blocks_restart(operands.scale_a, problem.K, problem.G))
@@ -211,8 +209,7 @@ def multiply(
 ) -> None:
     """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
     with torch.cuda.device(out.device):
-        function = _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate)
-        Plan(function, config.dynamic).run(operands, out)
+        Plan(_function(config, variant, operands, out, accumulate), config.dynamic).run(operands, out)
 
 
 class Plan:
@@ -288,6 +285,11 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def _function(config: CuteConfig, variant: KernelVariant, operands: Operands, out: Tensor, accumulate: bool):
+    whole = config.whole_rounds(operands.mat_a.shape[1], variant.block_scaled, variant.offsets_along)
+    return _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate, whole)
+
+
 @functools.cache
 def _compiled(
     config: CuteConfig,
@@ -296,6 +298,7 @@ def _compiled(
     out_dtype: torch.dtype,
     device: torch.device,
     accumulate: bool = False,
+    whole: bool = False,
 ):
     return cute_cache.compiled(
         config,
@@ -306,6 +309,7 @@ def _compiled(
         scaled=variant.operand_bytes == 1 and not variant.block_scaled,
         accumulate=accumulate,
         block_scaled=variant.block_scaled,
+        whole_rounds=whole,
         multiprocessors=_processors(device),
     )
 
@@ -330,9 +334,7 @@ def choose(
     low = variant.offsets_along == "m" and rows <= FEW_ROWS
     if variant.operand_bytes == 1:
         # Half the bytes at twice the rate: more than for 16 bits depends on what a tile reads, so it is wide.
-        large = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
-        if variant.block_scaled:
-            large = LARGE_BLOCK_SCALED if variant.offsets_along == "m" else CONFIGS_BLOCK_SCALED_ALONG_K[0]
+        large = LARGE_BLOCK_SCALED if variant.block_scaled else CuteConfig(128, 192, 128, 2, 4, COOPERATIVE)
         return CuteConfig(64, 128, 128, 1, 8, PINGPONG) if low else large
     return CuteConfig(64, 128, 128, 1, 4, PINGPONG) if low else CuteConfig(128, 192, 64, 2, 4, PINGPONG)
 

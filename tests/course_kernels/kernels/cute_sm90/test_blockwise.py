@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from fractions import Fraction
 
 import pytest
 import torch
@@ -34,21 +33,15 @@ EVERY = (
     CuteConfig(128, 128, 128, 2, 4, COOPERATIVE, last_tile_n=64),
     CuteConfig(128, 64, 128, 2, 4, PINGPONG),
     CuteConfig(64, 192, 128, 1, 6, PINGPONG),
-    # Two sets of sums: of halves and of quarters of a tile's columns, of all of them, and of both kinds.
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, overlapped=True),
-    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE, overlapped=True),
-    CuteConfig(64, 128, 128, 1, 6, PINGPONG, overlapped=True),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, last_tile_n=128, overlapped=True),
+    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE),
+    CuteConfig(128, 192, 128, 2, 5, COOPERATIVE, last_tile_n=128),
 )
 # With a factor for each column: groups along K.
 EVERY_ALONG_K = (
     *CONFIGS_BLOCK_SCALED_ALONG_K,
-    CuteConfig(128, 256, 128, 2, 4, COOPERATIVE),
     CuteConfig(128, 192, 128, 1, 4, COOPERATIVE, last_tile_n=64),
     CuteConfig(64, 128, 128, 2, 6, PINGPONG),
     CuteConfig(256, 64, 128, 1, 4, COOPERATIVE),
-    CuteConfig(128, 128, 128, 2, 6, COOPERATIVE, overlapped=True),
-    CuteConfig(128, 192, 128, 2, 4, COOPERATIVE, overlapped=True),
 )
 
 
@@ -76,29 +69,35 @@ def code_of(tmp_path_factory):
     return compile_
 
 
-def copies_of_sums(shape):
-    """How often a tile's sums are added in the code. Overlapped: two blocks a turn of the loop, one before it and one
-    or two after it, of which some belong to several branches."""
-    parts = shape.tile_n // shape.product_cols(1)
-    return 4 + Fraction(1, parts) if shape.overlapped else 1
+# Both kernels of a configuration: for any K, and for sums over whole rounds of stages.
+BOTH = [(config, whole) for config in EVERY for whole in ((False, True) if config.in_rounds(True) else (False,))]
 
 
-@pytest.mark.parametrize("config", EVERY, ids=name_of)
-def test_machine_code(code_of, config):
-    ptx, sass = code_of(config, block_scaled=True)
-    # An addition with a factor is one instruction. Of shapes with other parts the compiler may copy some.
-    sums = [each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes]
-    least = sum(count * copies_of_sums(each) for count, each in zip(sums, config.shapes))
-    assert least <= ptx.count("fma.rn.f32") <= least + (16 if len(sums) > 1 else 0)
+def both_of(value):
+    return value.name if isinstance(value, CuteConfig) else "whole rounds" * value or "any K"
+
+
+@pytest.mark.parametrize(("config", "whole"), BOTH, ids=both_of)
+def test_machine_code(code_of, config, whole):
+    ptx, sass = code_of(config, block_scaled=True, whole_rounds=whole)
+    # Each stage of a round has code of its own, and so has what is left of the last round.
+    copies = config.stages + (not whole) if config.in_rounds(True) else 1
+    sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
+    # An addition with a factor is one instruction.
+    assert ptx.count("fma.rn.f32") == copies * sums
     assert "add.f32" not in ptx
-    # Of factors, each row's and one of a block of columns by a lane, single numbers; the lanes count at the barrier.
-    assert ptx.count("cp.async.ca.shared.global") == config.tile_m // 32 + 1
-    assert ptx.count("cp.async.mbarrier.arrive.noinc") == 1
+    # Factors: two rows' of each 64, and those of blocks of columns, of a tile's first block and then of each next one.
+    slabs, halves = config.tile_m // 64 // config.sharing_groups, config.scale_cols < 128
+    numbers = sum(2 * slabs + -(-each.tile_n // 128) + (halves and each.tile_n == 128) for each in config.shapes)
+    assert ptx.count("ld.global.b32") == (copies + 1) * numbers + 11, "eleven times ends of groups"
+    assert "cp.async.ca" not in ptx
     # Nothing spills, and sums stay in flight where they should: ptxas has added no waits.
     assert ".local" not in ptx
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert sass.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group")
-    assert follow(sass) == (1 + config.overlapped, [])
+    assert follow(sass) == (1, [])
+    # None but the last waits of the loading warp, for stages that are still read, let a warp sleep.
+    assert ptx.count(", 10000000;") == config.stages
 
 
 @pytest.mark.parametrize("config", EVERY_ALONG_K, ids=name_of)
@@ -107,16 +106,18 @@ def test_machine_code_along_k(code_of, config):
     operands are in uniform registers."""
     ptx, sass = code_of(config, block_scaled=True, offsets_along="k")
     sums = sum(each.tile_m // config.sharing_groups * each.tile_n // 128 for each in config.shapes)
-    times = copies_of_sums(config.shapes[0])
-    assert ptx.count("fma.rn.f32") == sums * times
-    assert sums * times <= ptx.count("mul.f32") <= sums * times + 1, "one of the zeros' pace"
+    assert ptx.count("fma.rn.f32") == sums
+    assert sums <= ptx.count("mul.f32") <= sums + 1, "one of the zeros' pace"
     assert "add.f32" not in ptx
     assert ptx.count("cp.async.ca.shared.global") == (config.tile_m + config.tile_n) // 32
     assert ".local" not in ptx
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert sass.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group")
-    assert follow(sass) == (1 + config.overlapped, [])
+    assert follow(sass) == (1, [])
     assert moves_between_products(sass) == []
+    assert ptx.count(", 10000000;") == config.stages + 1, (
+        "the loading warp's last waits, and those of the factors' warp"
+    )
     # Both operands as they are, without windows; the result with the group as its third dimension.
     assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.shared", ptx)) == {"2"}
     assert set(re.findall(r"cp\.async\.bulk\.tensor\.(\d)d\.global", ptx)) == {"3"}
@@ -136,8 +137,8 @@ def test_what_cannot_be_built_is_refused(code_of):
         code_of(CuteConfig(64, 64, 256, 1, 2, PINGPONG), block_scaled=True)
     with pytest.raises(ValueError, match="operand_bytes must be 1 where block_scaled, got 2"):
         code_of(CONFIGS[0], dtype="bfloat16", block_scaled=True)
-    with pytest.raises(ValueError, match="overlapped is False where blocks have no scales, got True"):
-        code_of(EVERY[-1])
+    with pytest.raises(ValueError, match="whole_rounds must be False where a loop over K has no rounds of stages"):
+        code_of(CONFIGS_BLOCK_SCALED[-1], block_scaled=True, whole_rounds=True)
     with pytest.raises(ValueError, match="scaled must be False where block_scaled"):
         code_of(CONFIGS_8_BIT[0], scaled=True, block_scaled=True)
 
@@ -147,12 +148,25 @@ def test_configurations():
     assert LARGE_BLOCK_SCALED in CONFIGS_BLOCK_SCALED
     assert all(config.why_not(1, True) is None for config in EVERY)
     assert [config.scale_cols for config in EVERY[:5]] == [128, 128, 128, 128, 64]
+    # Where it pays to know K: loops of cooperative warp groups over whole rounds of stages.
+    assert [LARGE_BLOCK_SCALED.whole_rounds(K, True) for K in (384, 392, 512, 520, 7168)] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert not any(config.whole_rounds(1024, True) for config in EVERY if config.schedule == PINGPONG)
+    assert not LARGE_BLOCK_SCALED.whole_rounds(1024, True, "k")
+    assert not LARGE_BLOCK_SCALED.whole_rounds(1024, False)
     assert CuteConfig(128, 128, 128, last_tile_n=64).scale_cols == 64
-    # Factors take room from the blocks of C that are staged.
-    large, few = CuteConfig(128, 128, 128, 2, 6, COOPERATIVE), CuteConfig(64, 128, 128, 1, 8, PINGPONG)
-    assert [(each.store_blocks(1), each.store_blocks(1, True)) for each in (large, few)] == [(2, 1), (2, 2)]
-    assert few.shared_bytes(1, True) - few.shared_bytes(1) == 2048
-    assert [each.product_cols(1) for each in EVERY[-4:]] == [96, 64, 128, 96]
+    # Factors of each column take room, here from the blocks of C that are staged.
+    wide, few = CuteConfig(128, 192, 128, 2, 4, COOPERATIVE), CuteConfig(64, 128, 128, 1, 8, PINGPONG)
+    blocks = [tuple(each.store_blocks(1, True, along) for along in "mk") for each in (wide, few)]
+    assert blocks == [(2, 2), (2, 1)]
+    assert few.shared_bytes(1, True) == few.shared_bytes(1)
+    assert [each.product_cols(1) for each in EVERY[-2:]] == [192, 192]
+    assert LARGE_BLOCK_SCALED.product_cols(1) == 128
 
 
 # ---- on Hopper
@@ -207,19 +221,29 @@ def exact(a, b, offs, scale_a, scale_b):
     return reference.grouped_mm(wide_a, wide_b.mT, offs)
 
 
+# N, K of one to nine blocks and of twelve, and how factors are stored.
+EXTENTS = (
+    (264, 200, "gaps"), (456, 296, "outer"), (8, 16, "row"), (1160, 128, "row"), (264, 504, "outer"),
+    (136, 640, "gaps"), (72, 768, "row"), (392, 888, "outer"), (264, 1024, "gaps"), (136, 1032, "outer"),
+    (264, 1536, "row"),
+)  # fmt: skip
+
+
 @hopper
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("config", EVERY, ids=name_of)
 def test_results(device, config, out_dtype):
-    """Tiles over the ends of groups and columns, in the middle of a block of columns, a block of K that is not full."""
+    """Tiles over the ends of groups and columns, in the middle of a block of columns, a block of K that is not full;
+    less than a round of stages, whole rounds, and every rest of one."""
     for sizes in ((0, 300, 1, 128, 0, 513, 77, 0), (3, 0, 40)):
-        for N, K, how in ((264, 200, "gaps"), (456, 296, "outer"), (8, 16, "row"), (1160, 128, "row")):
+        for N, K, how in EXTENTS:
             a, b, offs, scale_a, scale_b = operands(sizes, N, K, how, device)
             wanted = exact(a, b, offs, scale_a, scale_b)
-            for _ in range(2):
+            for whole in {False, config.whole_rounds(K, True)}:
                 out = torch.full((a.shape[0], N), torch.nan, dtype=out_dtype, device=device)
-                compiled(config, out_dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
-                assert torch.equal(out, wanted.to(out_dtype)), (sizes, N, K, how)
+                kernel = compiled(config, out_dtype, device, block_scaled=True, whole_rounds=whole)
+                kernel(a, b, out, offs, scale_a, scale_b)
+                assert torch.equal(out, wanted.to(out_dtype)), (sizes, N, K, how, whole)
 
 
 @hopper
@@ -232,19 +256,27 @@ def test_long_sums_keep_their_bits(device, config):
     scale_a, scale_b = torch.ones(133, 56, device=device), torch.ones(3, 56, 3, device=device)
     scale_a[:, ::3], scale_b[:, 1::2] = 2.0, 0.5
     out = torch.full((133, 264), torch.nan, device=device)
-    compiled(config, out.dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
+    kinds = dict(block_scaled=True, whole_rounds=config.whole_rounds(K, True))
+    compiled(config, out.dtype, device, **kinds)(a, b, out, offs, scale_a, scale_b)
     assert torch.equal(out.double(), exact(a, b, offs, scale_a, scale_b))
 
 
 @hopper
-@pytest.mark.parametrize("config", [EVERY[0], *EVERY[-4:]], ids=name_of)
-def test_many_tiles(device, config):
-    """Every CTA takes many tiles."""
-    a, b, offs, scale_a, scale_b = operands((5000, 0, 3001, 4097), 1992, 648, "outer", device)
+@pytest.mark.parametrize("K", [648, 1536])
+@pytest.mark.parametrize("config", [*CONFIGS_BLOCK_SCALED, *EVERY[-3:]], ids=name_of)
+def test_many_tiles(device, config, K):
+    """Every CTA takes many tiles, with a rest of a round of stages in each or none. A graph replays it."""
+    a, b, offs, scale_a, scale_b = operands((5000, 0, 3001, 4097), 1992, K, "outer", device)
     wanted = exact(a, b, offs, scale_a, scale_b)
+    kernel = compiled(config, torch.float32, device, block_scaled=True, whole_rounds=config.whole_rounds(K, True))
+    out = torch.full((a.shape[0], 1992), torch.nan, device=device)
+    kernel(a, b, out, offs, scale_a, scale_b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(a, b, out, offs, scale_a, scale_b)
     for _ in range(3):
-        out = torch.full((a.shape[0], 1992), torch.nan, device=device)
-        compiled(config, out.dtype, device, block_scaled=True)(a, b, out, offs, scale_a, scale_b)
+        out.fill_(torch.nan)
+        graph.replay()
         assert torch.equal(out.double(), wanted)
 
 

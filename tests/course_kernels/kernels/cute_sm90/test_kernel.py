@@ -302,6 +302,10 @@ def check_scaling(ptx, config):
     assert ptx.count("ld.global.v2.b32") == sum(each.tile_n for each in config.shapes) // 8
 
 
+# How CuTe's own wait ends in PTX, whose warp may sleep for so many nanoseconds.
+ASLEEP = ", 10000000;"
+
+
 # bfloat16 by default with each configuration; float32, whose blocks of C have half the columns, with each schedule.
 @pytest.mark.parametrize(
     ("config", "out_dtypes"),
@@ -316,8 +320,11 @@ def test_operands_of_8_bits(ptx_of, config, out_dtypes):
     products = re.findall(r"wgmma\.mma_async\S*\.(m\d+n\d+k\d+)\.f32\.e4m3\.e4m3", ptx)
     assert products == [f"m64n{cols}k32"] * (config.tile_n // cols * config.tile_k // 32)
     assert ptx.count("wgmma.wait_group") == config.tile_n // cols
-    assert ptx.count("add.f32") == config.tile_m // config.sharing_groups * config.tile_n // 128
+    assert ptx.count("fma.rn.f32") == config.tile_m // config.sharing_groups * config.tile_n // 128
+    assert "add.f32" not in ptx
     check_scaling(ptx, config)
+    # None but the last waits of the loading warp, for stages that are still read, let a warp sleep.
+    assert ptx.count(ASLEEP) == config.stages
     assert ".local" not in ptx
 
     a = [4 if config.window else 2]
@@ -331,7 +338,7 @@ def test_operands_of_8_bits_along_k(compiled, tmp_path, config):
     made = compiled(config, "float8_e4m3fn", offsets_along="k", scaled=True)
     ptx = made.__ptx__
     sums = config.tile_m // config.sharing_groups * config.tile_n // 128
-    assert ptx.count("add.f32") == sums
+    assert ptx.count("fma.rn.f32") == sums
     assert ptx.count("mul.f32") == 2 * sums + 1, "and one of the pace of zeros"
     assert loads_of(ptx) == loads_for(config, lambda shape: [2], lambda shape: [2])
     assert stores_of(ptx) == [3] * (config.tile_n // 64)
@@ -387,8 +394,9 @@ def test_scales_of_16_bit_operands(ptx_of, config):
         (CONFIGS_8_BIT[1], "float8_e4m3fn", dict(scaled=True)),
         (CONFIGS_8_BIT[-1], "float8_e4m3fn", dict(scaled=True, group_scales=True)),
         (CONFIGS_BLOCK_SCALED[-1], "float8_e4m3fn", dict(block_scaled=True)),
+        (CONFIGS_BLOCK_SCALED[0], "float8_e4m3fn", dict(block_scaled=True, whole_rounds=True)),
     ],
-    ids=["16 bits", "few rows", "8 bits", "a factor for a group", "block scales"],
+    ids=["16 bits", "few rows", "8 bits", "a factor for a group", "block scales", "whole rounds"],
 )
 def test_masked_groups(ptx_of, config, dtype, options):
     """All of the result goes through windows: nothing is written to rows that do not count, not even zeros."""

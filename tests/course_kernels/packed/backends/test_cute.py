@@ -13,7 +13,7 @@ import torch
 
 import fuzz
 from course_kernels import grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, configs_for
+from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT, LARGE_BLOCK_SCALED, configs_for
 from course_kernels.packed import execute
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import cute_cache
@@ -580,7 +580,7 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     """Everything but the kernel: a stand-in takes its place, called as it would be."""
     asked = []
 
-    def compiled(config, form, dtype, out_dtype, device, accumulate):
+    def compiled(config, form, dtype, out_dtype, device, accumulate, whole):
         asked.append((config, form, dtype, out_dtype))
 
         def function(a, b, out, offs, scale_a, scale_b, counter):
@@ -604,6 +604,18 @@ def test_scales_arrive_where_the_kernel_is_asked(monkeypatch, given_out):
     assert (result is out) == given_out
     form = KernelVariant("m", "k", 1)
     assert asked == [(grouped_cute.choose(form, 20, (20, 40), 32, 1, GPU), form, FP8, torch.float32)]
+
+
+@pytest.mark.parametrize(("K", "whole"), [(512, True), (504, True), (640, False)])
+def test_sums_over_whole_rounds_of_stages_have_a_kernel_of_their_own(monkeypatch, K, whole):
+    asked = []
+    monkeypatch.setattr(grouped_cute, "_compiled", lambda *asked_for: asked.append(asked_for[-1]) or (lambda *_: None))
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    a, b = integers((20, K), FP8, 1), integers((1, 40, K), FP8, 2).mT
+    given = Operands(a, b, torch.tensor([20], dtype=torch.int32))
+    for blocks in (True, False):
+        grouped_cute.multiply(given, torch.empty(20, 40), KernelVariant("m", "k", 1, blocks), LARGE_BLOCK_SCALED)
+    assert asked == [whole, False]
 
 
 class AsOnGpu:

@@ -27,7 +27,13 @@ from course_kernels.packed.problem import Operands
 
 CONFIG = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
 ARGUMENTS = dict(
-    offsets_along="m", b_major="k", scaled=False, accumulate=False, block_scaled=False, multiprocessors=132
+    offsets_along="m",
+    b_major="k",
+    scaled=False,
+    accumulate=False,
+    block_scaled=False,
+    whole_rounds=False,
+    multiprocessors=132,
 )
 FORM = grouped_cute.KernelVariant("m", "k")
 # What a function says to tensors of the CPU. Where there is no GPU they pass for a GPU's, so that it gets as far as
@@ -124,6 +130,8 @@ def test_the_kernel_behind_grouped_mm_is_kept(compiles, monkeypatch):
     properties.multi_processor_count = 114
     grouped_cute._compiled.__wrapped__(*asked)
     assert compiles[1:] == [((CONFIG, "bfloat16", "bfloat16"), {**ARGUMENTS, "multiprocessors": 114})]
+    grouped_cute._compiled.__wrapped__(*asked, whole=True)
+    assert compiles[2][1]["whole_rounds"]
 
 
 def test_what_is_kept_is_said(compiles, caplog):
