@@ -714,7 +714,7 @@ fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
 # The dark blue bars are shorter than the orange ones: scaling every block cost time. The record is of commit
-# `8363d1ac`. Since then the CuTe kernel reads the scales one block ahead, and its warps ask for the next block again and
+# `8363d1ac`. Since then the CuTe kernel reads the scales a block ahead, and its warps ask for the next block again and
 # again instead of sleeping. In trials it reached 0.96 to 0.99 of DeepGEMM's rate ([notes](../benchmarks/NOTES.md)).
 # (The dense product adds in one sum, so it also skips the second level.)
 #
