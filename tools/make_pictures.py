@@ -200,7 +200,8 @@ def block_scaled_table() -> str:
         "triton": "Triton alone",
         "dense row-wise": "dense, a factor for each row",
         "dA cute": "dA",
-        "dB triton": "dB",
+        "dB cute": "dB",
+        "dB cute, whole blocks": "dB, whole blocks",
     }
     rows = [
         [title_of(entry), *(_number(entry["rate"].get(name)) for name in columns)]

@@ -380,7 +380,7 @@ launches.speedups(crossover["cells"], "group_gemm", against=["cublas loop", "bmm
 
 # %% [markdown]
 # Left: grouping speeds up small problems, and the more problems, the more. Two problems of 1024 are even slower grouped
-# (0.79). From 2048 on both take about as long. Right: for problems of *equal* size, `torch.bmm` is faster throughout.
+# (0.80). From 2048 on both take about as long. Right: for problems of *equal* size, `torch.bmm` is faster throughout.
 # It needs no tables, and no search for the tile's problem.
 #
 # For small problems, the time hardly depends on the size. An empty kernel alone takes more than half as long:

@@ -414,7 +414,7 @@ walk_costs.program_counts(panels, scaled_at=66)
 # %% [markdown]
 # The time falls in steps. From 66 to 84 programs the number of waves is the same, and the time hardly changes. With 84
 # programs, 48 of the 132 SMs are idle. (Look at the form of the orange line only. The simulation has the speed of a
-# descriptor kernel. So its times were multiplied, by 1.7 on the left and 1.1 on the right, to meet the record at 66
+# descriptor kernel. So its times were multiplied, by 1.5 on the left and 1.1 on the right, to meet the record at 66
 # programs.)
 
 # %%

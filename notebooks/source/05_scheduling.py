@@ -378,7 +378,7 @@ for row in counted["rows"]:
 # You can estimate these bytes by hand: multiply the number of waves by the panels that one wave reads. 2048 tiles on
 # 132 programs are 15.5 waves. The picture of the working set has the panels: a row panel is 128 × 4096 × 2 bytes, about
 # 1 MB, and a column panel 2 MB. For `group_m` = 1, 8 and 16 a wave reads 72, 44 and 36 MB (the picture has MiB). Times
-# 15.5, that makes 1.12, 0.68 and 0.55 GB, and the profiler counted 1.16, 0.73 and 0.58.
+# 15.5, that makes 1.12, 0.68 and 0.55 GB, and the profiler counted 1.16, 0.72 and 0.56.
 #
 # The GPU behaves as if it had half of its L2. A possible reason: the L2 consists of two partitions, and data that SMs
 # on both sides use is stored in both. This fits the numbers, but it is not proved. But half of the L2 is a good rule
@@ -536,9 +536,9 @@ for order in ("round_robin", "chunks"):
     print(f"{order:12}", " ".join(f"{us:.2f}" for us in timeline.step_times(recorded["uniform", order])))
 
 # %% [markdown]
-# The first tiles are the slowest, as predicted. With chunks the later tiles are faster, but slower than round-robin's:
-# all eight problems are read from memory until the end. This agrees with the explanation. A proof would count the
-# bytes.
+# The first two tiles are the slowest, as predicted. With chunks the later ones are faster, but slower than
+# round-robin's: all eight problems are read from memory until the end. This agrees with the explanation. A proof would
+# count the bytes.
 #
 # ## Which schedule?
 #
@@ -566,8 +566,8 @@ for batch in batches:
 # 3. In `beside`, draw the record with `by="sm"`. Which rows move, and do programs with neighbouring numbers stay
 #    together?
 #    <details><summary>Answer</summary>Nearly all rows move. Neighbouring programs stay in pairs or fours, but the
-#    groups are spread over the chip: on this H200, programs 0 to 3 ran on SMs 128 to 131, and programs 8 and 9 on 14
-#    and 15.</details>
+#    groups are spread over the chip: on this H200, with round-robin, programs 0 to 3 ran on SMs 128 to 131, and
+#    programs 8 and 9 on 6 and 7, 8 and 9, or 14 and 15.</details>
 #
 # In [exercise 05](../exercises/05_better_schedule.ipynb) you assign tiles with known costs to programs.
 

@@ -338,7 +338,7 @@ for height in (4, 16):
 #
 # </details>
 #
-# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to an eighth.
+# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 9 %.
 #
 # ## Who takes the next tile
 #
