@@ -723,8 +723,8 @@ fp8.block_rates(record.load("block_scaled"))
 # In six of the eight shapes, block scales cost almost nothing: the dark blue bars are 0.98 to 1.04 times as long as the
 # orange ones. The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait for the next
 # block. In the other two, four experts with K 7168, the library chose tiles of 128 × 128. Tiles of 128 × 256 are
-# faster there: the same record has 1,405 and 1,431 TFLOP/s for them. DeepGEMM is not in this record. In a run with
-# both, a trial version of our kernel reached 0.96 to 0.99 of its rate ([notes](../benchmarks/NOTES.md)).
+# faster there: the same record has 1,405 and 1,431 TFLOP/s for them, and the library has chosen them since. DeepGEMM is
+# not in this record. In a run with both, our kernel reached 0.97 to 0.99 of its rate ([notes](../benchmarks/NOTES.md)).
 # (The dense product adds in one sum, so it also skips the second level.)
 #
 # ## Try it
