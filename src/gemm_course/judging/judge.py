@@ -175,7 +175,7 @@ class Judge:
         for each in result.properties:
             each.message = explain_mask(each.message, outcome.masks)
         for each in (result, *result.properties):
-            each.message = printable(quote_line(each.message, source))
+            each.message = printable(quote_line(printable(each.message), source))  # cut before it is searched
         result.printed = printable(result.printed)
         return result
 
@@ -288,7 +288,7 @@ def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, resul
                 break
             if message.error is not None:
                 result.message = result.message or describe_exception(message.error, exercise)
-            elif message.case is None or message.case in seen or not 0 <= message.case < len(cases):
+            if message.case is None or message.case in seen or not 0 <= message.case < len(cases):
                 raise ValueError("a result for no input")
             seen.add(message.case)
             if _examine(exercise.module(), cases[message.case], message, outcome.layouts, result, probed):

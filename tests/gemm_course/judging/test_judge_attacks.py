@@ -26,8 +26,9 @@ from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
 from gemm_course.judging.case import Case
 from gemm_course.judging.judge import Judge
+from gemm_course.judging.request import Outcome
 from gemm_course.judging.results import Result
-from gemm_course.judging.untrusted import Reply
+from gemm_course.judging.untrusted import Failure, Reply
 from gemm_course.notebook_files import cells
 from places import MUTANTS, ROOT
 
@@ -245,6 +246,8 @@ WRITES = (  # to every descriptor that could be the one for results
          "4611686018427387904], 0]}}'\n    everywhere(struct.pack('<QQ', len(header), 0) + header); os._exit(0)",
          "is no result"),
         (WRITES, "everywhere(b'x' * 64); os._exit(0)", "is no result"),
+        (WRITES, "everywhere(wire.pack({'error': {'kind': 'refused', 'type': '', 'text': 'line 1: \\n' * 300000, "
+         "'line': 0, 'code': ''}})); os._exit(0)", "line 1"),
         (WRITES, "everywhere(struct.pack('<QQ', 8, 0) + b'[[[[[[[['); os._exit(0)", "is no result"),
         (WRITES, "everywhere(wire.pack({'case': 0, 'value': None, 'watched': {'outputs': [{'name': 'C', 'shape': "
          "[10**6, 10**6], 'strides': [0, 0], 'offset': 0, 'buffer': torch.zeros(1), 'counts': torch.zeros(1), "
@@ -265,6 +268,17 @@ def test_what_an_answer_sends_or_replaces_earns_nothing(open_judge, before, body
     result = attack(open_judge, f"{before}\n{HEAD}{body}")
     assert re.search(says, result.message), result.text()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", result.text()), "nothing that moves a terminal's cursor"
+
+
+def test_an_input_is_examined_once_whatever_is_sent_beside_it(monkeypatch):
+    examined, cases = [], [Case({"n": 0}, ()), Case({"n": 1}, ())]
+    monkeypatch.setattr(judging, "_examine", lambda module, case, *rest: examined.append(case))
+    error = Failure(kind="exception", type="ValueError", text="mine", line=0, code="")
+    replies = [Reply(case=case, value=1, error=error) for case in (0, 0, -1, 0, 1, 1, None, 7)]
+    result = Result("01", "title", judging.FAILED)
+    judging._note_outcome(OFFSETS, cases, Outcome(messages=replies), result, probed=True)
+    assert examined == cases
+    assert "mine" in result.message
 
 
 @pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
