@@ -32,7 +32,7 @@ def draw(rng: random.Random) -> list[Case]:
     """
 
     def sizes(grid):
-        # The last row and column of tiles are never whole.
+        # The last row and column of tiles are not whole.
         tails = rng.randint(1, BLOCK_M - 1), rng.randint(1, BLOCK_N - 1)
         return [(grid[0] - 1) * BLOCK_M + tails[0], (grid[1] - 1) * BLOCK_N + tails[1], rng.randint(1, 64)]
 
@@ -41,7 +41,10 @@ def draw(rng: random.Random) -> list[Case]:
             grids = rng.sample(GRIDS, 3)
             begins = itertools.accumulate(rows * cols for rows, cols in grids[:-1])
             if all(begin % programs for begin in begins):
-                return [sizes(grid) for grid in grids]
+                found, whole = [sizes(grid) for grid in grids], rng.randrange(3)
+                # One has whole tiles alone: M // BLOCK_M + 1 rows of them would be one too many.
+                found[whole][:2] = grids[whole][0] * BLOCK_M, grids[whole][1] * BLOCK_N
+                return found
 
     def empty():
         """A problem of each kind that has no tiles, in any order; K is never 0."""

@@ -22,7 +22,8 @@ def draw(rng: random.Random) -> list[Case]:
     """Groups with tails on a few workers; empty groups everywhere; one worker; more workers than tiles; no rows at all.
 
     A later group never begins with worker 0: otherwise a walk that starts anew in each group would be the same. Groups
-    differ in their number of tile rows, and no extent is a multiple of its block.
+    differ in their number of tile rows. One group, and one N, is a multiple of its block, where one more than the
+    quotient would be one too many.
     """
 
     def size(count: int) -> int:
@@ -42,7 +43,8 @@ def draw(rng: random.Random) -> list[Case]:
             begins = [sum(counts[:g]) * tiles_n for g in range(1, 5)]
             # The last one is the number of all tiles: more than one is left over, and a round is not one tile.
             if all(begin % workers for begin in begins) and begins[-1] % workers > 1 and min(counts[0], counts[-1]) > 1:
-                return [size(count) for count in counts]
+                whole = rng.randrange(3)
+                return [count * BLOCK_M if g == whole else size(count) for g, count in enumerate(counts)]
 
     few, other = rng.sample([3, 5, 7], 2)
     wide = rng.choice([each for each in (2, 4) if each % few])
@@ -53,7 +55,7 @@ def draw(rng: random.Random) -> list[Case]:
     return [
         case(batch(few, wide), columns(wide), few, "once", "own", "place", "turn"),
         case(holes, columns(2), other, "empty"),
-        case(batch(few, 2)[:3], columns(2), 1, "workers"),
+        case(batch(few, 2)[:3], 2 * BLOCK_N, 1, "workers"),
         case(tiny, columns(2), most + rng.randint(1, 6), "workers", "own"),
         case([0] * rng.randint(2, 4), columns(2), few, "empty"),
     ]

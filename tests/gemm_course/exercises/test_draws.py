@@ -118,6 +118,8 @@ def test_04a_has_every_kind_of_empty_problem_one_program_and_many_tiles():
         assert any(count == 1 and sum(each[:-1]) > 127 and each[-1] for count, each in zip(programs, tiles))
         few.add(programs[0])
         more.add(programs[1])
+        wholes = [[(m % 32 == 0, n % 16 == 0) for m, n, _ in case.inputs["problems"]] for case in cases[:2]]
+        assert all(sorted(each) == [(False, False)] * 2 + [(True, True)] for each in wholes)
     assert (few, more) == ({3, 4, 5}, {6, 7, 8})
 
 
@@ -351,7 +353,12 @@ def test_13_has_every_kind_of_batch_and_of_workers():
                 assert len(set(rows) - {0}) == len([each for each in rows if each]), "groups differ in tile rows"
             if any(sizes) and not sizes[0] and not sizes[-1] and 0 in sizes[2:-2]:
                 kinds.add("empty everywhere")
-            assert all(size % module.BLOCK_M for size in sizes if size), "every group has a tail"
-            assert N % module.BLOCK_N
+            whole = [size % module.BLOCK_M == 0 for size in sizes if size]
+            assert not all(whole) or not any(sizes), "some group has a tail"
+            assert N % module.BLOCK_N or workers == 1
+            kinds |= {"a whole group"} if 1 < workers < tiles and any(whole) else set()
+            kinds |= {"a whole N"} if N % module.BLOCK_N == 0 else set()
             assert workers != module.HARD_CODED or tiles < workers
-        assert kinds == {"none", "one worker", "idle workers", "left over", "empty everywhere"}
+        assert kinds == {
+            "none", "one worker", "idle workers", "left over", "empty everywhere", "a whole group", "a whole N"
+        }  # fmt: skip
