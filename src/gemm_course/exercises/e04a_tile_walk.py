@@ -28,7 +28,7 @@ def draw(rng: random.Random) -> list[Case]:
     others; with empty problems alone.
 
     With several programs, program 0 never computes the first tile of a later problem. Otherwise a walk that restarts in
-    each problem would be right.
+    each problem would be right. And one problem has more tile rows than a strip of 4 or 8, the usual `GROUP_SIZE_M`.
     """
 
     def sizes(grid):
@@ -38,7 +38,8 @@ def draw(rng: random.Random) -> list[Case]:
 
     def batch(programs):
         while True:
-            grids = rng.sample(GRIDS, 3)
+            grids = [*rng.sample(GRIDS, 2), (rng.randint(9, 11), rng.randint(2, 3))]
+            rng.shuffle(grids)
             begins = itertools.accumulate(rows * cols for rows, cols in grids[:-1])
             if all(begin % programs for begin in begins):
                 found, whole = [sizes(grid) for grid in grids], rng.randrange(3)
@@ -61,8 +62,8 @@ def draw(rng: random.Random) -> list[Case]:
     first, between, last = empty(), empty(), empty()
     one, two, three = batch(few)
     holes = [first[0], one, *between, two, last[0], three, last[1]]
-    # More tiles than int8 counts, before the last problem.
-    many = [sizes((2, 3)), sizes((2, rng.randint(62, 64))), sizes((3, 2))]
+    # More tiles than int8 counts, before the last problem; and more tile rows than a strip of 64.
+    many = [sizes((2, 3)), sizes((rng.randint(65, 67), 2)), sizes((3, 2))]
     return [
         case(batch(few), few, "once", "place", "turn"),
         case(batch(more), more, "programs"),
@@ -108,10 +109,9 @@ _PLACES: dict[str, Callable] = {
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
     **{
-        f"this goes through strips of {height} tile rows; here a whole column comes first": (
-            lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height)
-        )
-        for height in (2, 3, 4, 8)
+        f"this goes through strips of {height} tile rows, as GROUP_SIZE_M = {height} does in Triton's tutorial; here a "
+        "whole column comes first": (lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height))
+        for height in (2, 3, 4, 6, 8, 16, 32, 64)
     },
     "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
         lambda own, tile, rows, cols: (_rest(own, rows) * BLOCK_M, _quotient(own, rows) * BLOCK_N)
@@ -174,7 +174,8 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
     """The known walk that computes the tiles of these logs; None without one."""
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
-    steps = [programs, *(step for step in range(1, min(total, MAX_STEP) + 1) if step != programs)]
+    # A step of all tiles leads past the last one, as any larger step does.
+    steps = [programs, *(step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs)]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
     walks = [_Walk(step, place, grids) for place in _PLACES for step in steps]
@@ -254,7 +255,9 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, st
     wrong_count = _about_count(grids, logs, want)
     if wrong_count:
         yield "once", wrong_count + because
-    if walk is None:
+    if walk is None and (text := _about_order(logs, want)):
+        yield "place", text
+    elif walk is None:
         number = {tile: i for i, tile in enumerate(_Walk(1, grids=grids).logs(1)[0])}
         found = [[number.get(tile, -1) for tile in line] for line in logs]
         if any(line != sorted(set(line)) or line[:1] == [-1] for line in found):
@@ -290,6 +293,19 @@ def _about_count(grids, logs, want) -> str | None:
     return None
 
 
+def _about_order(logs, want) -> str:
+    """What is wrong if every turn goes to a tile of the right problem, but the tiles of a problem have another order;
+    empty otherwise.
+    """
+    found, should = ([[g for g, _, _ in line] for line in lines] for lines in (logs, want))
+    if found != should or sorted(itertools.chain(*logs)) != sorted(itertools.chain(*want)):
+        return ""
+    return (
+        f"{_difference(logs, want)}:\nevery turn goes to the right problem, but a problem's tiles are in another "
+        "order; column by column is (0, 0), (1, 0), (2, 0), …"
+    )
+
+
 def _about_step(walk: _Walk, logs, want) -> str:
     """A step that is not the number of programs."""
     program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
@@ -303,7 +319,9 @@ def _about_step(walk: _Walk, logs, want) -> str:
 
 def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]:
     """(check, message): a step by another number of programs, a wrong share, or another mistake."""
-    if walk is None:
+    if walk is None and (text := _about_order(logs, want)):
+        yield "place", text
+    elif walk is None:
         program = next((p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should)), None)
         if program is None:
             yield "turn", _difference(logs, want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from itertools import pairwise
 
@@ -116,6 +117,9 @@ def test_04a_has_every_kind_of_empty_problem_one_program_and_many_tiles():
         programs = [case.inputs["programs"] for case in cases]
         assert any(count > sum(each) > 0 for count, each in zip(programs, tiles))
         assert any(count == 1 and sum(each[:-1]) > 127 and each[-1] for count, each in zip(programs, tiles))
+        grids = [[(-(-m // 32), -(-n // 16)) for m, n, _ in case.inputs["problems"]] for case in cases]
+        for height, each in ((8, grids[0]), (64, itertools.chain(*grids))):  # of a strip, as GROUP_SIZE_M gives
+            assert any(rows > height and cols > 1 for rows, cols in each)
         few.add(programs[0])
         more.add(programs[1])
         wholes = [[(m % 32 == 0, n % 16 == 0) for m, n, _ in case.inputs["problems"]] for case in cases[:2]]

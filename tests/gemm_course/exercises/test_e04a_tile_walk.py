@@ -42,8 +42,9 @@ def test_what_only_more_programs_show_is_told(judge):
     )  # fmt: skip
     assert result.status == "failed"
     (wrong,) = [each for each in result.properties if each.status == "fail"]
-    assert wrong.name == "turn"
+    assert wrong.name == "place"
     assert "when it is the turn of tile" in wrong.message
+    assert "a problem's tiles are in another order" in wrong.message
 
 
 def test_a_forgotten_argument_is_told_with_the_name_that_the_answer_calls(judge):
