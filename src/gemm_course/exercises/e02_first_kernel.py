@@ -13,12 +13,17 @@ from gemm_course.judging.case import Case, Finding, Ran, Written
 # Relative. A float32 softmax of these rows is off by 2e-6 at most, the exponent's rounding times its size. With any
 # float16 number in it, some element of every input is off by 1e-4 or more.
 TOLERANCE, OF_HALF = 2e-5, 1e-2
-OVERFLOWS = 88.8  # exp of more is infinite in float32
+TINY = 1e-37  # smaller numbers may be 0 in float32
+OVERFLOWS, VANISHES = 88.8, -104.0  # exp of more is infinite in float32, and of less 0
 REASON_BELOW = "wrong for the reason below"
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Whole blocks; then tails along both extents, with two sizes of each block; then numbers that overflow."""
+    """Whole blocks; then tails along both extents, with two sizes of each block; then numbers that overflow.
+
+    Of these, most rows lie far from zero and from the other rows of their block. One row has a number far above its
+    others.
+    """
 
     def logits(m, n, low=-4.0, high=4.0):
         # Multiples of 1/8, all exact in float16.
@@ -34,9 +39,10 @@ def draw(rng: random.Random) -> list[Case]:
     # At least two short of a block: with one short, a missing mask reads as far as `<=` does.
     wide = logits(8 + rng.randint(1, 2), 32 + rng.randint(3, 30))
     narrow = logits(8 + rng.randint(1, 6), 8 + rng.randint(1, 6))
-    large = logits(6, 8 + rng.randint(1, 6))
-    for row, size in enumerate((200, -200, 300, -300, 100, -150)):
+    large = logits(7, 8 + rng.randint(1, 6))
+    for row, size in enumerate((120, -200, 300, -300, 100, -150, -70)):
         large[row] += size + rng.randint(0, 20)
+    large[-1, rng.randrange(1, large.shape[1])] += 120
     return [
         case(logits(8, 16), 4, "rows"),
         case(wide, 4, *tails),
@@ -73,9 +79,9 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         yield Finding(check, why.lstrip(), picture)
 
 
-def _close(got, want, relative: float = TOLERANCE, absolute: float = 0.0) -> torch.Tensor:
-    """Where two matrices agree, as bool; nowhere where one of them is NaN."""
-    return (got - want).abs() <= relative * want.abs() + absolute
+def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
+    """Where two matrices agree, as bool; nowhere where one of them is infinite or NaN."""
+    return want.isfinite() & ((got - want).abs() <= relative * want.abs() + absolute)
 
 
 def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
@@ -88,10 +94,10 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
     loads = [event for event in ran.events if event["kind"] != "store"]
     if not loads:
         for product, why in _likely(x, block):
-            same = _close(got, product, absolute=1e-37) | (got == product) | (got.isnan() & product.isnan())
+            same = _close(got, product) | (got == product) | (got.isnan() & product.isnan())
             if same[seen].all():
                 return "rows", f"\n{why}"
-        if why := _overflow(x, got, seen):
+        if why := _overflow(x, got, seen, block[0]):
             return "large", f"\n{why}"
         if (value := _counted_outside(x, got, seen, block)) is not None:
             return "masked", (
@@ -118,9 +124,14 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     padded[:rows, :cols] = x
     blocks = padded.view(count, height, width)
     top = blocks.amax(2, keepdim=True)
-    e = (blocks - top).exp()
+    rest = blocks - top
+    e, two = rest.exp(), rest.exp2()
     whole = "one sum for the whole block: tl.max and tl.sum need axis=1 to give one number for each row"
     down = "these sums run down the columns of a block: axis=1 runs along a row, if rows have [:, None]"
+    highest = "the maximum runs down the columns of a block: axis=1 runs along a row, if rows have [:, None]"
+    powers = "these are powers of 2 and not of e: tl.exp2 in place of tl.exp"
+    negative = "this is exp(maximum - x): subtract the maximum from x, not x from the maximum"
+    logarithms = "these are the logarithms of the softmax"
     numerators = "these are the numerators: divide each row by its sum"
     mixed = (
         "the numerators are of exp(x - maximum), and the sum of exp(x), or the other way round: with the same "
@@ -130,16 +141,38 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
     likely += [(e / blocks.exp().sum(2, keepdim=True), mixed), (blocks.exp() / e.sum(2, keepdim=True), mixed)]
     likely += [(e / e.sum((1, 2), keepdim=True), whole), (blocks.flatten(1).softmax(1).view(blocks.shape), whole)]
     likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]
+    fallen = (blocks - blocks.amax(1, keepdim=True)).exp()
+    likely += [(fallen / fallen.sum(2, keepdim=True), highest), (two / two.sum(2, keepdim=True), powers)]
+    likely += [(part / part.sum(2, keepdim=True), "there is no exp in it") for part in (blocks, rest)]
+    likely += [((-rest).exp() / (-rest).exp().sum(2, keepdim=True), negative), (blocks.log_softmax(2), logarithms)]
     for product, why in likely:
         yield product.view(padded.shape)[:rows, :cols].double(), why
 
 
-def _overflow(x, got, seen) -> str:
-    """Why rows of large numbers came out wrong; empty if numbers are small, or something else is wrong, too."""
+def _overflow(x, got, seen, height: int) -> str:
+    """Why rows of large numbers came out wrong; empty if numbers are small, or something else is wrong, too.
+
+    `height`: rows of a block.
+    """
     top = x.amax(1)
     lost = (seen & ~torch.isfinite(got)).any(1) | (seen.all(1) & (got == 0).all(1))
+    if not lost.any():
+        return ""
+    row = int(lost.nonzero()[0])
+    highest = torch.cat([part.max().expand(len(part)) for part in x.split(height)])
+    if torch.equal(lost, top - highest < VANISHES):
+        return (
+            f"one maximum for the whole block: row {row} of X has numbers up to {top[row]:g}, and its block up to "
+            f"{highest[row]:g}, so in this row exp(x - maximum) is 0. tl.max needs axis=1 to give one number "
+            "for each row"
+        )
+    if torch.equal(lost, top - x.amin(1) > OVERFLOWS):
+        return (
+            f"row {row} of X goes from {x[row].min():g} to {top[row]:g}, and exp of more than 88.7 is infinite in "
+            "float32: subtract the largest number of the row, then none above 0 is left"
+        )
     high, low = lost & (top > OVERFLOWS), lost & (top < -OVERFLOWS)
-    if not lost.any() or (lost & ~high & ~low).any():
+    if (lost & ~high & ~low).any():
         return ""
     if high.any():
         row = int(high.nonzero()[0])
@@ -147,7 +180,6 @@ def _overflow(x, got, seen) -> str:
             f"row {row} of X has numbers up to {top[row]:g}, and exp({top[row]:g}) is infinite in float32: subtract "
             "the row's maximum before tl.exp"
         )
-    row = int(low.nonzero()[0])
     return (
         f"the largest number in row {row} of X is {top[row]:g}, and that is the row's maximum. Does the `other` of "
         "elements outside of X win instead? Minus infinity never does"

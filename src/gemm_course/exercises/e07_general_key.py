@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +14,8 @@ from gemm_course.judging.feedback import row_panel
 
 JITTER = 0.1
 ANY = 0  # the label of batches that may share keys with each other, or not
+_LOGARITHMS = {"log2": math.log2, "log": math.log, "log10": math.log10}
+_ROUNDINGS = {"round": round, "int": int, "math.ceil": math.ceil}
 NEVER_FOUND = "not judged: a batch with one row more has another key, so it never finds an earlier choice"
 
 
@@ -104,14 +107,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding(check, f"{text}: is anything kept from call to call?")
             return
     keys, labels = [first[i] for i in range(len(calls))], case.expected["labels"]
+    why = _about_rounding(calls, keys) if check in ("hits", "between", "rows") else ""
     for label in sorted(set(labels) - {ANY}):
         edge = _edge(check, calls, keys, [i for i in range(len(calls)) if labels[i] == label])
         if edge is not None:
-            yield edge
+            yield edge._replace(message=edge.message + why)
             return
     for i, j in itertools.combinations(range(len(calls)), 2):
         if labels[i] != labels[j] and keys[i] == keys[j]:
-            yield Finding(check, _shares(check, calls[i], calls[j], keys[i]), [_picture(keys, labels)])
+            text = _shares(check, calls[i], calls[j], keys[i]) + why
+            yield Finding(check, text, [_picture(keys, labels)])
             return
 
 
@@ -134,6 +139,29 @@ def _edge(check: str, calls: list, keys: list, alike: list[int]) -> Finding | No
     numbers = [different.index(keys[i]) for i in order]
     title = "number of the key, smallest batch on the left"
     return Finding(check, text, [row_panel(numbers, [0] * len(order), title)])
+
+
+def _about_rounding(calls: list, keys: list) -> str:
+    """What is wrong with the rounded logarithm that these keys hold, on a line of its own; empty without one."""
+    numbers = [list(each) for each in zip(*(key if isinstance(key, list) else [key] for key in keys))]
+    rows = {"rows": [max(total / groups, 1) for total, groups, *_ in calls], "total_m": [max(c[0], 1) for c in calls]}
+    for of, log, factor, rounding in itertools.product(rows, _LOGARITHMS, (1, 2, 3, 4), _ROUNDINGS):
+        found = [_ROUNDINGS[rounding](factor * _LOGARITHMS[log](each)) for each in rows[of]]
+        if found not in numbers or len(set(found)) == 1:
+            continue
+        if log != "log2":
+            why = f"for twice as many rows math.{log} is {_LOGARITHMS[log](2):.2g} more, where math.log2 is 1 more"
+        elif of == "total_m":
+            why = "the rows of all groups together, where total_m / groups is the average of a group"
+        elif factor != 2:
+            why = f"{factor} for each factor of two, where 1 and 1.5 times a power of two make 2"
+        elif rounding != "round":
+            why = f"{rounding} has an edge at each power of two, where `round` has the power between two edges"
+        else:
+            return ""
+        times = f"{factor} * " if factor > 1 else ""
+        return f"\nthese keys hold {rounding}({times}math.{log}({of})): {why}"
+    return ""
 
 
 def _rows(call: list) -> str:

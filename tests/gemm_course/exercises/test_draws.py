@@ -83,6 +83,12 @@ def test_02_has_whole_blocks_tails_of_two_sizes_and_numbers_that_overflow_either
         top = torch.cat([case["x"].amax(1) for case in cases])
         assert top.max() > 88.8, "exp is infinite in float32"
         assert top.min() < -103.98, "exp is 0, the smallest denormal number included"
+        spans = torch.cat([case["x"].amax(1) - case["x"].float().mean(1) for case in cases])
+        assert (spans > 88.8).any(), "exp is infinite if a row's average is subtracted, or its smallest number"
+        blocks = [block for case in cases for block in case["x"].split(case["block_m"])]
+        lower = torch.cat([block.max() - block.amax(1) for block in blocks])
+        assert lower.max() > 103.98, "exp is 0 if a block's maximum is subtracted"
+        assert not ((lower > 80) & (lower < 104)).any(), "nor is it nearly 0"
         assert all(case["x"].isfinite().all() for case in cases)
 
 

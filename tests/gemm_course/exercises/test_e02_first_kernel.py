@@ -33,7 +33,7 @@ ALL_BUT = {
     "sum_in_half": {"rows"},
     "one_program": {"rows"},
     "width_written_out": {"rows"},
-    "zero_outside": {"rows", "masked"},
+    "zero_outside": {"rows", "masked", "large"},
     "zero_wins_the_maximum": {"large"},
     "no_maximum": {"large"},
     "store_unmasked": {"store"},
@@ -87,5 +87,6 @@ def test_float32_is_far_within_the_tolerance_and_float16_far_outside():
         for case in e02_first_kernel.draw(random.Random(seed)):
             x = case.inputs["x"]
             want = torch.softmax(x.double(), dim=1)
-            assert ((torch.softmax(x.float(), dim=1) - want).abs() / want).max() < e02_first_kernel.TOLERANCE / 4
-            assert ((want.half() - want).abs() / want).max() > 4 * e02_first_kernel.TOLERANCE
+            told = want > e02_first_kernel.TINY
+            assert ((torch.softmax(x.float(), dim=1) - want).abs() / want)[told].max() < e02_first_kernel.TOLERANCE / 4
+            assert ((want.half() - want).abs() / want)[told].max() > 4 * e02_first_kernel.TOLERANCE

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: hits
-# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups
+# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups(.|\n)*these keys hold int\(2 \* math\.log2\(rows\)\): int has an edge
 import math
 
 

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: between
-# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups
+# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups(.|\n)*these keys hold round\(math\.log2\(rows\)\): 1 for each factor of two
 import math
 
 

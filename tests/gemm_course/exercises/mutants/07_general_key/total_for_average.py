@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: hits
-# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups
+# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups(.|\n)*these keys hold round\(2 \* math\.log2\(total_m\)\): the rows of all groups
 import math
 
 
