@@ -89,6 +89,8 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
     got, seen = y.values.double(), ~y.missing
     if not seen.any():
         return "*", ""
+    if stride := feedback.wrong_stride(ran):
+        return "rows", f"\n{stride}"
     if _close(got, want)[seen].all() or (not ran.events and not seen.any(0).all()):
         return "rows", _never_written(seen, y.counts, block)
     loads = [event for event in ran.events if event["kind"] != "store"]

@@ -51,10 +51,18 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     wrong = [g for g in filled if not torch.equal(rows[g].values[0].double(), want[g])]
     writers = _writers(ran, bounds, not wrong)
     some = any(feedback.right_as_written(rows[g], want[g : g + 1], (1, BLOCK)) for g in filled)
-    if filled and not some and (text := writers or _nothing(out)):
+    if pitch := out.wrong_pitch():
+        stride = out.values.stride(0)
+        text = f"the rows of out are stride_out = {stride} elements apart, and they were stored {pitch} apart"
+        checks = {"sums" if g in filled else "empty" for g in range(len(bounds))}
+        yield from (Finding(check, text, pictures) for check in checks)
+        if outside := feedback.stores_outside(ran):
+            yield Finding("bounds", f"{outside}\n{text}", pictures)
+        return
+    if filled and not some and (text := writers or _nothing(ran)):
         yield Finding("*", text, pictures)
         return
-    check, why = (None, "") if writers or not wrong else _why(rows, want, parts, bounds, wrong)
+    check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong)
     if check == "*" or (check and not (why or some)):
         yield Finding("*", why or feedback.tiles(out, want, (1, BLOCK)) or "", pictures)
         return
@@ -83,9 +91,12 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("sums", REASON_BELOW)
 
 
-def _nothing(out: Written) -> str:
+def _nothing(ran: Ran) -> str:
     """A message if no sum was stored, or none but NaN; empty otherwise."""
+    out = ran.outputs["out"]
     if group_sums.held_before(out).all():
+        if reads := [event for event in ran.events if event["kind"] == "load" and event["matrix"] == "grad"]:
+            return f"out is NaN everywhere, from what was read outside of grad:\n{feedback.sentence(reads[0])}"
         return "out is NaN everywhere. It held NaN before: store the sum, do not add to out"
     return "nothing of out was written" if out.missing.all() else ""
 
@@ -112,11 +123,13 @@ def _writers(ran: Ran, bounds: list, right: bool) -> str:
     )
 
 
-def _why(rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, str]:
+def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, str]:
     """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
     order = group_sums.most_telling_first(wrong, bounds)
     told = [g for g in order if not torch.isnan(rows[g].values).any()]
     text = feedback.tiles(rows[(told or order)[0]], want[(told or order)[0]][None], (1, BLOCK))
+    if stride := feedback.wrong_stride(ran):
+        return "sums", f"{text}\n{stride}"
     if _axes_exchanged(rows):
         return "sums", (
             f"{text}\nthe kernel has no program for it: are the grid's two numbers, and program_id(0) and "
@@ -134,7 +147,10 @@ def _why(rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tu
             tail, why = group_sums.explain_range(found, bounds, g, BLOCK)
             return "tail" if tail else "sums", f"{text}\n{why}"
     g = told[0]
-    got = rows[g].values[0].double()
+    text = feedback.tiles(rows[g], want[g][None], (1, BLOCK))
+    got, size = rows[g].values[0].double(), bounds[g][1] - bounds[g][0]
+    if size > 1 and torch.allclose(got, want[g] / size, rtol=1e-6):
+        return "sums", f"{text}\nthis is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
     if torch.equal(got, _along_columns(parts[slice(*bounds[g])])):
         return "sums", f"{text}\nthese are sums over columns, one for each row of a block: rows are axis 0"
     if ((got - want[g]).abs() <= want[g] / 128).all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -33,7 +33,8 @@ def draw(rng: random.Random) -> list[Case]:
         first = rng.randrange(len(numbers))
         # Where every group has the same scales, its own rows and group 0's would give the same result.
         scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
-        scale_b = torch.tensor(rng.sample([1, 3, 5, 7], groups)) / 2
+        # One is less than 1: a scale that is cut off at 1 is told from none.
+        scale_b = torch.tensor(rng.sample([1, *rng.sample([3, 5, 7], groups - 1)], groups)) / 2
         for g, size in enumerate(sizes):
             a.view(torch.uint8)[g, size:] = testing.CANARY[FP8][1]
             scale_a[g, size:] = torch.nan
@@ -108,7 +109,7 @@ def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> l
         return [("rows", f"{text}\nrows 0 to {case.inputs['sizes'][wrong[0]] - 1} of it have to be stored")]
 
     def gave(results) -> bool:
-        return all(torch.equal(parts[g].values, results(g).half()) for g in parts)
+        return all(parts[g].values.allclose(results(g).half(), rtol=0, atol=0, equal_nan=True) for g in parts)
 
     for checks, why, scales in _likely_scales(case):
         if gave(lambda g, scales=scales: sums[g] * scales(g)):
@@ -120,6 +121,8 @@ def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> l
             ]
     if other := _other_groups_scale(case, parts, sums, wrong):
         return [("group", f"{text}\n{other}")]
+    if cut := _cut_off(case, parts, sums, gave):
+        return [(cut[0], f"{text}\n{cut[1]}")]
     if gave(lambda g: sums[g].half().double() * _token_scales(case, g)[:, None] * scale_b[g]):
         return [("rounding", f"{text}\nthe sum was rounded to float16 before it was scaled: convert last")]
     for operands, convert in itertools.product(("A", "B", "A and B"), (_nearest, _interpreted)):
@@ -141,7 +144,8 @@ def _token_scales(case: Case, g: int, first: int | None = None) -> Tensor:
     """The scales of a group's rows; from another place of the table on if `first` is given."""
     size, table = case.inputs["sizes"][g], case.inputs["scale_a"]
     first = g * table.shape[1] if first is None else first
-    return table.flatten()[first : first + size].double()
+    past_the_end = torch.full((size,), torch.nan)  # as `Watch` has it there
+    return torch.cat([table.flatten()[first:], past_the_end])[:size].double()
 
 
 def _likely_scales(case: Case) -> Iterator[tuple]:
@@ -171,11 +175,47 @@ def _likely_scales(case: Case) -> Iterator[tuple]:
         ),
         lambda g: _token_scales(case, g, 0)[:, None] * table[g],
     )
+    sizes, steps = case.inputs["sizes"], dict(zip(("N", "K"), case.inputs["b"].shape[1:]))
+    firsts = {f"g * {name}": [g * step for g in range(len(sizes))] for name, step in steps.items()}
+    firsts["g * size"] = [g * size for g, size in enumerate(sizes)]
+    firsts["the sum of the sizes before"] = [sum(sizes[:g]) for g in range(len(sizes))]
+    for name, first in firsts.items():
+        why = f"the scales of group g begin at g * max_m in scale_a, and these begin at {name}"
+        yield ("token",), why, lambda g, first=first: _token_scales(case, g, first[g])[:, None] * table[g]
     yield (
         ("token",),
         ("the tokens' scales run along the columns: [:, None] gives each row its own number"),
         lambda g: _along_columns(case, g) * table[g],
     )
+
+
+def _cut_off(case: Case, parts: dict, sums: dict, gave: Callable) -> tuple[str, str] | None:
+    """(check, message) if scales, sums or results were clamped; else None."""
+    group = case.inputs["scale_b"].double()
+    scales = {g: (_token_scales(case, g)[:, None], group[g].expand(len(sums[g]), 1)) for g in parts}
+    for which, check, name in ((0, "token", "tokens' scales"), (1, "group", "groups' scales")):
+        used = torch.cat([(parts[g].values / (sums[g] * scales[g][1 - which])).flatten() for g in parts])
+        ends = [(end * 64).round() / 64 for end in used.aminmax()]
+        if ends[0] < ends[1] and gave(
+            lambda g, w=which, ends=ends: sums[g] * scales[g][w].clamp(*ends) * scales[g][1 - w]
+        ):
+            right = torch.cat([each[which] for each in scales.values()])
+            return check, f"the {name} were cut off, {_limits(ends, right)}: a scale is a factor of any size"
+    top, want = torch.finfo(FP8).max, {g: sums[g] * scales[g][0] * scales[g][1] for g in parts}
+    if gave(lambda g: sums[g].clamp(-top, top) * scales[g][0] * scales[g][1]):
+        return "*", f"the sums were cut off, at most {top:g}, as FP8 is: `acc` and C hold larger numbers"
+    ends = torch.cat([part.values.flatten() for part in parts.values()]).double().aminmax()
+    if (ends[0] < ends[1] or ends[1] == top) and gave(lambda g: want[g].clamp(*ends)):
+        right = torch.cat([each.half().flatten() for each in want.values()])
+        why = f"the results were cut off, {_limits(ends, right)}: C is float16, and all of them fit"
+        return ("rounding" if ends[0] < ends[1] else "*"), why
+    return None
+
+
+def _limits(ends: Sequence[Tensor], right: Tensor) -> str:
+    """Which ends some of the right numbers are beyond."""
+    low, high = (f"at least {ends[0]:g}" if ends[0] > right.min() else "", f"at most {ends[1]:g}")
+    return " and ".join(filter(None, (low, high if ends[1] < right.max() else "")))
 
 
 def _along_columns(case: Case, g: int) -> Tensor:

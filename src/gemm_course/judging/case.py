@@ -65,6 +65,7 @@ class Written:
 
         bits, pattern = testing.CANARY[buffer.dtype]
         untouched = buffer.view(bits) == pattern
+        self._stored = ~untouched | (data["counts"] > 0)
         self.values = view(buffer)
         self.missing = view(untouched).clone()
         around = untouched.clone()
@@ -73,6 +74,7 @@ class Written:
         self.counts, self.writers = view(data["counts"]), view(data["writers"])
         # A store that a probe saw outside was not carried out, and only counted.
         self._around = ~around | (data["counts"] > 0)
+        self._first = offset
         view(self._around).fill_(False)
 
     def around(self, reach: int) -> torch.Tensor:
@@ -83,6 +85,16 @@ class Written:
         shape, strides = self.values.shape, self.values.stride()
         start = self.values.storage_offset() - reach * sum(strides)
         return torch.as_strided(self._around, [extent + 2 * reach for extent in shape], strides, start)
+
+    def wrong_pitch(self) -> int | None:
+        """Elements from one row of a whole output to the next as they were stored, if that is not its stride."""
+        rows, cols = self.values.shape
+        places = self._stored.nonzero()[:, 0] - self._first
+        if rows < 2 or not len(places):
+            return None
+        pitch = (int(places[-1]) + 1 - cols) // (rows - 1)
+        should = (torch.arange(rows)[:, None] * pitch + torch.arange(cols)).unique()
+        return pitch if pitch != self.values.stride(0) and torch.equal(places, should) else None
 
     def part(self, rows: slice, columns: slice, name: str) -> Written:
         """Some of its rows and columns, such as a group's, under a name of their own; `outside` stays the whole's."""

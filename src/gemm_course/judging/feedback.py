@@ -33,7 +33,7 @@ def sentence(event: dict) -> str:
         event: with "kind" ("load", "store": an access outside; "undefined": a load whose mask leaves out elements and
             gives them no value; "atomic": an atomic update; "sync": a host sync, with "what"), "matrix", "line",
             "side" ("rows" or "columns", which of the two extents was left), "place" (row, column), "shape", "program",
-            "count".
+            "count", "pitch" (elements between a block's rows, and between the matrix's, if these differ).
     """
     where = in_line(event["line"])
     if event["kind"] == "sync":
@@ -46,15 +46,28 @@ def sentence(event: dict) -> str:
     verb = _VERBS[event["kind"]]
     if event["matrix"] is None:
         return f"{where}program {program} {verb} an address that belongs to no matrix"
+    stride = f"\n{_wrong_stride(event)}".rstrip()
     if event["side"] == "gap":
-        return f"{where}program {program} {verb} between the elements of {event['matrix']}: is a stride wrong?"
+        return f"{where}program {program} {verb} between the elements of {event['matrix']}: is a stride wrong?{stride}"
     axis = 0 if event["side"] == "rows" else 1
     noun, extent, at = ("row", "column")[axis], event["shape"][axis], event["place"][axis]
     has = f"which has {noun}s 0 to {extent - 1}" if extent else f"which has no {noun}s"
     text = f"{where}program {program} {verb} {noun} {at} of {event['matrix']}, {has}"
-    if event["far"][axis] == extent and at >= extent:
+    if not stride and event["far"][axis] == extent and at >= extent:
         text += ": one too many, as `<=` in place of `<` gives"
-    return text
+    return text + stride
+
+
+def _wrong_stride(event: dict) -> str:
+    if not event.get("pitch"):
+        return ""
+    pitch, stride = event["pitch"]
+    return f"the rows of {event['matrix']} are {stride} elements apart, and those of the pointers {pitch}"
+
+
+def wrong_stride(ran: Ran) -> str:
+    """What is wrong with the stride of pointers that reach outside of a matrix; empty if it is right, and on a GPU."""
+    return next(filter(None, map(_wrong_stride, ran.events)), "")
 
 
 def explain_mask(message: str, masks: dict[str, str]) -> str:

@@ -64,6 +64,16 @@ def _split(offset: np.ndarray, leading: int, step: int, extent: int) -> tuple[np
     return line, rest // step, rest % step
 
 
+def _pitch(addresses: np.ndarray, region: _Region) -> list[int] | None:
+    """How many elements lie between the rows of a block of pointers, and how many should; None if these are equal."""
+    stride, across = region.strides
+    if addresses.ndim != 2 or min(addresses.shape) < 2 or across != 1 or not stride:
+        return None
+    first, right, below = (int(each) for each in (addresses[0, 0], addresses[0, 1], addresses[1, 0]))
+    step, pitch = sorted((each - first) // region.itemsize for each in (right, below))
+    return [pitch, stride] if step == 1 and pitch != stride else None
+
+
 class Watch:
     """The matrices of one run, and what happened to them. A context manager; use it around the launch.
 
@@ -219,7 +229,7 @@ class Watch:
                 first = tuple(np.argwhere(outside)[0])
                 place = int(row[first]), int(col[first])
                 far = int(row[outside].max()), int(col[outside].max())
-                self._event(kind, builder, region, place, int(outside.sum()), far)
+                self._event(kind, builder, region, place, int(outside.sum()), far, _pitch(addresses, region))
             if kind == "store" and region.output:
                 element = ((addresses[here] - region.low) // region.itemsize).astype(np.int64)
                 np.add.at(region.counts, element, 1)
@@ -264,7 +274,7 @@ class Watch:
             frame = frame.f_back
         return frame.f_lineno if frame is not None else 0
 
-    def _event(self, kind, builder, region, place, count, far=(0, 0)) -> None:
+    def _event(self, kind, builder, region, place, count, far=(0, 0), pitch=None) -> None:
         line = self.line(3)
         name = region.name if region is not None else None
         side = None
@@ -281,7 +291,7 @@ class Watch:
                 "kind": kind, "matrix": name, "line": line, "side": side, "count": count, "far": list(far),
                 "place": list(place) if place is not None else None,
                 "shape": list(region.shape) if region is not None else None,
-                "program": [int(index) for index in builder.grid_idx],
+                "program": [int(index) for index in builder.grid_idx], "pitch": pitch,
             }  # fmt: skip
 
     # ---- what happened

@@ -25,6 +25,15 @@ def test_a_store_beside_it_is_at_its_place(probed):
     assert found.around(1).nonzero().tolist() == [[0, 1]]
 
 
+@pytest.mark.parametrize("probed", [False, True], ids=["carried out", "stopped by a probe"])
+def test_rows_that_were_stored_a_wrong_stride_apart_are_measured(probed):
+    places = [(0, row * 6 + col) for row in (1, 2) for col in range(4)]
+    assert written((3, 4), places, probed, unwritten=block([1, 2], range(4))).wrong_pitch() == 6
+    assert written((3, 4), places[1:], probed, unwritten=block([1, 2], range(4))).wrong_pitch() is None
+    assert written((3, 4)).wrong_pitch() is None
+    assert written((1, 4)).wrong_pitch() is None
+
+
 def test_elements_with_their_canary_are_missing():
     found = written((3, 4), unwritten=block([1], [0, 3]))
     assert found.missing.nonzero().tolist() == [[1, 0], [1, 3]]

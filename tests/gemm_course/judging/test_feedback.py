@@ -68,6 +68,11 @@ EVENT = {
             {"kind": "sync", "what": "`.item()` reads a tensor"},
             "line 5: `.item()` reads a tensor, so the CPU has to wait for the GPU",
         ),
+        (
+            {"pitch": [7, 132], "far": [9, 3]},
+            "line 5: program 3 writes row 9 of C, which has rows 0 to 8"
+            "\nthe rows of C are 132 elements apart, and those of the pointers 7",
+        ),
         ({"kind": "atomic"}, "line 5: program 3 updates C by an atomic operation"),
         (
             {"kind": "undefined"},

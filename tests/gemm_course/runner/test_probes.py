@@ -50,13 +50,13 @@ def load_one(source, target, default: tl.constexpr):
     tl.store(target, tl.load(source, mask=tl.program_id(0) > 0, other=default))
 
 
-def launch(kernel, extents, *, matrix=(12, 16), programs=1, rooms=(0, 0), through=()):
+def launch(kernel, extents, *, matrix=(12, 16), programs=1, rooms=(0, 0), through=(), step=0):
     watch = probes.Watch(__file__)
     source = watch.matrix("A", testing.integers(matrix, generator=1, low=1), room=rooms[0])
     target = watch.output("C", matrix, torch.float16, room=rooms[1])
     watch.through_descriptors(*through)
     with watch:
-        kernel[(programs,)](source, target, *extents, source.stride(0), target.stride(0), BLOCK)
+        kernel[(programs,)](source, target, *extents, source.stride(0), target.stride(0) + step, BLOCK)
     report = watch.report()
     (output,), (form,) = report["outputs"], watch.layout()["outputs"]
     return source, Written(form | output), report["events"]
@@ -94,6 +94,14 @@ def test_room_makes_leading_dimensions_differ():
     assert written.values.stride() == (16 + 2 * probes.MARGIN + 8, 1)
     assert torch.equal(written.values, source)
     assert events == []
+
+
+def test_a_wrong_stride_of_pointers_is_told_beside_the_right_one():
+    right = 8 + 2 * probes.MARGIN
+    for step, side, pitch in ((0, "rows", None), (-8, "columns", [right - 8, right])):
+        event = launch(copy_by_pointer, (8, 8), matrix=(4, 8), step=step)[2][-1]
+        assert (event["kind"], event["matrix"], event["side"]) == ("store", "C", side)
+        assert event["pitch"] == pitch
 
 
 def test_a_load_of_nothing_but_zeros_is_seen_where_descriptors_are_asked_for():

@@ -9,4 +9,8 @@ def row_softmax(x_ptr, y_ptr, M, N, ldx, ldy, BLOCK_M: tl.constexpr, BLOCK_N: tl
     mask = (rows[:, None] < M) & (cols[None, :] < N)
     x = tl.load(x_ptr + rows[:, None] * ldx + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=1)[:, None])
-    tl.store(y_ptr + rows[:, None] * ldy + cols[None, :], x - tl.max(x, axis=1)[:, None] - tl.log(tl.sum(e, axis=1)[:, None]), mask=mask)
+    tl.store(
+        y_ptr + rows[:, None] * ldy + cols[None, :],
+        x - tl.max(x, axis=1)[:, None] - tl.log(tl.sum(e, axis=1)[:, None]),
+        mask=mask,
+    )

@@ -1,0 +1,12 @@
+# ruff: noqa
+# check: store
+# says: line 12: program 0 writes column -8 of Y(.|\n)*the rows of Y are 1\d\d elements apart, and those of the pointers 1\d\d\b
+@triton.jit
+def row_softmax(x_ptr, y_ptr, M, N, ldx, ldy, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Softmax of each row of X (M, N), float16, to Y (M, N), float32."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tl.arange(0, BLOCK_N)
+    mask = (rows[:, None] < M) & (cols[None, :] < N)
+    x = tl.load(x_ptr + rows[:, None] * ldx + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=1)[:, None])
+    tl.store(y_ptr + rows[:, None] * ldx + cols[None, :], e / tl.sum(e, axis=1)[:, None], mask=mask)
