@@ -16,7 +16,7 @@ SHOWN = 24
 
 def draw(rng: random.Random) -> list[Case]:
     """Costs that repeat with the number of programs; a long tile at the end; equal costs; fewer tiles than programs; no
-    tiles; one program."""
+    tiles; one program; one tile that takes longer than a fair share of all work."""
 
     def case(costs, programs, *checks):
         text = ", ".join(map(str, costs[:SHOWN])) + (", ..." if len(costs) > SHOWN else "")
@@ -35,6 +35,10 @@ def draw(rng: random.Random) -> list[Case]:
     def late():
         return [rng.randint(10, 14) for _ in range(3 * few)] + [rng.randint(32, 45)]
 
+    # As many of these tiles to each program would be more for that of the long one.
+    much = [rng.randint(2, 4) for _ in range(8 * rng.randint(4, 5) - 1)]
+    much.insert(rng.randint(3, 8), rng.randint(40, 50))
+
     return [
         case(_telling("work", paired, programs), programs, "work"),
         case(_telling("last", late, few), few, "last"),
@@ -43,6 +47,7 @@ def draw(rng: random.Random) -> list[Case]:
         case([rng.randint(5, 20) for _ in range(rng.randint(2, 4))], rng.randint(6, 7), "idle"),
         case([], rng.randint(2, 4), "idle"),
         case([rng.randint(5, 20) for _ in range(rng.randint(3, 5))], 1, "last"),
+        case(much, 8, "last"),
     ]
 
 
@@ -266,6 +271,8 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
         text += f"\nthe longest tile, tile {tile}, takes {costs[tile]} µs and starts after {end - costs[tile]} µs"
     elif dealt:
         text += f"\nlongest first, but dealt {dealt}: give the next tile to the program that is free first"
+    elif max(map(len, schedule)) - min(map(len, schedule)) < 2:
+        text += "\nall programs have about equally many tiles: share the time, not the tiles"
     yield Finding(check, text, panels)
 
 

@@ -62,6 +62,9 @@ def draw(rng: random.Random) -> list[Case]:
         [total, count, 2 * N, K, "float16"],
         [total, count, N, 2 * K, "float16"],
         [total, count, K, N, "float16"],
+        # The digits of the first one, if nothing is between its numbers.
+        [total, count, 100 * N + K // 100, K % 100, "float16"],
+        [total // count * (100 * count + N // 100), 100 * count + N // 100, N % 100, K, "float16"],
         [2 * total, 2 * count, N, K, "float16"],
     ]
     types = [[total, count, N, K, name] for name in ("float16", "float32", "float8_e4m3fn")]
@@ -75,7 +78,7 @@ def draw(rng: random.Random) -> list[Case]:
         shared("hits", (even, 512), {128, even * 4 if even > 512 else even // 4}),
         shared("between", (low * 3 // 2, high * 3 // 2), {low, 2 * low, high if high == 512 else 2 * high}),
         case("rows", apart(doubled, range(3, 12)), f"{count} groups of {base} rows, doubled eleven times"),
-        case("layer", apart(layers, range(5)), f"N = {N}, K = {K}"),
+        case("layer", apart(layers, range(len(layers))), f"N = {N}, K = {K}"),
         case("types", apart(types, range(4)), f"float16, float32, float8_e4m3fn, K = {K}; float16, K = {2 * K}"),
         case("empty", [*small, *large], f"0, 1 and {count - 1} rows for {count} groups"),
     ]
@@ -193,7 +196,10 @@ def _shares(check: str, one: list, other: list, key) -> str:
         largest = check == "rows" and one[0] >= 2048 * one[1]
         return text + (": is there a largest number of rows, above which all are alike?" if largest else "")
     names = [f"{name} = {a} and {b}" for name, a, b in zip(("groups", "N", "K"), one[1:4], other[1:4]) if a != b]
-    return f"two layers share the key {_shown(key)}; they differ in {', '.join(names)}"
+    text = f"two layers share the key {_shown(key)}; they differ in {', '.join(names)}"
+    if "".join(map(str, one[1:4])) == "".join(map(str, other[1:4])):
+        text += ":\nin a row their digits are the same, so put something between the numbers, or return a tuple"
+    return text
 
 
 def _picture(keys: list, labels: Sequence[int]) -> dict:

@@ -272,6 +272,8 @@ def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Findin
         yield Finding("offsets", f"offs must be {wants}, got {got}: such an order finds no operator")
     elif offs.shape != ends.shape or not torch.equal(offs.long(), ends):
         yield Finding("offsets", f"offs must still be the groups' ends, {ends.tolist()}, got {offs.tolist()[:8]}")
+    elif inputs["offsets"] == str(picked.offsets).removeprefix("torch.") and not operands[2]["kept"]:
+        yield Finding("offsets", "offs has the dtype that the operator needs, and was copied all the same")
 
 
 def _no_tensor(name: str, given: dict) -> str | None:

@@ -22,8 +22,8 @@ def draw(rng: random.Random) -> list[Case]:
     """Groups with tails on a few workers; empty groups everywhere; one worker; more workers than tiles; no rows at all.
 
     A later group never begins with worker 0: otherwise a walk that starts anew in each group would be the same. Groups
-    differ in their number of tile rows. One group, and one N, is a multiple of its block, where one more than the
-    quotient would be one too many.
+    differ in their number of tile rows; one has more than a strip of 4 or 8, the usual `GROUP_SIZE_M`. One group, and
+    one N, is a multiple of its block, where one more than the quotient would be one too many.
     """
 
     def size(count: int) -> int:
@@ -39,7 +39,8 @@ def draw(rng: random.Random) -> list[Case]:
 
     def batch(workers: int, tiles_n: int) -> list[int]:
         while True:
-            counts = rng.sample([1, 2, 3, 4, 5], 4)
+            counts = [*rng.sample([1, 2, 3, 4, 5], 3), rng.randint(9, 11)]
+            rng.shuffle(counts)
             begins = [sum(counts[:g]) * tiles_n for g in range(1, 5)]
             # The last one is the number of all tiles: more than one is left over, and a round is not one tile.
             if all(begin % workers for begin in begins) and begins[-1] % workers > 1 and min(counts[0], counts[-1]) > 1:
@@ -111,6 +112,18 @@ def _after(sizes: Sequence[int], N: int) -> list[list[Tile]]:
 def _up_to_empty(sizes: Sequence[int], N: int) -> list[list[Tile]]:
     groups = _groups(sizes, N)
     return groups[: next((g for g, size in enumerate(sizes) if not size), len(sizes))]
+
+
+def _strips(sizes: Sequence[int], N: int, height: int) -> list[list[Tile]]:
+    """Column by column in strips of ``height`` tile rows."""
+    tiles_n = -(-N // BLOCK_N)
+
+    def place(own, tile, tiles_m, start, end):
+        strip, rest = divmod(own, height * tiles_n)
+        high = min(height, tiles_m - strip * height)
+        return _tile(strip * height + rest % high, rest // high, start, end)
+
+    return _groups(sizes, N, place=place)
 
 
 def _without_first_rule(own, tile, tiles_m, start, end):
@@ -188,6 +201,15 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
         lambda sizes, N: _groups(sizes, N, tile_rows=lambda size: max(_tile_rows(size), 1)),
     ),
     ("empty", "the walk ends at the first group without rows, but other groups follow", _up_to_empty),
+    *(
+        (
+            "place",
+            f"this goes through strips of {height} tile rows, as GROUP_SIZE_M = {height} does in Triton's tutorial; "
+            "here a whole column comes first",
+            lambda sizes, N, height=height: _strips(sizes, N, height),
+        )
+        for height in (2, 3, 4, 6, 8)
+    ),
 )  # fmt: skip
 
 
@@ -306,10 +328,21 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
         text = f"{_name(more[0])} is computed {times[more[0]]} times, by worker{'s' * (len(by) > 1)} {', '.join(by)}"
         yield Finding(check, text, panels)
     if not lost and not more:
-        yield Finding("turn", _difference(got, want), panels)
+        yield Finding(*_about_order(got, want), panels)
     else:
         # Which turn it is, and whether the number of workers matters, shows only where every tile is computed once.
         yield from (Finding(each, NOT_COUNTED) for each in ("turn", "workers") if each in case.checks)
+
+
+def _about_order(got, want) -> tuple[str, str]:
+    """(check, message) where every tile is computed once, and not in its turn."""
+    text = _difference(got, want)
+    if [[end for _, end, _ in line] for line in got] == [[end for _, end, _ in line] for line in want]:
+        return "place", f"{text}:\nevery turn goes to the right group, but a group's tiles are in another order"
+    if sorted(got) == sorted(want):
+        worker = next(worker for worker, line in enumerate(got) if line != want[worker])
+        return "turn", f"{text}:\nworker {worker} computes the tiles of worker {want.index(got[worker])}"
+    return "turn", text
 
 
 def _difference(got, want) -> str:

@@ -152,6 +152,10 @@ def test_05_has_one_program_no_tiles_fewer_tiles_and_equal_ones():
         equal = [case for case in cases if len(set(case["costs"])) == 1 and len(case["costs"]) > case["programs"]]
         assert {len(case["costs"]) % case["programs"] > 0 for case in equal} == {True, False}
         assert any(costs[-1] > 2 * max(costs[:-1]) for case in cases if len(costs := case["costs"]) > 9)
+        much = [case for case in cases if sum(costs := case["costs"]) < max(costs, default=0) * case["programs"] > 0]
+        assert any(
+            len(case["costs"]) > 3 * case["programs"] > len(case["costs"]) % case["programs"] == 0 for case in much
+        )
         (paired,) = [case for case in cases if len(costs := case["costs"]) > 8 and costs[0] > 2 * max(costs[1:3])]
         costs, programs = paired["costs"], paired["programs"]
         assert all(costs[tile] > 2 * max(costs[tile + 1 : tile + 3]) for tile in range(0, len(costs), programs))
@@ -189,6 +193,7 @@ def test_07_has_large_batches_equal_bytes_and_other_centres_than_the_picture():
         assert any("8" in name for _, name in types)
         layers = {(groups, N, K) for _, groups, N, K, _ in calls["layer"]}
         # Another number of groups, N or K, each alone; N and K exchanged; equal groups times N.
+        assert len({"".join(map(str, layer)) for layer in layers}) == len(layers) - 2, "equal digits in a row"
         assert len({(N, K) for _, N, K in layers}) == len(layers) - 1
         assert len({(groups, N * K) for groups, N, K in layers}) == len(layers) - 2
         assert len({(groups * N, K) for groups, N, K in layers}) == len(layers) - 1
@@ -367,9 +372,11 @@ def test_13_has_every_kind_of_batch_and_of_workers():
             whole = [size % module.BLOCK_M == 0 for size in sizes if size]
             assert not all(whole) or not any(sizes), "some group has a tail"
             assert N % module.BLOCK_N or workers == 1
+            kinds |= {"more tile rows than a strip of 8"} if max(rows) > 8 and columns > 1 < workers else set()
             kinds |= {"a whole group"} if 1 < workers < tiles and any(whole) else set()
             kinds |= {"a whole N"} if N % module.BLOCK_N == 0 else set()
             assert workers != module.HARD_CODED or tiles < workers
         assert kinds == {
-            "none", "one worker", "idle workers", "left over", "empty everywhere", "a whole group", "a whole N"
+            "none", "one worker", "idle workers", "left over", "empty everywhere", "a whole group", "a whole N",
+            "more tile rows than a strip of 8",
         }  # fmt: skip

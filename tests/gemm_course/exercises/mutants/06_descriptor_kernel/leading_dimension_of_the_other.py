@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: extents
-# says: line 18: program \d+ reads (row|column) \d+ of B of group \d, which has (rows|columns) 0 to \d+\.\n    .*\nThe descriptor's extents and strides
+# says: line 18: program \d+ reads (row|column) \d+ of B of group \d, which has (rows|columns) 0 to \d+\n    .*\nthe rows of B of group \d are \d+ elements apart, and those of the pointers \d+\.\nThe descriptor's extents and strides
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: group
-# says: line 19: program \d+ writes column \d+ of C, which has columns 0 to \d+\.\n    .*\nThe descriptor's extents and strides
+# says: line 19: program \d+ writes column \d+ of C, which has columns 0 to \d+\n    .*\nthe rows of C are \d+ elements apart, and those of the pointers \d+\.\nThe descriptor's extents and strides
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,
