@@ -127,6 +127,8 @@ def _mistake(name: str, got: torch.Tensor, want: list[int], sizes: list[int]) ->
         return f"row {at} is after the last group, so its group is -1, and `group` says {got[at]}"
     ends = list(accumulate(sizes))
     text = f"row {at} belongs to group {want[at]}, and `group` says {got[at]}"
+    if got[at] == -1:
+        return f"{text}: only rows after the last group have -1, and these begin at {ends[-1]}"
     if 0 <= got[at] < len(sizes) and sizes[got[at]] == 0:
         return f"{text}, which is empty"
     if at in ends and got[at] < want[at]:

@@ -108,7 +108,7 @@ def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
             )
     if _close(got, want, OF_HALF, 2e-7)[seen].all():
         return "rows", (
-            "\nright to about three digits, so something here is float16: convert what you load by .to(tl.float32), "
+            "\nright to about three digits, so something here has 16 bits: convert what you load by .to(tl.float32), "
             "and keep it"
         )
     if torch.isnan(got[seen]).any():
@@ -140,6 +140,7 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
         "numbers in both, the maximum cancels"
     )
     likely = [(e, numerators), (blocks.exp(), numerators)]
+    likely += [(part / cols, "divided by the number of columns, not by the row's sum") for part in (e, blocks.exp())]
     likely += [(e / blocks.exp().sum(2, keepdim=True), mixed), (blocks.exp() / e.sum(2, keepdim=True), mixed)]
     likely += [(e / e.sum((1, 2), keepdim=True), whole), (blocks.flatten(1).softmax(1).view(blocks.shape), whole)]
     likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]

@@ -80,6 +80,8 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
     if seen.any() and not gave(want):
         if gave(want.half().double()):
             return "tiles", "\nthese are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
+        if any(map(gave, feedback.roundings(want, torch.bfloat16))):
+            return "tiles", "\nthese are the right sums, rounded to bfloat16: the type of C is c_ptr.dtype.element_ty"
         if why := _rounded_or_doubled(a, b, gave):
             return "tiles", f"\n{why}"
         for summed in range(depth):

@@ -24,8 +24,7 @@ Tile = tuple[int, int, int]  # problem, row, column
 
 
 def draw(rng: random.Random) -> list[Case]:
-    """Cases with few programs, more programs, one program, and more programs than tiles; with empty problems among
-    others; with empty problems alone.
+    """Few programs, more programs, one, and more than tiles; empty problems among others, and alone.
 
     With several programs, program 0 never computes the first tile of a later problem. Otherwise a walk that restarts in
     each problem would be right. And one problem has more tile rows than a strip of 4 or 8, the usual `GROUP_SIZE_M`.
@@ -255,8 +254,8 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, st
     wrong_count = _about_count(grids, logs, want)
     if wrong_count:
         yield "once", wrong_count + because
-    if walk is None and (text := _about_order(logs, want)):
-        yield "place", text
+    if walk is None and (found := _about_order(logs, want)):
+        yield found
     elif walk is None:
         number = {tile: i for i, tile in enumerate(_Walk(1, grids=grids).logs(1)[0])}
         found = [[number.get(tile, -1) for tile in line] for line in logs]
@@ -293,17 +292,17 @@ def _about_count(grids, logs, want) -> str | None:
     return None
 
 
-def _about_order(logs, want) -> str:
-    """What is wrong if every turn goes to a tile of the right problem, but the tiles of a problem have another order;
-    empty otherwise.
-    """
+def _about_order(logs, want) -> tuple[str, str] | None:
+    """(check, message) if only the order of each problem's tiles is wrong, or who computes them; else None."""
+    text = _difference(logs, want)
     found, should = ([[g for g, _, _ in line] for line in lines] for lines in (logs, want))
-    if found != should or sorted(itertools.chain(*logs)) != sorted(itertools.chain(*want)):
-        return ""
-    return (
-        f"{_difference(logs, want)}:\nevery turn goes to the right problem, but a problem's tiles are in another "
-        "order; column by column is (0, 0), (1, 0), (2, 0), …"
-    )
+    if found == should and sorted(itertools.chain(*logs)) == sorted(itertools.chain(*want)):
+        why = "every turn goes to the right problem, but a problem's tiles are in another order"
+        return "place", f"{text}:\n{why}; column by column is (0, 0), (1, 0), (2, 0), …"
+    if sorted(logs) == sorted(want):
+        program = next(p for p, line in enumerate(logs) if line != want[p])
+        return "turn", f"{text}:\nprogram {program} computes the tiles of program {want.index(logs[program])}"
+    return None
 
 
 def _about_step(walk: _Walk, logs, want) -> str:
@@ -319,8 +318,8 @@ def _about_step(walk: _Walk, logs, want) -> str:
 
 def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]:
     """(check, message): a step by another number of programs, a wrong share, or another mistake."""
-    if walk is None and (text := _about_order(logs, want)):
-        yield "place", text
+    if walk is None and (found := _about_order(logs, want)):
+        yield found
     elif walk is None:
         program = next((p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should)), None)
         if program is None:

@@ -174,6 +174,8 @@ def _about_pointers(got: list, want: list, later: list, ran: Ran) -> str:
     address, text = got[g][c], f"`pointers[{g}, {c}]` is not the address of {name}"
     if address & 0xFFFFFFFF == want[g][c] & 0xFFFFFFFF:
         return f"{text}, only its lower 32 bits; an address has 64"
+    if base := next((each for each, (begins, *_) in ran.addresses.items() if address == want[g][c] - begins), ""):
+        return f"{text}, but how far it is from {base}: an address is what data_ptr() returns, with nothing subtracted"
     for other, (begins, start, length) in ran.addresses.items():
         if address == begins:
             return f"{text}, but that of {other}"

@@ -170,7 +170,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if unknown:
         p, tile = unknown[0]
         has = f"tiles 0 to {len(costs) - 1}" if costs else "no tiles"
-        yield Finding("*", f"program {p} is given tile {tile}; there are {has}")
+        cost = "; the lists hold numbers of tiles, not their costs" if tile in costs else ""
+        yield Finding("*", f"program {p} is given tile {tile}; there are {has}{cost}")
         return
     if times != [1] * len(costs):
         tile = next(t for t, count in enumerate(times) if count != 1)

@@ -306,7 +306,7 @@ def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[in
     what = "A is read as zero" if read else "C is not written"
     return (
         f"{what} in group {early} from row {max(start, end - start)} on: its descriptor ends at row {end - start}, "
-        f"and the group's tiles start at row {start}. Coordinates count from the pointer, which is at row 0, so the "
+        f"and the group's tiles start at row {start}. Coordinates count from the pointer: where it is at row 0, the "
         f"extent must be the group's end, {end}"
     )
 

@@ -58,9 +58,18 @@ def draw(rng: random.Random) -> list[Case]:
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """As `_compared`. If a known mistake gives this C, it is named in place of what single columns suggest."""
     found = list(_compared(case, ran))
-    why = _known(case, ran.outputs["C"]) if found else ""
+    why = (_about_stores(ran) or _known(case, ran.outputs["C"])) if found else ""
     for finding, guess in found:
-        yield finding._replace(message=f"{why}\n{finding.message}" if why else finding.message + guess)
+        text = finding.message if why in finding.message else f"{why}\n{finding.message}"
+        yield finding._replace(message=text if why else finding.message + guess)
+
+
+def _about_stores(ran: Ran) -> str:
+    """What is wrong with stores of all tiles alike, as the probes saw them; empty without anything."""
+    for event in ran.events:
+        if event["kind"] == "atomic":
+            return f"{feedback.sentence(event)}, which combines a number with what C holds: tl.store replaces it"
+    return feedback.wrong_stride(ran)
 
 
 # Mistake → (first row and column, end of rows and of columns) of what tile (j, i) of a group stores, from j, i, the
@@ -89,6 +98,9 @@ _STORES = {
     ),
     "the mask compares with the number of the group's columns, `end` - `start`, and not with where they end": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end - start)
+    ),
+    "the last row of C is left out: rows end at N, exclusive": (
+        lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n - 1, end)
     ),
     "i * BLOCK_M is left out of the mask: every tile is compared as if it were the group's first": (
         lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end + i * BLOCK_M)

@@ -75,6 +75,7 @@ _MISTAKES: tuple[tuple[str, str, Callable], ...] = (
     ("silu", "ReLU: it has no exponential", lambda x: _rounded(x.relu())),
     ("silu", "ReLU²: it has no exponential", lambda x: _rounded(x.relu().square())),
     ("silu", "GELU, another activation", lambda x: _rounded(torch.nn.functional.gelu(x))),
+    ("silu", "x / (1 + exp(-1.702 x)), an approximation of GELU", lambda x: _rounded(x * torch.sigmoid(1.702 * x))),
     ("silu", "x · tanh(x): the sigmoid of x is (1 + tanh(x / 2)) / 2", lambda x: _rounded(x * x.tanh())),
     ("silu", "x² times the sigmoid: there is one x too many", lambda x: _rounded(x * silu(x))),
 )  # fmt: skip

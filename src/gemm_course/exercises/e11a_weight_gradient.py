@@ -53,13 +53,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     ]  # fmt: skip
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
     if group_sums.held_before(c).all() and filled:
-        yield Finding("*", "C is NaN everywhere. It held NaN before: store the result, do not add to C", pictures)
+        text = "C is NaN everywhere. It held NaN before: store the result, do not add to C"
+        if feedback.wrong_stride(ran):
+            text = f"C is NaN everywhere, from what was read outside of A and B:\n{feedback.loads_outside(ran)}"
+        yield Finding("*", text, pictures)
         return
     if c.missing.all() and filled:
         yield Finding("*", "nothing of C was written", pictures)
         return
     wrong = [g for g in filled if not torch.equal(groups[g].values, want[g].half())]
-    check, why = _why(groups, want, parts, bounds, wrong) if wrong else (None, "")
+    check, why = _why(ran, groups, want, parts, bounds, wrong) if wrong else (None, "")
     if check == "*":
         yield Finding("*", why, pictures)
         return
@@ -82,7 +85,7 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
         if event["kind"] == "undefined":
             yield Finding("tail", text, pictures)
         elif event["matrix"] == "ends":
-            yield Finding("tokens", f"{text}. Group 0 starts at 0, and no entry of `ends` says so", pictures)
+            yield Finding("tokens", group_sums.explain_table(event), pictures)
         elif event["kind"] in ("load", "store"):
             yield Finding("once", text, pictures)
     c = ran.outputs["C"]
@@ -95,30 +98,37 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
         yield Finding("once", text, pictures)
 
 
-def _why(groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, str]:
+def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, str]:
     """The check that wrong sums break ("*": all), and the likely mistake."""
     order = group_sums.most_telling_first(wrong, bounds)
     told = [g for g in order if not torch.isnan(groups[g].values).any()]
     g = (told or order)[0]
     got, text = groups[g].values, feedback.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
+    if stride := feedback.wrong_stride(ran):
+        return "tokens", f"{text}\n{stride}"
     if not told and not groups[g].missing.any():
         return "tail", f"{text}\nthe rows after the last group hold NaN, and a block adds some of them"
     if groups[g].missing.any():
         return "tokens", f"{text}\nis each tile of C stored, to its last row and column?"
     if all((groups[each].values == 0).all() for each in wrong):
         return "*", f"{text}\nC is 0 everywhere: nothing was added to `acc`"
+    part = parts[slice(*bounds[g])]
+    if len(part) > 1 and torch.allclose(got.double(), want[g] / len(part), rtol=1e-3):
+        return "tokens", f"{text}\nthis is the average of group {g}'s {len(part)} tokens: the product is their sum"
     close = ((got.double() - want[g]).abs() <= want[g] / 128).all()
     for each in told:
         if found := group_sums.range_of_sum(groups[each].values, parts):
             tail, why = group_sums.explain_range(found, bounds, each, BLOCK)
             text = feedback.tiles(groups[each], want[each].half(), (BLOCK, BLOCK))
             return "tail" if tail else "tokens", f"{text}\n{why}"
+    if why := group_sums.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK)]):
+        return "rounding", f"{text}\n{why}"
     if close:
         return "rounding", (
             f"{text}\nthe numbers are nearly right: they were rounded on the way. Is `acc` float32, and converted only "
             "where it is stored?"
         )
-    if why := _twice(got, parts[slice(*bounds[g])]):
+    if why := _twice(got, part):
         return "tokens", f"{text}\n{why}"
     if _turned(groups, want):
         return "tokens", f"{text}\nthis is a transposed tile: rows of C[g] are rows of A, its columns are those of B"

@@ -70,8 +70,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         if event["kind"] == "undefined":
             yield Finding("tail", feedback.sentence(event), pictures)
         elif event["matrix"] == "ends":
-            text = f"{feedback.sentence(event)}. Group 0 starts at 0, and no entry of `ends` says so"
-            yield Finding("sums", text, pictures)
+            yield Finding("sums", group_sums.explain_table(event), pictures)
         elif event["kind"] in ("load", "store"):
             yield Finding("bounds", feedback.sentence(event), pictures)
     if out.outside and not ran.events:
@@ -135,6 +134,9 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
             f"{text}\nthe kernel has no program for it: are the grid's two numbers, and program_id(0) and "
             "program_id(1), in the same order?"
         )
+    lost = [each.missing.all() for each in rows]
+    if lost[-1] and lost == sorted(lost):
+        return "sums", f"{text}\nno program computes it: the grid needs programs for each of {len(rows)} groups"
     if any(rows[g].missing.any() for g in wrong):
         return "sums", f"{text}\nis each sum stored, to the last column?"
     if not told:
@@ -153,6 +155,9 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         return "sums", f"{text}\nthis is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
     if torch.equal(got, _along_columns(parts[slice(*bounds[g])])):
         return "sums", f"{text}\nthese are sums over columns, one for each row of a block: rows are axis 0"
+    blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK)]
+    if why := group_sums.explain_rounding(rows[g].values[0], blocks):
+        return "float32", f"{text}\n{why}"
     if ((got - want[g]).abs() <= want[g] / 128).all():
         return "float32", (
             f"{text}\nthe numbers are nearly right: they were rounded on the way. tl.sum keeps the type of what it "

@@ -166,6 +166,9 @@ def _likely_scales(case: Case) -> Iterator[tuple]:
         "this was divided by the scales: multiply, stored number times scale is the real number",
         lambda g: 1 / (token(g) * table[g]),
     )
+    divided = "multiply, stored number times scale is the real number"
+    yield ("token",), f"this was divided by the tokens' scales: {divided}", lambda g: table[g] / token(g)
+    yield ("group",), f"this was divided by the group's scale: {divided}", lambda g: token(g) / table[g]
     yield ("token", "group"), "the scales were added to each other: they are factors", lambda g: token(g) + table[g]
     yield (
         ("token",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -136,6 +137,14 @@ def _likely_results(given: Tensor, want: Tensor) -> Iterator[tuple[str, Tensor]]
         "each block is transposed: its rows are along N",
         given.view(-1, *blocks, packs, ROWS, own).permute(0, 1, 3, 5, 2, 4),
     )
+    names = ("blocks along N", "blocks along K", "packs", "rows")
+    parts = given.view(-1, *blocks, packs, ROWS, own)
+    for order in itertools.permutations(range(4)):
+        now = ", ".join(names[axis] for axis in order)
+        yield (
+            f"the dimensions are now {now}; in the weight they are blocks along N, rows, blocks along K, packs",
+            parts.permute(0, *(1 + axis for axis in order), 5),
+        )
     if n % COLUMNS == 0 and n != k:
         yield (
             (f"N and K changed places: the weight has {blocks[0]} × {blocks[1]} blocks"),

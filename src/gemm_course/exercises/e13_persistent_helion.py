@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from gemm_course.exercises.drawing import table_panel
 from gemm_course.judging.case import Case, Finding, Ran
@@ -69,21 +70,39 @@ def _tile_rows(size: int) -> int:
     return -(-size // BLOCK_M)
 
 
+class _At(NamedTuple):
+    """A tile's numbers, in its group and in all, and what its group has."""
+
+    own: int
+    tile: int
+    tiles_m: int
+    tiles_n: int
+    start: int
+    end: int
+
+
+def _right_place(at: _At) -> Tile:
+    return _tile(at.own % at.tiles_m, at.own // at.tiles_m, at.start, at.end)
+
+
 def _groups(
     sizes: Sequence[int],
     N: int,
     tile_rows: Callable[[int], int] = _tile_rows,
-    place: Callable[[int, int, int, int, int], Tile] | None = None,
+    place: Callable[[_At], Tile] = _right_place,
 ) -> list[list[Tile]]:
-    """The tiles of each group in order. place: (tile in its group, tile in all, tile rows, first row, end) → tile."""
-    place = place or (lambda own, tile, tiles_m, start, end: _tile(own % tiles_m, own // tiles_m, start, end))
-    found, tile = [], 0
+    """The tiles of each group in order."""
+    found, tile, tiles_n = [], 0, -(-N // BLOCK_N)
     for start, end in pairwise([0, *_ends(sizes)]):
         tiles_m = tile_rows(end - start)
-        count = tiles_m * -(-N // BLOCK_N)
-        found.append([place(own, tile + own, tiles_m, start, end) for own in range(count)])
+        count = tiles_m * tiles_n
+        found.append([place(_At(own, tile + own, tiles_m, tiles_n, start, end)) for own in range(count)])
         tile += count
     return found
+
+
+def _placed(place: Callable[[_At], Tile]) -> Callable:
+    return lambda sizes, N: _groups(sizes, N, place=place)
 
 
 def _ends(sizes: Sequence[int]) -> list[int]:
@@ -114,22 +133,25 @@ def _up_to_empty(sizes: Sequence[int], N: int) -> list[list[Tile]]:
     return groups[: next((g for g, size in enumerate(sizes) if not size), len(sizes))]
 
 
-def _strips(sizes: Sequence[int], N: int, height: int) -> list[list[Tile]]:
-    """Column by column in strips of ``height`` tile rows."""
-    tiles_n = -(-N // BLOCK_N)
+def _in_strips(height: int) -> Callable:
+    """Column by column in strips of so many tile rows."""
 
-    def place(own, tile, tiles_m, start, end):
-        strip, rest = divmod(own, height * tiles_n)
-        high = min(height, tiles_m - strip * height)
-        return _tile(strip * height + rest % high, rest // high, start, end)
+    def place(at: _At) -> Tile:
+        strip, rest = divmod(at.own, height * at.tiles_n)
+        high = min(height, at.tiles_m - strip * height)
+        return _tile(strip * height + rest % high, rest // high, at.start, at.end)
 
-    return _groups(sizes, N, place=place)
-
-
-def _without_first_rule(own, tile, tiles_m, start, end):
-    return _tile(tile % tiles_m, tile // tiles_m, start, end)
+    return _placed(place)
 
 
+def _with_its_own_end(at: _At, last: int) -> Tile:
+    """The right tile, but with an end after its own rows, of which the last one is before ``last``."""
+    row, _, col = _right_place(at)
+    return row, min(row + BLOCK_M, last), col
+
+
+_TOO_WIDE = "a column has as many tiles as the group has tile rows, tiles_m; this divides by tiles_n"
+_ENDS_EARLY = "`end` is the row after the group's last one, not after the tile's"
 # Check, what is wrong, and the groups' tiles that it gives; dealt in turn.
 _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     (
@@ -140,34 +162,34 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     (
         "place",
         "this counts row by row; column by column, the row changes from tile to tile",
-        lambda sizes, N: _groups(
-            sizes,
-            N,
-            place=lambda own, tile, tiles_m, start, end: _tile(
-                own // -(-N // BLOCK_N), own % -(-N // BLOCK_N), start, end
-            ),
-        ),
+        _placed(lambda at: _tile(at.own // at.tiles_n, at.own % at.tiles_n, at.start, at.end)),
+    ),
+    (
+        "place",
+        _TOO_WIDE,
+        _placed(lambda at: _tile(at.own % at.tiles_m, at.own // at.tiles_n, at.start, at.end)),
+    ),
+    (
+        "place",
+        _TOO_WIDE,
+        _placed(lambda at: _tile(at.own % at.tiles_n, at.own // at.tiles_n, at.start, at.end)),
     ),
     (
         "place",
         "a tile's rows begin at its group's first row: `start` is missing",
-        lambda sizes, N: _groups(
-            sizes, N, place=lambda own, tile, tiles_m, start, end: _tile(own % tiles_m, own // tiles_m, 0, end)
-        ),
+        _placed(lambda at: _right_place(at._replace(start=0))),
     ),
     (
         "place",
         "the tile ends with the matrix, not with its group: with a B for each group, it would overwrite the next one",
-        lambda sizes, N: _groups(
-            sizes,
-            N,
-            place=lambda own, tile, tiles_m, start, end: _tile(own % tiles_m, own // tiles_m, start, sum(sizes)),
-        ),
+        lambda sizes, N: _groups(sizes, N, place=lambda at: _right_place(at._replace(end=sum(sizes)))),
     ),
+    ("place", _ENDS_EARLY, _placed(lambda at: _with_its_own_end(at, at.start + at.tiles_m * BLOCK_M))),
+    ("place", _ENDS_EARLY, _placed(lambda at: _with_its_own_end(at, at.end))),
     (
         "place",
         "in its group a tile's number counts from the group's first tile: subtract `first`",
-        lambda sizes, N: _groups(sizes, N, place=_without_first_rule),
+        _placed(lambda at: _right_place(at._replace(own=at.tile))),
     ),
     (
         "place",
@@ -178,22 +200,12 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     (
         "place",
         "BLOCK_M and BLOCK_N are exchanged: rows come in steps of BLOCK_M, columns in steps of BLOCK_N",
-        lambda sizes, N: _groups(
-            sizes,
-            N,
-            place=lambda own, tile, tiles_m, start, end: (
-                start + own % tiles_m * BLOCK_N, end, own // tiles_m * BLOCK_M
-            ),
-        ),
+        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_N, at.end, at.own // at.tiles_m * BLOCK_M)),
     ),
     (
         "place",
         "`col` is the tile's first column, not the number of its tile column: times BLOCK_N",
-        lambda sizes, N: _groups(
-            sizes,
-            N,
-            place=lambda own, tile, tiles_m, start, end: (start + own % tiles_m * BLOCK_M, end, own // tiles_m),
-        ),
+        _placed(lambda at: (at.start + at.own % at.tiles_m * BLOCK_M, at.end, at.own // at.tiles_m)),
     ),
     (
         "empty",
@@ -206,7 +218,7 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
             "place",
             f"this goes through strips of {height} tile rows, as GROUP_SIZE_M = {height} does in Triton's tutorial; "
             "here a whole column comes first",
-            lambda sizes, N, height=height: _strips(sizes, N, height),
+            _in_strips(height),
         )
         for height in (2, 3, 4, 6, 8)
     ),

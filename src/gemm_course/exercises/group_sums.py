@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from gemm_course.judging import feedback
 from gemm_course.judging.case import Written
 
 _END_FOR_SIZE = ": as many as `ends[g]` says, which is where the group ends and not how many tokens it has"
@@ -31,6 +32,14 @@ def most_telling_first(groups: Iterable[int], bounds: list[tuple[int, int]]) -> 
     return sorted(groups, key=lambda g: (bounds[g][0] > 0, bounds[g][1] - bounds[g][0]), reverse=True)
 
 
+def explain_table(event: dict) -> str:
+    """A message on a read outside of `ends`."""
+    text = feedback.sentence(event)
+    if event["place"][1] < 0:
+        return f"{text}. Group 0 starts at 0, and no entry of `ends` says so"
+    return f"{text}. `ends` has as many entries as there are groups: does each program have one of these?"
+
+
 def held_before(written: Written) -> Tensor:
     """Where an output was stored and is NaN, as it was before: bool. NaN plus a number may keep all of its bits."""
     return torch.isnan(written.values) & (~written.missing | (written.counts > 0))
@@ -46,6 +55,8 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
     """
     text = f"{name} is empty, and {result.name}"
     if (result.missing & (result.counts == 0)).any():
+        if not (result.missing & (result.counts == 0)).all():
+            return f"{text} was written only in part: its last columns have to be stored, too"
         text += " was never written: it holds whatever was in memory"
         if in_loop:
             return f"{text}. The store is in the loop, and for this group the loop never runs"
@@ -78,6 +89,23 @@ def range_of_sum(got: Tensor, parts: Tensor) -> tuple[int, int] | None:
         if torch.equal((sums[stop] - sums[first]).to(got.dtype), got):
             return (first, stop) if first < stop else (0, 0)
     return None
+
+
+def explain_rounding(got: Tensor, blocks: list[Tensor]) -> str:
+    """What is wrong with a result whose sum was rounded after each block, to bfloat16 or float16; "" if it was not.
+
+    Args:
+        got: the result, of any shape.
+        blocks: the sum of each block, float64 of the same shape.
+    """
+    for dtype in (torch.bfloat16, torch.float16):
+        ways = [torch.zeros_like(blocks[0])] * len(feedback.roundings(blocks[0], dtype))
+        for block in blocks:
+            ways = [feedback.roundings(way + block, dtype)[i] for i, way in enumerate(ways)]
+        if any(torch.equal(got, way.to(got.dtype)) for way in ways):
+            name = str(dtype).removeprefix("torch.")
+            return f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
+    return ""
 
 
 def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int, block: int) -> tuple[bool, str]:

@@ -15,7 +15,7 @@ _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 def problems(source: str) -> dict[str, str]:
     """What is wrong with masks, by an access's line and by what it left its matrix at: "12 row", "12 column", "12 ".
 
-    A mask is wrong if it combines others by `and` or `or`, or has too few dimensions.
+    A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions.
     """
     try:
         reader, found = _Reader(ast.parse(source)), {}
@@ -68,6 +68,9 @@ class _Reader:
                     f"line {part.lineno}: `{word}` keeps only one of two masks, as Python reads it: combine them with "
                     f"`{sign}`"
                 )
+        either = next((each for each in parts if isinstance(getattr(each, "op", None), ast.BitOr)), None)
+        if either is not None and not any(isinstance(getattr(each, "op", None), ast.Invert) for each in parts):
+            return f"line {either.lineno}: `|` accepts what either of two masks does: combine them with `&`"
         if self._rank(call.args[0]) != 2:
             return ""
         if self._rank(mask) == 1:

@@ -44,6 +44,12 @@ def test_and_in_what_a_mask_was_assigned():
     assert explained(code, LINE + 2) == AND
 
 
+def test_either_of_two_masks_is_told_to_be_both():
+    code = "tl.store(c_ptrs, acc, mask=(rows[:, None] < M) | (cols[None, :] < N))"
+    assert explained(code) == f"line {LINE}: `|` accepts what either of two masks does: combine them with `&`"
+    assert explained("tl.store(c_ptrs, acc, mask=~((rows[:, None] >= M) | (cols[None, :] >= N)))") == ""
+
+
 def test_or_is_told_its_own_sign():
     code = "tl.store(c_ptrs, acc, mask=(rows[:, None] < M) or (cols[None, :] < N))"
     assert explained(code) == AND.replace("`and`", "`or`").replace("`&`", "`|`")

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: rows
-# says: right to about three digits, so something here is float16
+# says: right to about three digits, so something here has 16 bits: convert what you load
 @triton.jit
 def row_softmax(x_ptr, y_ptr, M, N, ldx, ldy, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tiles
-# says: ^C is not written in group \d from row \d+ on: its descriptor ends at row \d+, and the group's tiles start at row \d+. .* so the extent must be the group's end, \d+\ntile \(\d, \d\) of group \d was (never|only partly) written
+# says: ^C is not written in group \d from row \d+ on: its descriptor ends at row \d+, and the group's tiles start at row \d+. .*: where it is at row 0, the extent must be the group's end, \d+\ntile \(\d, \d\) of group \d was (never|only partly) written
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: tiles
-# says: ^A is read (as zero in group \d from row \d+ on: .* Coordinates count from the pointer, which is at row 0|too far down: its pointer was moved to the group)
+# says: ^A is read (as zero in group \d from row \d+ on: .* Coordinates count from the pointer: where it is at row 0, the extent must be|too far down: its pointer was moved to the group)
 @triton.jit
 def multiply_group(
     a_ptr, b_ptr, c_ptr, first, start, end, total_m, N, K, lda, ldb, ldc,
