@@ -122,10 +122,16 @@ def _known(case: Case, c: Written) -> str:
 
         if not found and _gives(case, c, rounded_down):
             return _ROUNDED_DOWN
+    if not found and _gives(
+        case, c, lambda j, i, start, end, n: (j * BLOCK_N, start + i * BLOCK_M, n, end), turned=True
+    ):
+        return (
+            "C is stored transposed: a feature is a row of C, ldc elements after the one before, and a token a column"
+        )
     return found.pop() if len(found) == 1 else ""
 
 
-def _gives(case: Case, c: Written, place) -> bool:
+def _gives(case: Case, c: Written, place, turned: bool = False) -> bool:
     a, (n, total) = case.inputs["a"].double(), c.values.shape
     bounds = bounds_of(case.inputs["ends"])
     b = case.inputs["b"].double().view(len(bounds), -1, DEPTH)
@@ -141,7 +147,7 @@ def _gives(case: Case, c: Written, place) -> bool:
             acc[: part.shape[0], : part.shape[1]] = part
             wide, high = min(BLOCK_M, max(right - column, 0)), min(BLOCK_N, max(bottom - row, 0))
             found[row : row + high, column : column + wide] = acc[:high, :wide]
-    found = found[:n, :total].to(c.values.dtype)
+    found = (found.mT if turned else found)[:n, :total].to(c.values.dtype)
     return torch.equal(c.missing, torch.isnan(found)) and torch.equal(c.values[~c.missing], found[~c.missing])
 
 

@@ -245,10 +245,11 @@ def test_09_tells_mistakes_apart_and_asks_for_every_layout_and_both_types_of_off
             asked.add((case["offsets"], str(offsets).removeprefix("torch.")))
             layouts.add((b_stride[1] == 1) == case["along_k"])
             asked.add(K % divisibility > 0)
+            asked |= {"a single unit"} if K % divisibility == 0 < K % (2 * divisibility) else set()
             asked.add(divisibility)
             asked.add(0 in case["sizes"])
         assert layouts == {True, False}
-        assert asked >= {True, False, 8, 16}
+        assert asked >= {True, False, 8, 16, "a single unit"}
         assert asked >= {(given, wanted) for given in ("int32", "int64") for wanted in ("int32", "int64")}
 
 
