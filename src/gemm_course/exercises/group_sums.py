@@ -54,9 +54,9 @@ def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop
         in_loop: whether other results were stored several times.
     """
     text = f"{name} is empty, and {result.name}"
-    if (result.missing & (result.counts == 0)).any():
-        if not (result.missing & (result.counts == 0)).all():
-            return f"{text} was written only in part: its last columns have to be stored, too"
+    if (lost := result.missing & (result.counts == 0)).any():
+        if not lost.all() and not in_loop:
+            return f"{text} was written only in part: zeros have to be stored up to its last column"
         text += " was never written: it holds whatever was in memory"
         if in_loop:
             return f"{text}. The store is in the loop, and for this group the loop never runs"

@@ -70,6 +70,8 @@ def _pitch(addresses: np.ndarray, region: _Region) -> list[int] | None:
     if addresses.ndim != 2 or min(addresses.shape) < 2 or across != 1 or not stride:
         return None
     first, right, below = (int(each) for each in (addresses[0, 0], addresses[0, 1], addresses[1, 0]))
+    if not region.low <= first < region.high:
+        return None
     step, pitch = sorted((each - first) // region.itemsize for each in (right, below))
     return [pitch, stride] if step == 1 and pitch != stride else None
 
@@ -281,6 +283,8 @@ class Watch:
         if place is not None:
             (row, col), (rows, cols) = place, region.shape
             side = "rows" if not 0 <= row < rows else "columns" if not 0 <= col < cols else "gap"
+        if any(other[0] == kind and other[2] == line and other[1] != name for other in self._events):
+            pitch = None  # this access has left another matrix, whose rows these are
         key = (kind, name, line, side)
         if key in self._events:
             event = self._events[key]

@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: rounding
-# says: rounded on the way. Is `acc` float32
+# says: the sum was rounded to float16 after each block: `acc` has to stay float32
 @triton.jit
 def gradient_tile(
     a_ptr, b_ptr, c_ptr, ends_ptr, g, i, j, K, N, lda, ldb, ldc,

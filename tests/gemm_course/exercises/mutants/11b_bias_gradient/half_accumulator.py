@@ -1,6 +1,6 @@
 # ruff: noqa
 # check: float32
-# says: rounded on the way. tl.sum keeps the type
+# says: the sum was rounded to float16 after each block: `acc` has to stay float32
 @triton.jit
 def column_sums(
     grad_ptr, ends_ptr, out_ptr, N, stride_grad, stride_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
