@@ -20,7 +20,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
 PROCESSES = 12  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
-SHARES = 6  # processes that share the cases of one tool and language
+SHARES = max(2, (os.cpu_count() or 1) * 3 // 8)  # processes that share the cases of one tool and language
 
 
 def run(command: list[str], directory: pathlib.Path = ROOT) -> str:
