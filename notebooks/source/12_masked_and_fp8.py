@@ -724,8 +724,8 @@ fp8.block_rates(record.load("block_scaled"))
 # orange ones. The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait for the next
 # block. In the other two, four experts with K 7168, the library chose tiles of 128 × 128. Tiles of 128 × 256 are
 # faster there: the same record has 1,405 and 1,431 TFLOP/s for them, and the library has chosen them since. DeepGEMM is
-# not in this record. A run with both, of which only [notes](../benchmarks/NOTES.md) were kept, had our kernel at 0.97 to
-# 0.99 of its rate where K is a multiple of 512.
+# not in this record. It was in another run, of which only [notes](../benchmarks/NOTES.md) were kept: there our kernel
+# reached 0.97 to 0.99 of its rate where K is a multiple of 512.
 # (The dense product adds in one sum, so it also skips the second level.)
 #
 # ## Try it
