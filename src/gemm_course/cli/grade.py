@@ -125,7 +125,8 @@ def run(
     except RuntimeError as error:
         raise _stop(CANNOT, str(error)) from None
     print(f"{_many(len(found), 'student')}, {_many(len(exercises), 'exercise')}, seed {seed}: {out}")
-    missing = _unanswered(bool(only), exercises, grades.unanswered(found, graded))
+    unread = any(each.notes for each in found)
+    missing = _unanswered(bool(only), exercises, grades.unanswered(found, graded), unread)
     return _summary(out, graded, missing)
 
 
@@ -171,14 +172,16 @@ def _checked_again(graded: list[Grade]) -> list[str]:
     return [*lines, "Repair that (`course doctor` says more) and run this again: these answers are checked each time."]
 
 
-def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise]) -> str:
+def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise], unread: bool) -> str:
     """That nobody answered some exercises, what that costs, and what to say where nobody was asked for them.
 
-    They are counted: were they not, one late submission would change everybody's total.
+    They are counted: were they not, one late submission would change everybody's total. `unread`: whether files were
+    refused that may hold answers to them.
     """
     if not missing:
         return ""
-    text = f"nobody answered {', '.join(each.name for each in missing)}: "
+    text = "except perhaps in refused files, " if unread else ""
+    text += f"nobody answered {', '.join(each.name for each in missing)}: "
     text += f"0 of {sum(each.points for each in missing)} points for everybody"
     asked = [f"--only {each.id}" for each in exercises if each not in missing]
     if is_selection or not asked:
