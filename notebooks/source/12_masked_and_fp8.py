@@ -337,8 +337,8 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 #
 # </details>
 #
-# That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: its tiles
-# have 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 it takes 6 to 8 % longer than Triton's, and
+# That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: its tiles have
+# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 it takes a few per cent longer than Triton's, and
 # in float8 it is faster: the record is at the end of this lesson.)
 #
 # ## Half the bytes: FP8
