@@ -20,7 +20,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
 PROCESSES = 12  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
-SHARES = 6  # processes that share the cases of one tool and language
+SHARES = max(2, (os.cpu_count() or 1) * 3 // 8)  # processes that share the cases of one tool and language
 
 
 def run(command: list[str], directory: pathlib.Path = ROOT) -> str:
@@ -46,14 +46,17 @@ def pytest_counts(printed: str) -> dict[str, int]:
 def sanitized(tool: str, kernels: str, names: Sequence[str]) -> dict[str, int]:
     """One tool of compute-sanitizer over cases of ``tools/sanitize.py``, which checks each product itself."""
     options = ["--report-api-errors", "no"] if kernels == "cute" else []
-    command = ["compute-sanitizer", "--tool", tool, *options, sys.executable, "tools/sanitize.py"]
-    printed = run([*command, "--kernels", kernels, *names])
+    printed = run(["compute-sanitizer", "--tool", tool, *options, *_cases(kernels, names)])
     cases = re.search(r"([1-9]\d*) cases ran in mode gpu", printed)
     summary = {"memcheck": r"ERROR SUMMARY: (\d+) errors?", "racecheck": r"RACECHECK SUMMARY: (\d+) hazards?"}[tool]
     found = re.search(summary, printed)
     if not cases or not found or int(found[1]):
         raise RuntimeError(f"{tool} is not clean:\n{printed[-6000:]}")
     return {"cases": int(cases[1]), "errors": int(found[1])}
+
+
+def _cases(kernels: str, names: Sequence[str]) -> list[str]:
+    return [sys.executable, "tools/sanitize.py", "--kernels", kernels, *names]
 
 
 def gpu_tests() -> dict[str, int]:
@@ -64,17 +67,20 @@ def gpu_tests() -> dict[str, int]:
 
 
 def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
-    """Both tools over every kernel in a language, in several processes: each waits for the host most of the time."""
+    """Both tools over every kernel in a language, in several processes: each waits for the host most of the time. A
+    first run without them compiles the kernels once for both."""
     if kernels == "cute":
         grouped_cute.check_available(torch.device("cuda", torch.cuda.current_device()))
-    listed = run([sys.executable, "tools/sanitize.py", "--kernels", kernels, "--list"])
+    listed = run(_cases(kernels, ["--list"]))
     names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
     if not names:
         raise RuntimeError(f"no cases of {kernels} to run:\n{listed[-2000:]}")
     counts = {tool: {"cases": 0, "errors": 0} for tool in ("racecheck", "memcheck")}
-    with ThreadPoolExecutor() as pool:
-        shares = range(min(SHARES, len(names)))
-        running = [(tool, pool.submit(sanitized, tool, kernels, names[i::SHARES])) for tool in counts for i in shares]
+    shares = [names[i::SHARES] for i in range(min(SHARES, len(names)))]
+    with ThreadPoolExecutor(2 * SHARES) as pool:
+        halves = [half for share in shares for half in (share[::2], share[1::2]) if half]
+        list(pool.map(lambda half: run(_cases(kernels, half)), halves))
+        running = [(tool, pool.submit(sanitized, tool, kernels, share)) for tool in counts for share in shares]
     for tool, share in running:
         for what, count in share.result().items():
             counts[tool][what] += count

@@ -118,7 +118,8 @@ draw.clusters({title: found.designs[0] for title, found in choices.items()})
 
 # %% [markdown]
 # Grey is what a cluster fetches from [L2](glossary.md#L2) for each step along K. A colour is one instruction. Larger
-# clusters fetch less for each product. They also round the rows up to a larger block.
+# clusters fetch less for each multiplication. (*Products per element* are the multiplications for each element of A or
+# B that is fetched.) They also round the rows up to a larger block.
 #
 # **Guess** before you open the output: each of the 12 groups has about 683 rows. Which of the four wastes the most
 # rows?
@@ -215,7 +216,8 @@ def declared(operator, dtype):
 
 # %%
 columns = {
-    "one, 16 bits": declared(by_wgmma[0], cutlass.BFloat16), "one, 8 bits": declared(by_wgmma[0], cutlass.Float8E4M3FN),
+    "single, 16 bits": declared(by_wgmma[0], cutlass.BFloat16),
+    "single, 8 bits": declared(by_wgmma[0], cutlass.Float8E4M3FN),
     "groups, 16 bits": declared(blackwell[0], cutlass.BFloat16),
 }  # fmt: skip
 names = {(0, 0, 1): "row", (0, 1, 0): "col"}
@@ -223,13 +225,13 @@ print("A    B    C   ", *columns, sep="  ")
 for strides in itertools.product(names, repeat=3):
     layouts = "  ".join(names[each] for each in strides)
     marks = ["yes" if strides in has else "-" for has in columns.values()]
-    print(f"{layouts}     {marks[0]:14}{marks[1]:13}{marks[2]}")
+    print(f"{layouts}     {marks[0]:17}{marks[1]:16}{marks[2]}")
 
 # %% [markdown]
 # Each column has its own reason:
 #
-# - **One product, 16 bits: any layout.** Tensor cores can transpose a block of 16-bit numbers while they read it.
-# - **One product, 8 bits: K contiguous.** They cannot transpose 8-bit numbers, and TMA copies a block as it is.
+# - **A single product, 16 bits: any layout.** Tensor cores can transpose a block of 16-bit numbers while they read it.
+# - **A single product, 8 bits: K contiguous.** They cannot transpose 8-bit numbers, and TMA copies a block as it is.
 # - **Groups: M not contiguous, in A and C.** Along the contiguous dimension TMA starts only at multiples of 16 bytes
 #   (lesson 08), and a group starts at any row. B could have either layout. But linear layers store (G, N, K), and each
 #   layout needs a kernel of its own.
@@ -281,7 +283,7 @@ print(ours)
 # %% [markdown]
 # Our operators have two more columns. *Schedule* says how warps share the work: [cooperative](glossary.md#cooperative)
 # warp groups share a tile, [ping-pong](glossary.md#ping-pong) ones take turns with a tile each. *Others* are further
-# tile shapes of the same operator. Lesson 10 explains both.
+# tile shapes of the same operator. Lesson 10 explains both. Which of them should you take? Lesson 07's model chooses.
 #
 # ## The production kernel
 #
@@ -297,8 +299,8 @@ display(fold(hopper.HopperGroupedGemmOperator), fold(kernel.HopperGroupedGemm))
 # ## Compile for both, without either
 #
 # A compiler needs no GPU. It needs two facts that usually the driver knows: the architecture, and how many clusters
-# fit. `cutlass_ops.compile` takes both. An H200 has 132 SMs, a B200 148, and a cluster of ours takes two. (Without
-# `clusters`, it divides for you, or asks the driver where there is one.)
+# fit. `cutlass_ops.compile` takes both. An H200 has 132 SMs, a B200 148, and a cluster takes two in both operators.
+# (Without `clusters`, it divides for you, or asks the driver where there is one.)
 
 # %%
 hopper_code = cutlass_ops.compile(ours.where(tile=(128, 256, 64), cluster=(2, 1))[0], args, "90a", clusters=132 // 2)
@@ -308,7 +310,9 @@ for report in reports:
     print(f"sm_{report.compiled.target}: {report.compiled.clusters} clusters, {report.spills.bytes} bytes spilled")
 
 # %% [markdown]
-# Both compute 256 × 256 of C with two CTAs. These are the instructions in their [PTX](glossary.md#PTX):
+# Both compute 256 × 256 of C with two CTAs. These are the instructions in their [PTX](glossary.md#PTX). (*2 CTAs*
+# counts a part of the line above it. Our kernel multiplies a tile's first block before its loop over K: 4 `wgmma` are
+# there, and 4 in the loop.)
 
 # %% tags=["nbval-ignore-output"]
 print(cutlass_ops.side_by_side(reports))
@@ -317,7 +321,6 @@ print(cutlass_ops.side_by_side(reports))
 multiplies = ("wgmma", "tcgen05.mma")
 for report in reports:
     print(report.compiled.target, "multiplies with", [name for name in multiplies if report.instructions[name]])
-print("descriptors changed on the device:", [report.instructions["tensormap.replace"] for report in reports])
 print("copies for several CTAs at once:", [report.instructions["TMA load, multicast"] > 0 for report in reports])
 
 # %% [markdown]
@@ -331,9 +334,9 @@ print(ptx.side_by_side(left, right, ("sm_90a: wgmma", "sm_100f: tcgen05.mma"), w
 # %% [markdown]
 # - **Who issues it?** 128 threads together issue a `wgmma`, a [warp group](glossary.md#warp-group). *One* thread issues
 #   `tcgen05.mma`, for two CTAs: `cta_group::2`.
-# - **Where are the sums?** Of `wgmma`, in the registers in braces: 128 × 256 sums over 256 threads are 128 registers
-#   each. Of `tcgen05.mma`, in [tensor memory](glossary.md#tensor-memory). `tcgen05.ld` fetches them, a part at a time.
-#   Registers no longer limit the tile.
+# - **Where are the sums?** `wgmma` keeps them in registers, those in braces: 128 × 256 sums over 256 threads are 128
+#   registers each. `tcgen05.mma` keeps them in [tensor memory](glossary.md#tensor-memory), and `tcgen05.ld` fetches
+#   them, a part at a time. So registers no longer limit the tile.
 # - **Where are the operands?** In shared memory, in both. The values in `%rd…` describe blocks there.
 # - **What is fetched twice?** Nothing. On Hopper, multicast delivers one copy to both CTAs. On Blackwell, each CTA of a
 #   pair fetches half of A and half of B, and the instruction reads the shared memory of both.
@@ -398,7 +401,8 @@ else:
 
 # %% [markdown]
 # The times of the same problem, on record from an H200: the example with our operator, and everybody else. The dense
-# product has as many multiplications, without groups. This time is no limit: a grouped kernel may be faster.
+# product has as many multiplications, without groups. Its time is not a hard limit: in other rows a grouped kernel is
+# faster (lesson 15).
 #
 # **Guess** before you open the output: how many times as long as our operator does a loop of cuBLAS calls take, one for
 # each of the 12 groups?
@@ -426,8 +430,8 @@ for row in results["rows"].values():
 #
 # ## Try it
 #
-# [Exercise 09](../exercises/09_pick_operator.ipynb): pick the operator that wastes the fewest products. Or change a
-# cell and run it again:
+# [Exercise 09](../exercises/09_pick_operator.ipynb): pick the operator that wastes the fewest multiplications. Or
+# change a cell and run it again:
 #
 # 1. For which of the targets "100a", "103a", "120a" and "90" are there operators? Ask `discover`, and read the reasons.
 #    <details><summary>Answer</summary>"100a" and "103a" are members of the family "100f". "120a" has no `tcgen05`. "90"
@@ -438,10 +442,9 @@ for row in results["rows"].values():
 #    is the share of each of 384 threads at launch: 65,536 / 384, in multiples of 8. Then <code>setmaxnreg</code> gives
 #    232 to the threads that multiply.</details>
 # 3. Rows wasted: use `testing.routed_sizes("zipf", total_m, 12)` instead of `sizes`. Which operator would you pick now?
-#    <details><summary>Answer</summary>One CTA alone wastes the fewest rows. Pairs waste fewer than before: groups of
-#    682 rows were just over one block of 512, the worst case. A pair (256 rows) wastes more than one CTA (128) and less
-#    than pairs (512), and fetches half as much as one CTA. Where each expert has thousands of rows, waste hardly
-#    matters, and what is fetched decides.</details>
+#    <details><summary>Answer</summary>Wasted rows: alone 9 %, in a cluster or a pair 16 %, pairs 24 %. (Pairs wasted a
+#    third before, because 682 rows were just over one block of 512.) The pair is a fair choice: it fetches half as much
+#    as one CTA alone. Where each expert has thousands of rows, take the pairs: waste hardly matters there.</details>
 
 # %% [markdown]
 # ## Summary

@@ -27,13 +27,14 @@ from gemm_course.extras import need
 
 need("cutlass", "cutlass")
 
+import statistics
 from dataclasses import replace
 
 import cutlass
 from cutlass import cute
 from IPython.display import display
 
-from course_kernels.bench import record
+from course_kernels.bench import record, zoo
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, CONFIGS, CuteConfig, PINGPONG
 from gemm_course.figures import cute_clusters, cute_kernel as picture
 from gemm_course.figures.listing import fold, show
@@ -111,9 +112,9 @@ show(small.load)
 show(small.multiply)
 
 # %% [markdown]
-# `wgmma` reads both operands from shared memory, and returns before it is done. `fence` puts it after earlier writes to
-# the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is left. Then the stage
-# is given back.
+# `wgmma` reads both operands from shared memory, and returns before it is done. `fence` makes the `wgmma`s wait for
+# earlier writes to the sums. `commit_group` closes a batch of `wgmma`s, and `wait_group(0)` waits until no batch is
+# left. Then the stage is given back.
 #
 # **Guess** before you open the picture: a copy takes 2.5 times as long as the multiplication of a block. A CTA
 # computes two tiles, one after the other. How much faster is it with four stages than with two?
@@ -225,7 +226,8 @@ count(small.compile_product(doubled)[1])
 # <details><summary>Answer</summary>
 #
 # Stores to local memory appear, and the conversions of pairs disappear: the loop converts one number at a time, with
-# another instruction.
+# another instruction. (A store takes four sums. So 16 stores set the 64 sums to zero, and 16 store their values. The
+# last one stores a rounded number, and is in the loop.)
 #
 # </details>
 #
@@ -257,8 +259,9 @@ picture.warp_group_turns({name: picture.simulate(config, tiles=4, blocks=16) for
 #
 # </details>
 #
-# A colour is a tile. In ping-pong one warp group always waits or stores, and the tensor cores do not notice. The two
-# groups take turns by a barrier, so blocks are multiplied in the order in which they were loaded.
+# A colour is a tile; where it is pale, the tile is stored. In ping-pong one warp group always waits or stores, and the
+# tensor cores do not notice. The two groups take turns by a barrier, so blocks are multiplied in the order in which
+# they were loaded.
 #
 # The cost is registers. A warp group with a tile of its own has twice as many sums in each thread:
 
@@ -273,15 +276,23 @@ print("ping-pong, 192 columns:", in_turn.why_not() or "fits")
 # %%
 rows = record.load("hopper_steps")["rows"]
 smaller = replace(in_turn, tile_n=128, stages=6)
-picture.gains({
-    "cooperative 128 × 256 → ping-pong 128 × 192": picture.ratios(rows, "forward", together, in_turn),
-    "cooperative 128 × 256 → ping-pong 128 × 128": picture.ratios(rows, "forward", together, smaller),
-})  # fmt: skip
+found = {
+    f"cooperative 128 × 256 → ping-pong 128 × {each.tile_n}": picture.ratios(rows, "forward", together, each)
+    for each in (in_turn, smaller)
+}
+picture.gains(found)
+
+# %%
+for name, points in found.items():
+    short, long = (statistics.median(factor for K, factor in points if low <= K < high)
+                   for low, high in ((0, 700), (8000, 1e9)))  # fmt: skip
+    print(f"{name}: median {short:.2f} for K below 700, {long:.2f} for K of 8,000 and more")
 
 # %% [markdown]
 # A dot is one matrix product. On the left of each panel, K is short: a store follows after few blocks, and hiding it
-# helps most. Where K is long, each of the two wins on some matrix products. There it also matters how well a tile's
-# height and width fit the groups.
+# helps most, as the medians say. (The highest dots, at K of 1,000 to 2,000, are single matrix products.) Where K is
+# long, each of the two wins on some matrix products. There it also matters how well a tile's height and width fit the
+# groups.
 #
 # ## Clusters and multicast
 #
@@ -306,15 +317,16 @@ picture.gains({
 
 # %% [markdown]
 # A tile of 64 × 256 reads four times as many columns of B as rows of A, so sharing B helps it most. A tile of 128 × 192
-# gains less. The dots at 1 on the right of the second panel are groups of few rows: there is no second tile below the
-# first.
+# gains less. The dots at 1 in the second panel are nearly all groups of few rows: there is no second tile below the
+# first. (Panels differ in the products that were measured with both.)
 #
 # ## The order of tiles
 #
 # The production kernel is **[persistent](glossary.md#persistent)**, as in lesson 04: as many clusters are launched as
 # the GPU holds, 66 of two CTAs on an H200, and each takes tile after tile. The tiles that are computed at the same time
 # are a *wave*. What they share comes from [L2](glossary.md#L2). So the order decides how much a wave reads. Here 12
-# clusters compute one group. A colour is a wave, a number the order. A *line* is a row of A or a column of B:
+# clusters compute one group. A rectangle is a cluster with its two tiles; a colour is a wave, a number the order. A
+# *line* is a row of A or a column of B:
 
 # %%
 cute_clusters.order(replace(in_turn, swizzle_size=4), rows=1024, columns=2304, clusters=12)
@@ -338,7 +350,8 @@ for height in (4, 16):
 #
 # </details>
 #
-# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 9 %.
+# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 9 %. (Below 1,
+# the other height is faster than 8.)
 #
 # ## Who takes the next tile
 #
@@ -353,24 +366,50 @@ for height in (4, 16):
 # %%
 dynamic = replace(together, dynamic=True)
 measured = record.load("configurations")["rows"]
-picture.gains({
+found = {
     f"{title}: fixed → dynamic":
         picture.ratios({name: row for name, row in measured.items() if law in name}, "dB", together, dynamic)
     for title, law in (("Zipf's law", "-zipf-"), ("even routing", "-random-"))
-})  # fmt: skip
+}  # fmt: skip
+picture.gains(found)
+
+# %%
+for name, points in found.items():
+    best, worst = max(points, key=lambda point: point[1]), min(points, key=lambda point: point[1])
+    print(f"{name}: at best {best[1]:.2f} times as fast (K {best[0]:.0f}), at worst {worst[1]:.2f} (K {worst[0]:.0f})")
 
 # %% [markdown]
-# K is the average expert's rows here. With Zipf's law the dynamic order is up to 1.27 times as fast. With even routing
-# it helps most where experts have few rows: in a fixed order, a cluster that fell behind stays behind. At 256 rows the
-# dynamic order is up to 6 % slower, from 384 rows on at most 1.4 %. With Zipf's law, too, a few matrix products lose up
-# to 7 %, for the counter costs a launch of its own. So the library has both orders, and lesson 07's model chooses.
+# K is the average expert's rows here. With even routing the dynamic order helps most at about 30 to 100 rows for each
+# expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps. A few matrix
+# products lose some per cent, because setting the counter to zero is a launch of its own. So the library has both
+# orders, and lesson 07's model chooses.
 #
-# *When* the number is sent matters as much. A first version sent it when the last load of a tile was issued. Clocks in
-# the kernel showed what that cost. A warp group learned its next tile 450 cycles after its turn had begun. The other
-# CTA took 2,600 cycles from the last load of one tile to the first load of the next; in a fixed order
-# 730. Between two tiles the tensor cores waited 1,800 cycles longer, and ping-pong with even routing was up to 18 %
-# slower than in a fixed order. The numbers are in the [notes of our measurements](../benchmarks/NOTES.md). Sent two
-# blocks into the tile, the number is there long before anybody needs it.
+# *When* the number is sent matters as much. A first version sent it with the last load of a tile, which was too late.
+# We put clocks into the kernel. A warp group whose turn it was still had to wait 450 cycles for its tile. In the CTA
+# that does not ask the counter, 2,600 cycles passed between the last load of one tile and the first load of the next,
+# against 730 in a fixed order. So the tensor cores waited 1,800 cycles longer between two tiles, and ping-pong with
+# even routing was up to 18 % slower than in a fixed order. The numbers are in the [notes of our
+# measurements](../benchmarks/NOTES.md). Sent two blocks into the tile, the number is there long before anybody needs
+# it.
+#
+# ### The big stones first
+#
+# One loss remains: a deep group that comes last keeps a few clusters busy when all others are done. If you pack a box,
+# you begin with the big stones, and the small ones fill the gaps. So in the dynamic order, the kernel numbers the tiles
+# of deep groups first. A warp looks at 32 groups at a time, a *window*. In each window, groups of at least 4 times the
+# mean depth come first, then those of 2 times, then of 1, then the rest. The window that is not full is the first one,
+# because few groups have few depths to choose from. Simulated for 40 experts, Zipf's law and 66 clusters; a deeper
+# group is darker:
+
+# %%
+(layer,) = zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])
+cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, clusters=66)
+
+# %% [markdown]
+# The same tiles are computed, and only their order differs. In simulations of this model's layers, the kernel took 1.08
+# times as long as equal shares for all clusters before, and 1.02 times with deep groups first. On an H200, the
+# gradients of thirteen layers took about 0.97 of the time on average, the best about 0.9 (the notes have all numbers).
+# With few rows there is little to gain: nearly every group is one block deep.
 #
 # ## The production kernel
 #
@@ -448,9 +487,9 @@ cute_clusters.cut_to_fit(fitted, rows=682, columns=2048)
 # The width is part of the `wgmma` instruction's name, so each shape has its own copy of the loops.
 #
 # Two more details of `find_tile`. If a group has an odd number of tile rows, the last one has no partner below it, so
-# its tiles form clusters side by side. And the tiles of the last wave can be split in two (`halved`), where there are
-# clusters enough for the halves. Two panels: narrow and flat tiles together, and halved ones, against the plain 128 ×
-# 192. Above 1, they are faster:
+# its tiles form clusters side by side: eleven columns are an odd number, so one CTA has no tile (the hatched block on
+# the right). And the tiles of the last wave can be split in two (`halved`), if enough clusters are idle in that wave.
+# Two panels: narrow and flat tiles together, and halved ones, against the plain 128 × 192. Above 1, they are faster:
 
 # %%
 halved = replace(in_turn, split_last_wave=True)

@@ -308,7 +308,7 @@ for name, gradient in (("skipped", fresh), ("written", right)):
 # In lesson 08 a tile may read rows past the end of its group. They give other rows of the result, which are not stored.
 # Suppose that `load_rows` did not compare with `end`.
 #
-# **Guess:** which experts would be wrong now?
+# **Guess:** which experts would be wrong now? (We compute what it would add, with torch.)
 
 # %% tags=["hide-output"]
 ends, wrong = offs.tolist(), []
@@ -365,8 +365,9 @@ rounding.aligned_bits({"a small number is added to a large one": first, "two lar
 # %% [markdown]
 # - **Left:** the sum needs 12 bits. More bits help. Keep the sum in float32, which has 24. Training frameworks call
 #   this sum the [main gradient](glossary.md#main-gradient).
-# - **Right:** the sum is 1, which needs one bit. It is lost all the same. The kernel computes 2049 in float32 and
-#   rounds it to store it. That is the first rounding. Adding −2048 in a second kernel is the second one.
+# - **Right:** the sum is 1, which needs one bit. (The box is the window of 2048. A smaller number has a window of its
+#   own.) It is lost all the same. The kernel computes 2049 in float32 and rounds it to store it. That is the first
+#   rounding. Adding −2048 in a second kernel is the second one.
 #
 # A kernel that adds *before* it stores rounds only once. It loads the old gradient and adds it to `acc`:
 
@@ -421,7 +422,7 @@ for dtype in (torch.float16, torch.float32):
 #
 # ### How much is lost in a real sum?
 #
-# Take 64 micro-batches of 32 tokens, with gradients of every size. There are three ways to add them: in bfloat16; in
+# Take 64 micro-batches of 32 tokens, with random gradients. There are three ways to add them: in bfloat16; in
 # float32, after each gradient was rounded to bfloat16; in float32, inside the kernel.
 #
 # **Guess:** how large is the error of each sum after 64 micro-batches?
@@ -532,8 +533,8 @@ display(fold(transposed.transposed_kernel), fold(group_sums.sum_items_kernel))
 # | function | result | in training |
 # | --- | --- | --- |
 # | `gmm(lhs, rhs, group_sizes, bias)` | `lhs[rows of g] @ rhs[g] + bias[g]`, mode m | y and dx |
-# | `ptgmm(lhs, rhs, group_sizes, bias_grad)` | `lhs[:, g] @ rhs[g, :]`, mode k | dW, by a persistent kernel |
-# | `nptgmm(lhs, rhs, group_sizes, bias_grad)` | the same bits | dW, by one program for each tile |
+# | `ptgmm(lhs, rhs, group_sizes, bias_grad)` | `lhs[:, rows of g] @ rhs[rows of g]`, mode k | dW, persistent |
+# | `nptgmm(lhs, rhs, group_sizes, bias_grad)` | the same result | dW, one program for each tile |
 #
 # They take sizes where `grouped_mm` takes ends. `preferred_element_type` is the dtype of the result.
 
@@ -550,7 +551,8 @@ for name, (got, want) in found.items():
     print(f"{name:21} {torch.equal(got, want)}")
 
 # %% [markdown]
-# `bias_grad` receives the sums of the *left* operand. So for the bias of a layer, `dy` must come first.
+# `bias_grad` receives the *left* operand, summed over each group's tokens. So for the bias of a layer, `dy` must come
+# first.
 #
 # **Guess:** which gradient is the product then, and what is its shape?
 
@@ -658,12 +660,12 @@ timeline.compare(skewed, rows=132, bounds=dict.fromkeys(skewed, bound), height=1
 # router, one program for each tile wins in the simulation.
 #
 # **Guess:** which one wins on an H200? In the record, each model has a row with equal experts and one with a Zipf
-# router. All compute the gradients of the weights and of the biases.
+# router. All compute the gradients of the weights and of the biases. The line at 1× is `ptgmm`.
 
 # %% tags=["hide-output"]
 us = training_costs.gradient_times(record.load("gmm"))
 names = dict.fromkeys(name for times in us.values() for name in times)
-walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product by ptgmm"}, base="ptgmm")
+walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "gradients by ptgmm"}, base="ptgmm")
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -680,8 +682,8 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "product b
 #
 # - `gmm(..., work_stealing=True)` is persistent and balanced: a free program takes its next tile from a counter in
 #   memory (the dynamic schedule of lesson 05). It helps when another kernel occupies some of the SMs.
-# - `GemmConfig(num_xcds=8)` is for AMD's MI300. This GPU is made of 8 dies, and each has an L2 cache of its own. The
-#   option gives each die neighbouring tiles, which read the same parts of the operands.
+# - `GemmConfig(num_xcds=8)` is for AMD's MI300. This GPU is made of 8 dies, which AMD calls XCDs, and each has an L2
+#   cache of its own. The option gives each die neighbouring tiles, which read the same parts of the operands.
 #
 # ## Try it
 #

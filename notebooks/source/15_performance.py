@@ -6,7 +6,7 @@
 #
 # **About 60 minutes. Afterwards you can**
 #
-# - name seven ways in which a stopwatch misleads, and repair each,
+# - name the ways in which a stopwatch misleads, and repair each,
 # - write an honest benchmark in a dozen lines,
 # - read a recorded benchmark against the [roof](glossary.md#roof) of the machine,
 # - explain the time of a kernel by arithmetic, bytes, wasted rows and the last wave,
@@ -148,7 +148,8 @@ measuring.call_by_call(series, PEAK_TFLOPS)
 # The picture shows three effects. The first dot, at the bottom, is the loading: **warm up**. The random series sinks
 # while the chip heats up: **run until it settles**. And zeros stay faster. A transistor that switches costs power,
 # zeros switch few of them, and a chip at its power limit lowers its clock: **measure on random data**. No layer
-# multiplies zeros. (The stray dots get a section of their own.)
+# multiplies zeros. (The stray dots get a section of their own.) When has it settled? When the medians of two blocks of
+# calls, one after the other, agree.
 #
 # ## Empty the cache
 #
@@ -177,8 +178,8 @@ measuring.cache_curve(sizes, measured, L2_BYTES / 1e6, MEMORY_TB_S)
 
 # %% [markdown]
 # With a warm cache, weights of 16 to 50 MB seem to be read faster than memory can deliver. (With smaller ones, the
-# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's is a
-# sign of a mistake.
+# launch takes most of the time.) **Overwrite the cache before each timed call.** Then a rate above the memory's
+# needs an explanation, and is often a mistake.
 #
 # ## Take turns
 #
@@ -393,10 +394,10 @@ for name in ("loop", "grouped"):
         print(f"{name:8}{way:7}{host:5.0f} {on_device:13.1f} {many:17.1f}")
 
 # %% [markdown]
-# The three numbers answer three questions. *In a graph*: how good is the kernel? *As called*: how long does my call
-# take? *The host's time*: will it limit the program? Back to back, a call takes the longer of the host's time and the
-# device's (whose cache is warm). A table has to say which number it shows. A table that shows the other library as
-# called and its own in a graph tells a sixth lie, which is not among the five below.
+# The three numbers answer three questions. *Device, in a graph*: how good is the kernel? *Back to back, as called*: how
+# long does my call take? *Host*: will it limit the program? Back to back, a call takes the longer of the host's time
+# and the device's (whose cache is warm). A table has to say which number it shows. A table that shows the other library
+# as called and its own in a graph tells a sixth lie, which is not among the five below.
 #
 # ## The roof
 #
@@ -446,8 +447,8 @@ for config, one in zip(configs, codegen.compile_many(builds)):
 
 # %% [markdown]
 # The smaller the tile, the more traffic it needs from the cache. This is one reason why large tiles win where there are
-# many rows, and why clusters exist, in which programs share their loads. If you see spills or narrow loads, repair them
-# first. There is nothing to measure yet.
+# many rows, and why clusters exist, in which programs share their loads. If you see spills or loads of few bytes each,
+# repair them first. There is nothing to measure yet.
 #
 # ## Against every other library
 #
@@ -531,7 +532,8 @@ for name, entry in alone["rows"].items():
 #
 # </details>
 #
-# A kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's power limit,
+# Here is the likely reason; `benchmarks/NOTES.md` describes how it was checked, with counters of energy and bytes. A
+# kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's power limit,
 # 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt within one call.
 # So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of its own. So the
 # one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08 share
@@ -541,8 +543,7 @@ for name, entry in alone["rows"].items():
 # <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
 # little to save.</details>
 #
-# Clock and power are not in these two records, so this explanation is a guess from them alone. `benchmarks/NOTES.md`
-# describes how it was checked, with counters of energy and bytes. (The same kernel, measured alone twice, differed by
+# Clock and power are not in these two records. (The same kernel, measured alone twice, differed by
 # up to 0.8 %.) Even the best configuration depends on the question. These are QuACK's:
 
 # %%
@@ -590,7 +591,7 @@ for name, share in explained.items():
     waste, part = max((value, part) for part, value in share.parts.items() if part != "the roof")
     then = f"next: {part}, {waste:.0%}" if waste > 0.005 else "nothing else to see"
     roof, title = share.parts["the roof"], title_of(results["rows"][name])
-    print(f"{title:54} bound by {share.bound:10} {roof:4.0%} of its time; {then}")
+    print(f"{title:56} bound by {share.bound:10} {roof:4.0%} of its time; {then}")
 
 # %% [markdown]
 # The model is crude, for three reasons: (a) shares are cut at 100 %; (b) it assumes 128 × 256 tiles, and smaller ones
@@ -606,7 +607,7 @@ for name, share in explained.items():
 # %%
 tokens = testing.routed_sizes("zipf", 1536, s=0.2)
 M, K, N, G, longest = sum(tokens), 1024, 1536, len(tokens), max(tokens)
-print("rows of each expert:", tokens, "→ padded:", G * longest, "of", M)
+print("rows of each expert:", tokens, "→ padded to", G * longest, "rows, needed:", M)
 
 
 def kernels(gpu, new):
@@ -760,7 +761,8 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 # - Warm up, use random data, flush, take turns, report median and quartiles. Each habit prevents a wrong number.
 # - Poison the outputs, verify, then time. A kernel that skips work is fast.
 # - Compare with the roof before you compare with other libraries: arithmetic or bytes, both ceilings measured.
-# - Count the work that the problem needs, from the same input to the same output. Believe no rate above the roof.
+# - Count the work that the problem needs, from the same input to the same output. A rate above the roof needs a
+#   reason.
 #
 # ## References
 #

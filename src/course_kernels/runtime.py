@@ -22,6 +22,7 @@ import importlib.util
 import os
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -42,6 +43,10 @@ LACKS_NUMPY = (
     "Triton's interpreter needs numpy, which is not installed: pip install numpy, or install this package with its "
     "extra [interpreter]"
 )
+_PROPERTIES = (
+    "multi_processor_count", "major", "minor", "gcnArchName", "shared_memory_per_block",
+    "shared_memory_per_block_optin", "memory_clock_rate", "memory_bus_width",
+)  # fmt: skip
 _TRUE = frozenset({"1", "true", "on", "yes", "y"})
 
 # Oldest compute capability on which Triton uses tensor cores (Turing, 7.5, has them, but Triton multiplies with scalar
@@ -183,9 +188,12 @@ def check_can_launch(tensor_device: torch.device) -> None:
 
 
 @functools.cache
-def _properties(index: int):
+def _properties(index: int) -> types.SimpleNamespace:
+    """What torch tells of a GPU. A copy: torch asks the driver at each look at the memory's clock, which takes much
+    longer than a launch."""
     _check_gpu(torch.device("cuda", index))
-    return torch.cuda.get_device_properties(index)
+    found = torch.cuda.get_device_properties(index)
+    return types.SimpleNamespace(**{name: getattr(found, name, None) for name in _PROPERTIES})
 
 
 def _index(tensor_device: torch.device | None) -> int | None:
@@ -221,7 +229,7 @@ def capability(tensor_device: torch.device | None = None) -> tuple[int, int] | N
 def amd_arch(tensor_device: torch.device | None = None) -> str:
     """The name of an AMD GPU's architecture, such as "gfx942"; "gfx" where torch does not tell."""
     properties = _properties(_index(tensor_device))
-    return getattr(properties, "gcnArchName", "").partition(":")[0] or "gfx"
+    return (properties.gcnArchName or "").partition(":")[0] or "gfx"
 
 
 def shared_memory_limit(tensor_device: torch.device | None = None) -> int | None:
@@ -231,7 +239,7 @@ def shared_memory_limit(tensor_device: torch.device | None = None) -> int | None
         return None
     properties = _properties(index)
     # AMD's builds of torch leave the first at 0.
-    return getattr(properties, "shared_memory_per_block_optin", 0) or properties.shared_memory_per_block
+    return properties.shared_memory_per_block_optin or properties.shared_memory_per_block
 
 
 def memory_bandwidth(tensor_device: torch.device | None = None) -> float | None:
@@ -239,8 +247,7 @@ def memory_bandwidth(tensor_device: torch.device | None = None) -> float | None:
     index = _index(tensor_device)
     if index is None:
         return None
-    properties = _properties(index)
-    khz, bits = (getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width"))
+    khz, bits = _properties(index).memory_clock_rate, _properties(index).memory_bus_width
     return 2 * khz * 1e3 * bits / 8 / 1e12 if khz and bits else None  # two transfers a clock
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -277,6 +278,27 @@ def test_what_a_gpu_can_do_follows_from_its_capability(monkeypatch, capability, 
     assert runtime.shared_memory_limit(gpu) == 100
     assert (runtime.supports_bf16(gpu), runtime.supports_tf32(gpu)) == (tensor_types, tensor_types)
     assert (runtime.supports_fp8(gpu), runtime.supports_descriptors(gpu)) == (fp8, descriptors)
+
+
+def test_the_clock_of_a_gpus_memory_is_asked_for_once(monkeypatch):
+    """Each time takes hundreds of microseconds."""
+    asked = []
+
+    class Properties:
+        major, minor, multi_processor_count, memory_bus_width = 9, 0, 132, 5120
+        shared_memory_per_block = shared_memory_per_block_optin = 232448
+
+        @property
+        def memory_clock_rate(self):
+            asked.append("clock")
+            return 2_000_000
+
+    monkeypatch.setattr(runtime, "has_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties())
+    monkeypatch.setattr(runtime, "_properties", functools.cache(runtime._properties.__wrapped__))
+    found = {runtime.Device.of(torch.device("cuda", 0)) for _ in range(3)}
+    assert found == {runtime.Device((9, 0), (9, 0), 132, 232448, True, 2.56)}
+    assert asked == ["clock"]
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="says what the interpreter refuses")

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import block_scaled
+from course_kernels.bench import record
 from course_kernels.bench.rows import Row
 from course_kernels.kernels.cute_sm90.config import LARGE_BLOCK_SCALED, CuteConfig
+from course_kernels.packed.backends import cute
+from course_kernels.packed.tuning import time_model
 
 
 @pytest.fixture
@@ -140,3 +143,17 @@ def test_all_configurations_can_be_built():
     assert all(isinstance(config, CuteConfig) for config in block_scaled.SWEPT)
     assert len(block_scaled.ROWS) == 8
     assert {row.total_m for row in block_scaled.ROWS} == {32768}
+
+
+RECORDED = record.load("block_scaled")
+
+
+@pytest.mark.parametrize("name", RECORDED["rows"])
+def test_what_is_chosen_is_nearly_the_fastest_of_what_was_measured(name):
+    """These rows are larger than those that the time model was fitted to: what holds there has to hold here."""
+    groups, rows, N, K = map(int, re.fullmatch(r"(\d+)x(\d+)_(\d+)_(\d+)", name).groups())
+    gpu, _ = time_model.read(time_model.file_of(RECORDED["provenance"]["gpu"]))
+    chosen = cute.choose(cute.KernelVariant("m", "k", 1, True), rows, (groups * rows, N), K, groups, gpu)
+    times = {name: us["median_us"] for name, us in RECORDED["rows"][name]["us"].items() if name.startswith("cute ")}
+    assert len(times) > 2
+    assert times[f"cute {chosen.name}"] <= 1.04 * min(times.values())

@@ -18,11 +18,13 @@ def commands(monkeypatch):
         if "--list" in command:
             return "\n".join(CASES) + "\nwarning: something has spaces\n"
         names = command[command.index("--kernels") + 2 :]
-        run.append((command[2], names))
-        return f"{len(names) - stand_in.lost} cases ran in mode gpu\n{stand_in.said[command[2]]}\n"
+        tool = command[2] if command[0] == "compute-sanitizer" else "none"
+        run.append((tool, names))
+        return f"{len(names) - stand_in.lost} cases ran in mode gpu\n{stand_in.said[tool]}\n"
 
     stand_in.lost, stand_in.commands = 0, run
     stand_in.said = {"memcheck": "ERROR SUMMARY: 0 errors", "racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}
+    stand_in.said["none"] = ""
     monkeypatch.setattr(verify, "run", stand_in)
     return stand_in
 
@@ -35,6 +37,13 @@ def test_every_case_runs_once_under_each_tool(commands):
         shares = [names for ran, names in commands.commands if ran == tool]
         assert len(shares) == verify.SHARES
         assert sorted(name for names in shares for name in names) == sorted(CASES)
+
+
+def test_every_case_is_compiled_before_the_tools_run(commands):
+    verify.sanitizers("triton")
+    without = [names for tool, names in commands.commands if tool == "none"]
+    assert sorted(name for names in without for name in names) == sorted(CASES)
+    assert commands.commands[: len(without)] == [("none", names) for names in without]
 
 
 def test_a_case_that_did_not_run_is_an_error(commands):

@@ -15,6 +15,7 @@ import pytest
 
 import run_tests
 from gemm_course.judging import judge as judging
+from gemm_course.judging.results import REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import parse_watched
 from gemm_course.notebook_files import cells as submission
 from gemm_course.notebook_files import stubs as generate
@@ -121,6 +122,8 @@ def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
     result = judge.check(exercise, source, 0) if check == "compiles" else judged(judge, exercise, source)
     assert result.status == "failed", result.text()
     assert re.search(says, message_of(result, check)), result.text()
+    # A table has room for one message.
+    assert not re.search(f"{REASON_ABOVE}|{REASON_BELOW}", result.message or result.first_failure.message)
 
 
 def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):

@@ -7,39 +7,23 @@ whatever it reads. Where a call takes 80 µs, that decides how near it comes to 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from course_kernels.bench import timing
 from course_kernels.kernels.language import tl, triton
 
-_FLUSHED = 64 * 2**20  # elements of 4 bytes: four times the L2 cache of an H200
+_READ = 64 * 2**20  # elements of 4 bytes: four times the L2 cache of an H200
 _BLOCK = 16384
 
 
 def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60) -> dict[str, list[float]]:
-    """As ``timing.interleaved_us``, but before each call other memory is read, which evicts what the overwriting left.
-
-    It is a function of its own, not an option there: records that have nothing to do with it depend on that one.
-    """
-    flush = torch.empty(_FLUSHED, dtype=torch.int32, device="cuda")
-    other = torch.zeros(_FLUSHED, dtype=torch.int32, device="cuda")
-    events = {
-        name: [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)] for name in functions
-    }
-    order = random.Random(0)
-    for i in range(repeats):
-        for name, function in order.sample(list(functions.items()), len(functions)):
-            start, end = events[name][i]
-            flush.zero_()
-            read(other)
-            start.record()
-            function()
-            end.record()
-    torch.cuda.synchronize()
-    return {name: [start.elapsed_time(end) * 1e3 for start, end in pairs] for name, pairs in events.items()}
+    """As ``timing.interleaved_us``, but before each call other memory is read, which evicts what the overwriting
+    left."""
+    other = torch.zeros(_READ, dtype=torch.int32, device="cuda")
+    return timing.interleaved_us(functions, repeats, before=lambda: read(other))
 
 
 def read(source: Tensor) -> Tensor:

@@ -30,7 +30,9 @@ def capture(function: Callable[[], object], warmups: int = 3, pool: tuple | None
     return graph
 
 
-def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60) -> dict[str, list[float]]:
+def interleaved_us(
+    functions: dict[str, Callable[[], object]], repeats: int = 60, before: Callable[[], object] = lambda: None
+) -> dict[str, list[float]]:
     """Time several functions in turn, each round in another order.
 
     Taking turns spreads clock drift over all of them. The order changes because a function may leave the next one a
@@ -39,6 +41,7 @@ def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60
     Args:
         functions: name → callable that enqueues the work, already warm.
         repeats: timed calls of each.
+        before: enqueues work between the overwriting of L2 and the timed call.
 
     Returns:
         name → µs of each call, between events on the device. Each call finds the L2 cache overwritten; meanwhile the
@@ -53,6 +56,7 @@ def interleaved_us(functions: dict[str, Callable[[], object]], repeats: int = 60
         for name, function in order.sample(list(functions.items()), len(functions)):
             start, end = events[name][i]
             flush.zero_()
+            before()
             start.record()
             function()
             end.record()

@@ -184,5 +184,5 @@ def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
     line = f"{sign} {exercise.id:<5}{result.points:>2} of {exercise.points}  {exercise.title}"
     if result.passed:
         return line
-    reason = result.message or next(each.message for each in result.properties if each.message)
+    reason = result.message or result.first_failure.message
     return f"{line}\n        {reason.splitlines()[0]}"

@@ -34,8 +34,9 @@ DIR may contain, side by side:
   a folder for each student, with notebooks, an exercises/ folder or the whole repository;
   zip files of such a folder: alice.zip;
   notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
-If a folder of these has the work of several people, as it does one level too high, it is refused. Names tell: students
-may call versions of their work "old" or "v2". For a false alarm there is --one-student, which its message names.
+If a folder of these seems to have the work of several people, as it has one level too high, it is refused. Names tell:
+"ann" and "bob", or "17" and "18", are people; "old" and "v2", or "1" and "2", are versions of one student's work. For a
+false alarm there is --one-student, which its message names.
 Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
 names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
 
@@ -124,7 +125,8 @@ def run(
     except RuntimeError as error:
         raise _stop(CANNOT, str(error)) from None
     print(f"{_many(len(found), 'student')}, {_many(len(exercises), 'exercise')}, seed {seed}: {out}")
-    missing = _unanswered(bool(only), exercises, grades.unanswered(found, graded))
+    unread = any(each.notes for each in found)
+    missing = _unanswered(bool(only), exercises, grades.unanswered(found, graded), unread)
     return _summary(out, graded, missing)
 
 
@@ -170,14 +172,16 @@ def _checked_again(graded: list[Grade]) -> list[str]:
     return [*lines, "Repair that (`course doctor` says more) and run this again: these answers are checked each time."]
 
 
-def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise]) -> str:
+def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise], unread: bool) -> str:
     """That nobody answered some exercises, what that costs, and what to say where nobody was asked for them.
 
-    They are counted: were they not, one late submission would change everybody's total.
+    They are counted: were they not, one late submission would change everybody's total. `unread`: whether files were
+    refused that may hold answers to them.
     """
     if not missing:
         return ""
-    text = f"nobody answered {', '.join(each.name for each in missing)}: "
+    text = "except perhaps in refused files, " if unread else ""
+    text += f"nobody answered {', '.join(each.name for each in missing)}: "
     text += f"0 of {sum(each.points for each in missing)} points for everybody"
     asked = [f"--only {each.id}" for each in exercises if each not in missing]
     if is_selection or not asked:

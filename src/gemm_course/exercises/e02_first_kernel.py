@@ -9,13 +9,13 @@ import torch
 
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.results import REASON_BELOW
 
 # Relative. A float32 softmax of these rows is off by 2e-6 at most, the exponent's rounding times its size. With any
 # float16 number in it, some element of every input is off by 1e-4 or more.
 TOLERANCE, OF_HALF = 2e-5, 1e-2
 TINY = 1e-37  # smaller numbers may be 0 in float32
 OVERFLOWS, VANISHES = 88.8, -104.0  # exp of more is infinite in float32, and of less 0
-REASON_BELOW = "wrong for the reason below"
 
 
 def draw(rng: random.Random) -> list[Case]:

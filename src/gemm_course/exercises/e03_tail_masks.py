@@ -10,9 +10,8 @@ import torch
 from gemm_course.exercises.drawing import whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.results import REASON_BELOW
 from gemm_course.runner.runs.e03_tail_masks import BLOCK
-
-REASON_BELOW = "wrong for the reason below"
 
 
 def draw(rng: random.Random) -> list[Case]:

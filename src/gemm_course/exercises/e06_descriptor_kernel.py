@@ -12,10 +12,10 @@ import torch
 from gemm_course.exercises.drawing import bounds_of, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.results import REASON_ABOVE
 from gemm_course.runner.runs.e06_descriptor_kernel import BLOCK_K, BLOCK_M, BLOCK_N, UNIT
 
 AS_THE_MATRIX = "The descriptor's extents and strides must be those of this matrix"
-REASON_ABOVE = "wrong for the reason above"
 NOT_JUDGED = "not judged, as nothing of C is right"
 ZERO = "C is 0 everywhere"
 

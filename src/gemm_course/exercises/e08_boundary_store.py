@@ -13,6 +13,7 @@ from gemm_course.exercises.drawing import bounds_of, table_panel, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
+from gemm_course.judging.results import REASON_ABOVE
 from gemm_course.runner.runs.e08_boundary_store import BLOCK_M, BLOCK_N, DEPTH
 
 STRIP = 6  # height of a tile's row in the picture, in tokens
@@ -185,7 +186,7 @@ def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, str]]:
         return
     if (rounded := _rounded(c, exact, mine)) is not None:
         yield Finding("tiles", rounded, pictures), ""
-        yield Finding("partial", "wrong for the reason above", pictures), ""
+        yield Finding("partial", REASON_ABOVE, pictures), ""
         return
     if not _pieces(c.values.double(), BLOCK_M) & _pieces(want[:, mine], BLOCK_N):
         g = groups[0]

@@ -12,6 +12,7 @@ from gemm_course.exercises import group_sums
 from gemm_course.exercises.drawing import bounds_of, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.results import REASON_BELOW
 from gemm_course.runner.runs.e11a_weight_gradient import BLOCK
 
 CHECKS = ("tokens", "tail", "empty", "rounding", "once")
@@ -75,7 +76,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check:
         yield Finding(check, why, pictures)
         if check != "tokens" and len(wrong) == len(filled):
-            yield Finding("tokens", "wrong, for the reason below")
+            yield Finding("tokens", REASON_BELOW)
 
 
 def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:

@@ -12,10 +12,10 @@ from gemm_course.exercises import group_sums
 from gemm_course.exercises.drawing import bounds_of, whole_numbers
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.results import REASON_BELOW
 from gemm_course.runner.runs.e11b_bias_gradient import BLOCK
 
 CHECKS = ("sums", "tail", "empty", "writer", "float32", "bounds")
-REASON_BELOW = "wrong, for the reason below"
 
 
 def draw(rng: random.Random) -> list[Case]:

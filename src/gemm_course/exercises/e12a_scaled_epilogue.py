@@ -12,6 +12,7 @@ from torch import Tensor
 from course_kernels import testing
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.results import REASON_BELOW
 from gemm_course.runner.runs.e12a_scaled_epilogue import BLOCK, BLOCK_K, FP8
 
 CHECKS = ("token", "group", "rounding", "rows")
@@ -64,7 +65,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
     found = _why(case, parts, sums, want, wrong) if wrong else []
     if wrong and any(event["matrix"] == "scale_b" and event["kind"] == "load" for event in ran.events):
-        found = [("token", "wrong, for the reason below")]
+        found = [("token", REASON_BELOW)]
     for check, why in found:
         yield Finding(check, why, pictures)
         if check == "*":

@@ -1,15 +1,19 @@
-"""The Hopper kernel's clusters: blocks that two CTAs share, the order of tiles, tiles cut to fit.
+"""The Hopper kernel's clusters: blocks that two CTAs share, the order of tiles and of groups, tiles cut to fit.
 
 All follow from a configuration; nothing in here was measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from course_kernels import schedule
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from gemm_course.figures import timeline
 from gemm_course.figures.shapes import arrow, bare, canvas_grid, centred, rectangle
 from gemm_course.figures.style import BLACK, BLUE, FAINT, GREY, ORANGE, WIDTH, color_of, ink_on, styled
 
@@ -171,6 +175,48 @@ def order(config: CuteConfig, rows: int, columns: int, clusters: int) -> Figure:
         lines = (len({tile.row for tile in first}), config.tile_m), (len({tile.col for tile in first}), config.tile_n)
         read = sum(count * extent for count, extent in lines)
         axes.set_title(f"{how}: a wave reads {read:,} lines", fontsize=9.5)
+    return figure
+
+
+def deepest_first(sizes: Sequence[int]) -> list[int]:
+    """The groups that have lines, in the order in which a dynamic order along K numbers them."""
+    mean, short = sum(sizes) // len(sizes), len(sizes) % 32
+    windows = [range(short), *(range(first, first + 32) for first in range(short, len(sizes), 32))]
+
+    def depth_class(group: int) -> int:
+        return sum(sizes[group] < times * mean for times in (4, 2, 1))
+
+    return [group for window in windows for group in sorted(window, key=depth_class) if sizes[group]]
+
+
+@styled()
+def handed_out(config: CuteConfig, sizes: Sequence[int], rows: int, columns: int, clusters: int) -> Figure:
+    """Draw a dynamic order along K, simulated: when which cluster computes a tile, for two orders of the groups.
+
+    Args:
+        sizes: depth of each group. A deeper one is darker.
+        rows, columns: extents of each group's C.
+    """
+    _check_cluster(config)
+    block = config.cluster * config.tile_m, config.tile_n, config.tile_k
+    one = schedule.CostModel()
+    rates = {field.name: config.cluster * getattr(one, field.name) for field in fields(one) if "_per_" in field.name}
+    as_they_are = [group for group, size in enumerate(sizes) if size]
+    shade = {group: at for at, group in enumerate(sorted(as_they_are, key=lambda group: sizes[group]))}
+    figure, panels = canvas_grid(4.4, 2, 1, sharex=True)
+    longest = 0.0
+    for axes, (how, groups) in zip(
+        panels, {"groups as they are": as_they_are, "deep groups first": deepest_first(sizes)}.items()
+    ):
+        run = schedule.simulate(
+            [(rows, columns, sizes[group]) for group in groups], "dynamic", clusters, block, replace(one, **rates)
+        )
+        bars = [bar._replace(problem=shade[groups[bar.problem]]) for bar in timeline.simulated_bars(run)]
+        bound = run.lower_bounds.work
+        timeline.draw(axes, bars, rows=clusters, title=how, row_name="cluster", bound=bound, shades=len(shade))
+        longest = max(longest, run.makespan)
+    panels[0].set_xlim(0, 1.01 * longest)
+    panels[-1].set_xlabel("µs, simulated (grey: idle)")
     return figure
 
 

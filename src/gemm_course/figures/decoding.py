@@ -244,6 +244,23 @@ _PROVIDERS = {
 }
 
 
+def shares_of_a_copy(results: Mapping, rows: int, *, clean: bool = False) -> dict[str, list[float]]:
+    """Kind of operands → the bandwidth of the faster of our two masked kernels over a copy's, a number for each shape.
+
+    Args:
+        results: the record "masked".
+        rows: expected rows of a group; the record's other cells are left out.
+        clean: of the calls with a clean cache.
+    """
+    found: dict[str, list[float]] = {}
+    for cell in results["cells"].values():
+        for kind, about in cell["kinds"].items() if cell["rows"] == rows else ():
+            rates = (about["clean"] if clean else about)["rates"]
+            fastest = max(rates[kernel]["tb_s"] for kernel in ("triton", "cute") if kernel in rates)
+            found.setdefault(kind, []).append(fastest / results["copy_tb_s"])
+    return found
+
+
 @styled()
 def masked_rates(results: Mapping, rows: int, unit: str) -> Figure:
     """Draw the rates of masked products of about ``rows`` rows a group, a panel per kind of operands.
@@ -281,6 +298,8 @@ def masked_rates(results: Mapping, rows: int, unit: str) -> Figure:
         axes.set_title(_KINDS.get(kind, kind), fontsize=10)
     handles = [Patch(fc=color) for color in labels.values()]
     figure.legend(handles, list(labels), loc="outside upper left", ncols=3, fontsize=9)
-    what = "TB/s that must move; the line is a copy" if unit == "tb_s" else "TFLOP/s that are needed"
+    what = (
+        "TB/s, counting the bytes that must move; the line is a copy" if unit == "tb_s" else "TFLOP/s that are needed"
+    )
     figure.supxlabel(f"{cells[0]['groups']} groups of about {rows} rows: {what}", fontsize=9)
     return figure

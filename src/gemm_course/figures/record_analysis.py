@@ -62,7 +62,7 @@ def speedups_over_peers(results: Mapping, ours: str, passes: Sequence[str] = ("f
     handles = [figure.axes[0].plot([], [], "o", color=colors[peer], ms=6)[0] for peer in peers]
     labels = [results["providers"][peer]["label"] for peer in peers]
     figure.legend(handles, labels, loc="outside upper left", ncols=3, fontsize=9, title="against", alignment="left")
-    figure.supxlabel(f"times as fast as the other: {results['providers'][ours]['label']}", fontsize=9)
+    figure.supxlabel(f"{results['providers'][ours]['label']}: times as fast as the other", fontsize=9)
     return figure
 
 

@@ -167,7 +167,7 @@ def roofline(results: Mapping, of: str = "forward", provider: str | None = None)
         listed.append(f"{number}  {title_of(rows[name])}: {share}")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(lowest / 2, peak * 2.3))
     axes.set(
-        xlabel="FLOP per byte that must move (below: each row's share of the roof)", ylabel="TFLOP/s", title=_PASSES[of]
+        xlabel="FLOP per byte that must move (below: the ring's share of the roof)", ylabel="TFLOP/s", title=_PASSES[of]
     )
     for axis, (first, last) in ((axes.xaxis, (low, high)), (axes.yaxis, (lowest / 2, peak * 2.3))):
         ticks_at(axis, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000), first, last)

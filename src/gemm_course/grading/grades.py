@@ -135,8 +135,8 @@ def _grade_version(
     result = results[result_cache.key(exercise.name, answer.source, seed)]
     if isinstance(result, str):
         return Grade(student, exercise, 0, REFUSED, printable(f"{result}: grade it by hand"))
-    failed = (f"{each.title}: {each.message}" for each in result.properties if each.status == "fail")
-    message = _on_one_line(result.message or next(failed, ""))
+    first = result.first_failure
+    message = _on_one_line(result.message or (f"{first.title}: {first.message}" if first else ""))
     return Grade(student, exercise, result.points, result.status, printable(message), result)
 
 
@@ -151,11 +151,13 @@ def _on_one_line(text: str) -> str:
 
 
 def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:
-    """The exercises to which nobody handed in an answer: nothing, or the hole as it was handed out."""
+    """The exercises to which nobody handed in an answer, as far as files tell: nothing, or the hole as handed out.
+
+    A submission's `notes` are on refused files. They may hold answers to any of these exercises.
+    """
     answers = {each.student: each.answers for each in submissions}
     tried: dict[Exercise, bool] = {}
     for each in grades:
-        # A refused file that no name assigns to an exercise is an answer to none.
         answered = each.status not in (MISSING, TODO) and each.exercise.name in answers[each.student]
         tried[each.exercise] = tried.get(each.exercise, False) or answered
     return [exercise for exercise, answered in tried.items() if not answered]

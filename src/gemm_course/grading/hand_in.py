@@ -37,7 +37,7 @@ class _Notebook(NamedTuple):
 def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], one_student: bool = False) -> Submission:
     """Sort the files in somebody's entries of the folder of submissions by exercise.
 
-    An entry with several people's work is refused, unless the grader says that it is `one_student`'s.
+    What looks like several people's work, see `people`, is refused unless the grader says that it is `one_student`'s.
     """
     found = []
     for path in paths:
@@ -68,7 +68,7 @@ def _open(file: File, exercises: Sequence[Exercise]) -> _Notebook:
 
 
 def _people(student: str, found: Sequence[_Notebook], path: Path, exercises: Sequence[Exercise]) -> list[str]:
-    """The people whose work is in an entry; none if it is one student's."""
+    """The people whose work seems to be in an entry; none if it is one student's."""
     places: dict[str, list[str]] = {}
     platforms = set()
     for each in found:

@@ -10,6 +10,8 @@ import msgspec
 PASSED, FAILED, TODO, UNCHECKED = "passed", "failed", "todo", "unchecked"
 NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
 ONLY_ON_GPU = "right in the interpreter, but on the GPU: "
+# Of a property that is wrong because another one is, which says why.
+REASON_ABOVE, REASON_BELOW = "wrong for the reason above", "wrong for the reason below"
 _MARKS = {"pass": "✓", "fail": "✗", "skip": "–"}
 _WIDTH = 96
 
@@ -52,6 +54,12 @@ class Result:
     def points(self) -> int:
         """Points earned."""
         return sum(each.points for each in self.properties if each.status == "pass")
+
+    @property
+    def first_failure(self) -> Property | None:
+        """The first property that fails and says why itself, if one does; None if none fails."""
+        failed = [each for each in self.properties if each.status == "fail"]
+        return min(failed, key=lambda each: not each.message or REASON_BELOW in each.message, default=None)
 
     def __repr__(self) -> str:
         return f"<exercise {self.exercise}: {self.status}, {self.points} of {self.max_points} points>"
@@ -102,7 +110,7 @@ def _each_line_once(first: str, messages: list[str]) -> list[list[str]]:
         new = [line for line in lines if line not in seen]
         seen.update(lines)
         if new[:1] != lines[:1]:
-            new = ["wrong for the reason above", *new]
+            new = [REASON_ABOVE, *new]
         elif new and new[-1].endswith(":"):
             new[-1] += " for the reason above"
         found.append(new)

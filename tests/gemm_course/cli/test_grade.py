@@ -183,15 +183,24 @@ def test_what_nobody_handed_in_is_said_with_what_to_do(tmp_path, pretend, capsys
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 
-def test_a_hole_is_no_answer_and_neither_is_what_cannot_be_read(tmp_path, pretend, capsys):
+@pytest.mark.parametrize("gus", [None, "in/gus.zip", "in/gus/all.zip"])
+def test_a_hole_is_no_answer_and_of_what_was_refused_nobody_knows(tmp_path, pretend, capsys, gus):
     hand_in(tmp_path, {
-        "in/ann/01_offsets.ipynb": answer(), "in/ann/03_tail_masks.ipynb": answer("stub"), "in/gus.zip": b"no zip",
-        "in/eve/04a_tile_walk.ipynb": b"{",
+        "in/ann/01_offsets.ipynb": answer(), "in/ann/03_tail_masks.ipynb": answer("stub"),
+        "in/eve/04a_tile_walk.ipynb": b"{", **({gus: b"no zip"} if gus else {}),
     })  # fmt: skip
     pretend.answers[f"{PREFIX}stub"] = outcome(0, "TODO 03: later", "todo")
     only = [part for name in ("01", "03", "04a") for part in ("--only", name)]
     assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), *only]) == 1
-    said = "nobody answered 03_tail_masks: 0 of 10 points for everybody"
+    doubt = "except perhaps in refused files, " if gus else ""
+    said = f"{doubt}nobody answered 03_tail_masks: 0 of 10 points for everybody"
+    assert capsys.readouterr().out.splitlines()[-1] == said
+
+
+def test_that_nobody_answered_is_not_said_of_a_class_that_was_refused(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {f"in/submitted/{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})
+    assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "01"]) == 1
+    said = "except perhaps in refused files, nobody answered 01_offsets: 0 of 10 points for everybody"
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 

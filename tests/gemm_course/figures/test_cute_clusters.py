@@ -185,10 +185,42 @@ def test_cut_to_fit_says_which_tiles_there_are():
                                                                             "of 10 × 192 columns")  # fmt: skip
 
 
+@pytest.mark.parametrize("groups", [3, 32, 40, 96])
+def test_deep_groups_come_first_as_the_kernel_numbers_them(groups):
+    """The warp's own walk is in the scheduler's tests; here its constants, and the order that they check it against."""
+    scheduler = plain_scheduler.load(SimpleNamespace())
+    sizes = [(7 * i * i) % 150 * (i % 4 > 0) for i in range(groups)]
+    mean, short = sum(sizes) // groups, groups % scheduler.LANES or scheduler.LANES
+
+    def place(group):
+        classes = sum(sizes[group] < times * mean for times in scheduler.DEEP)
+        return (group - short) // scheduler.LANES, classes, group
+
+    assert cute_clusters.deepest_first(sizes) == sorted((g for g in range(groups) if sizes[g]), key=place)
+
+
+def test_deep_groups_first_leave_no_cluster_to_end_alone():
+    panels = cute_clusters.handed_out(WIDE, [64, 0, 128, 64, 1024], rows=256, columns=256, clusters=2).axes
+    ends, shades = [], []
+    for axes, how in zip(panels, ("groups as they are", "deep groups first")):
+        (tiles,) = [each for each in axes.collections if each.get_label() == "tiles"]
+        corners = [path.vertices[:, 0] for path in tiles.get_paths()]
+        assert len(corners) == 4, "one of each group that has lines"
+        ends.append(max(map(max, corners)))
+        assert title(axes).startswith(f"{how}: {ends[-1]:.0f} µs")
+        longest = max(range(4), key=lambda i: corners[i].max() - corners[i].min())
+        shades.append([each.sum() for each in tiles.get_facecolors()])
+        assert min(shades[-1]) == shades[-1][longest], "the deepest group is the darkest"
+    assert ends[1] < ends[0]
+    assert sorted(shades[0]) == sorted(shades[1]), "a group has the same colour in both"
+    assert panels[0].get_xlim() == panels[1].get_xlim() == pytest.approx((0, 1.01 * ends[0]))
+
+
 @pytest.mark.parametrize("picture", [
-    cute_clusters.multicast, lambda config: cute_clusters.order(config, 300, 1024, 3),
+    cute_clusters.multicast, lambda config: cute_clusters.handed_out(config, [64], 128, 256, 2),
+    lambda config: cute_clusters.order(config, 300, 1024, 3),
     lambda config: cute_clusters.pairs(config, 300, 1024), lambda config: cute_clusters.cut_to_fit(config, 300, 1024),
-], ids=["multicast", "order", "pairs", "cut_to_fit"])  # fmt: skip
+], ids=["multicast", "handed_out", "order", "pairs", "cut_to_fit"])  # fmt: skip
 def test_a_cta_alone_shares_nothing(picture):
     with pytest.raises(ValueError, match="config must have a cluster of 2 CTAs, got 1"):
         picture(replace(WIDE, cluster=1))

@@ -132,6 +132,16 @@ def test_recorded_rates_are_bars_beside_a_copy():
     assert places[0] == places[1], "a shape is at one height in all panels"
 
 
+def test_shares_of_a_copy_are_the_faster_kernels():
+    record = masked_record()
+    rates = {"triton": {"tb_s": 2.0}, "cute": {"tb_s": 2.125}, "torch.bmm, all rows": {"tb_s": 4.2}}
+    clean = {"triton": {"tb_s": 4.25}}
+    record["cells"] = {str(rows): {"rows": rows, "kinds": {"float8": {"rates": rates, "clean": {"rates": clean}}}}
+                       for rows in (20, 192)}  # fmt: skip
+    assert decoding.shares_of_a_copy(record, 20) == {"float8": [0.5]}
+    assert decoding.shares_of_a_copy(record, 20, clean=True) == {"float8": [1.0]}
+
+
 def test_recorded_rates_of_many_rows_have_no_copy():
     sixteen, _ = decoding.masked_rates(masked_record(), 192, "tflops").axes
     assert bars(sixteen, "triton") == [80.0]

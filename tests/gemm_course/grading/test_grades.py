@@ -8,6 +8,7 @@ import pytest
 
 from gemm_course.grading import grades
 from gemm_course.grading.submissions import Answer, Submission
+from gemm_course.judging.results import REASON_BELOW
 from hand_ins import BOTH, CANNOT, OFFSETS, answer, cache_in, class_of, discovered, graded, hand_in, outcome, read
 
 
@@ -119,6 +120,15 @@ def test_on_one_line_no_sentence_runs_into_the_next_nor_into_the_learners_line(t
     with cache_in(tmp_path) as cache:
         (grade,) = graded(cache, class_of(ann="a"))
     assert grade.message == expected
+
+
+def test_the_reason_told_is_one_that_says_why(tmp_path, pretend):
+    result = outcome(0, failure="two programs store it")
+    result["properties"][0] |= {"status": "fail", "message": f"{REASON_BELOW}\n(4 groups)"}
+    pretend.answers["a"] = result
+    with cache_in(tmp_path) as cache:
+        (grade,) = graded(cache, class_of(ann="a"))
+    assert grade.message == "it is quick: two programs store it"
 
 
 def test_the_same_text_is_checked_once_for_the_whole_class(tmp_path, pretend):

@@ -1,6 +1,8 @@
-"""Whose work is in one entry: a class a level too high is never one student, and versions are never a class."""
+"""Whose work is in one entry: a class a level too high, or versions of one student's."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 
@@ -24,6 +26,18 @@ CLASSES = {
     "a name in two words": ("all", "all/{} final/01_offsets.ipynb", ["Ann Lee", "Bob Lee"]),
     "names in other letters": ("all", "all/{}/01_offsets.ipynb", ["李明", "王芳"]),
     "a copy of the repository": ("repo", "repo/my_course/{}/01_offsets.ipynb", ["ann", "bob"]),
+    "numbers of a list": ("all", "all/{}/01_offsets.ipynb", ["17", "18", "19"]),
+    "zip files of numbers": ("all", "all/{}.zip", ["17", "18"]),
+    "numbers that may be dates": ("all", "all/{}/01_offsets.ipynb", ["20231104", "20231105"]),
+    "numbers of which one may be a date": ("all", "all/{}/01_offsets.ipynb", ["20231104", "20231399"]),
+    "years": ("all", "all/{}/01_offsets.ipynb", ["2023", "2024"]),
+    "letters": ("all", "all/{}/01_offsets.ipynb", ["a", "b", "c"]),
+    "letters before the exercise's name": ("all", "all/{}_01_offsets.ipynb", ["a", "b"]),
+    "zip files of letters": ("all", "all/{}.zip", ["a", "b"]),
+    "a name that is a little word": ("all", "all/{}/01_offsets.ipynb", ["An", "Bob"]),
+    "a name that is the entry's, and begins another": ("hi", "hi/{}/01_offsets.ipynb", ["hi", "hi2"]),
+    "numbers with separators after a letter": ("all", "all/{}-1/01_offsets.ipynb", ["s12", "s13"]),
+    "the entry's name and numbers": ("group", "group/{}/01_offsets.ipynb", ["group8", "group9"]),
 }  # fmt: skip
 
 
@@ -41,6 +55,38 @@ def test_a_class_is_told_whatever_is_beside_it(tmp_path, entry, place, names, be
     assert found[entry].answers == {}
     told = f"has the work of several people ({', '.join(names)}): grade that folder by itself"
     assert found[entry].notes == [f"{entry}: {told}; if it is one student's, add --one-student {entry}"]
+
+
+@pytest.mark.parametrize("names", [("ann", "bob"), ("17", "18"), ("a", "b"), ("s1", "s2"), ("An", "Bob")])
+@pytest.mark.parametrize("place", ["{}/{}.ipynb", "{}_{}.ipynb", "hand-ins/{}/{}.ipynb", "{}.ipynb"])
+def test_a_class_is_told_where_everybody_answered_another_exercise(tmp_path, names, place):
+    sources = {"01_offsets": answer(), "03_tail_masks": notebook("def product_tile(): pass")}
+    files = {place.format(who, name): data for who, (name, data) in zip(names, sources.items())}
+    hand_in(tmp_path / "submitted", files)
+    (found,), _ = discovered(tmp_path, BOTH)
+    assert found.answers == {}
+    assert f"has the work of several people ({', '.join(names)})" in found.notes[0]
+
+
+def test_people_with_numbers_of_one_list_are_told_from_the_tenth():
+    places = [f"{i}/01_offsets.ipynb" for i in range(1, 13)]
+    assert people_in({"01_offsets": places}, "submitted", BOTH) == ["10", "11", "12"]
+    assert people_in({"01_offsets": places[:10]}, "submitted", BOTH) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "folders", "people"),
+    [
+        ("all", [f"team_{i}/{name}" for i in (1, 3) for name in ("01_offsets", "03_tail_masks")], ["team1", "team3"]),
+        ("all", ["20241120/ann/01_offsets", "bob/01_offsets"], ["ann", "bob"]),
+        ("lee", ["Ann Lee/01_offsets", "Bob Lee/01_offsets"], ["Ann", "Bob"]),
+        ("An Lee", ["An/01_offsets", "hopper/01_offsets"], []),
+        ("ann_hw1", ["hw1/01_offsets", "hw2/03_tail_masks"], []),
+    ],
+)  # fmt: skip
+def test_words_of_the_entry_and_of_folders_of_several_exercises(entry, folders, people):
+    places = {each.name: [f"{place}.ipynb" for place in folders if place.endswith(each.name)] for each in BOTH}
+    assert people_in(places, entry, BOTH) == people
 
 
 ONE = {
@@ -64,6 +110,29 @@ ONE = {
     "other names": ["homework.ipynb", "Untitled.ipynb", "Untitled1.ipynb", "7th-try-2.ipynb"],
     "a zip file beside": ["hand in.zip", PS1],
     "another file of another name": ["01_offsets.ipynb", "bob.pdf", "alice/hw.txt"],
+    "dates": [
+        "2024-05-01/01_offsets.ipynb", "2024-05-02/01_offsets.ipynb", "20.11.2024/01_offsets.ipynb",
+        "20241120_1030/01_offsets.ipynb", "20241121-093000/01_offsets.ipynb", "11-20/01_offsets.ipynb",
+    ],
+    "dates with a word": [
+        "attempt 20241120/01_offsets.ipynb", "attempt20241121/01_offsets.ipynb", "try2024-11-22/01_offsets.ipynb",
+        "try2024-11-23/01_offsets.ipynb", "ann 20241122/01_offsets.ipynb", "ann20241123/01_offsets.ipynb",
+        "hw 2023/01_offsets.ipynb", "hw 2024/01_offsets.ipynb",
+    ],
+    "large numbers": [
+        "week 10/01_offsets.ipynb", "week 11/01_offsets.ipynb", "12th try/01_offsets.ipynb", "13th/01_offsets.ipynb",
+        "01_offsets (17).ipynb", "01_offsets (18).ipynb", "v1.14/01_offsets.ipynb", "1.15/01_offsets.ipynb",
+    ],
+    "numbers up to 9": [f"{i}/01_offsets.ipynb" for i in (0, 1, 2, "03", 9)],
+    "letters": [
+        "01_offsets_a.ipynb", "01_offsets_b.ipynb", "part a/01_offsets.ipynb", "part b/01_offsets.ipynb",
+        "1a/01_offsets.ipynb", "1b/01_offsets.ipynb",
+    ],
+    "one's own name, and a copy's number": [
+        "ann/01_offsets.ipynb", "ann 2/01_offsets.ipynb", "ann (3)/01_offsets.ipynb", "ann lee_4/01_offsets.ipynb",
+        "ann123/01_offsets.ipynb",
+    ],
+    "a year's months": ["2024/11/01_offsets.ipynb", PS1],
     "one folder in another": ["stuff of mine/triton/01_offsets.ipynb", "stuff of mine/01_offsets.ipynb"],
 }  # fmt: skip
 
@@ -83,6 +152,44 @@ def test_exercises_of_their_own_folders_are_one_students(tmp_path):
     hand_in(tmp_path / "ann", {"offsets/01_offsets.ipynb": answer(), "masks/03_tail_masks.ipynb": masks})
     (found,), _ = discovered(tmp_path, BOTH)
     assert (list(found.answers), found.notes) == (["01_offsets", "03_tail_masks"], [])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "{name}",
+        "{id}",
+        "{number}/{letter}",
+        "{topic}",
+        "e{number}",
+        "Aufgabe {number}",
+        "lesson {number}",
+        "mine",
+        "run7",
+    ],
+)
+def test_a_folder_for_each_exercise_or_for_all_is_one_students(folder):
+    everything = manifest.exercises()
+    places = {}
+    for exercise in everything:
+        number, topic = int(exercise.id[:2]), exercise.name.partition("_")[2]
+        where = folder.format(name=exercise.name, id=exercise.id, number=number, letter=exercise.id[2:], topic=topic)
+        places[exercise.name] = [f"{where}/{exercise.name}.ipynb"]
+    assert people_in(places, "ann", everything) == []
+
+
+def test_no_name_takes_long_to_compare():
+    names = (
+        "1" * 30_000 + "x",
+        "1_" * 10_000 + "x",
+        "20241120_" * 5_000,
+        "a." + "_" * 30_000,
+        "a.b" * 10_000,
+        "(" * 9_000,
+    )
+    started = time.process_time()
+    people_in({"01_offsets": [f"{name}!/01_offsets.ipynb" for name in names]}, "ann", BOTH)
+    assert time.process_time() - started < 0.5
 
 
 def test_the_grader_has_the_last_word(tmp_path):

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from gemm_course.judging.results import Property, Result, exit_code
+from gemm_course.judging.results import REASON_BELOW, Property, Result, exit_code
 
 
 def result(status, *statuses, **parts):
@@ -53,6 +53,17 @@ def test_a_repeated_reason_with_other_inputs_keeps_a_reason():
     assert [line.strip() for line in found.text().splitlines() if line.startswith("      ")] == [
         "`group` must be integers", "(sizes [2, 3])", "wrong for the reason above", "(sizes [4, 3, 2])",
     ]  # fmt: skip
+
+
+def test_of_a_failure_the_first_reason_is_told():
+    found = result("failed", "pass", "fail", "fail", "fail", "fail")
+    messages = ["", "", f"row 3 is wrong\n{REASON_BELOW}", "too slow", "too long"]
+    for each, message in zip(found.properties, messages):
+        each.message = message
+    assert found.first_failure.message == "too slow"
+    found.properties[2].message = "row 3 is wrong"
+    assert found.first_failure.message == "row 3 is wrong"
+    assert result("passed", "pass").first_failure is None
 
 
 def test_what_was_not_begun_or_not_checked_is_told_apart():

@@ -8,7 +8,11 @@ last wave may be split in two, so that twice as many clusters get half the work 
 
 The lanes of a warp hold 32 groups at a time, a *window of groups*. Each lane counts its group's cluster tiles, a sum
 over the lanes gives the end of each group's numbers, and one vote finds the group. The numbers only rise, so no earlier
-group is visited again. Along K an empty group has no tiles: its zeros are no product.
+window is visited again. Along K an empty group has no tiles: its zeros are no product.
+
+A tile along K takes as long as its group is deep. In a dynamic order a deep one at the end would keep one cluster busy
+when the others are done. So the groups of a window are numbered by depth there, in a few classes, the deepest first;
+and the window that is not full is the first, as few groups have few depths to choose from.
 """
 
 from typing import NamedTuple
@@ -17,11 +21,13 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 
 LANES = 32
+# Classes of depth: from so many times the mean depth of all groups on; then the rest.
+DEEP = 4, 2, 1
 
 
 class Window(NamedTuple):
-    """32 groups, one a lane: the first of them; this lane's first row, or line along K, and the one after its last; its
-    cluster tiles, and the number after its last cluster tile."""
+    """32 groups, one a lane: the first of them, less than 0 where the first lanes have none; this lane's first row, or
+    line along K, and the one after its last; its cluster tiles, and the number after its last cluster tile."""
 
     first: Int32
     start: Int32
@@ -95,9 +101,9 @@ def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
 
 @cute.jit
 def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
-    """Group g's first row, or line along K, and the one after its last; 0 and 0 after the last group."""
+    """Group g's first row, or line along K, and the one after its last; 0 and 0 where there is no such group."""
     start, end = Int32(0), Int32(0)
-    if g < cute.size(problem.offs):
+    if g >= 0 and g < cute.size(problem.offs):
         if cutlass.const_expr(problem.pitch is not None):
             end = g * problem.pitch + group_end(problem.offs, g, problem.pitch)
             start = g * problem.pitch
@@ -108,6 +114,30 @@ def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
     return start, end
 
 
+def is_deepest_first(config, along) -> bool:
+    """Whether a window's groups are numbered by depth."""
+    return config.dynamic and along == "k"
+
+
+@cute.jit
+def number_by_depth(config: cutlass.Constexpr, problem: Problem, depth: Int32) -> tuple[Int32, Int32]:
+    """The cluster tiles of this lane's group, and how many the groups up to it have, the deepest class first. Called by
+    whole warps."""
+    lane, mean = cute.arch.lane_idx(), problem.total // cute.size(problem.offs)
+    deeper, earlier, groups_before = Int32(0), (Int32(1) << lane) - 1, Int32(0)  # lanes are bits
+    for i in cutlass.range_constexpr(len(DEEP) + 1):
+        least = cutlass.max((*DEEP, 0)[i] * mean, 1)
+        found = Int32(cute.arch.vote_ballot_sync(depth >= least))
+        if depth < least:
+            groups_before = cute.arch.popc(found)
+        elif (deeper >> lane) & 1 == 0:
+            groups_before = cute.arch.popc(deeper | (found & earlier))
+        deeper = found
+    tiles = cluster_tiles(config, problem.M, problem.N)
+    own = tiles * Int32(depth > 0)
+    return own, groups_before * tiles + own
+
+
 @cute.jit
 def open_window(
     config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, first: Int32, before: Int32
@@ -115,6 +145,9 @@ def open_window(
     """The window of the groups from ``first`` on. ``before``: cluster tiles of all earlier groups."""
     lane = cute.arch.lane_idx()
     start, end = group_span(problem, first + lane)
+    if cutlass.const_expr(is_deepest_first(config, along)):
+        tiles, passed = number_by_depth(config, problem, end - start)
+        return Window(first, start, end, tiles, passed + before)
     tiles = Int32(0)
     if end > start:
         rows = problem.M if cutlass.const_expr(along == "k") else end - start
@@ -140,7 +173,30 @@ def full_groups(problem: Problem) -> Int32:
 @cute.jit
 def first_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem) -> Window:
     """The window to begin with."""
-    return open_window(config, along, problem, Int32(0), Int32(0))
+    first = Int32(0)
+    if cutlass.const_expr(is_deepest_first(config, along)):
+        first = -((LANES - cute.size(problem.offs) % LANES) % LANES)
+    return open_window(config, along, problem, Int32(first), Int32(0))
+
+
+@cute.jit
+def next_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window) -> Window:
+    """The window after this one. Called by whole warps."""
+    if cutlass.const_expr(is_deepest_first(config, along)):
+        before = cute.arch.warp_redux_sync(window.passed, "max")
+    else:
+        before = cute.arch.shuffle_sync(window.passed, LANES - 1)
+    return open_window(config, along, problem, window.first + LANES, before)
+
+
+@cute.jit
+def lane_of(config: cutlass.Constexpr, along: cutlass.Constexpr, window: Window, number: Int32) -> Int32:
+    """The lane whose group has a cluster tile; ``LANES`` where it is of no group in the window. Called by whole
+    warps."""
+    if cutlass.const_expr(is_deepest_first(config, along)):
+        lanes = Int32(cute.arch.vote_ballot_sync(window.passed - window.tiles <= number and number < window.passed))
+        return cute.arch.popc((lanes & -lanes) - 1)
+    return cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
 
 
 @cute.jit
@@ -161,11 +217,10 @@ def find_group(
 ) -> tuple[Window, Int32, Int32, Int32]:
     """The window with a cluster's ``number``-th piece of work; the lane of its group, ``LANES`` where there is none;
     the number of the cluster tile; and which half of it, -1 for all. Called by whole warps."""
-    lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
+    lane = lane_of(config, along, window, number)
     while lane == LANES and window.first + LANES < cute.size(problem.offs):
-        before = cute.arch.shuffle_sync(window.passed, LANES - 1)
-        window = open_window(config, along, problem, window.first + LANES, before)
-        lane = cute.arch.popc(cute.arch.vote_ballot_sync(window.passed <= number))
+        window = next_window(config, along, problem, window)
+        lane = lane_of(config, along, window, number)
     half = Int32(-1)
     if cutlass.const_expr(config.split_last_wave):
         # How many there are is known in the window of the last groups, and needed in the last wave.

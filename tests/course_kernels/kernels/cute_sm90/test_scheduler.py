@@ -19,6 +19,7 @@ import plain_scheduler  # isort: skip
 SMALL = CuteConfig(tile_m=4, tile_n=8, tile_k=16, cluster=2, swizzle_size=2)  # the scheduler does not mind the size
 ALONE = replace(SMALL, cluster=1)
 FITTED = replace(SMALL, tile_n=12, last_tile_n=8, tail_tile_n=16)
+DYNAMIC = replace(SMALL, dynamic=True)
 HALVED = {"halved": replace(SMALL, split_last_wave=True), "halved alone": replace(ALONE, split_last_wave=True)}
 KINDS = {
     "pairs": SMALL, "alone": ALONE, "fitted": FITTED, "fitted alone": replace(FITTED, cluster=1),
@@ -26,6 +27,9 @@ KINDS = {
 }  # fmt: skip
 # 1 to 5, 7, 9 and 11 rows of SMALL's tiles, the last of them of one to four rows; a strip of its pairs has four.
 SIZES = (0, 1, 4, 5, 0, 0, 8, 9, 12, 13, 16, 17, 0, 3, 2, 6, 11, 25, 28, 33, 36, 44, 0)
+
+
+EXCHANGES = frozenset({"shuffle_sync", "shuffle_sync_up", "vote_ballot_sync", "warp_redux_sync"})
 
 
 class Warp:
@@ -62,6 +66,10 @@ class Warp:
         values = yield "up", value
         return values[self._lane - delta] if self._lane >= delta else value
 
+    def redux(self, value, kind):
+        values = yield kind, value
+        return {"max": max}[kind](values)
+
     def ballot(self, vote):
         votes = yield "vote", vote
         return sum(bool(each) << i for i, each in enumerate(votes))
@@ -73,7 +81,8 @@ class Warp:
             shuffle_sync=self.shuffle,
             shuffle_sync_up=self.shuffle_up,
             vote_ballot_sync=self.ballot,
-            popc=int.bit_count,
+            warp_redux_sync=self.redux,
+            popc=lambda bits: (bits % 2**32).bit_count(),
             block_in_cluster_idx=lambda: (self.rank, 0, 0),
             grid_dim=lambda: (None, None, self.clusters),
         )
@@ -87,7 +96,7 @@ def warp():
 @pytest.fixture(scope="module")
 def scheduler(warp):
     """The scheduler's source with Python's integers for the kernel's."""
-    return plain_scheduler.load(warp.arch(), frozenset({"shuffle_sync", "shuffle_sync_up", "vote_ballot_sync"}))
+    return plain_scheduler.load(warp.arch(), EXCHANGES)
 
 
 def test_lanes_that_part_are_noticed(warp):
@@ -150,7 +159,9 @@ def test_every_tile_of_masked_groups_once(scheduler, warp, config):
 
 
 @pytest.mark.parametrize("M", [4, 5, 9, 17], ids=lambda M: f"M={M}")
-@pytest.mark.parametrize("config", [SMALL, ALONE, KINDS["narrow"]], ids=["pairs", "alone", "narrow"])
+@pytest.mark.parametrize(
+    "config", [SMALL, ALONE, KINDS["narrow"], DYNAMIC], ids=["pairs", "alone", "narrow", "deepest first"]
+)
 def test_every_tile_of_groups_along_k_once(scheduler, warp, config, M):
     problem = problem_of(scheduler, "k", (0, 5, 0, 0, 16, 33, 0, 1, 0), N=M + 3, M=M)
     check_walk(config, "k", problem, walked(scheduler, warp, config, "k", problem, clusters=3))
@@ -185,31 +196,47 @@ def test_which_waves_are_cut_in_two(scheduler, warp, sizes, clusters, halves):
     assert (found, count) == (halves, sum(size > 0 for size in sizes) + halves // 2)
 
 
-@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize(("along", "config"), [("m", SMALL), ("k", SMALL), ("k", DYNAMIC)], ids=["m", "k", "k deepest"])
 @pytest.mark.parametrize("groups", [1, 31, 32, 33, 65])
-def test_more_groups_than_lanes(scheduler, warp, along, groups):
+def test_more_groups_than_lanes(scheduler, warp, along, config, groups):
     sizes = tuple(i % 5 * (i % 3) for i in range(groups))
     problem = problem_of(scheduler, along, sizes, N=9, M=5)
-    check_walk(SMALL, along, problem, walked(scheduler, warp, SMALL, along, problem, clusters=2))
+    check_walk(config, along, problem, walked(scheduler, warp, config, along, problem, clusters=2))
     assert warp.run(scheduler.full_groups, problem) == sum(size > 0 for size in sizes)
 
 
-@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize(("along", "config"), [("m", SMALL), ("k", SMALL), ("k", DYNAMIC)], ids=["m", "k", "k deepest"])
 @pytest.mark.parametrize("full", [None, 0, 31, 32, 99])
-def test_empty_groups_have_no_tiles(scheduler, warp, along, full):
+def test_empty_groups_have_no_tiles(scheduler, warp, along, config, full):
     sizes = tuple(9 * (i == full) for i in range(100))
     problem = problem_of(scheduler, along, sizes, N=9, M=9)
-    clusters = walked(scheduler, warp, SMALL, along, problem, clusters=2)
-    check_walk(SMALL, along, problem, clusters)
+    clusters = walked(scheduler, warp, config, along, problem, clusters=2)
+    check_walk(config, along, problem, clusters)
     assert sum(map(len, clusters)) == (0 if full is None else 3)
     assert warp.run(scheduler.full_groups, problem) == (full is not None)
 
 
-@pytest.mark.parametrize("along", ["m", "k"])
-def test_ends_that_are_none_are_not_believed(scheduler, warp, along):
+@pytest.mark.parametrize(("along", "config"), [("m", SMALL), ("k", SMALL), ("k", DYNAMIC)], ids=["m", "k", "k deepest"])
+def test_ends_that_are_none_are_not_believed(scheduler, warp, along, config):
     problem = scheduler.Problem((-5, 30, 10, 2**31 - 1, 20, -(2**31)), 50, 50 if along == "m" else 9, 9, 16)
     assert [g for g, *_ in groups_of(along, problem)] == [1, 3]
-    check_walk(SMALL, along, problem, walked(scheduler, warp, SMALL, along, problem, clusters=2))
+    check_walk(config, along, problem, walked(scheduler, warp, config, along, problem, clusters=2))
+
+
+@pytest.mark.parametrize("groups", [3, 32, 40, 96])
+def test_deep_groups_come_first(scheduler, warp, groups):
+    """In each of the windows, of which the first has what does not fill one."""
+    sizes = tuple((7 * i * i) % 150 * (i % 4 > 0) for i in range(groups))
+    problem = problem_of(scheduler, "k", sizes, N=8, M=8, tail=0)
+    (tiles,) = walked(scheduler, warp, DYNAMIC, "k", problem)
+    mean, short = sum(sizes) // groups, groups % LANES or LANES
+
+    def place(group):
+        """Window, class of depth, and number."""
+        window = (group - short) // LANES
+        return window, sum(sizes[group] < times * mean for times in (4, 2, 1)), group
+
+    assert [pair[0].group for pair in tiles] == sorted((g for g in range(groups) if sizes[g]), key=place)
 
 
 def places(config, clusters):

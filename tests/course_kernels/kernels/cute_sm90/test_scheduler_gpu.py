@@ -228,7 +228,7 @@ def walked(walk, config, problem, clusters, device):
 @pytest.mark.parametrize(
     ("along", "config"),
     [*((along, next(c for c in CONFIGS if (c.cluster, c.tile_n) == (1, 128))) for along in "mk"),
-     ("m", SQUARE), ("m", FITTED), ("k", WHOLE), ("k", NARROW)],
+     ("m", SQUARE), ("m", FITTED), ("k", WHOLE), ("k", NARROW), ("k", replace(WHOLE, dynamic=True))],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )  # fmt: skip
 def test_the_scheduler_as_it_was_compiled(device, along, config):
