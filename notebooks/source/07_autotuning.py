@@ -740,7 +740,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 about 6 % on average, and 57 % at worst. On the H100 up to 10 % on average, and 91 % at worst.
+# On the H200 about 6 % on average, and 57 % at worst. On the H100 up to 11 % on average, and 92 % at worst.
 #
 # </details>
 #
