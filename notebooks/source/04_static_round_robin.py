@@ -598,8 +598,9 @@ print("the library, from the same views without a copy:", same(c, reference.grou
 #
 # - Triton, [Group GEMM](https://triton-lang.org/main/getting-started/tutorials/08-grouped-gemm.html): the tutorial
 #   whose schedule this lesson uses.
-# - NVIDIA CUTLASS, [Grouped Kernel Schedulers](https://docs.nvidia.com/cutlass/media/docs/cpp/grouped_scheduler.html):
-#   the same walk in C++, and a variant that is computed on the host.
+# - NVIDIA CUTLASS, [Grouped Kernel
+#   Schedulers](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/grouped_scheduler.html): the same walk in C++, and
+#   a variant that is computed on the host.
 # - NVIDIA, [Matrix Multiplication Background User's
 #   Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html): tiles and
 #   waves.

@@ -588,7 +588,8 @@ for batch in batches:
 #   first free program takes the next tile" is from the best schedule.
 # - M. Osama and others, [Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the
 #   GPU](https://arxiv.org/abs/2301.03598), 2023: shares the steps of the K loop instead of tiles.
-# - NVIDIA CUTLASS, [Grouped Kernel Schedulers](https://docs.nvidia.com/cutlass/media/docs/cpp/grouped_scheduler.html).
+# - NVIDIA CUTLASS, [Grouped Kernel
+#   Schedulers](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/grouped_scheduler.html).
 # - NVIDIA, [Matrix Multiplication Background User's
 #   Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html): waves that
 #   are not full.

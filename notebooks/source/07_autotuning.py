@@ -756,7 +756,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # layer in one bucket. (The names list a configuration of the CuTe kernel, its tile first. Lesson 10 explains the rest.)
 
 # %%
-scout = dict(N=5120, K=8192, G=16)  # Llama 4 Scout: the second product of its experts
+scout = dict(N=5120, K=8192, G=2)  # Llama 4 Scout: the second product of two experts, on one GPU of eight
 h200, measured_candidates = time_model.read(time_model.CONSTANTS / "h200.json")
 of_bucket = time_model.fastest("m,k", 256, **scout, gpu=h200).config
 for rows in (192, 208, 224, 256, 272, 350):
@@ -867,8 +867,8 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 #
 # On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
 # the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
-# model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. At
-# four rows it is not: this choice loses 7 %.
+# model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. At 4
+# and at 64 rows it is not: there the model expected a slower tile to be the fastest.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -900,9 +900,9 @@ for title, by_model in both("h100", "configurations_h100").items():
         print(f"{title:23} {way:10} {loss_in_words([ratio for ways in by_model.values() for ratio in ways[way]])}")
 
 # %% [markdown]
-# The means shrink, and nearly all worst cases with them. Find the exceptions in the figure. One of them is a gradient
-# of the rows: Qwen3-30B-A3B's down projection, the experts of one GPU of eight. Count its tiles as the model does, and
-# as its groups really need them:
+# Most means shrink, and the worst cases with them. Find the exceptions in the figure. Then look at one of the losses
+# that are left, a gradient of the rows: Qwen3-30B-A3B's down projection, the experts of one GPU of eight. Count its
+# tiles as the model does, and as its groups really need them:
 
 # %%
 row = "qwen3-30b-a3b-of-8-16384-zipf-down"
@@ -971,8 +971,8 @@ display(fold(choice.choose), fold(time_model.ranking), fold(tuned.get_config))
 # - Triton: [autotune](https://triton-lang.org/main/python-api/generated/triton.autotune.html) and
 #   [do_bench](https://triton-lang.org/main/python-api/generated/triton.testing.do_bench.html). The tutorial with the
 #   narrow key is [Group GEMM](https://triton-lang.org/main/getting-started/tutorials/08-grouped-gemm.html).
-# - Limits of registers and shared memory for each GPU: [CUDA C++ Programming
-#   Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/), section on compute capabilities.
+# - Limits of registers and shared memory for each GPU: [CUDA Programming Guide, compute
+#   capabilities](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html).
 # - [QuACK](https://github.com/Dao-AILab/quack), a library with its own table of configurations for CuTe kernels.
 #
 # ## What to read next

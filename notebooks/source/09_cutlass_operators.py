@@ -460,8 +460,8 @@ for row in results["rows"].values():
 #
 # - [CUTLASS documentation](https://docs.nvidia.com/cutlass/latest/index.html), NVIDIA; with the CUTLASS Operator API.
 # - [CUTLASS](https://github.com/NVIDIA/cutlass), with the example notebooks of the Operator API.
-# - [PTX: asynchronous warpgroup-level instructions](https://docs.nvidia.com/cuda/parallel-thread-execution/), NVIDIA:
-#   `wgmma` and `tcgen05`.
+# - [PTX](https://docs.nvidia.com/cuda/parallel-thread-execution/), NVIDIA: the sections on asynchronous warpgroup-level
+#   instructions (`wgmma`) and on tensor cores of the 5th generation (`tcgen05`).
 # - [QuACK](https://github.com/Dao-AILab/quack), kernels in CuTe DSL.
 #
 # ## What to read next

@@ -513,9 +513,9 @@ picture.gains({
 #
 # ## References
 #
-# - [CuTe DSL documentation](https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/cute_dsl.html), NVIDIA.
-# - [Efficient GEMM in CUDA](https://docs.nvidia.com/cutlass/media/docs/cpp/efficient_gemm.html), CUTLASS documentation:
-#   warp specialization, cooperative and ping-pong kernels.
+# - [CuTe DSL documentation](https://docs.nvidia.com/cutlass/latest/media/docs/pythonDSL/overview.html), NVIDIA.
+# - [Efficient GEMM in CUDA](https://docs.nvidia.com/cutlass/latest/media/docs/cpp/efficient_gemm.html), CUTLASS
+#   documentation: warp specialization, cooperative and ping-pong kernels.
 # - [FlashAttention-3](https://arxiv.org/abs/2407.08608), Shah and others 2024: ping-pong between softmax and products.
 # - [QuACK](https://github.com/Dao-AILab/quack): kernels in CuTe DSL.
 # - [CUTLASS](https://github.com/NVIDIA/cutlass): `sm90_gemm_tma_warpspecialized_pingpong.hpp` is the same schedule in

@@ -781,7 +781,7 @@ fp8.block_rates(record.load("block_scaled"))
 # - DeepSeek-AI, [DeepSeek-V3 technical report](https://arxiv.org/abs/2412.19437), 2024, section 3.3: scales of 1 × 128
 #   and 128 × 128, the adder of 14 bits, and sums in two levels.
 # - [DeepGEMM](https://github.com/deepseek-ai/DeepGEMM): the masked layout for decoding with CUDA graphs.
-#   [DeepEP](https://github.com/deepseek-ai/DeepEP): senders that fill such slots.
+#   [DeepEP](https://github.com/deepseek-ai/DeepEP): its first version had senders that fill such slots.
 # - Micikevicius et al., [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433), 2022.
 # - Sun et al., [Massive activations in large language models](https://arxiv.org/abs/2402.17762), 2024.
 # - [AITER](https://github.com/ROCm/aiter), AMD's library: `deepgemm`, `shuffle_weight`.

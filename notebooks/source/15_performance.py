@@ -769,7 +769,7 @@ measuring.claims({f"only {lie}": claim([lie]) for lie in lies} | {"none": claim(
 # - Hoefler and Belli, [Scientific Benchmarking of Parallel Computing Systems](https://doi.org/10.1145/2807591.2807644),
 #   2015: twelve rules for reporting measurements.
 # - Williams, Waterman and Patterson, [Roofline: An Insightful Visual Performance Model for Multicore
-#   Architectures](https://zenodo.org/record/1236156), 2009.
+#   Architectures](https://zenodo.org/records/1236156), 2009.
 # - He, [Strangely, Matrix Multiplications on GPUs Run Faster When Given "Predictable"
 #   Data](https://www.thonking.ai/p/strangely-matrix-multiplications), 2024: zeros, power and the clock.
 # - Triton's [do_bench](https://triton-lang.org/main/python-api/generated/triton.testing.do_bench.html), which flushes
