@@ -59,6 +59,8 @@ def command(port: int, root: Path = ROOT / locations.COPIES, open_browser: bool 
         "--LabApp.custom_css=True",
         f"--ServerApp.tornado_settings={json.dumps({'static_custom_path': [str(SETTINGS)]})}",
         f"--ServerApp.ip={HOST}", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
+        # By default all clones of an account share one, and each opens the tabs of the others.
+        f"--LabApp.workspaces_dir={root / '.workspaces'}",
         f"--ServerApp.root_dir={root}", f"--ServerApp.open_browser={open_browser}",
         f"--ServerApp.terminado_settings={json.dumps({'shell_command': shell()})}",
         # A browser of Windows, or one in a snap, could not read the file that the server would have it open.

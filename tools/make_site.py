@@ -283,6 +283,8 @@ def build(work: Path, builder: str = "html") -> int:
     code = sphinx([*options, str(work / "source"), str(target)])
     if code == 0:
         print(f"{os.path.relpath(target)}: {time.perf_counter() - started:.0f} s", flush=True)
+        if builder == "html":
+            print(f"Open {os.path.relpath(target / 'index.html')}", flush=True)
     return code
 
 

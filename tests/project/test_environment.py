@@ -347,6 +347,18 @@ def test_lab_sets_only_options_that_this_jupyterlab_has():
                 assert value.keys() <= schema["properties"][key]["default"].keys()
 
 
+def test_each_clone_keeps_its_own_open_tabs_out_of_sight_of_git(tmp_path):
+    labapp = pytest.importorskip("jupyterlab.labapp")
+    kept = []
+    for clone in (tmp_path / "one", tmp_path / "two", lab.ROOT):
+        app, command = labapp.LabApp(), lab.command(8888, clone / lab.locations.COPIES)
+        app.parse_command_line([each for each in command if each.startswith("--LabApp.")])
+        kept.append(app.workspaces_dir)
+        assert Path(app.workspaces_dir).is_relative_to(clone / lab.locations.COPIES)
+    assert len(set(kept)) == 3
+    assert subprocess.run(["git", "check-ignore", "--quiet", kept[-1]], cwd=lab.ROOT).returncode == 0
+
+
 def test_lab_takes_the_next_port_when_one_is_taken():
     with socket.socket() as taken:
         taken.bind((lab.HOST, 0))

@@ -176,6 +176,15 @@ def test_links_between_files_become_links_between_pages(tmp_path):
     assert gathered.linked == {"src/course_kernels/config.py", "notebooks/glossary.md", "README.md"}
 
 
+@pytest.mark.parametrize(("builder", "last"), [("html", "Open html/index.html"), ("linkcheck", "linkcheck: 0 s")])
+def test_a_build_ends_with_the_page_to_open(tmp_path, monkeypatch, capsys, builder, last):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sphinx.cmd.build.main", lambda options: 0)
+    monkeypatch.setattr(make_site, "gather", lambda folder: None)
+    assert make_site.build(tmp_path, builder) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == last
+
+
 def test_a_plot_shows_what_its_record_has():
     data = site_plots.data_of("grouped_mm")
     measured = site_plots.record.load("grouped_mm")

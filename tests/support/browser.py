@@ -172,7 +172,7 @@ def jupyterlab(folder, own, stderr=None, **environment):
 
     Args:
         folder: its root.
-        own: an empty folder for its settings, workspaces and running servers.
+        own: an empty folder for its settings and running servers; its workspaces are in `folder`.
         stderr: a file for the messages that it writes into the learner's terminal.
         environment: variables for it and its kernels.
     """
@@ -180,10 +180,9 @@ def jupyterlab(folder, own, stderr=None, **environment):
         file = own / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-    # The user's settings, workspaces and running servers stay out of it, and it out of them.
+    # The user's settings and running servers stay out of it, and it out of them.
     environment.update(
         JUPYTERLAB_SETTINGS_DIR=str(own / "settings"),
-        JUPYTERLAB_WORKSPACES_DIR=str(own / "workspaces"),
         JUPYTER_RUNTIME_DIR=str(own / "runtime"),
         JUPYTER_TOKEN=TOKEN,
     )

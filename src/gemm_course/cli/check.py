@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  course check 03            the answer in exercises/03_tail_masks.ipynb, as it was last saved
+  course check 03            the answer in my_course/exercises/03_tail_masks.ipynb, as it was last saved
   course check mine.ipynb    the answers in a notebook of any name
   course check 04            all exercises of lesson 04
   course check 03 --watch    now, and each time the notebook is saved

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import grades, gradescope, reader, submissions
 from gemm_course.grading.grades import Grade
 from gemm_course.grading.result_cache import ResultCache
+from gemm_course.grading.submissions import Submission
 from gemm_course.judging.results import UNCHECKED
 
 EXAMPLES = """\
@@ -36,7 +38,7 @@ DIR may contain, side by side:
   notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
 If a folder of these seems to have the work of several people, as it has one level too high, it is refused. Names tell:
 "ann" and "bob", or "17" and "18", are people; "old" and "v2", or "1" and "2", are versions of one student's work. For a
-false alarm there is --one-student, which its message names.
+false alarm there is --one-student, which its message names. If all are refused so, nothing is graded or written.
 Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
 names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
 
@@ -47,7 +49,8 @@ If a run is interrupted, start the same command again: it continues. Results are
 is checked again only if the answer, the seed or the course's code has changed. All students get the same inputs. They
 are drawn at random in the first run and kept for later runs; --seed N chooses them.
 
-exit codes: 0 graded; 1 graded, but some files could not be (status "refused"); 2 wrong usage, or nothing to grade;
+exit codes: 0 graded; 1 graded, but some files could not be (status "refused"); 2 wrong usage, nothing to grade, or DIR
+            seems to be one level too high;
             3 results cannot be written, or answers cannot be checked on this machine (status "unchecked");
             130 interrupted
 """
@@ -102,10 +105,12 @@ def run(
         raise _stop(CANNOT, f"{out} cannot be written: it exists, and it is not a file")
     target = out
     try:
+        found = reader.read_all(there.students, jobs, one_student or ())
+        if all(each.one_level_too_high for each in found):
+            raise Stop(USAGE, _one_level_too_high(folder, found, there.students))
         if gradescope_in is not None:
             gradescope_in.mkdir(parents=True, exist_ok=True)
         with ResultCache(journal_path) as journal:
-            found = reader.read_all(there.students, jobs, one_student or ())
             if seed is None:
                 seed = int.from_bytes(os.urandom(4), "little") if journal.seed is None else journal.seed
             journal.use_seed(seed)
@@ -160,6 +165,16 @@ def _summary(out: Path, graded: list[Grade], missing: str) -> int:
     if unchecked:
         raise _stop(CANNOT, f"not checked, because this machine cannot: {_many(len(unchecked), 'answer')}")
     return REFUSED if refused else OK
+
+
+def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mapping[str, Sequence[Path]]) -> str:
+    """That a folder has no student's work, but folders of several people's, and which of them to grade."""
+    lines = [grades.printable(f"{folder} seems to be one level too high: nothing is graded")]
+    lines += [grades.printable(f"  {each.student}: {each.notes[0]}") for each in found[:5]]
+    lines += [f"  and {len(found) - 5} more"] if len(found) > 5 else []
+    if inner := next((path for each in found for path in paths[each.student] if path.is_dir()), None):
+        lines.append(f"Did you mean `course grade {shlex.quote(submissions.as_text(str(inner)))}`?")
+    return "\n".join(lines)
 
 
 def _checked_again(graded: list[Grade]) -> list[str]:

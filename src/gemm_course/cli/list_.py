@@ -46,8 +46,9 @@ def run(as_json: Json = False) -> int:
 
 
 def where_kept() -> str:
-    """The file of the progress, and that other clones of the course write to it, too."""
-    return terminal.paint(f"progress is kept in {with_tilde(progress.path())}, for all of this account", "dim")
+    """The file of the progress, that other clones of the course write to it, too, and how to begin anew."""
+    place = f"progress is kept in {with_tilde(progress.path())}, for all of this account"
+    return terminal.paint(f"{place}; `course progress --anew` begins anew", "dim")
 
 
 def with_tilde(path: Path) -> str:

@@ -58,7 +58,6 @@ def run(
         print(f"{sign} {row['id']:<5}{bar} {reached}  {exercise.title}{_help_taken(row, len(exercise.hints))}")
     print(f"\n{what_next(kept)}\n")
     print(where_kept())
-    print(terminal.paint("course progress --anew   begins anew", "dim"))
     return OK
 
 

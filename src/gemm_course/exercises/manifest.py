@@ -57,7 +57,7 @@ def exercises() -> tuple[Exercise, ...]:
 
 
 def find(name: str) -> tuple[Exercise, ...]:
-    """The exercises that a name means, at least one, in order. Raises ValueError, with the nearest names, for none.
+    """The exercises that a name means, at least one, in order. Raises ValueError for none, naming the nearest or all.
 
     A name is an id ("04a"), a lesson's number ("04" or "4": all of its exercises), a notebook's name or its path, or
     the function to write. The name that a notebook had before lessons were numbered anew is as good.
@@ -73,7 +73,7 @@ def find(name: str) -> tuple[Exercise, ...]:
         raise ValueError(f"no exercise {name!r}: lessons were numbered anew, and it is {RENUMBERED[number]} now")
     known = {known: e.name for e in exercises() for known in (e.id, e.name, e.function, e.name.partition("_")[2])}
     near = dict.fromkeys(known[each] for each in difflib.get_close_matches(stem, known, n=3, cutoff=0.5))
-    if near:
+    if near and not re.fullmatch(r"\d+[a-z]?", stem):
         raise ValueError(f"no exercise {name!r}; did you mean {' or '.join(near)}?")
     raise ValueError(f"no exercise {name!r}; there are {', '.join(e.name for e in exercises())}")
 

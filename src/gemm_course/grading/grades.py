@@ -153,14 +153,18 @@ def _on_one_line(text: str) -> str:
 def unanswered(submissions: Sequence[Submission], grades: Iterable[Grade]) -> list[Exercise]:
     """The exercises to which nobody handed in an answer, as far as files tell: nothing, or the hole as handed out.
 
-    A submission's `notes` are on refused files. They may hold answers to any of these exercises.
+    A submission's `notes` are on refused files. They may hold answers to any of these exercises. If everybody's files
+    were refused, nothing is known of an exercise.
     """
     answers = {each.student: each.answers for each in submissions}
-    tried: dict[Exercise, bool] = {}
+    answered: dict[Exercise, set[bool]] = {}
     for each in grades:
-        answered = each.status not in (MISSING, TODO) and each.exercise.name in answers[each.student]
-        tried[each.exercise] = tried.get(each.exercise, False) or answered
-    return [exercise for exercise, answered in tried.items() if not answered]
+        known = answered.setdefault(each.exercise, set())
+        if each.status in (MISSING, TODO):
+            known.add(False)
+        elif each.exercise.name in answers[each.student]:
+            known.add(True)
+    return [exercise for exercise, known in answered.items() if known == {False}]
 
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:

@@ -39,14 +39,17 @@ def read(student: str, paths: Sequence[Path], exercises: Sequence[Exercise], one
 
     What looks like several people's work, see `people`, is refused unless the grader says that it is `one_student`'s.
     """
-    found = []
+    found, classes = [], 0
     for path in paths:
         there = [_open(file, exercises) for file in _files(path)]
         people = [] if one_student else _people(student, there, path, exercises)
         if people:
+            classes += 1
             there = [_open(File(path.name, refused=_several(people, student, path)), ())]
         found += there
-    return _sorted(student, found, exercises)
+    submission = _sorted(student, found, exercises)
+    submission.one_level_too_high = classes == len(paths)
+    return submission
 
 
 def _files(path: Path) -> list[File]:
@@ -104,7 +107,7 @@ def _sorted(student: str, found: Sequence[_Notebook], exercises: Sequence[Exerci
             named.setdefault(exercise.name, []).extend(_ranked(file, answers, exercise))
             continue
         if refused:
-            submission.notes.append(f"{file.where}: {refused}")
+            submission.notes.append(refused if file.where == student else f"{file.where}: {refused}")
         for each in defines:
             defined.setdefault(each.name, []).extend(_ranked(file, _answers(file.where, code, each), each))
     for name, versions in (other_kind | defined | named).items():

@@ -22,7 +22,8 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook_files import cells, locations, stubs
 
 RECORD = ".made_from.json"
-LINKED = ("benchmarks", "src", "README.md")  # what lessons and README link to, or read
+# What lessons and README link to, or read. Of the site only the pages: its build shows every solution.
+LINKED = ("benchmarks", "src", "site/*.md", "README.md", "CHANGELOG.md", "LICENSE")
 
 Cells = list[tuple[str, str]]  # type and source of each
 
@@ -230,10 +231,12 @@ def _link(root: Path, place: Path) -> None:
         copy.parent.mkdir(exist_ok=True)
         if not copy.exists() or copy.read_bytes() != picture.read_bytes():
             write_atomically(copy, picture.read_bytes())
-    for name in LINKED:
-        if (root / name).exists() and not os.path.lexists(place / name):
+    for path in (path for pattern in LINKED for path in root.glob(pattern)):
+        link = place / path.relative_to(root)
+        if not os.path.lexists(link):
             with contextlib.suppress(OSError):
-                os.symlink(os.path.join(os.pardir, name), place / name)
+                link.parent.mkdir(exist_ok=True)
+                os.symlink(os.path.relpath(path, link.parent), link)
 
 
 def _read_record(place: Path) -> dict[str, dict]:

@@ -152,7 +152,7 @@ def test_a_class_one_level_too_high_is_told_and_the_grader_has_the_last_word(tmp
     lines = capsys.readouterr().out.splitlines()
     for who, quoted in (("submitted", "submitted"), ("hand ins", "'hand ins'")):
         told = "has the work of several people (ann, bob): grade that folder by itself; if it is one student's, add "
-        assert f"refused: {who}: {who}: {told}--one-student {quoted}" in lines
+        assert f"refused: {who}: {told}--one-student {quoted}" in lines
     table = {row["student"]: (row["status"], row["points"]) for row in read(tmp_path / "g.csv") if row["status"]}
     assert table == {"hand ins": ("refused", "0"), "source": ("passed", "10"), "submitted": ("refused", "0")}
     assert len(pretend) == 1, "nobody else's work is checked"
@@ -197,11 +197,37 @@ def test_a_hole_is_no_answer_and_of_what_was_refused_nobody_knows(tmp_path, pret
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 
-def test_that_nobody_answered_is_not_said_of_a_class_that_was_refused(tmp_path, pretend, capsys):
-    hand_in(tmp_path, {f"in/submitted/{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})
-    assert command.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv"), "--only", "01"]) == 1
-    said = "except perhaps in refused files, nobody answered 01_offsets: 0 of 10 points for everybody"
-    assert capsys.readouterr().out.splitlines()[-1] == said
+def test_that_nobody_answered_is_not_said_where_everything_was_refused(tmp_path, pretend, capsys):
+    hand_in(tmp_path, {"in/ann.zip": b"no zip", "in/bob.zip": b"no zip"})
+    calls = ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "grades.csv")]
+    assert command.main(calls) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("refused: bob: bob.zip: ")
+    hand_in(tmp_path, {"in/cas/01_offsets.ipynb": answer()})
+    assert command.main(calls) == 1
+    assert "except perhaps in refused files, nobody answered 02" in capsys.readouterr().out
+
+
+def test_where_everything_is_one_level_too_high_nothing_is_written(tmp_path, monkeypatch, pretend, capsys):
+    monkeypatch.chdir(tmp_path)
+    hand_in(tmp_path, {f"x/week 3/{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})
+    calls = ["grade", "x", "--gradescope", "scores"]
+    told = "has the work of several people (ann, bob): grade that folder by itself; if it is one student's, add "
+    meant = "Did you mean `course grade 'x/week 3'`?"
+    for more in ([], [f"  week 4: {told}--one-student 'week 4'"]):
+        assert command.main(calls) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.splitlines()) == ("", [
+            "course grade: x seems to be one level too high: nothing is graded",
+            f"  week 3: {told}--one-student 'week 3'", *more, meant,
+        ])  # fmt: skip
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+        hand_in(tmp_path, {f"x/week 4/{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})
+    assert command.main([*calls, "--one-student", "week 4"]) == 1
+    assert grades_of(tmp_path / "grades.csv")["week 4"]["status"] == "passed"
+    assert command.main(["grade", "x/week 3"]) == 0
+    hand_in(tmp_path, {"y/all.zip": zipped({f"{who}/01_offsets.ipynb": answer(who) for who in ("ann", "bob")})})
+    assert command.main(["grade", "y"]) == 2
+    assert capsys.readouterr().err.endswith("unpack it; if it is one student's, add --one-student all\n")
 
 
 def test_of_what_is_not_graded_the_name_is_still_no_students(tmp_path, monkeypatch, pretend, capsys):

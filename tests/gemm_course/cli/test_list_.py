@@ -17,7 +17,7 @@ def test_list_shows_what_is_solved_and_what_is_next(capsys):
     assert "next: 02" in printed
     assert "open exercises/02_first_kernel.ipynb" in printed
     assert "course check 02" in printed
-    assert f"progress is kept in {progress.path()}, for all of this account" in printed
+    assert f"progress is kept in {progress.path()}, for all of this account; `course progress --anew`" in printed
     assert command.main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in rows] == [exercise.id for exercise in manifest.exercises()]

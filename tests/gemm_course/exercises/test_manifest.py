@@ -87,9 +87,11 @@ def test_a_notebooks_former_name_means_the_same_exercise(former, now):
         ("02_tail_mask", "did you mean 03_tail_masks"),
         ("05_tail_masks", "did you mean 03_tail_masks"),
         ("xyz", "there are 01_offsets, "),
+        ("14", "^no exercise '14'; there are 01_offsets, "),
+        ("03c", "^no exercise '03c'; there are 01_offsets, "),
     ],
 )
-def test_what_is_no_name_gets_the_nearest(name, says):
+def test_what_is_no_name_gets_the_nearest_and_a_number_all(name, says):
     with pytest.raises(ValueError, match=says):
         manifest.find(name)
 

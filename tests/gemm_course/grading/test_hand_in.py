@@ -256,7 +256,7 @@ def test_no_link_is_followed(tmp_path):
         Answer("01_offsets.ipynb", refused="is a link, and links are not followed")
     ]
     assert len(found[0].notes) == 3
-    assert found[1].notes == ["eve: is a link, and links are not followed"]
+    assert found[1].notes == ["is a link, and links are not followed"]
 
 
 # Names from before lesson 02 came in

@@ -54,7 +54,7 @@ def test_a_class_is_told_whatever_is_beside_it(tmp_path, entry, place, names, be
     assert list(found["cy"].answers) == list(found["source"].answers) == ["01_offsets"]
     assert found[entry].answers == {}
     told = f"has the work of several people ({', '.join(names)}): grade that folder by itself"
-    assert found[entry].notes == [f"{entry}: {told}; if it is one student's, add --one-student {entry}"]
+    assert found[entry].notes == [f"{told}; if it is one student's, add --one-student {entry}"]
 
 
 @pytest.mark.parametrize("names", [("ann", "bob"), ("17", "18"), ("a", "b"), ("s1", "s2"), ("An", "Bob")])

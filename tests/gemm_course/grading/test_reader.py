@@ -37,7 +37,7 @@ def test_nothing_that_is_handed_in_costs_anybody_else(tmp_path):
     assert (refused["bob"], refused["cas.zip"]) == ([cell], [cell])
     assert "cannot be read as a notebook" in refused["dan"][0]
     assert refused["eve"] == ["is not a regular file"]
-    assert found["fay.ipynb"].notes == ["fay.ipynb: is a link, and links are not followed"]
+    assert found["fay.ipynb"].notes == ["is a link, and links are not followed"]
 
 
 @pytest.mark.parametrize(

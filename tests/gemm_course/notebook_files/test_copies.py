@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -79,6 +80,19 @@ def test_copies_have_working_links_and_the_checkout_does_not_change(root):
     before = {path: path.stat().st_mtime_ns for path in mine.rglob("*")}
     assert copies.update(root) == []
     assert {path: path.stat().st_mtime_ns for path in mine.rglob("*")} == before
+
+
+def test_each_relative_link_of_the_readme_leads_to_a_file_beside_the_copies(tmp_path):
+    for path in ROOT.iterdir():
+        if not path.name.startswith((".", locations.COPIES)):
+            (tmp_path / path.name).symlink_to(path)
+    copies.update(tmp_path)
+    mine = tmp_path / locations.COPIES
+    readme = (mine / "README.md").read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r'(?:\]\(|src=")(?!\w+://)([^)"]+)', readme)]
+    assert len(links) > 20
+    assert [link for link in links if not (mine / link).is_file()] == []
+    assert {path.suffix for path in (mine / "site").iterdir()} == {".md"}, "the site's build shows solutions"
 
 
 def test_copies_are_made_on_a_file_system_without_links(tmp_path, root, monkeypatch):
