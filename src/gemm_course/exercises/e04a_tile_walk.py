@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gemm_course.exercises.drawing import table_panel
+from gemm_course.exercises.tile_orders import about_strips, about_turns, in_strip
 from gemm_course.judging import feedback
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
@@ -84,13 +85,6 @@ def _rest(a: int, b: int) -> int:
     return int(math.fmod(a, b))
 
 
-def _strip(own: int, rows: int, cols: int, height: int) -> tuple[int, int]:
-    """Row and column if tiles are counted in strips of ``height`` rows, column by column in each."""
-    strip, rest = divmod(own, height * cols)
-    high = min(height, rows - strip * height) or 1
-    return strip * height + rest % high, rest // high
-
-
 # Mistake ("": none) → (row, column) from a tile's number in its problem and in all, and the grid of the problem.
 _PLACES: dict[str, Callable] = {
     "": lambda own, tile, rows, cols: (_rest(own, rows), _quotient(own, rows)),
@@ -108,8 +102,7 @@ _PLACES: dict[str, Callable] = {
         lambda own, tile, rows, cols: (_quotient(tile, cols), _rest(tile, cols))
     ),
     **{
-        f"this goes through strips of {height} tile rows, as GROUP_SIZE_M = {height} does in Triton's tutorial; here a "
-        "whole column comes first": (lambda own, tile, rows, cols, height=height: _strip(own, rows, cols, height))
+        about_strips(height): (lambda own, tile, rows, cols, height=height: in_strip(own, rows, cols, height))
         for height in (2, 3, 4, 6, 8, 16, 32, 64)
     },
     "rows and columns are counted in tiles; these are multiplied by BLOCK_M and BLOCK_N": (
@@ -173,7 +166,7 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
     """The known walk that computes the tiles of these logs; None without one."""
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
-    # A step of all tiles leads past the last one, as any larger step does.
+    # A step as large as the number of tiles stands for all larger ones: each leads past the last tile.
     steps = [programs, *(step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs)]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]
@@ -294,15 +287,12 @@ def _about_count(grids, logs, want) -> str | None:
 
 def _about_order(logs, want) -> tuple[str, str] | None:
     """(check, message) if only the order of each problem's tiles is wrong, or who computes them; else None."""
-    text = _difference(logs, want)
-    found, should = ([[g for g, _, _ in line] for line in lines] for lines in (logs, want))
-    if found == should and sorted(itertools.chain(*logs)) == sorted(itertools.chain(*want)):
-        why = "every turn goes to the right problem, but a problem's tiles are in another order"
-        return "place", f"{text}:\n{why}; column by column is (0, 0), (1, 0), (2, 0), …"
-    if sorted(logs) == sorted(want):
-        program = next(p for p, line in enumerate(logs) if line != want[p])
-        return "turn", f"{text}:\nprogram {program} computes the tiles of program {want.index(logs[program])}"
-    return None
+    found = about_turns(logs, want, lambda tile: tile[0], "problem", "program")
+    if found is None:
+        return None
+    check, why = found
+    rule = "; column by column is (0, 0), (1, 0), (2, 0), …" if check == "place" else ""
+    return check, f"{_difference(logs, want)}:\n{why}{rule}"
 
 
 def _about_step(walk: _Walk, logs, want) -> str:

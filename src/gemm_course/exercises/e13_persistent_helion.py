@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gemm_course.exercises.drawing import table_panel
+from gemm_course.exercises.tile_orders import about_strips, about_turns, in_strip
 from gemm_course.judging.case import Case, Finding, Ran
 from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
 from gemm_course.runner.runs.helion_13 import BLOCK_M, BLOCK_N
@@ -137,9 +138,7 @@ def _in_strips(height: int) -> Callable:
     """Column by column in strips of so many tile rows."""
 
     def place(at: _At) -> Tile:
-        strip, rest = divmod(at.own, height * at.tiles_n)
-        high = min(height, at.tiles_m - strip * height)
-        return _tile(strip * height + rest % high, rest // high, at.start, at.end)
+        return _tile(*in_strip(at.own, at.tiles_m, at.tiles_n, height), at.start, at.end)
 
     return _placed(place)
 
@@ -216,8 +215,7 @@ _NUMBERINGS: tuple[tuple[str, str, Callable], ...] = (
     *(
         (
             "place",
-            f"this goes through strips of {height} tile rows, as GROUP_SIZE_M = {height} does in Triton's tutorial; "
-            "here a whole column comes first",
+            about_strips(height),
             _in_strips(height),
         )
         for height in (2, 3, 4, 6, 8)
@@ -348,13 +346,8 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
 
 def _about_order(got, want) -> tuple[str, str]:
     """(check, message) where every tile is computed once, and not in its turn."""
-    text = _difference(got, want)
-    if [[end for _, end, _ in line] for line in got] == [[end for _, end, _ in line] for line in want]:
-        return "place", f"{text}:\nevery turn goes to the right group, but a group's tiles are in another order"
-    if sorted(got) == sorted(want):
-        worker = next(worker for worker, line in enumerate(got) if line != want[worker])
-        return "turn", f"{text}:\nworker {worker} computes the tiles of worker {want.index(got[worker])}"
-    return "turn", text
+    text, found = _difference(got, want), about_turns(got, want, lambda tile: tile[1], "group", "worker")
+    return (found[0], f"{text}:\n{found[1]}") if found else ("turn", text)
 
 
 def _difference(got, want) -> str:
