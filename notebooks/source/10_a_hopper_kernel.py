@@ -407,8 +407,9 @@ cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, cl
 
 # %% [markdown]
 # The same tiles are computed, and only their order differs. In simulations of this model's layers, the kernel took 1.08
-# times as long as equal shares for all clusters before, and 1.02 times with deep groups first. On an H200, the
-# gradients of thirteen layers took about 0.97 of the time on average, the best about 0.9 (the notes have all numbers).
+# times as long as equal shares for all clusters before, and 1.02 times with deep groups first. In a
+# trial on an H200, of which only the notes have the numbers, thirteen gradients took about 0.97 of the time on average,
+# and the best about 0.9.
 # With few rows there is little to gain: nearly every group is one block deep.
 #
 # ## The production kernel
