@@ -36,9 +36,9 @@ DIR may contain, side by side:
   a folder for each student, with notebooks, an exercises/ folder or the whole repository;
   zip files of such a folder: alice.zip;
   notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
-If a folder of these seems to have the work of several people, as it has one level too high, it is refused. Names tell:
-"ann" and "bob", or "17" and "18", are people; "old" and "v2", or "1" and "2", are versions of one student's work. For a
-false alarm there is --one-student, which its message names. If all are refused so, nothing is graded or written.
+A folder that seems to hold the work of several people is refused: DIR may be one level too high. Names tell: "ann" and
+"bob", or "17" and "18", are people; "old" and "v2", or "1" and "2", are versions of one student's work. If that is
+wrong, add --one-student, as the message says. If all folders are refused for it, nothing is graded or written.
 Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
 names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
 

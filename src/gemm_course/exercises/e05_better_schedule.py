@@ -35,7 +35,7 @@ def draw(rng: random.Random) -> list[Case]:
     def late():
         return [rng.randint(10, 14) for _ in range(3 * few)] + [rng.randint(32, 45)]
 
-    # As many of these tiles to each program would be more for that of the long one.
+    # With equally many of these tiles for each program, the one with the long tile would end late.
     much = [rng.randint(2, 4) for _ in range(8 * rng.randint(4, 5) - 1)]
     much.insert(rng.randint(3, 8), rng.randint(40, 50))
 

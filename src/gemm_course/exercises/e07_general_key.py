@@ -62,7 +62,7 @@ def draw(rng: random.Random) -> list[Case]:
         [total, count, 2 * N, K, "float16"],
         [total, count, N, 2 * K, "float16"],
         [total, count, K, N, "float16"],
-        # The digits of the first one, if nothing is between its numbers.
+        # Written without anything between its numbers, each of these two has the same digits as the first one.
         [total, count, 100 * N + K // 100, K % 100, "float16"],
         [total // count * (100 * count + N // 100), 100 * count + N // 100, N % 100, K, "float16"],
         [2 * total, 2 * count, N, K, "float16"],

@@ -38,7 +38,7 @@ def draw(rng: random.Random) -> list[Case]:
     # Operators; dtype; K modulo 16; the dimension in which the operators want B's stride 1; whether B has it in the
     # other one; the dtype of offsets that the case has, and the one that the operators want.
     plans = [
-        # K is a multiple of 8 and not of 16, so that whoever pads to a larger unit copies what is right already.
+        # K is a multiple of 8 and not of 16: whoever pads to 16 copies operands that are right already.
         (HOPPER, "bfloat16", 8, rng.choice((ALONG_K, ALONG_N)), False, "int32", "int64"),
         (BLACKWELL, "bfloat16", 0, ALONG_K, True, "int64", "int64"),
         (BLACKWELL, "float8_e4m3fn", 8, ALONG_K, False, "int32", "int32"),

@@ -34,7 +34,8 @@ def draw(rng: random.Random) -> list[Case]:
         first = rng.randrange(len(numbers))
         # Where every group has the same scales, its own rows and group 0's would give the same result.
         scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
-        # One is less than 1: a scale that is cut off at 1 is told from none.
+        # One scale is below 1. If all were above it, a kernel that lowers them to 1 would give the same result as one
+        # that leaves them out.
         scale_b = torch.tensor(rng.sample([1, *rng.sample([3, 5, 7], groups - 1)], groups)) / 2
         for g, size in enumerate(sizes):
             a.view(torch.uint8)[g, size:] = testing.CANARY[FP8][1]
@@ -217,7 +218,7 @@ def _cut_off(case: Case, parts: dict, sums: dict, gave: Callable) -> tuple[str, 
 
 
 def _limits(ends: Sequence[Tensor], right: Tensor) -> str:
-    """Which ends some of the right numbers are beyond."""
+    """In words, the limits that some of the right numbers exceed."""
     low, high = (f"at least {ends[0]:g}" if ends[0] > right.min() else "", f"at most {ends[1]:g}")
     return " and ".join(filter(None, (low, high if ends[1] < right.max() else "")))
 

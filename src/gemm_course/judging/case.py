@@ -87,7 +87,7 @@ class Written:
         return torch.as_strided(self._around, [extent + 2 * reach for extent in shape], strides, start)
 
     def wrong_pitch(self) -> int | None:
-        """Elements from one row of a whole output to the next as they were stored, if that is not its stride."""
+        """How many elements apart the rows of a whole output were stored; None if that is its stride, or not clear."""
         rows, cols = self.values.shape
         places = self._stored.nonzero()[:, 0] - self._first
         if rows < 2 or not len(places):

@@ -10,7 +10,7 @@ import msgspec
 PASSED, FAILED, TODO, UNCHECKED = "passed", "failed", "todo", "unchecked"
 NOT_ON_GPU = "this did not run on the GPU (`course doctor` says more), so the interpreter's word counts alone"
 ONLY_ON_GPU = "right in the interpreter, but on the GPU: "
-# Of a property that is wrong because another one is, which says why.
+# The message of a property that fails for the same reason as another one, which gives it.
 REASON_ABOVE, REASON_BELOW = "wrong for the reason above", "wrong for the reason below"
 _MARKS = {"pass": "✓", "fail": "✗", "skip": "–"}
 _WIDTH = 96
@@ -57,7 +57,7 @@ class Result:
 
     @property
     def first_failure(self) -> Property | None:
-        """The first property that fails and says why itself, if one does; None if none fails."""
+        """The first property that fails with a reason of its own, or else the first that fails; None if none does."""
         failed = [each for each in self.properties if each.status == "fail"]
         return min(failed, key=lambda each: not each.message or REASON_BELOW in each.message, default=None)
 

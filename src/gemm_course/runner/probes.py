@@ -284,7 +284,7 @@ class Watch:
             (row, col), (rows, cols) = place, region.shape
             side = "rows" if not 0 <= row < rows else "columns" if not 0 <= col < cols else "gap"
         if any(other[0] == kind and other[2] == line and other[1] != name for other in self._events):
-            pitch = None  # this access has left another matrix, whose rows these are
+            pitch = None  # the access left another matrix before, and its pointers have the rows of that one
         key = (kind, name, line, side)
         if key in self._events:
             event = self._events[key]

@@ -317,7 +317,8 @@ def test_12a_has_scales_that_tell_tokens_and_groups_apart():
             assert K % 32, "the last block of K is not whole"
             assert sizes[0] == max_m, "of group 0 all rows are there, so its scales can be told from NaN"
             assert len(set(case["scale_b"].tolist())) == len(sizes)
-            assert case["scale_b"].min() < 1 < case["scale_b"].max(), "cut off at 1 is told from left out"
+            # If all scales were above 1, lowering them to 1 would look like leaving them out.
+            assert case["scale_b"].min() < 1 < case["scale_b"].max()
             for g, size in enumerate(sizes):
                 scales = case["scale_a"][g, :size]
                 assert 1 not in scales

@@ -29,7 +29,7 @@ CLASSES = {
     "numbers of a list": ("all", "all/{}/01_offsets.ipynb", ["17", "18", "19"]),
     "zip files of numbers": ("all", "all/{}.zip", ["17", "18"]),
     "numbers that may be dates": ("all", "all/{}/01_offsets.ipynb", ["20231104", "20231105"]),
-    "numbers of which one may be a date": ("all", "all/{}/01_offsets.ipynb", ["20231104", "20231399"]),
+    "a date, and a number like one": ("all", "all/{}/01_offsets.ipynb", ["20231104", "20231399"]),
     "years": ("all", "all/{}/01_offsets.ipynb", ["2023", "2024"]),
     "letters": ("all", "all/{}/01_offsets.ipynb", ["a", "b", "c"]),
     "letters before the exercise's name": ("all", "all/{}_01_offsets.ipynb", ["a", "b"]),

@@ -11,8 +11,8 @@ over the lanes gives the end of each group's numbers, and one vote finds the gro
 window is visited again. Along K an empty group has no tiles: its zeros are no product.
 
 A tile along K takes as long as its group is deep. In a dynamic order a deep one at the end would keep one cluster busy
-when the others are done. So the groups of a window are numbered by depth there, in a few classes, the deepest first;
-and the window that is not full is the first, as few groups have few depths to choose from.
+when the others are done. So there the groups of a window are sorted into a few classes of depth, and numbered from the
+deepest class on. The window that is not full comes first: as the last one, it might hold nothing but deep groups.
 """
 
 from typing import NamedTuple
@@ -121,8 +121,8 @@ def is_deepest_first(config, along) -> bool:
 
 @cute.jit
 def number_by_depth(config: cutlass.Constexpr, problem: Problem, depth: Int32) -> tuple[Int32, Int32]:
-    """The cluster tiles of this lane's group, and how many the groups up to it have, the deepest class first. Called by
-    whole warps."""
+    """The cluster tiles of this lane's group; and how many it and all groups before it have, if the deepest class comes
+    first. Called by whole warps."""
     lane, mean = cute.arch.lane_idx(), problem.total // cute.size(problem.offs)
     deeper, earlier, groups_before = Int32(0), (Int32(1) << lane) - 1, Int32(0)  # lanes are bits
     for i in cutlass.range_constexpr(len(DEEP) + 1):

@@ -12,7 +12,7 @@ BLOCK = 16  # rows and columns of the stub's blocks: a sum along the wrong axis 
 def prepare(inputs: dict, watch) -> Callable:
     """Lay out the inputs; returns the call of the answer, which launches a kernel of its own."""
     grad = watch.matrix("grad", inputs["grad"])
-    # Another stride than that of `grad`: one in place of the other gives a wrong result.
+    # Its stride is not that of `grad`. So a kernel that takes one for the other gives a wrong result.
     out = watch.output("out", (len(inputs["ends"]), grad.shape[1]), torch.float32, room=8)
     ends = watch.table("ends", torch.tensor(inputs["ends"], dtype=torch.int32))
     return lambda answer: answer(grad, ends, out) and None
