@@ -20,7 +20,8 @@ RIGHT = [[(0, 0, 0), (1, 0, 0)], [(0, 1, 0), (1, 1, 0)]]
     [
         ([[(0, 1, 0), (1, 0, 0)], [(0, 0, 0), (1, 1, 0)]],
          ("place", "every turn goes to the right group, but a group's tiles are in another order")),
-        ([[(2, 0, 0)], [(0, 0, 0), (1, 0, 0)], [(0, 1, 0), (1, 1, 0)]], ("turn", "worker 0 computes the tiles of worker 2")),
+        ([[(2, 0, 0)], [(0, 0, 0), (1, 0, 0)], [(0, 1, 0), (1, 1, 0)]],
+         ("turn", "worker 0 computes the tiles of worker 2")),
         ([[(1, 0, 0), (0, 0, 0)], [(0, 1, 0), (1, 1, 0)]], None),
         ([[(0, 0, 0), (1, 0, 0)], [(0, 0, 0), (1, 1, 0)]], None),
     ],
