@@ -394,23 +394,22 @@ for name, points in found.items():
 #
 # ### The big stones first
 #
-# One loss remains: a deep group that comes last keeps a few clusters busy when all others are done. If you pack a box,
-# you begin with the big stones, and the small ones fill the gaps. So in the dynamic order, the kernel numbers the tiles
-# of deep groups first. A warp looks at 32 groups at a time, a *window*. In each window, groups of at least 4 times the
-# mean depth come first, then those of 2 times, then of 1, then the rest. The window that is not full is the first one,
-# because few groups have few depths to choose from. Simulated for 40 experts, Zipf's law and 66 clusters; a deeper
-# group is darker:
+# One loss remains: a deep group that comes last keeps a few clusters busy when all others are done. If you pack a
+# box, you begin with the big stones, and the small ones fill the gaps. So in the dynamic order, the kernel numbers
+# the tiles of deep groups first. A warp looks at 32 groups at a time, a *window*. In each window, groups of at least
+# 4 times the mean depth come first, then those of 2 times, then of 1, then the rest. The window that is not full
+# comes first: as the last one, it might hold nothing but deep groups. Simulated for 40 experts, Zipf's law and 66
+# clusters; a deeper group is darker:
 
 # %%
 (layer,) = zoo.rows(["granite"], tokens=[8192], routings=["zipf"], projections=["down"])
 cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, clusters=66)
 
 # %% [markdown]
-# The same tiles are computed, and only their order differs. In simulations of this model's layers, the kernel took 1.08
-# times as long as equal shares for all clusters before, and 1.02 times with deep groups first. In a
-# trial on an H200, of which only the notes have the numbers, thirteen gradients took about 0.97 of the time on average,
-# and the best about 0.9.
-# With few rows there is little to gain: nearly every group is one block deep.
+# The same tiles are computed, and only their order differs. In simulations of this model's layers, the kernel took
+# 1.08 times as long as equal shares for all clusters before, and 1.02 times with deep groups first. In a trial on an
+# H200, of which only the notes have the numbers, thirteen gradients took about 0.97 of the time on average, and the
+# best about 0.9. With few rows there is little to gain: nearly every group is one block deep.
 #
 # ## The production kernel
 #
