@@ -32,12 +32,13 @@ SECONDS, SECONDS_8_BIT = 150, 50
 # A configuration that took another's place, with the same tiles, and is faster: in records that do not have it, the
 # other's times are its own.
 SUCCESSORS = {"cute 128x256x128_2_4_cooperative_8_overlapped": "cute 128x256x128_2_4_cooperative_8"}
-_RANDOM_ROWS = 60
+_RANDOM_ROWS, _FEW_GROUPS = 60, 48
 _SPLIT_FROM = 128  # experts: such models are also measured as 8 GPUs share them
 
 
 def rows() -> list[Row]:
-    """Layers of the zoo with even and skewed routing, one GPU's part of eight of the larger ones, and random shapes."""
+    """Layers of the zoo with even and skewed routing, one GPU's part of eight of the larger ones, and random shapes, also
+    of few large groups."""
     found = []
     for number, model in enumerate(zoo.MODELS):
         parts = [model]
@@ -50,6 +51,7 @@ def rows() -> list[Row]:
                     routing = "random" if (number + place + turn) % 3 == 0 else "zipf"
                     found.append(zoo.row_of(part, tokens, routing, projection))
     found += candidates.random_rows(_RANDOM_ROWS)
+    found += candidates.random_rows(_FEW_GROUPS, most_flops=time_fit.MOST_FLOPS, few_groups=True)
     found = [row for row in found if row.flops <= time_fit.MOST_FLOPS]
     random.Random(1).shuffle(found)
     return found

@@ -20,7 +20,9 @@ from course_kernels.packed.backends import cute as grouped_cute
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
 PROCESSES = 12  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
-SHARES = max(2, (os.cpu_count() or 1) * 3 // 8)  # processes that share the cases of one tool and language
+CORES = os.cpu_count() or 1
+# Processes that share the cases of one tool and language; racecheck takes longer.
+SHARES = {"racecheck": max(2, CORES * 9 // 16), "memcheck": max(1, CORES * 5 // 16)}
 
 
 def run(command: list[str], directory: pathlib.Path = ROOT) -> str:
@@ -75,19 +77,26 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
     names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
     if not names:
         raise RuntimeError(f"no cases of {kernels} to run:\n{listed[-2000:]}")
-    counts = {tool: {"cases": 0, "errors": 0} for tool in ("racecheck", "memcheck")}
-    shares = [names[i::SHARES] for i in range(min(SHARES, len(names)))]
-    with ThreadPoolExecutor(2 * SHARES) as pool:
-        # Twice as many processes, as there is one tool less.
-        parts = [names[i :: 2 * SHARES] for i in range(min(2 * SHARES, len(names)))]
-        list(pool.map(lambda part: run(_cases(kernels, part)), parts))
-        running = [(tool, pool.submit(sanitized, tool, kernels, share)) for tool in counts for share in shares]
+    counts = {tool: {"cases": 0, "errors": 0} for tool in SHARES}
+    processes = sum(SHARES.values())
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(lambda part: run(_cases(kernels, part)), _dealt(names, processes)))
+        running = [
+            (tool, pool.submit(sanitized, tool, kernels, share))
+            for tool, shares in SHARES.items()
+            for share in _dealt(names, shares)
+        ]
     for tool, share in running:
         for what, count in share.result().items():
             counts[tool][what] += count
     if {count["cases"] for count in counts.values()} != {len(names)}:
         raise RuntimeError(f"not every case ran: {counts}, of {len(names)}")
     return counts
+
+
+def _dealt(names: Sequence[str], shares: int) -> list[Sequence[str]]:
+    """Names in turn to so many shares, none of them empty."""
+    return [names[i::shares] for i in range(min(shares, len(names)))]
 
 
 def notebooks() -> dict[str, int]:

@@ -122,17 +122,27 @@ def name_of(config: Config) -> str:
     return "triton " + "_".join(map(str, fields))
 
 
-def random_rows(count: int, seed: int = 0, most_flops: float = 2e12, most_bytes: float = 8e9) -> list[Row]:
-    """Shapes of no model: extents and numbers of groups drawn evenly on a logarithmic scale."""
-    draw, found = random.Random(seed), []
+def random_rows(
+    count: int, seed: int = 0, most_flops: float = 2e12, most_bytes: float = 8e9, few_groups: bool = False
+) -> list[Row]:
+    """Shapes of no model: extents and numbers of groups drawn evenly on a logarithmic scale.
+
+    Args:
+        count, seed: how many, and which.
+        most_flops, most_bytes: of a product, and of its weights.
+        few_groups: one to four groups of 1,024 to 32,768 rows; else 2 to 256 groups of up to 5,800 rows.
+    """
+    draw, found, name = random.Random(seed), [], "random-few" if few_groups else "random"
+    of_groups, of_rows = ((0, 2), (10, 15)) if few_groups else ((1, 8), (0, 12.5))  # binary logarithms
     while len(found) < count:
-        groups = round(2 ** draw.uniform(1, 8))
-        rows = 2 ** draw.uniform(0, 12.5)
+        groups = round(2 ** draw.uniform(*of_groups))
+        rows = 2 ** draw.uniform(*of_rows)
         step = draw.choice((8, 64, 128))
         N, K = (max(2, round(2 ** draw.uniform(8.5, 14) / step)) * step for _ in range(2))
         total = max(1, round(groups * rows))
         sizes = zipf(groups, total, len(found)) if draw.random() < 0.5 else jittered(groups, rows, len(found))
-        row = Row(f"random-{len(found)}", f"{groups} groups, {sum(sizes):,} rows, N {N}, K {K}", sizes, N, K, "compute")
+        title = f"{groups} groups, {sum(sizes):,} rows, N {N}, K {K}"
+        row = Row(f"{name}-{len(found)}", title, sizes, N, K, "compute")
         if sum(sizes) and row.flops <= most_flops and 2 * groups * N * K <= most_bytes:
             found.append(row)
     return found

@@ -239,7 +239,7 @@ def leave_one_out(found: Sequence[Sample], gpu: model.Gpu) -> list[Regret]:
 # ---- from a measurement to a file
 
 SECONDS = 150.0  # of ``tune``, after compiling
-_RANDOM_ROWS = 36
+_RANDOM_ROWS, _FEW_GROUPS = 36, 8
 _TOKENS = (64, 1024, 8192)
 
 
@@ -253,6 +253,7 @@ def compact_rows() -> list[Row]:
     """What ``tune`` measures, in a drawn order: random shapes, and layers of five models that judge the choices."""
     models = sorted({sources([row.name])[row.name] for row in zoo.compact()})
     found = candidates.random_rows(_RANDOM_ROWS) + zoo.rows(models, _TOKENS, ("zipf",))
+    found += candidates.random_rows(_FEW_GROUPS, most_flops=MOST_FLOPS, few_groups=True)
     found = [row for row in found if row.flops <= MOST_FLOPS]
     random.Random(1).shuffle(found)
     return found

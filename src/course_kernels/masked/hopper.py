@@ -18,7 +18,7 @@ from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.masked.problem import Operands, Problem, flat_rows
 from course_kernels.packed import problem as packed
-from course_kernels.packed.backends import cute, cute_cache
+from course_kernels.packed.backends import cute, cute_cache, cute_counters
 from course_kernels.packed.backends.cute import KernelVariant
 from course_kernels.packed.scaling import ROW
 
@@ -97,7 +97,7 @@ class Plan:
         a, b, c, sizes, scale_a, scale_b = _flat(operands, self._block_scaled)
         if sizes.dtype != torch.int32:
             sizes = sizes.clamp(0, operands.XQ.shape[1]).to(torch.int32)
-        self._function(a, b, c, sizes, scale_a, scale_b, cute.new_counter(c.device) if self._dynamic else None)
+        self._function(a, b, c, sizes, scale_a, scale_b, cute_counters.take(c.device) if self._dynamic else None)
 
 
 def _flat(operands: Operands, block_scaled: bool) -> tuple[Tensor | None, ...] | None:

@@ -212,6 +212,8 @@ CONFIGS = (
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
+    CuteConfig(64, 192, 64, 1, 5, PINGPONG, dynamic=True),
+    CuteConfig(64, 128, 128, 1, 4, PINGPONG, dynamic=True),
     CuteConfig(64, 128, 128, 1, 4, PINGPONG),
 )
 
@@ -222,15 +224,16 @@ CONFIGS_ALONG_K = (
     CuteConfig(128, 192, 64, 1, 4, PINGPONG),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG),
     CuteConfig(128, 128, 64, 1, 6, PINGPONG),
-    CuteConfig(128, 128, 64, 2, 4, PINGPONG),
     # Groups of unequal depth: clusters that are done earlier take more tiles.
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
     CuteConfig(128, 192, 64, 2, 4, PINGPONG, dynamic=True),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
-    # Of little depth: the largest tile reads least for what it writes, and many stores are on their way at a time.
-    CuteConfig(256, 192, 64, 2, 2, COOPERATIVE, dynamic=True, most_stores=6),
-    CuteConfig(128, 256, 64, 2, 3, COOPERATIVE, dynamic=True, most_stores=4),
-    CuteConfig(128, 192, 64, 2, 3, PINGPONG, dynamic=True, most_stores=6),
+    # Of little depth: many stores are on their way at a time, and nobody waits for a partner. Loads are few, so sharing
+    # them would save little.
+    CuteConfig(128, 128, 64, 1, 6, PINGPONG, dynamic=True),
+    CuteConfig(128, 192, 64, 1, 3, PINGPONG, 1, dynamic=True, most_stores=6),
+    CuteConfig(128, 256, 64, 1, 3, COOPERATIVE, 1, dynamic=True, most_stores=4),
+    CuteConfig(256, 128, 64, 1, 2, COOPERATIVE, dynamic=True, most_stores=8),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.

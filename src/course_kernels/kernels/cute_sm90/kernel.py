@@ -120,7 +120,7 @@ class HopperGroupedGemm:
                 rows and columns, before it is rounded; scale_b (G,) for one factor of all of a group's columns. Where
                 ``block_scaled`` (total_m, ceil(K / 128)) and (G, ceil(K / 128), ceil(N / 128)) of blocks, along "k"
                 (M, ceil(total_k / 128)) and (N, ceil(total_k / 128)), with any strides.
-            counter: (1,) float64, 0, of this launch alone, where the order is dynamic; its value afterwards is any.
+            counter: (1,) float64, 0, used by no other launch meanwhile, where the order is dynamic; 0 again afterwards.
         """
         config = self.config
         kind = BlockScales if cutlass.const_expr(self.block_scaled) else Scales

@@ -100,10 +100,13 @@ def cluster_tiles(config: cutlass.Constexpr, rows: Int32, cols: Int32) -> Int32:
 
 
 @cute.jit
-def group_span(problem: Problem, g: Int32) -> tuple[Int32, Int32]:
-    """Group g's first row, or line along K, and the one after its last; 0 and 0 where there is no such group."""
-    start, end = Int32(0), Int32(0)
-    if g >= 0 and g < cute.size(problem.offs):
+def group_span(problem: Problem, g: Int32, signed: cutlass.Constexpr[bool] = False) -> tuple[Int32, Int32]:
+    """Group g's first row, or line along K, and the one after its last; 0 and 0 where there is no such group. g may be
+    less than 0 where ``signed``."""
+    start, end, there = Int32(0), Int32(0), g < cute.size(problem.offs)
+    if cutlass.const_expr(signed):
+        there = there and g >= 0
+    if there:
         if cutlass.const_expr(problem.pitch is not None):
             end = g * problem.pitch + group_end(problem.offs, g, problem.pitch)
             start = g * problem.pitch
@@ -144,7 +147,7 @@ def open_window(
 ) -> Window:
     """The window of the groups from ``first`` on. ``before``: cluster tiles of all earlier groups."""
     lane = cute.arch.lane_idx()
-    start, end = group_span(problem, first + lane)
+    start, end = group_span(problem, first + lane, is_deepest_first(config, along))
     if cutlass.const_expr(is_deepest_first(config, along)):
         tiles, passed = number_by_depth(config, problem, end - start)
         return Window(first, start, end, tiles, passed + before)
@@ -180,12 +183,17 @@ def first_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: P
 
 
 @cute.jit
+def passed_by(config: cutlass.Constexpr, along: cutlass.Constexpr, window: Window) -> Int32:
+    """Cluster tiles of all groups up to the last of a window. Called by whole warps."""
+    if cutlass.const_expr(is_deepest_first(config, along)):
+        return cute.arch.warp_redux_sync(window.passed, "max")
+    return cute.arch.shuffle_sync(window.passed, LANES - 1)
+
+
+@cute.jit
 def next_window(config: cutlass.Constexpr, along: cutlass.Constexpr, problem: Problem, window: Window) -> Window:
     """The window after this one. Called by whole warps."""
-    if cutlass.const_expr(is_deepest_first(config, along)):
-        before = cute.arch.warp_redux_sync(window.passed, "max")
-    else:
-        before = cute.arch.shuffle_sync(window.passed, LANES - 1)
+    before = passed_by(config, along, window)
     return open_window(config, along, problem, window.first + LANES, before)
 
 

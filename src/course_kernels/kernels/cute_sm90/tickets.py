@@ -8,6 +8,9 @@ in shared memory, with two barriers a slot as for stages. A slot is full when th
 warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``, and at once where the
 cluster has no tile.
 
+For each tile one number is asked for. So the cluster that gets the last of as many as there are tiles knows that all
+others have asked, and sets the counter back to 0: the next launch needs no other one before it to do that.
+
 Numbers that a cluster gets rise, as those of a fixed order do, so the windows of groups (``scheduler``) serve both.
 Which cluster computes a tile changes nothing in its sum. Dynamic persistent schedulers in CUTLASS and QuACK hand out
 tiles likewise.
@@ -19,7 +22,7 @@ import cutlass
 from cutlass import Float64, Int32, cute
 
 from course_kernels.kernels.cute_sm90.config import WARP_GROUP
-from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_group, find_tile
+from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_group, find_tile, passed_by
 
 # More than the tiles between the loads and the last store, where tiles are one block deep.
 SLOTS = 8
@@ -134,6 +137,9 @@ def announce(
         told = number
         if lane == LANES:
             told = Int32(NONE)
+            total = passed_by(config, along, window)  # the window is the last one
+            if number == total + cute.arch.grid_dim()[2] - 1 and cute.arch.lane_idx() == 0:
+                cute.arch.store(tickets.counter, Float64(0.0), sem="relaxed", scope="gpu")
         place = Place(number, send(config, tickets, told, place.slots))
     return window, place
 

@@ -29,7 +29,7 @@ from course_kernels.kernels.cute_sm90.config import (
     PINGPONG,
     CuteConfig,
 )
-from course_kernels.packed.backends import cute_cache
+from course_kernels.packed.backends import cute_cache, cute_counters
 from course_kernels.packed.problem import WINDOW_ROWS, Operands, Problem
 from course_kernels.packed.scaling import BLOCK, LINE, ROW, SQUARE, blocks_restart, padded_columns
 from course_kernels.packed.tuning import time_model
@@ -224,17 +224,8 @@ class Plan:
         mat_a, mat_b, offs, _, scale_a, scale_b = operands
         if offs.dtype != torch.int32:
             offs = offs.to(torch.int32)
-        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, new_counter(out.device) if self._dynamic else None)
-
-
-def new_counter(device: torch.device) -> Tensor:
-    """The counter of a launch in a dynamic order.
-
-    Each launch has its own: any two may run at a time, on two streams or in graphs, and a graph sets it to zero in
-    every replay. That is a launch of its own, of less than 2 µs. A counter that the kernel resets would have to be one
-    for each stream and each captured call, and outlive them all.
-    """
-    return torch.zeros(1, dtype=torch.float64, device=device)
+        counter = cute_counters.take(out.device) if self._dynamic else None
+        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, counter)
 
 
 class CopyingPlan(Plan):

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from course_kernels.files import write_atomically
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 
-MOST_FILES = 64
+MOST_FILES = 512
 # What makes machine code of a kernel, and what it calls; of the two for CUDA one is installed.
 PACKAGES = ("apache-tvm-ffi", *("nvidia-cutlass-dsl" + part for part in ("", "-libs-base", "-libs-cu12", "-libs-cu13")))
 _SOURCES = Path(__file__).parents[2] / "kernels" / "cute_sm90"

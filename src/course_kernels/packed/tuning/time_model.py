@@ -46,7 +46,7 @@ UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
 # layers that were measured it is 0.07 where routing is even, and 1.1 where it follows Zipf's law.
 SPREAD = (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851)
 # Where extents are measured: binary logarithms of rows (or depth) of a group, N, K (or M) and the number of groups.
-_MEASURED = ((-1.0, 12.5), (8.5, 14.5), (8.5, 14.5), (1.0, 8.0))
+_MEASURED = ((-1.0, 15.0), (8.5, 14.5), (8.5, 14.5), (0.0, 8.0))
 _CENTRE = (8.0, 11.0, 11.0, 5.0)
 
 

@@ -159,16 +159,18 @@ def test_few_clusters_beside_one_another(device, config, cluster):
     config = replace(config, cluster=cluster)
     function = compile_for(config, "bfloat16", offsets_along="k", multiprocessors=44)
     products = [Product("k", UNEQUAL, 712, 1096, seed, device) for seed in (6, 7)]
+    counters = torch.zeros(2, dtype=torch.float64, device=device).split(1)
     expected = [product.fixed(config) for product in products]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     outs = [[], []]
     torch.cuda.synchronize()
     for _ in range(10):
-        for product, stream, found in zip(products, streams, outs):
+        for product, stream, found, counter in zip(products, streams, outs, counters):
             with torch.cuda.stream(stream):
                 a, b, offs, *_ = product.operands
                 found.append(product.out())
-                function(a, b, found[-1], offs, None, None, torch.zeros(1, dtype=torch.float64, device=device))
+                function(a, b, found[-1], offs, None, None, counter)
     torch.cuda.synchronize()
+    assert [counter.item() for counter in counters] == [0.0, 0.0]
     for found, right in zip(outs, expected):
         assert all(torch.equal(out, right) for out in found)

@@ -1,0 +1,52 @@
+"""Counters from which the clusters of a launch in CuTe DSL take their numbers, where the order is dynamic.
+
+A launch finds its counter 0 and leaves it 0. So it needs no other launch to set it, only that no two use one at a time:
+launches on a stream take turns, and so do a graph's replays. Each stream has a counter, therefore, and each captured
+launch one of its own, which stays its own for as long as the process runs.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+AT_A_TIME = 1024
+_PER_THREAD = 2  # the handle of a stream that is another one in each thread
+_of_streams: dict[tuple[int, int], Tensor] = {}
+_free: dict[int, list[Tensor]] = {}
+
+
+def take(device: torch.device) -> Tensor:
+    """The counter, (1,) float64, for one launch on the current stream of a CUDA device, which is the current one."""
+    if torch.cuda.is_current_stream_capturing():
+        # Nothing can be reserved now: without a reserve, the graph sets its counter in every replay.
+        return _any_free(device)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    if stream == _PER_THREAD:
+        return torch.zeros(1, dtype=torch.float64, device=device)
+    if not _free.get(device.index):
+        # In a thread of its own: what this one asks for may belong to a graph, as in the run before its capture.
+        thread = threading.Thread(target=_reserve, args=(device,))
+        thread.start()
+        thread.join()
+    found = _of_streams.get((device.index, stream))
+    return _of_streams.setdefault((device.index, stream), _any_free(device)) if found is None else found
+
+
+def _any_free(device: torch.device) -> Tensor:
+    """A free counter; where there is none, a new one that the current stream sets."""
+    try:
+        return _free[device.index].pop()
+    except LookupError:  # also where another thread has just taken the last one
+        return torch.zeros(1, dtype=torch.float64, device=device)
+
+
+def _reserve(device: torch.device) -> None:
+    """Add to the free counters."""
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        counters = torch.zeros(AT_A_TIME, dtype=torch.float64, device=device)
+    stream.synchronize()  # from now on any stream finds zeros
+    _free.setdefault(device.index, []).extend(counters.split(1))
