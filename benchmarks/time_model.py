@@ -37,8 +37,8 @@ _SPLIT_FROM = 128  # experts: such models are also measured as 8 GPUs share them
 
 
 def rows() -> list[Row]:
-    """Layers of the zoo with even and skewed routing, one GPU's part of eight of the larger ones, and random shapes, also
-    of few large groups."""
+    """Layers of the zoo with even and skewed routing, one GPU's part of eight of the larger ones, and random shapes,
+    also of few large groups."""
     found = []
     for number, model in enumerate(zoo.MODELS):
         parts = [model]

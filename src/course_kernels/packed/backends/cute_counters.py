@@ -16,6 +16,7 @@ AT_A_TIME = 1024
 _PER_THREAD = 2  # the handle of a stream that is another one in each thread
 _of_streams: dict[tuple[int, int], Tensor] = {}
 _free: dict[int, list[Tensor]] = {}
+_kept: list[Tensor] = []  # all there are: of those that graphs have, nobody else knows
 
 
 def take(device: torch.device) -> Tensor:
@@ -49,4 +50,5 @@ def _reserve(device: torch.device) -> None:
     with torch.cuda.stream(stream):
         counters = torch.zeros(AT_A_TIME, dtype=torch.float64, device=device)
     stream.synchronize()  # from now on any stream finds zeros
+    _kept.append(counters)
     _free.setdefault(device.index, []).extend(counters.split(1))

@@ -4,6 +4,8 @@ happens where they run at the same time, is in ``test_tickets_gpu``."""
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +36,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(cute_counters, "AT_A_TIME", 4)
     monkeypatch.setattr(cute_counters, "_of_streams", {})
     monkeypatch.setattr(cute_counters, "_free", {})
+    monkeypatch.setattr(cute_counters, "_kept", [])
     return state
 
 
@@ -58,6 +61,19 @@ def test_each_captured_launch_has_one(cuda):
     assert taken(cuda) is counters[0]
 
 
+def test_memory_of_a_captured_launch_stays_its_own(cuda):
+    """Its graph holds an address, and no tensor."""
+    taken(cuda)
+    captured = [taken(cuda, capturing=True) for _ in range(3)]
+    taken(cuda)
+    captured += [taken(cuda, capturing=True) for _ in range(4)]
+    blocks = [weakref.ref(each) for each in {id(each._base): each._base for each in captured}.values()]
+    del captured
+    gc.collect()
+    assert len(blocks) == 2
+    assert all(block() is not None for block in blocks)
+
+
 def test_without_a_reserve_a_graph_sets_its_own(cuda):
     for _ in range(2):
         assert taken(cuda, capturing=True)._base is None, "not one of a reserve"
@@ -80,6 +96,20 @@ def test_the_stream_of_each_thread_shares_none(cuda):
     counters = [taken(cuda, stream=2) for _ in range(3)]
     assert len({each.data_ptr() for each in counters}) == 3
     assert not cute_counters._of_streams
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_graphs_that_use_up_a_reserve_keep_their_counters():
+    """Memory asked for afterwards, and written, is not where a graph's counter is."""
+    device, addresses = torch.device("cuda", torch.cuda.current_device()), set()
+    for _ in range(2 * cute_counters.AT_A_TIME):
+        take(device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            addresses.add(take(device).data_ptr())
+    assert len(addresses) == 2 * cute_counters.AT_A_TIME
+    for other in [torch.ones(cute_counters.AT_A_TIME, dtype=torch.float64, device=device) for _ in range(20)]:
+        assert not {other.data_ptr() + 8 * i for i in range(other.numel())} & addresses
 
 
 @pytest.mark.gpu
