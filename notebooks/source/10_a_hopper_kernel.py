@@ -381,8 +381,11 @@ for name, points in found.items():
 # %% [markdown]
 # K is the average expert's rows here. With even routing the dynamic order helps most at about 30 to 100 rows for each
 # expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps. A few matrix
-# products lose some per cent, because setting the counter to zero is a launch of its own. So the library has both
-# orders, and lesson 07's model chooses.
+# products lose one or two per cent. So the library has both orders, and lesson 07's model chooses.
+#
+# Who sets the counter back to zero for the next launch? It used to be a launch of its own, of about 2 µs: much for a
+# matrix product that takes 50. But every tile asks for one number. So whoever gets the last of so many numbers knows
+# that all others have asked, and sets the counter back. Now each stream can keep one counter for all its launches.
 #
 # *When* the number is sent matters as much. A first version sent it with the last load of a tile, which was too late.
 # We put clocks into the kernel. A warp group whose turn it was still had to wait 450 cycles for its tile. In the CTA
@@ -410,6 +413,28 @@ cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, cl
 # 1.08 times as long as equal shares for all clusters before, and 1.02 times with deep groups first. In a trial on an
 # H200, of which only the notes have the numbers, thirteen gradients took about 0.97 of the time on average, and the
 # best about 0.9. With few rows there is little to gain: nearly every group is one block deep.
+#
+# ### Without a partner
+#
+# Those are the gradients that mostly write: a tile of one or two blocks of K is multiplied at once, and storing it takes
+# the time. Two CTAs of a cluster share loads that hardly matter there, and wait for each other before each tile.
+#
+# **Guess:** up to how many rows for each expert is one CTA alone faster than a cluster of two?
+
+# %% tags=["hide-output"]
+paired = replace(smaller, dynamic=True)
+found = picture.ratios(measured, "dB", paired, replace(paired, cluster=1))
+for low, high in ((0, 16), (16, 64), (64, 512), (512, 32768)):
+    factors = [factor for K, factor in found if low < K <= high]
+    print(f"{low:3} < K ≤ {high:6,}: median {statistics.median(factors):.3f} of {len(factors)} matrix products")
+picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Up to about 64 rows, one block of K: there it is 1 to 3 % faster. With more than 512 rows it is 8 % slower.
+#
+# </details>
 #
 # ## The production kernel
 #
