@@ -92,7 +92,7 @@ RECORDS = {
     "switch": Part(timelines.switch, _LISTS),
     "traffic": Part(traffic.swizzle, _LISTS),
     "grouped_mm": Part(grouped_api.rows, (*_PACKED, *_CUTE, *_ROWS, _TUTORIAL)),
-    "zoo": Part(zoo_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_BENCH}/zoo.py"), ("h100",)),
+    "zoo": Part(zoo_api.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_BENCH}/zoo.py")),
     "sustained": Part(grouped_api.sustained, (*_PACKED, *_CUTE, *_ROWS, _SWEPT)),
     "scaled_grouped_mm": Part(scaled_api.rows, (*_PACKED, *_CUTE, *_ROWS, _SWEPT, f"{_BENCH}/scaled.py")),
     "block_scaled": Part(block_scaled.rows, (*_PACKED, *_CUTE, *_ROWS, f"{_KERNELS}/quantize.py")),

@@ -416,8 +416,8 @@ cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, cl
 #
 # ### Without a partner
 #
-# Those are the gradients that mostly write: a tile of one or two blocks of K is multiplied at once, and storing it takes
-# the time. Two CTAs of a cluster share loads that hardly matter there, and wait for each other before each tile.
+# Such gradients mostly write: a tile of one or two blocks of K is multiplied at once, and storing it takes the time.
+# Two CTAs of a cluster share loads that hardly matter there, and wait for each other before each tile.
 #
 # **Guess:** up to how many rows for each expert is one CTA alone faster than a cluster of two?
 

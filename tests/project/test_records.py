@@ -74,6 +74,7 @@ BESIDE = {
     "kernels/group_sums.py",  # the gradient of a bias, which no record measures
     "bench/tutorial_peer.py",  # a provider of some records
 }
+_OF_CUTE = {f"packed/backends/{name}.py" for name in ("cute", "cute_cache", "cute_counters")}
 # Records that use a part of what their files import: a kernel called by itself, or one backend of two.
 BY_ITSELF = {
     "tuning": {
@@ -103,8 +104,8 @@ BY_ITSELF = {
     "configurations_8bit": chosen_by,
     "configurations_8bit_h100": chosen_by,
     "hopper_steps": chosen_by,
-    "fuzz": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
-    "sanitizers_triton": {"packed/backends/cute.py", "packed/backends/cute_cache.py", "kernels/cute_sm90/config.py"},
+    "fuzz": {*_OF_CUTE, "kernels/cute_sm90/config.py"},
+    "sanitizers_triton": {*_OF_CUTE, "kernels/cute_sm90/config.py"},
 }
 
 

