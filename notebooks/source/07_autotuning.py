@@ -866,8 +866,8 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 #
 # On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
 # the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
-# model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. Here it
-# loses 2 % at 4 rows and at 64, and less elsewhere.
+# model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. Here
+# the choice loses 2 % at 4 rows and at 64, and less elsewhere.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
