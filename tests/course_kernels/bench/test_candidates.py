@@ -34,6 +34,17 @@ def test_random_rows_are_the_same_everywhere_and_not_too_large():
     assert all(0 < row.flops <= 2e12 and row.N % 8 == row.K % 8 == 0 for row in found)
 
 
+def test_random_rows_of_few_groups_are_one_to_four_large_ones():
+    """A shared B makes one group of all rows, so a model that knows no such group has to guess."""
+    found, others = candidates.random_rows(40, few_groups=True), candidates.random_rows(40)
+    assert {len(row.sizes) for row in found} == {1, 2, 3, 4}
+    means = [row.total_m / row.groups for row in found]
+    assert 700 <= min(means) < 2048
+    assert 16384 < max(means) <= 1.3 * 32768
+    assert min(len(row.sizes) for row in others) > 1
+    assert not {row.name for row in found} & {row.name for row in others}
+
+
 def multiply(operands, out, *, scaling="row"):
     """A product as kernels compute it, by torch in float32."""
     sizes = operands.offs.diff(prepend=operands.offs.new_zeros(1)).tolist()

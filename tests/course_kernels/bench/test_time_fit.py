@@ -178,4 +178,5 @@ def test_rows_of_tuning_are_of_models_and_of_none():
     assert len(models) == 5
     random = [name for name in names if name.startswith("random")]
     assert len(random) > 30
+    assert any(row.groups == 1 for row in rows)
     assert names.index(random[0]) < 10, "in a drawn order, so that a short time leaves out some of each"
