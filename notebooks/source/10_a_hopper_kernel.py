@@ -383,9 +383,10 @@ for name, points in found.items():
 # expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps. A few matrix
 # products lose one or two per cent. So the library has both orders, and lesson 07's model chooses.
 #
-# Who sets the counter back to zero for the next launch? It used to be a launch of its own, of about 2 µs: much for a
-# matrix product that takes 50. But every tile asks for one number. So whoever gets the last of so many numbers knows
-# that all others have asked, and sets the counter back. Now each stream can keep one counter for all its launches.
+# Who sets the counter back to zero for the next launch? It used to be a launch of its own. But the kernel can do it.
+# Every tile asks for one number: if there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
+# ask again. So it sets the counter back. In a trial on an H200, of which only the notes have the numbers, a matrix
+# product took 1.3 µs less in the median, which matters if it takes 50.
 #
 # *When* the number is sent matters as much. A first version sent it with the last load of a tile, which was too late.
 # We put clocks into the kernel. A warp group whose turn it was still had to wait 450 cycles for its tile. In the CTA
