@@ -166,7 +166,7 @@ def _explain(problems: Sequence[Sequence[int]], logs: list[list[Tile]]) -> _Walk
     """The known walk that computes the tiles of these logs; None without one."""
     grids, programs = [grid_of(size) for size in problems], len(logs)
     total = sum(rows * cols for rows, cols in grids)
-    # A step as large as the number of tiles stands for all larger ones: each leads past the last tile.
+    # No step larger than `total` is tried: from any tile, `total` already leads past the last one.
     steps = [programs, *(step for step in (*range(1, min(total, MAX_STEP + 1)), total) if step != programs)]
     whole = [(m // BLOCK_M, n // BLOCK_N) for m, n, _ in problems]
     turned = [(-(-m // BLOCK_N), -(-n // BLOCK_M)) for m, n, _ in problems]

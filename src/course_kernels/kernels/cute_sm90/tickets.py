@@ -8,8 +8,8 @@ in shared memory, with two barriers a slot as for stages. A slot is full when th
 warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``, and at once where the
 cluster has no tile.
 
-For each tile one number is asked for. So the cluster that gets the last of as many as there are tiles knows that all
-others have asked, and sets the counter back to 0: the next launch needs no other one before it to do that.
+Every tile asks for one number. If there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
+ask again. It sets the counter back to 0, so that no other launch has to do that before the next one.
 
 Numbers that a cluster gets rise, as those of a fixed order do, so the windows of groups (``scheduler``) serve both.
 Which cluster computes a tile changes nothing in its sum. Dynamic persistent schedulers in CUTLASS and QuACK hand out
@@ -127,8 +127,9 @@ def announce(
     place: Place,
     claimed: Float64,
 ) -> tuple[Window, Place]:
-    """Send what ``claim`` got to all warps of the cluster, while a tile is loaded. Returns the window, and the place of
-    the next tile. Called by the loading warps, of which the first CTA's sends."""
+    """Send what ``claim`` got to all warps of the cluster, while a tile is loaded; set the counter back after the last
+    claim of all. Returns the window, and the place of the next tile. Called by the loading warps, of which the first
+    CTA's sends."""
     if cutlass.const_expr(not config.dynamic):
         return window, place
     if cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) == 0:

@@ -1,8 +1,8 @@
 """Counters from which the clusters of a launch in CuTe DSL take their numbers, where the order is dynamic.
 
-A launch finds its counter 0 and leaves it 0. So it needs no other launch to set it, only that no two use one at a time:
-launches on a stream take turns, and so do a graph's replays. Each stream has a counter, therefore, and each captured
-launch one of its own, which stays its own for as long as the process runs.
+A launch finds its counter at 0 and leaves it at 0. Two launches must not use one counter at the same time. Launches on
+one stream run one after the other, so each stream has one counter. A graph's replays run one after the other, too, but
+maybe beside a stream; so each captured launch has a counter of its own, until the process ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ AT_A_TIME = 1024
 _PER_THREAD = 2  # the handle of a stream that is another one in each thread
 _of_streams: dict[tuple[int, int], Tensor] = {}
 _free: dict[int, list[Tensor]] = {}
-_kept: list[Tensor] = []  # all there are: of those that graphs have, nobody else knows
+_kept: list[Tensor] = []  # the memory of all counters: a graph knows its counter's address, and holds no tensor
 
 
 def take(device: torch.device) -> Tensor:
     """The counter, (1,) float64, for one launch on the current stream of a CUDA device, which is the current one."""
     if torch.cuda.is_current_stream_capturing():
-        # Nothing can be reserved now: without a reserve, the graph sets its counter in every replay.
+        # Memory that is allocated now is the graph's, and is set to 0 by the graph in each replay.
         return _any_free(device)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     if stream == _PER_THREAD:
         return torch.zeros(1, dtype=torch.float64, device=device)
     if not _free.get(device.index):
-        # In a thread of its own: what this one asks for may belong to a graph, as in the run before its capture.
+        # In another thread: before it captures a graph, torch may give the graph all memory that this one allocates.
         thread = threading.Thread(target=_reserve, args=(device,))
         thread.start()
         thread.join()
@@ -37,7 +37,7 @@ def take(device: torch.device) -> Tensor:
 
 
 def _any_free(device: torch.device) -> Tensor:
-    """A free counter; where there is none, a new one that the current stream sets."""
+    """A free counter; where there is none, a new one that the current stream sets to 0."""
     try:
         return _free[device.index].pop()
     except LookupError:  # also where another thread has just taken the last one
