@@ -3,10 +3,10 @@
 In a dynamic order a cluster's first number is its own, and the others come from a counter in global memory, 0 when the
 kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and looks at what it got when
 two blocks are on their way, so the trip to memory takes no time of its own. At once it writes the number to all CTAs of
-the cluster: the warps that need it next look for their tile while this one is still loaded. It goes to a slot of a ring
-in shared memory, with two barriers a slot as for stages. A slot is full when the number has arrived, and free when all
-warps that count tiles, of both CTAs, have read it. After the last tile they read ``NONE``, and at once where the
-cluster has no tile.
+the cluster, or by an ordinary store if that is itself alone: the warps that need it next look for their tile while this
+one is still loaded. It goes to a slot of a ring in shared memory, with two barriers a slot as for stages. A slot is
+full when the number has arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last
+tile they read ``NONE``, and at once where the cluster has no tile.
 
 Every tile asks for one number. If there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
 ask again. It sets the counter back to 0, so that no other launch has to do that before the next one.
@@ -71,7 +71,7 @@ def make_tickets(
 
 
 @cute.jit
-def take(tickets: Tickets, slots: Int32) -> Place:
+def take(config: cutlass.Constexpr, tickets: Tickets, slots: Int32) -> Place:
     """The number in a reader's next slot, after ``slots`` others. Called by whole warps."""
     slot = slots % SLOTS
     cute.arch.mbarrier_wait(tickets.full + slot, slots // SLOTS % 2)
@@ -81,7 +81,10 @@ def take(tickets: Tickets, slots: Int32) -> Place:
     number = cute.arch.make_warp_uniform(number)
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(tickets.free + slot, 0)
+        if cutlass.const_expr(config.cluster == 1):
+            cute.arch.mbarrier_arrive(tickets.free + slot)
+        else:
+            cute.arch.mbarrier_arrive(tickets.free + slot, 0)
     return Place(number, slots + 1)
 
 
@@ -92,7 +95,7 @@ def following(config: cutlass.Constexpr, tickets: Tickets, place: Place) -> Plac
     if cutlass.const_expr(not config.dynamic):
         place = Place(place.number + cute.arch.grid_dim()[2], place.slots)
     elif place.number != NONE:
-        place = take(tickets, place.slots)
+        place = take(config, tickets, place.slots)
     return place
 
 
@@ -102,7 +105,7 @@ def leave(config: cutlass.Constexpr, tickets: Tickets, place: Place):
     if cutlass.const_expr(not config.dynamic):
         return
     if place.slots == 0:
-        take(tickets, place.slots)
+        take(config, tickets, place.slots)
 
 
 @cute.jit
@@ -159,7 +162,7 @@ def next_to_load(
     if cutlass.const_expr(not config.dynamic):
         place = following(config, tickets, place)
     elif cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) != 0:
-        place = take(tickets, place.slots)
+        place = take(config, tickets, place.slots)
     window, tile = find_tile(config, along, problem, window, place.number)
     return window, tile, place
 
@@ -171,9 +174,13 @@ def send(config: cutlass.Constexpr, tickets: Tickets, number: Int32, slots: Int3
     wait_free(tickets, slots)
     slot = slots % SLOTS
     if cute.arch.lane_idx() == 0:
-        for cta in cutlass.range_constexpr(config.cluster):
-            cute.arch.mbarrier_arrive_and_expect_tx(tickets.full + slot, NUMBER_BYTES, cta)
-            cute.arch.store_async_dsmem(tickets.numbers + slot, number, tickets.full + slot, cta)
+        if cutlass.const_expr(config.cluster == 1):
+            cute.arch.store(tickets.numbers + slot, number, sem="relaxed", scope="cta", ss="cta")
+            cute.arch.mbarrier_arrive(tickets.full + slot)
+        else:
+            for cta in cutlass.range_constexpr(config.cluster):
+                cute.arch.mbarrier_arrive_and_expect_tx(tickets.full + slot, NUMBER_BYTES, cta)
+                cute.arch.store_async_dsmem(tickets.numbers + slot, number, tickets.full + slot, cta)
     return slots + 1
 
 

@@ -125,8 +125,12 @@ def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float,
     paired = cute and config.cluster == 2
     columns = -(-N // tile_n)
     beside = 2 * math.ceil(columns / 2 - 1e-9)  # tiles of a row of tiles that has no partner
+    flat_n = config.tail_tile_n if cute else 0
+    # A group's flat tiles, as parts of others: they have half the rows.
+    flat = config.cluster * math.ceil(N / (config.cluster * flat_n)) * flat_n / (2 * tile_n) if flat_n else 0.0
     share, found = G / len(SPREAD), []
     for spread in SPREAD:
+        flat_tiles = 0.0
         if kind == "k,n":
             rows, depth = float(math.ceil(M / tile_m)), spread * K
             bytes_ = 2 * (M * N + depth * (M + N))
@@ -135,13 +139,14 @@ def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float,
             there = 1 - math.exp(-rows) if M < 8 else 1.0  # of groups of few rows some are empty
             bytes_ = size * (there * N * K + rows * K) + 2 * rows * N
             whole, rest = divmod(rows, tile_m)
-            last = 0.5 if cute and config.tail_tile_n and rest <= tile_m / 2 else 1.0
-            rows = there * (whole + last * (rest > 0))
+            if flat_n and 0 < rest <= tile_m / 2:
+                flat_tiles, rest = there * flat, 0.0
+            rows = there * (whole + (rest > 0))
         tiles = rows * columns
         if paired:
             pairs = rows // 2
             tiles = 2 * pairs * columns + (rows - 2 * pairs) * beside
-        found.append(Work(share * tiles, math.ceil(depth / tile_k), share * bytes_))
+        found.append(Work(share * (tiles + flat_tiles), math.ceil(depth / tile_k), share * bytes_))
     return found
 
 

@@ -86,20 +86,24 @@ class Machine:
             assert passed, f"{pointer} waits for ever"
             assert not self.errors, "another warp failed"
 
-    def store(self, pointer, number, full, cta):
+    def send(self, pointer, number, full, cta):
+        assert self.ctas > 1, "the cluster's addresses are for clusters"
         with self.changed:
             self.numbers[self.at(pointer, cta)] = number
         self.pause()
         self.change(full, cta, 0, -4)
 
+    def store(self, pointer, number, scope, **_):
+        with self.changed:
+            if scope == "gpu":
+                self.counter = number
+            else:
+                self.numbers[self.at(pointer)] = number
+
     def add(self, pointer, more, **_):
         with self.changed:
             self.counter, self.asked = self.counter + more, self.asked + 1
             return self.counter - more
-
-    def set(self, pointer, number, **_):
-        with self.changed:
-            self.counter = number
 
     def arch(self):
         return SimpleNamespace(
@@ -112,10 +116,10 @@ class Machine:
             block_idx_in_cluster=lambda: self.me.rank,
             mbarrier_init=self.init,
             mbarrier_wait=self.wait,
-            mbarrier_arrive=lambda pointer, cta: self.change(pointer, cta, 1, 0),
+            mbarrier_arrive=lambda pointer, cta=None: self.change(pointer, cta, 1, 0),
             mbarrier_arrive_and_expect_tx=lambda pointer, size, cta: self.change(pointer, cta, 1, size),
-            store_async_dsmem=self.store,
-            store=self.set,
+            store_async_dsmem=self.send,
+            store=self.store,
             load=lambda pointer, kind, **_: self.numbers[self.at(pointer)],
             atomic_add=self.add,
         )
