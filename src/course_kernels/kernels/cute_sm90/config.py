@@ -230,10 +230,10 @@ CONFIGS_ALONG_K = (
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # Of little depth: many stores are on their way at a time, and nobody waits for a partner. Loads are few, so sharing
     # them would save little.
-    CuteConfig(128, 128, 64, 1, 6, PINGPONG, dynamic=True),
+    CuteConfig(128, 128, 64, 1, 6, PINGPONG, 1, dynamic=True),
     CuteConfig(128, 192, 64, 1, 3, PINGPONG, 1, dynamic=True, most_stores=6),
     CuteConfig(128, 256, 64, 1, 3, COOPERATIVE, 1, dynamic=True, most_stores=4),
-    CuteConfig(256, 128, 64, 1, 2, COOPERATIVE, dynamic=True, most_stores=8),
+    CuteConfig(256, 128, 64, 1, 2, COOPERATIVE, 1, dynamic=True, most_stores=8),
 )
 
 # For 8-bit operands. Cooperative: while a warp group adds what it multiplied apart, its partner has the tensor cores.

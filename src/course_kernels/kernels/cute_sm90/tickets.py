@@ -8,6 +8,9 @@ one is still loaded. It goes to a slot of a ring in shared memory, with two barr
 full when the number has arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last
 tile they read ``NONE``, and at once where the cluster has no tile.
 
+A tile that a cluster has asked for is no other's, even if that one is idle at the end. So where tiles are a block or
+two deep, loads do not run ahead as far as the stages would let them: ``AHEAD``.
+
 Every tile asks for one number. If there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
 ask again. It sets the counter back to 0, so that no other launch has to do that before the next one.
 
@@ -24,8 +27,9 @@ from cutlass import Float64, Int32, cute
 from course_kernels.kernels.cute_sm90.config import WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_group, find_tile, passed_by
 
-# More than the tiles between the loads and the last store, where tiles are one block deep.
 SLOTS = 8
+# A tile is loaded when all warps have read the number so many tiles before it; fewer than ``SLOTS``.
+AHEAD = 2
 NONE = 2**31 - 1
 NUMBER_BYTES = 4
 
@@ -158,11 +162,13 @@ def next_to_load(
     place: Place,
 ) -> tuple[Window, Tile, Place]:
     """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps; that
-    of the first CTA knows its number since ``announce``."""
+    of the first CTA knows its number since ``announce``, and waits for the others."""
     if cutlass.const_expr(not config.dynamic):
         place = following(config, tickets, place)
     elif cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) != 0:
         place = take(config, tickets, place.slots)
+    else:
+        wait_free(tickets, place.slots + SLOTS - AHEAD - 1)
     window, tile = find_tile(config, along, problem, window, place.number)
     return window, tile, place
 

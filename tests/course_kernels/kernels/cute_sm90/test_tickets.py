@@ -148,9 +148,16 @@ def simulate(config, clusters, total, seed):
         assert not found[role] or found[role][-1] < number, "the windows of groups only move on"
         found[role].append(number)
 
+    def check_ahead(role, loaded_before):
+        # Of a ping-pong pair each group has every other tile.
+        least = (loaded_before - tickets.AHEAD) // (2 if config.schedule == PINGPONG else 1)
+        begun = min(len(found[other]) for other in found if other[0] == role[0] and other[2] != "load")
+        assert role[1] or begun >= least, "the loads are too far ahead"
+
     def load(role, order, place):
         window, tile = scheduler.find_tile(**given, window=0, number=place.number)
         while tile.found:
+            check_ahead(role, len(found[role]))
             note(role, place.number)
             claimed, number = tickets.claim(config, order), place.number
             machine.pause()
