@@ -740,7 +740,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 7 to 9 % on average, and 57 % at worst. On the H100 up to 11 % on average, and 92 % at worst.
+# On the H200 7 to 9 % on average, and 56 % at worst. On the H100 up to 13 % on average, and 94 % at worst.
 #
 # </details>
 #
@@ -867,7 +867,7 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 # On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
 # the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
 # model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. Here
-# the choice loses 2 % at 4 rows and at 64, and less elsewhere.
+# the choice loses 2 % at 4 rows, and at most 1 % elsewhere.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -900,35 +900,28 @@ for title, by_model in both("h100", "configurations_h100").items():
 
 # %% [markdown]
 # Most means shrink, and the worst cases with them. Find the exceptions in the figure. Then look at one of the losses
-# that are left, a gradient of the rows: Qwen3-30B-A3B's down projection, the experts of one GPU of eight. Count its
+# that are left, a gradient of the rows: gpt-oss-120b's down projection, the experts of one GPU of eight. Count its
 # tiles as the model does, and as its groups really need them:
 
 # %%
-row = "qwen3-30b-a3b-of-8-16384-zipf-down"
+row = "gpt-oss-120b-of-8-1024-random-down"
 entry = record.load("configurations")["rows"][row]
 content = json.loads((time_model.CONSTANTS / "h200.json").read_text())
 _, loss, chosen_name, best_name = content["regret"]["left out"][f"{row} dA"]
 configs, sizes, columns = swept.by_name("m,n"), entry["sizes"], entry["K"]
 print(f"rows of the groups: {sizes}")
-
-
-def rows_of_tiles(tile, size):
-    whole, rest = divmod(size, tile.tile_m)
-    flat = tile.tail_tile_n and rest <= tile.tile_m / 2  # a flat tile is half of a tile's rows and wider
-    return whole + (rest > 0) * (0.5 if flat else 1)
-
-
 for name in (chosen_name, best_name):
     tile = configs[name]
     parts = time_model.work(tile, "m,n", sum(sizes) / len(sizes), columns, entry["N"], len(sizes))
-    needed = sum(rows_of_tiles(tile, size) for size in sizes) * math.ceil(columns / tile.tile_n)
+    in_pairs = math.ceil(columns / tile.tile_n / 2) * 2  # a group's only row of tiles: each cluster takes two of it
+    needed = sum(math.ceil(size / tile.tile_m) for size in sizes) * in_pairs
     print(f"{name}: {sum(part.tiles for part in parts) / h200.sms:.2f} waves expected, {needed / h200.sms:.2f} needed, "
           f"{entry['dA']['us'][name]:.0f} µs")  # fmt: skip
 
 # %% [markdown]
-# The model expected four full waves for its choice. The groups of this batch need four tiles more, which makes a fifth
-# wave, nearly empty. The other configuration has room for such tiles in its last wave. Only the GPU knows the sizes of
-# the groups, so any choice on the host takes that risk.
+# The model expected a third wave, nearly empty, of the configuration that is the best. But this batch has groups of
+# nearly equal size, and fits into two waves. The model takes groups to be as unequal as the experts of most layers,
+# where a few need a second row of tiles. Only the GPU knows their sizes, so any choice on the host takes that risk.
 #
 # ### Ask the model
 #
