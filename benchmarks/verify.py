@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
 
@@ -81,14 +81,21 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
     processes = sum(SHARES.values())
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(lambda part: run(_cases(kernels, part)), _dealt(names, processes)))
-        running = [
-            (tool, pool.submit(sanitized, tool, kernels, share))
+        running = {
+            pool.submit(sanitized, tool, kernels, share): tool
             for tool, shares in SHARES.items()
             for share in _dealt(names, shares)
-        ]
-    for tool, share in running:
-        for what, count in share.result().items():
-            counts[tool][what] += count
+        }
+        for done in as_completed(running):
+            tool = running[done]
+            try:
+                found = done.result()
+            except RuntimeError as error:
+                print(error, flush=True)  # now: the other processes may take minutes
+                raise
+            for what, count in found.items():
+                counts[tool][what] += count
+            print(f"{tool}: {counts[tool]['cases']} of {len(names)} cases", flush=True)
     if {count["cases"] for count in counts.values()} != {len(names)}:
         raise RuntimeError(f"not every case ran: {counts}, of {len(names)}")
     return counts

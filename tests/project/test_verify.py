@@ -55,10 +55,11 @@ def test_a_case_that_did_not_run_is_an_error(commands):
 @pytest.mark.parametrize(
     ("tool", "said"), [("memcheck", "ERROR SUMMARY: 2 errors"), ("racecheck", "RACECHECK SUMMARY: 1 hazard displayed")]
 )
-def test_what_a_tool_finds_is_an_error(commands, tool, said):
+def test_what_a_tool_finds_is_an_error_and_printed_at_once(commands, capsys, tool, said):
     commands.said[tool] = said
     with pytest.raises(RuntimeError, match=f"{tool} is not clean"):
         verify.sanitizers("triton")
+    assert said in capsys.readouterr().out
 
 
 def test_no_case_at_all_is_an_error(commands, monkeypatch):
