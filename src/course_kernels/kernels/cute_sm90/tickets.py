@@ -27,8 +27,9 @@ from cutlass import Float64, Int32, cute
 from course_kernels.kernels.cute_sm90.config import WARP_GROUP
 from course_kernels.kernels.cute_sm90.scheduler import LANES, Problem, Tile, Window, find_group, find_tile, passed_by
 
-SLOTS = 8
-# A tile is loaded when all warps have read the number so many tiles before it; fewer than ``SLOTS``.
+SLOTS = 8  # numbers that may be on their way to the warps
+# A tile's loads begin when all warps have read the number of the tile so many before it. Less than ``SLOTS``: when a
+# slot has its next number, its barrier no longer tells whether the one before was read.
 AHEAD = 2
 NONE = 2**31 - 1
 NUMBER_BYTES = 4
