@@ -411,7 +411,8 @@ pipelines.overlap(runs)
 # tile, so it is a larger share of short tiles (small K). Try 2 and 64 blocks in the cell above.
 
 # %%
-library = codegen.compile_kernel("contiguous", "sm_90", dtype="float16")
+large = GemmConfig(128, 256, 64, num_warps=8, num_stages=4, group_m=8, store_parts=2)  # the one for large groups
+library = codegen.compile_kernel("contiguous", "sm_90", dtype="float16", config=large)
 steps, loops = pipelines.loops(library.ptx)
 print("loops around a multiplication:", len(loops), "with", *(f"{step.count} × {step.kind}" for step in steps[1:]))
 
