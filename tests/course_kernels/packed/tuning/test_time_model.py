@@ -39,6 +39,8 @@ def test_tiles_of_ragged_rows_include_the_ends_of_groups():
     flat = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256)
     plain = CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128)
     assert total(flat, "m,k", 300.0, 1536, 512, 4)[0] < total(plain, "m,k", 300.0, 1536, 512, 4)[0]
+    # Groups of a few rows have flat tiles alone: of 768 columns two pairs, the fourth tile outside; each is 64×256.
+    assert total(flat, "m,k", 16.0, 768, 512, 6)[0] == pytest.approx(6 * 2 * 2 * (64 * 256) / (128 * 192))
 
 
 def test_groups_without_rows_read_no_weights():
