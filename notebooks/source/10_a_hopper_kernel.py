@@ -434,7 +434,8 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Up to about 64 rows, one block of K: there it is 2 to 3 % faster. With more than 512 rows it is 7 % slower.
+# Up to about 64 rows, one block of K: there it is 2 to 3 % faster. With more than 512 rows it is 7 % slower. (In
+# a trial, about 1 % of the gain came from its strips of one row of clusters; the cluster of two has strips of eight.)
 #
 # </details>
 #
@@ -445,7 +446,8 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 # and others have nothing to do. We put clocks into the kernel: on a layer whose tiles take 2.6 µs each, the last CTA
 # ended 5.6 µs after the first. So now a tile's loads begin when all warps have read the number of the second tile
 # before it. In a trial, of which only the notes have the numbers, gradients of tiles one block deep took up to 4 % less
-# time. Where tiles are deeper, the stages are full before that limit is reached.
+# time, in the median 1 %; a few took 1 % more. Where tiles are deeper, little changed: their blocks fill the stages
+# before that limit is reached.
 #
 # ## The production kernel
 #

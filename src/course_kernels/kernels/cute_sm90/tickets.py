@@ -3,10 +3,10 @@
 In a dynamic order a cluster's first number is its own, and the others come from a counter in global memory, 0 when the
 kernel starts. The loading warp of the first CTA adds one to it before it loads a tile, and looks at what it got when
 two blocks are on their way, so the trip to memory takes no time of its own. At once it writes the number to all CTAs of
-the cluster, or by an ordinary store if that is itself alone: the warps that need it next look for their tile while this
-one is still loaded. It goes to a slot of a ring in shared memory, with two barriers a slot as for stages. A slot is
-full when the number has arrived, and free when all warps that count tiles, of both CTAs, have read it. After the last
-tile they read ``NONE``, and at once where the cluster has no tile.
+the cluster; a CTA that has no partner writes it to itself, by an ordinary store. The warps that need it next look for
+their tile while this one is still loaded. It goes to a slot of a ring in shared memory, with two barriers a slot as for
+stages. A slot is full when the number has arrived, and free when all warps that count tiles, of both CTAs, have read
+it. After the last tile they read ``NONE``, and at once where the cluster has no tile.
 
 A tile that a cluster has asked for is no other's, even if that one is idle at the end. So where tiles are a block or
 two deep, loads do not run ahead as far as the stages would let them: ``AHEAD``.
@@ -163,7 +163,7 @@ def next_to_load(
     place: Place,
 ) -> tuple[Window, Tile, Place]:
     """The window with the cluster's next tile, this CTA's tile of it, and its place. Called by the loading warps; that
-    of the first CTA knows its number since ``announce``, and waits for the others."""
+    of the first CTA knows its number since ``announce``, and waits until it is not too far ahead."""
     if cutlass.const_expr(not config.dynamic):
         place = following(config, tickets, place)
     elif cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) != 0:
