@@ -24,7 +24,7 @@ from course_kernels import runtime
 from course_kernels.bench import timing
 from course_kernels.bench.interface import make_operands, one_line
 from course_kernels.bench.rows import Row, jittered, zipf
-from course_kernels.bench.verification import count_wrong, exact_products
+from course_kernels.bench.verification import count_unlike, count_wrong, exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, dtype_name
 from course_kernels.kernels.cute_sm90.config import (
@@ -59,6 +59,8 @@ PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
 # As the time model names products.
 KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*time_model.KINDS, *time_model.KINDS_8_BIT)))
 REPEATS = 7
+# Of products from so many FLOP on, a few: their times vary less, and they would take most of a sweep.
+_LARGE, _REPEATS_LARGE = 1e12, 3
 DEVICE = "cuda"
 _PROCESSES, _THREADS = 12, 16  # that compile, at most
 # The unit of `count_wrong`: the last place of a bfloat16 result, and what sums of 8-bit products may lose in the
@@ -272,17 +274,14 @@ def compile_ahead(
 
 def _check(product: Made, first: Tensor | None) -> None:
     """Raise ValueError unless a result is the float64 product, or, within twice its bound, the first one that was."""
-    unit = _UNITS[product.operands.mat_a.element_size()]
-
-    def groups(result: Tensor) -> Sequence[Tensor]:
-        return result.unbind() if result.dim() == 3 else result.split(product.sizes)
-
+    out, unit = product.out, _UNITS[product.operands.mat_a.element_size()]
     if first is None:
-        right = exact_products(product.operands, product.sizes, product.scaling != ROW)
+        groups = out.unbind() if out.dim() == 3 else out.split(product.sizes)
+        wrong = sum(count_wrong(groups, exact_products(product.operands, product.sizes, product.scaling != ROW), unit))
     else:
-        right, unit = (part.float() for part in groups(first)), 2 * unit
-    if wrong := sum(count_wrong(groups(product.out), right, unit)):
-        raise ValueError(f"{wrong} of {product.out.numel()} elements are wrong")
+        wrong = count_unlike(out, first, 2 * unit)
+    if wrong:
+        raise ValueError(f"{wrong} of {out.numel()} elements are wrong")
 
 
 def measure(
@@ -299,7 +298,7 @@ def measure(
     products of the operands (8-bit ones times their factors), the others with the first.
 
     Args:
-        rows, passes, repeats: what is measured, and how often.
+        rows, passes, repeats: what is measured, and how often; three times at most from 1e12 FLOP on.
         seconds: after them no row begins.
         among: the configurations for each kind of product; by default those ``offered``.
         tell: gets a line about each pass.
@@ -329,7 +328,8 @@ def measure(
                 except Exception as error:
                     failed[name_of(config)] = one_line(error)
                     torch.cuda.synchronize()
-            times = timing.interleaved_us(graphs, repeats) if graphs else {}
+            turns = repeats if row.flops < _LARGE else min(repeats, _REPEATS_LARGE)
+            times = timing.interleaved_us(graphs, turns) if graphs else {}
             medians = {name: round(statistics.median(each), 2) for name, each in times.items()}
             entry[pass_name] = {"us": medians, "failed": failed}
             if medians:

@@ -11,7 +11,9 @@ from torch import Tensor
 from course_kernels.packed.problem import Operands
 from course_kernels.packed.scaling import BLOCK
 
-__all__ = ["count_wrong", "exact_products"]
+__all__ = ["count_unlike", "count_wrong", "exact_products"]
+
+_AT_ONCE = 2**26  # elements that are compared at a time: a few GB of float32
 
 
 def exact_products(operands: Operands, sizes: Sequence[int], blocks: bool = False) -> Iterator[Tensor]:
@@ -52,3 +54,25 @@ def count_wrong(results: Iterable[Tensor], exact: Iterable[Tensor], unit: float)
         within = (result.to(right.dtype) - right).abs() <= (right.abs() + rms) * unit
         wrong.append((~within).sum())
     return torch.stack(wrong).tolist() if wrong else []
+
+
+def count_unlike(result: Tensor, other: Tensor, unit: float) -> int:
+    """Elements of a result that differ from another kernel's by more than `unit` × (their magnitude + the row's root
+    mean square). NaN is always wrong.
+
+    A few launches for the whole result, where `count_wrong` takes a dozen a group.
+
+    Args:
+        result, other: of one shape, at least two dimensions.
+        unit: twice that of `count_wrong`, since both results are rounded.
+    """
+    if result.shape != other.shape:
+        raise ValueError(f"results of one shape are compared, got {tuple(result.shape)} and {tuple(other.shape)}")
+    rows = max(1, _AT_ONCE // max(1, result.shape[-1]))
+    pieces = (each.flatten(0, -2).split(rows) for each in (result, other))
+    wrong = []
+    for found, right in zip(*pieces, strict=True):
+        found, right = found.float(), right.float()
+        bound = (right.abs() + right.square().mean(-1, keepdim=True).sqrt()) * unit
+        wrong.append((~((found - right).abs() <= bound)).sum())
+    return int(torch.stack(wrong).sum())

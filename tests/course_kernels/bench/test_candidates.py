@@ -147,6 +147,12 @@ def test_configurations_of_triton_compute_8_bit_products(pass_name):
         product.out.fill_(float("nan"))
         candidates.launch(product, config)()
         candidates._check(product, None)
+    first = product.out.clone()
+    candidates._check(product, first)
+    product.out[3, 5] += 100.0
+    for other in (None, first):
+        with pytest.raises(ValueError, match=f"1 of {first.numel()} elements are wrong"):
+            candidates._check(product, other)
 
 
 def test_kernels_are_compiled_before_they_are_measured(monkeypatch):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.bench.verification import count_wrong
+from course_kernels.bench import verification
+from course_kernels.bench.verification import count_unlike, count_wrong
 
 
 @pytest.fixture
@@ -36,3 +37,33 @@ def test_the_bound_is_the_elements_magnitude_and_the_groups():
 def test_groups_must_match(groups):
     with pytest.raises(ValueError):
         count_wrong(groups[:2], groups, 1.0)
+
+
+@pytest.mark.parametrize("at_once", [2**26, 16, 1])
+def test_results_of_two_kernels_are_compared_in_pieces(monkeypatch, at_once):
+    monkeypatch.setattr(verification, "_AT_ONCE", at_once)
+    other = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    other[1] = 0.0  # an empty group
+    result = other.clone()
+    assert count_unlike(result, other, 2.0**-6) == 0
+    result[0, 1, 2] += 1.0
+    result[1, 4, 7] = 1e-6
+    result[2, 0, 0] = float("nan")
+    assert count_unlike(result, other, 2.0**-6) == 3
+    assert count_unlike(result[:, :0], other[:, :0], 2.0**-6) == 0
+
+
+def test_the_bound_of_two_kernels_is_the_elements_magnitude_and_the_rows():
+    other = torch.tensor([[8.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])  # root mean squares 4 and 0
+    for place, error, wrong in (
+        ((0, 1), 0.99, 0),
+        ((0, 1), 1.01, 1),
+        ((0, 0), 2.9, 0),
+        ((0, 0), 3.1, 1),
+        ((1, 0), 0.01, 1),
+    ):
+        result = other.clone()
+        result[place] += error
+        assert count_unlike(result, other, 0.25) == wrong, (place, error)
+    with pytest.raises(ValueError, match="one shape"):
+        count_unlike(other, other[:1], 1.0)
