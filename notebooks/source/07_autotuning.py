@@ -773,16 +773,18 @@ for rows in (192, 208, 224, 256, 272, 350):
 # ### A model of time
 #
 # The reason can be counted from the shape: tiles, waves, blocks of K, bytes. The host does not know the rows of single
-# groups. So it counts for groups that vary around the average, as in a layer of experts.
+# groups. So it counts twice: for groups of nearly the same size, and for groups as in a layer of experts of unequal
+# load. Each of these spreads has eight sizes, as multiples of the average.
 
 # %%
 layer = dict(N=2048, K=2048, G=64)
 one = next(each for each in measured_candidates["m,k"] if each.config == CuteConfig())  # 128×256
-for rows in (32, 256, 2048):
-    parts = time_model.work(one.config, "m,k", rows, **layer)
-    tiles, moved = sum(part.tiles for part in parts), sum(part.bytes for part in parts)
-    print(f"{rows:4} rows: {tiles:6,.0f} tiles, {tiles / h200.sms:5.1f} waves, {parts[0].blocks:.0f} blocks each; "
-          f"{moved / 1e6:5,.0f} MB, {moved / h200.bandwidth / 1e6:3.0f} µs of memory")  # fmt: skip
+for rows in (32, 112, 2048):
+    for name, spread in zip(("even", "skewed"), time_model.SPREADS):
+        parts = time_model.work(one.config, "m,k", rows, **layer, spread=spread)
+        tiles, moved = sum(part.tiles for part in parts), sum(part.bytes for part in parts)
+        print(f"{rows:4} rows, {name:6}: {tiles:6,.0f} tiles, {tiles / h200.sms:4.1f} waves, {parts[0].blocks:.0f} "
+              f"blocks each; {moved / 1e6:5,.0f} MB, {moved / h200.bandwidth / 1e6:3.0f} µs of memory")  # fmt: skip
 
 # %% [markdown]
 # Six constants c₁ to c₆ for each configuration turn these counts into time:
@@ -792,8 +794,8 @@ for rows in (32, 256, 2048):
 # - both overlap: together they take (tᵖ + bᵖ)¹ᐟᵖ with p = c₅. With p = 1 that is t + b, with a large p the longer one.
 # - The empty part of the last wave adds c₃ of its time, and the launch adds c₆.
 #
-# The sizes of groups vary, so the first three lines are computed for each of eight sizes, and added. The cell below
-# does so by hand:
+# The first three lines are computed for each of a spread's eight sizes, and added. The estimate is the mean of the two
+# spreads. The cell below does so by hand:
 
 # %%
 meanings = ("µs for a block of K", "µs for a tile beside its blocks", "of an empty place in the last wave counts",
@@ -801,18 +803,26 @@ meanings = ("µs for a block of K", "µs for a tile beside its blocks", "of an e
 for value, meaning in zip(one.constants, meanings):
     print(f"{value:5.2f} {meaning}")
 # %%
-parts = time_model.work(one.config, "m,k", 256, **layer)  # one for each size of groups
 c1, c2, c3, c4, p, c6 = one.constants
-each = c1 * parts[0].blocks + c2  # µs of a tile
-times = [(part.tiles / 132 * each, part.bytes / (c4 * h200.bandwidth * 1e6)) for part in parts]
-waves = sum(part.tiles for part in parts) / 132
-by_hand = sum((t**p + b**p) ** (1 / p) for t, b in times) + c3 * (math.ceil(waves) - waves) * each + c6
-print(f"tiles {sum(t for t, _ in times):.0f} µs, bytes {sum(b for _, b in times):.0f} µs; {by_hand:.0f} µs in all; "
+
+
+def by_hand(spread):
+    parts = time_model.work(one.config, "m,k", 256, **layer, spread=spread)  # one for each size of groups
+    each = c1 * parts[0].blocks + c2  # µs of a tile
+    times = [(part.tiles / 132 * each, part.bytes / (c4 * h200.bandwidth * 1e6)) for part in parts]
+    waves = sum(part.tiles for part in parts) / 132
+    return sum((t**p + b**p) ** (1 / p) for t, b in times) + c3 * (math.ceil(waves) - waves) * each + c6
+
+
+even, skewed = map(by_hand, time_model.SPREADS)
+print(f"even {even:.0f} µs, skewed {skewed:.0f} µs, their mean {(even + skewed) / 2:.0f} µs; "
       f"{time_model.estimate(one, 'm,k', 256, **layer, gpu=h200):.0f} µs after a smooth correction")  # fmt: skip
 
 # %% [markdown]
-# The constants are fitted to the measured times by least squares of their logarithms. The remaining error is fitted by
-# a smooth function of the extents. This correction can change the estimate of a configuration by some per cent for
+# The constants are fitted to the measured times by least squares of their logarithms. A choice needs no times, only
+# differences between configurations. So the fit takes out the part of the error that all configurations of a product
+# have in common, and a configuration counts less, the further it is behind the best. The remaining error is fitted by a
+# smooth function of the extents. This correction can change the estimate of a configuration by some per cent for
 # large or deep shapes, but it is too smooth to follow single shapes. The library reads the constants from a file for
 # each GPU. It evaluates all configurations when it first sees a shape. Nothing runs on the GPU for that.
 #
@@ -832,13 +842,14 @@ print(f"fitted to {len({product.source for product in others} & {each.name for e
       f"and random shapes: {loss_in_words([each.times for each in judged])}, {len(judged)} products")  # fmt: skip
 
 # %% [markdown]
-# The next picture is of one layer of the model left out: the second product of Qwen3-30B-A3B's 128 experts. Lines are
-# predicted times of five configurations. Their constants come from other models only. Dots are measured times.
+# The next picture is of one layer of the model left out: the second product of Qwen3-30B-A3B, for the 16 experts that
+# one of eight GPUs has. Lines are predicted times of five configurations. Their constants come from other models
+# only. Dots are measured times.
 #
-# **Guess:** which configuration wins at 4 rows, and which at 1024? Where do the lines bend?
+# **Guess:** which configuration wins at 4 rows, and which at 512? Where do the lines bend?
 
 # %% tags=["hide-output"]
-down = dict(N=2048, K=768, G=128)
+down = dict(N=2048, K=768, G=16)
 lines, dots, grey, rings = {}, {}, [], []
 shown = {"triton 16_128_128_4_4_1_1_1": "Triton 16×128×128", "cute 64x128x128_1_4_pingpong_8": "CuTe 64×128×128",
          swept.name_of(replace(SQUARE, split_last_wave=True)): "CuTe 128×128×64, halved",
@@ -846,7 +857,7 @@ shown = {"triton 16_128_128_4_4_1_1_1": "Triton 16×128×128", "cute 64x128x128_
          swept.name_of(replace(FITTED, dynamic=True)): "CuTe 128×192×64, fitted"}  # fmt: skip
 for each in fitted["m,k"]:
     if label := shown.get(swept.name_of(each.config)):
-        asked = [2 ** (i / 16) for i in range(16, 16 * 11 + 1) if time_model.suits(each.config, "m,k", 2 ** (i / 16))]
+        asked = [2 ** (i / 16) for i in range(16 * 11 + 1) if time_model.suits(each.config, "m,k", 2 ** (i / 16))]
         lines[label] = [(rows, time_model.estimate(each, "m,k", rows, **down, gpu=h200)) for rows in asked]
 for product, each in zip(unseen, judged):
     rows, *rest = product.extents
@@ -860,14 +871,14 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# A low tile at 4 rows, one of the largest at 1024. Lines bend where the tiles begin to take longer than the bytes.
+# A low tile at 4 rows, one of the largest at 512. Lines bend where the tiles begin to take longer than the bytes.
 #
 # </details>
 #
 # On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
 # the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
 # model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. Here
-# the choice loses 2 % at 4 rows, and at most 1 % elsewhere.
+# the choice loses at most 1 %.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -899,29 +910,31 @@ for title, by_model in both("h100", "configurations_h100").items():
         print(f"{title:23} {way:10} {loss_in_words([ratio for ways in by_model.values() for ratio in ways[way]])}")
 
 # %% [markdown]
-# Most means shrink, and the worst cases with them. Find the exceptions in the figure. Then look at one of the losses
-# that are left, a gradient of the rows: gpt-oss-120b's down projection, the experts of one GPU of eight. Count its
-# tiles as the model does, and as its groups really need them:
+# The means shrink, and the worst cases with them. Look at the largest loss of a gradient of the rows: Phi-3.5-MoE's
+# first product for 1,024 tokens. Count its waves as the model does for even groups, and as its groups really need
+# them:
 
 # %%
-row = "gpt-oss-120b-of-8-1024-random-down"
+row = "phi-3.5-moe-1024-random-up"
 entry = record.load("configurations")["rows"][row]
 content = json.loads((time_model.CONSTANTS / "h200.json").read_text())
 _, loss, chosen_name, best_name = content["regret"]["left out"][f"{row} dA"]
 configs, sizes, columns = swept.by_name("m,n"), entry["sizes"], entry["K"]
-print(f"rows of the groups: {sizes}")
+print(f"rows of the groups: {sorted(sizes)}")
 for name in (chosen_name, best_name):
     tile = configs[name]
-    parts = time_model.work(tile, "m,n", sum(sizes) / len(sizes), columns, entry["N"], len(sizes))
-    in_pairs = math.ceil(columns / tile.tile_n / 2) * 2  # a group's only row of tiles: each cluster takes two of it
-    needed = sum(math.ceil(size / tile.tile_m) for size in sizes) * in_pairs
-    print(f"{name}: {sum(part.tiles for part in parts) / h200.sms:.2f} waves expected, {needed / h200.sms:.2f} needed, "
-          f"{entry['dA']['us'][name]:.0f} µs")  # fmt: skip
+    places = h200.sms * time_model.slots(tile)
+    parts = time_model.work(tile, "m,n", 128, columns, entry["N"], len(sizes), time_model.SPREADS[0])
+    expected = sum(part.tiles for part in parts) / places
+    beside = math.ceil(columns / (tile.tile_n if name.startswith("cute") else tile.block_n))  # tiles
+    needed = sum(math.ceil(size / time_model.height(tile)) for size in sizes) * beside / places
+    print(f"{name}: {expected:.2f} waves expected, {needed:.2f} needed, {entry['dA']['us'][name]:.0f} µs")
 
 # %% [markdown]
-# The model expected a third wave, nearly empty, of the configuration that is the best. But this batch has groups of
-# nearly equal size, and fits into two waves. The model takes groups to be as unequal as the experts of most layers,
-# where a few need a second row of tiles. Only the GPU knows their sizes, so any choice on the host takes that risk.
+# On average a group has 128 rows, exactly a tile's height. Where groups are even, the model expects half of them to
+# need a second row of tiles, and so four full waves. This batch has one such group more. It begins a fifth wave,
+# nearly empty. Tiles of 64 rows fill five waves, and are faster. Only the GPU knows the sizes, so any choice on the
+# host takes that risk.
 #
 # ### Ask the model
 #

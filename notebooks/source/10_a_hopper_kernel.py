@@ -380,8 +380,8 @@ for name, points in found.items():
 
 # %% [markdown]
 # K is the average expert's rows here. With even routing the dynamic order helps most at about 30 to 100 rows for each
-# expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps. A few matrix
-# products lose one or two per cent. So the library has both orders, and lesson 07's model chooses.
+# expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps, and a
+# few matrix products lose. So the library has both orders, and lesson 07's model chooses.
 #
 # Who sets the counter back to zero for the next launch? It used to be a launch of its own. But the kernel can do it.
 # Every tile asks for one number: if there are 100 tiles, the cluster that gets the 100th answer knows that nobody will
@@ -434,7 +434,7 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Up to about 64 rows, one block of K: there it is 2 to 3 % faster. With more than 512 rows it is 7 % slower. (In
+# Up to about 64 rows, one block of K: there it is 2 to 3 % faster. With more than 512 rows it is 8 % slower. (In
 # a trial, about 1 % of the gain came from its strips of one row of clusters; the cluster of two has strips of eight.)
 #
 # </details>

@@ -735,10 +735,8 @@ for cell in results["cells"].values():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# In six of the eight shapes, block scales cost almost nothing: the dark blue bars are 0.98 to 1.04 times as long as the
-# orange ones. The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait for the next
-# block. In the other two, four experts with K 7168, the library chose tiles of 128 × 128. Tiles of 128 × 256 are
-# faster there: the same record has 1,405 and 1,431 TFLOP/s for them, and the library has chosen them since. DeepGEMM is
+# Block scales cost almost nothing: the dark blue bars are 0.96 to 1.03 times as long as the orange ones. The CuTe
+# kernel reads the scales one block ahead, and its warps do not sleep while they wait for the next block. DeepGEMM is
 # not in this record. It was in another run, of which only [notes](../benchmarks/NOTES.md) were kept: there our kernel
 # reached 0.97 to 0.99 of its rate where K is a multiple of 512.
 # (The dense product adds in one sum, so it also skips the second level. Its shapes are others than those behind the

@@ -82,7 +82,7 @@ def test_rows_of_8_bits_are_measured_within_their_time(monkeypatch):
     assert measured == (rows, passes, program.SECONDS_8_BIT)
     assert passes == candidates.PASSES_8_BIT
     assert all(row.N % 16 == row.K % 16 == 0 for row in rows)
-    assert 100 < len(rows) < 150
+    assert 100 < len(rows) < 200
     assert any(row.name.startswith("random") for row in rows)
 
 

@@ -3,7 +3,7 @@ to a file that the library reads. ``tune`` does all of it, from the measurement 
 
 A constant of the model is positive, so its logarithm is fitted, by damped least squares of the logarithms of times. A
 weak pull towards usual values keeps those apart that a configuration's rows do not tell apart. The correction is fitted
-afterwards, by ridge regression, to what is left.
+afterwards, by ridge regression, to what is left. Times are compared within a product: see ``fit``.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ Config = CuteConfig | GemmConfig
 # fourth is the logit of a share.
 _USUAL = (math.log(0.3), math.log(0.5), 0.0, math.log(0.85), math.log(2.0), math.log(6.0))
 _PULL = (0.02, 0.04, 0.05, 0.08, 0.05, 0.05)
-# How strongly the correction is held near zero. 8-bit products are measured on a third of the rows: with 10, 48 of them
-# left out lose 0.4 to 1.1 %, with 80 0.4 to 0.8 %, and it stays small beyond the largest rows.
-_RIDGE, _RIDGE_8_BIT = 10.0, 80.0
+# How strongly the correction is held near zero. With 10, choices for models left out are up to 22 % behind where their
+# extents are beyond those of all others (7 % with 60); between 25 and 60 little changes.
+_RIDGE = 60.0
 STEPS = 40  # of least squares, at most
 MOST_FLOPS = 4.2e12  # of a product that is measured
+_NEARNESS = 3  # the power of best over time: twice the time counts an eighth
+_ROUNDS = 5  # of the correction and of what is in common
 _FEWEST = 12  # rows of a configuration, below which nothing is fitted to it
 
 
@@ -104,56 +106,71 @@ def samples(rows: Mapping[str, Mapping], source_of: Mapping[str, str]) -> list[S
 
 
 class _Rows(NamedTuple):
-    """A configuration's products as tensors: work of each group (rows, groups of the spread) three times, functions of
-    the correction (rows, 15), measured µs (rows,)."""
+    """A configuration's products as tensors: their places in the list that they are from (rows,), what each group of
+    each spread adds (3, spreads, rows, groups), functions of the correction (rows, 15), logarithms of measured µs
+    (rows,), and how much a product counts (rows,)."""
 
-    tiles: Tensor
-    blocks: Tensor
-    bytes: Tensor
+    places: Tensor
+    parts: Tensor
     smooth: Tensor
-    us: Tensor
+    logs: Tensor
+    weights: Tensor
 
 
 def rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
     """The products that were measured with a configuration."""
-    mine = [sample for sample in of_kind if name in sample.us]
-    parts = [model.work(config, sample.kind, *sample.extents) for sample in mine]
-    tables = [torch.tensor([[part[i] for part in each] for each in parts], dtype=torch.float64) for i in range(3)]
-    functions = torch.tensor([model.smooth(each.kind, *each.extents) for each in mine], dtype=torch.float64)
-    return _Rows(*tables, functions, torch.tensor([each.us[name] for each in mine], dtype=torch.float64))
+    mine = [(place, sample) for place, sample in enumerate(of_kind) if name in sample.us]
+
+    def table(numbers: list) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    parts = [[model.work(config, each.kind, *each.extents, spread) for _, each in mine] for spread in model.SPREADS]
+    us, best = table([each.us[name] for _, each in mine]), table([min(each.us.values()) for _, each in mine])
+    return _Rows(
+        torch.tensor([place for place, _ in mine]),
+        table(parts).permute(3, 0, 1, 2) if mine else table([]),
+        table([model.smooth(each.kind, *each.extents) for _, each in mine]),
+        us.log(),
+        (best / us) ** _NEARNESS,
+    )
 
 
 def positive(free: Tensor) -> tuple[Tensor, ...]:
-    """The constants of ``time_model.seconds`` from the numbers that are fitted."""
-    block, tile, waited, reached, power, launch = free
+    """The constants of ``time_model.seconds`` from the numbers that are fitted, the last dimension."""
+    block, tile, waited, reached, power, launch = free.unbind(-1)
     return block.exp(), tile.exp(), waited.sigmoid(), reached.exp(), 1 + power.exp(), launch.exp()
 
 
 def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tensor:
-    """``time_model.seconds`` of many products at once; a test holds the two together."""
-    block, tile, waited, reached, power, launch = positive(free)
-    each = block * rows.blocks + tile
-    work, memory = rows.tiles / places * each, rows.bytes / (bandwidth * 1e6 * reached)
-    longer = torch.maximum(work, memory) + 1e-9
-    total = (longer * ((work / longer) ** power + (memory / longer) ** power) ** (1 / power)).sum(1)
-    tiles = rows.tiles.sum(1)
-    turns, busy = tiles / places, (rows.tiles * each).sum(1)
+    """``time_model.seconds`` of many products at once, the mean over the spreads; a test holds the two together.
+
+    Args:
+        free: (..., 6); each set of numbers gives a row of times.
+    """
+    tiles, blocks, bytes_ = rows.parts
+    block, tile, waited, reached, power, launch = (each[..., None, None] for each in positive(free))
+    each = block[..., None] * blocks + tile[..., None]
+    work, memory = tiles / places * each, bytes_ / (bandwidth * 1e6 * reached[..., None])
+    longer, power = torch.maximum(work, memory) + 1e-9, power[..., None]
+    total = (longer * ((work / longer) ** power + (memory / longer) ** power) ** (1 / power)).sum(-1)
+    busy, tiles = (tiles * each).sum(-1), tiles.sum(-1)
+    turns = tiles / places
     missing = torch.where(turns < 1, 1 - turns, waited * ((turns - 1e-9).ceil() - turns))
-    return total + missing * busy / tiles.clamp(min=1e-9) + launch
+    return (total + missing * busy / tiles.clamp(min=1e-9) + launch).mean(-2)
 
 
-def _fit_one(rows: _Rows, places: int, bandwidth: float, ridge: float) -> tuple[tuple[float, ...], Tensor]:
-    """Constants, and the correction's weights, which ``ridge`` keeps small."""
+def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: Tensor) -> Tensor:
+    """The numbers with which the model comes nearest to times, from others on."""
     usual, pull = torch.tensor(_USUAL, dtype=torch.float64), torch.tensor(_PULL, dtype=torch.float64)
-    logs = rows.us.log()
+    counts = rows.weights.sqrt()
 
     def left(free: Tensor) -> Tensor:
-        return torch.cat([predicted(free, rows, places, bandwidth).log() - logs, pull * (free - usual)])
+        return torch.cat([counts * (predicted(free, rows, places, bandwidth).log() - logs), pull * (free - usual)], -1)
 
-    free, damping, nudge = usual.clone(), 1e-2, 1e-4 * torch.eye(len(_USUAL), dtype=torch.float64)
+    free, damping, nudge = start, 1e-2, 1e-4 * torch.eye(len(_USUAL), dtype=torch.float64)
     now = left(free)
     for _ in range(STEPS):
-        slopes = torch.stack([(left(free + each) - now) / 1e-4 for each in nudge], 1)
+        slopes = (left(free + nudge) - now).T / 1e-4
         normal, gradient, better = slopes.T @ slopes, slopes.T @ now, False
         for _ in range(8):
             damped = normal + damping * torch.diag(normal.diagonal() + 1e-9)
@@ -166,16 +183,33 @@ def _fit_one(rows: _Rows, places: int, bandwidth: float, ridge: float) -> tuple[
             damping *= 4
         if not better or gain < 1e-7:
             break
-    rest = logs - predicted(free, rows, places, bandwidth).log()
-    held = ridge * torch.eye(rows.smooth.shape[1], dtype=torch.float64)
-    weights = torch.linalg.solve(rows.smooth.T @ rows.smooth + held, rows.smooth.T @ rest)
-    return tuple(value.item() for value in positive(free)), weights
+    return free
+
+
+def _correction(rows: _Rows, left: Tensor) -> Tensor:
+    """Weights of ``time_model.smooth`` for what is left, kept small."""
+    counted = rows.smooth.T * rows.weights
+    held = _RIDGE * torch.eye(rows.smooth.shape[1], dtype=torch.float64)
+    return torch.linalg.solve(counted @ rows.smooth + held, counted @ left)
+
+
+def _common(known: Mapping[str, _Rows], left: Mapping[str, Tensor], products: int) -> Tensor:
+    """What all configurations of a product have in common of what is left: their weighted mean, (products,)."""
+    total, weight = torch.zeros(2, products, dtype=torch.float64)
+    for name, rows in known.items():
+        total[rows.places] += rows.weights * left[name]
+        weight[rows.places] += rows.weights
+    return total / weight.clamp(min=1e-9)
 
 
 def fit(
     found: Sequence[Sample], gpu: model.Gpu, kinds: Sequence[str] = model.KINDS
 ) -> dict[str, tuple[model.Candidate, ...]]:
     """Candidates by kind, for ``time_model``: those that at least ``_FEWEST`` products were measured with.
+
+    What the configurations of a product have in common does not matter to a choice between them, nor do those that are
+    far behind. So each fit is followed by another one, of times without what the first one left in common, in which a
+    configuration counts by how near it is to the fastest.
 
     Args:
         found: measured products.
@@ -184,18 +218,36 @@ def fit(
     """
     fitted: dict[str, tuple[model.Candidate, ...]] = {}
     for kind in kinds:
-        ridge = _RIDGE if kind in model.KINDS else _RIDGE_8_BIT
         configs = {name: config for name, config in by_name(kind).items() if not _left_out(config)}
-        of_kind, mine = [sample for sample in found if sample.kind == kind], []
-        for name in sorted({name for sample in of_kind for name in sample.us} & configs.keys()):
-            config = configs[name]
-            rows = rows_of(config, name, of_kind)
-            if len(rows.us) >= _FEWEST:
-                constants, weights = _fit_one(rows, gpu.sms * model.slots(config), gpu.bandwidth, ridge)
-                backend = "cute" if isinstance(config, CuteConfig) else "triton"
-                rounded = tuple(float(f"{value:.5g}") for value in constants)
-                mine.append(model.Candidate(backend, config, rounded, tuple(round(w, 5) for w in weights.tolist())))
-        fitted[kind] = tuple(mine)
+        of_kind = [sample for sample in found if sample.kind == kind]
+        names = sorted({name for sample in of_kind for name in sample.us} & configs.keys())
+        known = {name: rows_of(configs[name], name, of_kind) for name in names}
+        known = {name: rows for name, rows in known.items() if len(rows.logs) >= _FEWEST}
+        places = {name: gpu.sms * model.slots(configs[name]) for name in known}
+        free = dict.fromkeys(known, torch.tensor(_USUAL, dtype=torch.float64))
+        common = torch.zeros(len(of_kind), dtype=torch.float64)
+        for _ in range(2):
+            for name, rows in known.items():
+                logs = rows.logs - common[rows.places]
+                free[name] = _constants(rows, logs, places[name], gpu.bandwidth, free[name])
+            left = {
+                name: rows.logs - predicted(free[name], rows, places[name], gpu.bandwidth).log()
+                for name, rows in known.items()
+            }
+            common = _common(known, left, len(of_kind))
+        for _ in range(_ROUNDS):
+            weights = {name: _correction(rows, left[name] - common[rows.places]) for name, rows in known.items()}
+            rest = {name: left[name] - rows.smooth @ weights[name] for name, rows in known.items()}
+            common = _common(known, rest, len(of_kind))
+        fitted[kind] = tuple(
+            model.Candidate(
+                "cute" if isinstance(configs[name], CuteConfig) else "triton",
+                configs[name],
+                tuple(float(f"{value.item():.5g}") for value in positive(free[name])),
+                tuple(round(weight, 5) for weight in weights[name].tolist()),
+            )
+            for name in known
+        )
     return fitted
 
 

@@ -81,7 +81,8 @@ def test_what_is_chosen_is_what_was_recorded_as_fast(monkeypatch):
     monkeypatch.setattr(grouped_cute, "gpu_of", lambda device: time_model.Gpu("sm_90", sms=132, bandwidth=4.814))
     measured = record.load("scaled_grouped_mm")
     regrets = configurations.regrets(bench_rows.by_name(), measured["rows"], 1)
-    assert regrets == measured["regrets"], "what is chosen now was not chosen then: measure again"
+    if not record.is_stale(measured):  # else test_records tells that it has to be measured again
+        assert regrets == measured["regrets"], "what is chosen now was not chosen then: measure again"
     times = {(row, of): each["times"] for row, passes in regrets.items() for of, each in passes.items()}
     assert len(times) >= 10
     assert {at for at, ratio in times.items() if ratio > 1.04} <= EVEN

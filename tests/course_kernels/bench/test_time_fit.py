@@ -17,6 +17,12 @@ NAMES = ["cute 128x128x64_2_6_pingpong_8_halved", "triton 16_128_128_4_4_1_1_1"]
 TRUE = {NAMES[0]: (0.4, 0.3, 0.5, 0.85, 4.0, 8.0), NAMES[1]: (0.6, 0.1, 0.4, 0.9, 3.0, 7.0)}
 
 
+def expected_us(constants, config, kind, *extents):
+    """The mean over the spreads of groups, as the library has it."""
+    parts = [time_model.work(config, kind, *extents, spread) for spread in time_model.SPREADS]
+    return sum(time_model.seconds(constants, each, 132, GPU.bandwidth) for each in parts) / len(parts)
+
+
 @pytest.fixture(scope="module")
 def made():
     """Times that the model itself gives with known constants, of three models and some random rows."""
@@ -25,8 +31,7 @@ def made():
         extents = (float(2 ** (i % 11)), 512 * (1 + i % 7), 768 * (1 + i % 5), (8, 32, 128)[i % 3])
         us = {}
         for name, constants in TRUE.items():
-            parts = time_model.work(configs[name], "m,k", *extents)
-            us[name] = time_model.seconds(constants, parts, 132, GPU.bandwidth)
+            us[name] = expected_us(constants, configs[name], "m,k", *extents)
         source = f"random-{i}" if i % 4 == 0 else "abc"[i % 3]
         found.append(time_fit.Sample(source, f"{i} forward", "m,k", extents, us))
     return found
@@ -50,10 +55,8 @@ def test_what_is_fitted_is_what_the_library_computes(made):
     rows = time_fit.rows_of(config, NAMES[0], made)
     free = torch.tensor([-1.0, -0.7, 0.3, -0.2, 0.9, 1.8], dtype=torch.float64)
     constants = tuple(value.item() for value in time_fit.positive(free))
-    at_once = time_fit.predicted(free, rows, 132, 4.8).tolist()
-    one_by_one = [
-        time_model.seconds(constants, time_model.work(config, "m,k", *sample.extents), 132, 4.8) for sample in made
-    ]
+    at_once = time_fit.predicted(torch.stack([free + 1, free]), rows, 132, 4.8)[1].tolist()
+    one_by_one = [expected_us(constants, config, "m,k", *sample.extents) for sample in made]
     assert at_once == pytest.approx(one_by_one, rel=1e-9)
 
 
@@ -111,7 +114,7 @@ def true_us(config, kind, *extents):
     area = (config.tile_m * config.tile_n * config.tile_k) if hasattr(config, "tile_m") else math.prod(config.block)
     slower = 1.0 if hasattr(config, "tile_m") else 1.5
     constants = (slower * area * 2e-7, 0.2, 0.5, 0.85, 4.0, 5.0 + area % 7)
-    return time_model.seconds(constants, time_model.work(config, kind, *extents), 132, GPU.bandwidth)
+    return expected_us(constants, config, kind, *extents)
 
 
 def stand_in(rows, passes, seconds=0.0, tell=print):
@@ -180,3 +183,23 @@ def test_rows_of_tuning_are_of_models_and_of_none():
     assert len(random) > 30
     assert any(row.groups == 1 for row in rows)
     assert names.index(random[0]) < 10, "in a drawn order, so that a short time leaves out some of each"
+
+
+def test_what_the_configurations_of_a_product_have_in_common_is_not_fitted(made):
+    """Products whose times are all longer, some by half, leave every choice as it was."""
+    longer = [
+        sample._replace(us={name: us * (1.5 if place % 3 else 1.0) for name, us in sample.us.items()})
+        for place, sample in enumerate(made)
+    ]
+    chosen = [[each.chosen for each in time_fit.regret(found, time_fit.fit(found, GPU, ["m,k"]), GPU)]
+              for found in (made, longer)]  # fmt: skip
+    assert len(set(chosen[0])) == 2
+    assert sum(one != other for one, other in zip(*chosen)) <= 1
+
+
+def test_a_configuration_that_is_far_behind_counts_little(made):
+    rows = time_fit.rows_of(candidates.by_name("m,k")[NAMES[0]], NAMES[0], made)
+    times = [sample.us[NAMES[0]] / min(sample.us.values()) for sample in made]
+    assert rows.weights.tolist() == pytest.approx([ratio**-3 for ratio in times])
+    assert max(times) > 1.2
+    assert rows.weights.min() < 0.6

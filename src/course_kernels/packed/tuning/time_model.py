@@ -1,7 +1,8 @@
 """How long a configuration takes for a product: a model whose constants were measured, and the choice made from it.
 
 The host knows the extents of a product and the rows of an average group, not the rows of each. So the model takes the
-groups' rows to be spread around their average as in a layer of experts. From there it counts:
+mean of two times: with groups nearly as large as one another, and with groups as in a layer of experts of unequal load.
+For either it counts:
 
 - the tiles of a configuration, those at ragged ends included, and the blocks of K of each;
 - the waves in which the SMs take them: the last may be partly empty;
@@ -22,6 +23,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,9 +44,13 @@ _PASSES = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of 
 # an H200). That is far below the memory's rate, so it is taken to be the same for other memory.
 COPY_RATE = 0.34
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
-# Rows of eight equally likely groups over the average: a gamma distribution whose deviation is 0.9 of its mean. In the
-# layers that were measured it is 0.07 where routing is even, and 1.1 where it follows Zipf's law.
-SPREAD = (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851)
+# Rows of eight equally likely groups over the average, twice: a normal distribution whose deviation is 0.08 of its
+# mean, and a gamma distribution whose deviation is 0.9. In the layers that were measured it is 0.07 where routing is
+# even, and 1.1 where it follows Zipf's law.
+SPREADS = (
+    (0.88, 0.93, 0.96, 0.99, 1.01, 1.04, 1.07, 1.12),
+    (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851),
+)
 # Where extents are measured: binary logarithms of rows (or depth) of a group, N, K (or M) and the number of groups.
 _MEASURED = ((-1.0, 15.0), (8.5, 14.5), (8.5, 14.5), (0.0, 8.0))
 _CENTRE = (8.0, 11.0, 11.0, 5.0)
@@ -89,7 +95,7 @@ class Estimate(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one of the groups of ``SPREAD`` adds: tiles, blocks of K of each, bytes."""
+    """What one of the groups of a spread adds: tiles, blocks of K of each, bytes."""
 
     tiles: float
     blocks: float
@@ -118,24 +124,27 @@ def suits(config: CuteConfig | GemmConfig, kind: str, rows: float) -> bool:
     return kind == "k,n" or (tall / 6 <= rows + 8 and (tall >= 128 or rows <= 24 * tall))
 
 
-def work(config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float, G: int) -> list[Work]:
-    """What a configuration has to do for G groups of M×N×K; the ragged extent, M or K, is the average group's."""
+def work(
+    config: CuteConfig | GemmConfig, kind: str, M: float, N: int, K: float, G: int, spread: Sequence[float]
+) -> list[Work]:
+    """What a configuration has to do for G groups of M×N×K; the ragged extent, M or K, is the average group's, and
+    ``spread``, of ``SPREADS``, has those of others over it."""
     cute, size = isinstance(config, CuteConfig), 1 if "fp8" in kind else 2  # bytes of an operand's element
     tile_m, tile_n, tile_k = (config.tile_m, config.tile_n, config.tile_k) if cute else config.block
     paired = cute and config.cluster == 2
     columns = -(-N // tile_n)
     beside = 2 * math.ceil(columns / 2 - 1e-9)  # tiles of a row of tiles that has no partner
     flat_n = config.tail_tile_n if cute else 0
-    # A group's flat tiles, as parts of others: they have half the rows.
-    flat = config.cluster * math.ceil(N / (config.cluster * flat_n)) * flat_n / (2 * tile_n) if flat_n else 0.0
-    share, found = G / len(SPREAD), []
-    for spread in SPREAD:
+    # A group's flat tiles, 64×256 for 128×192: they load as many bytes, and take as long where few rows are multiplied.
+    flat = config.cluster * math.ceil(N / (config.cluster * flat_n)) if flat_n else 0
+    share, found = G / len(spread), []
+    for times in spread if G > 1 else (1.0,) * len(spread):
         flat_tiles = 0.0
         if kind == "k,n":
-            rows, depth = float(math.ceil(M / tile_m)), spread * K
+            rows, depth = float(math.ceil(M / tile_m)), times * K
             bytes_ = 2 * (M * N + depth * (M + N))
         else:
-            rows, depth = spread * M, K
+            rows, depth = times * M, K
             there = 1 - math.exp(-rows) if M < 8 else 1.0  # of groups of few rows some are empty
             bytes_ = size * (there * N * K + rows * K) + 2 * rows * N
             whole, rest = divmod(rows, tile_m)
@@ -179,7 +188,8 @@ def smooth(kind: str, M: float, N: int, K: float, G: int) -> tuple[float, ...]:
 def estimate(candidate: Candidate, kind: str, M: float, N: int, K: float, G: int, gpu: Gpu) -> float:
     """Time of a candidate in µs."""
     places = gpu.sms * slots(candidate.config)
-    expected = seconds(candidate.constants, work(candidate.config, kind, M, N, K, G), places, gpu.bandwidth)
+    parts = (work(candidate.config, kind, M, N, K, G, spread) for spread in SPREADS)
+    expected = math.fsum(seconds(candidate.constants, each, places, gpu.bandwidth) for each in parts) / len(SPREADS)
     left = sum(weight * value for weight, value in zip(candidate.correction, smooth(kind, M, N, K, G)))
     return expected * math.exp(left)
 
@@ -252,9 +262,10 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
     if not found:
         return "\n".join([*lines, f"  no GPU of {gpu.arch} was measured with such products: see lookup.get_config"])
     best = found[0]
-    parts = work(best.config, kind, M, N, K, G)
-    tiles, depth = (math.fsum(each) for each in zip(*((part.tiles, part.tiles * part.blocks) for part in parts)))
-    moved, places = math.fsum(part.bytes for part in parts), gpu.sms * slots(best.config)
+    parts = [part for spread in SPREADS for part in work(best.config, kind, M, N, K, G, spread)]
+    of_parts = zip(*((part.tiles, part.tiles * part.blocks, part.bytes) for part in parts))
+    tiles, depth, moved = (math.fsum(each) / len(SPREADS) for each in of_parts)
+    places = gpu.sms * slots(best.config)
     lines += [
         f"  {best.us:,.0f} µs expected: {best.backend} {_in_words(best.config)}",
         f"    {tiles:,.0f} tiles, {places} at a time: {tiles / places:.1f} waves of {depth / tiles:.1f} blocks of K",
