@@ -128,7 +128,7 @@ def rows_of(config: Config, name: str, of_kind: Sequence[Sample]) -> _Rows:
     us, best = table([each.us[name] for _, each in mine]), table([min(each.us.values()) for _, each in mine])
     return _Rows(
         torch.tensor([place for place, _ in mine]),
-        table(parts).permute(3, 0, 1, 2) if mine else table([]),
+        table(parts).permute(3, 0, 1, 2),
         table([model.smooth(each.kind, *each.extents) for _, each in mine]),
         us.log(),
         (best / us) ** _NEARNESS,
