@@ -45,11 +45,14 @@ from course_kernels.bench import record, tune
 _KERNELS, _BENCH, _PACKAGE = "course_kernels/kernels", "course_kernels/bench", "course_kernels/packed"
 _COMMON = ("course_kernels/*.py", *(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin")))
 _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "tma")), "course_kernels/lists/*.py")
-_PACKED = (
+# Without what was measured: what chooses then are rules.
+_BY_RULES = (
     *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", "course_kernels/layout/*.py",
     *(f"{_PACKAGE}/backends/{name}*.py" for name in ("choice", "descriptors", "launch", "relaunch", "torch", "triton")),
-    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/*.py", "tuning/tables/*.json", "tuning/constants/h200.json")),
+    *(f"{_PACKAGE}/{files}" for files in ("*.py", "tuning/defaults.py", "tuning/lookup.py")),
 )  # fmt: skip
+_MEASURED = (f"{_PACKAGE}/tuning/{files}" for files in ("*.py", "tables/*.json", "constants/h200.json"))
+_PACKED = (*_BY_RULES, *_MEASURED)
 _CUTE = (f"{_KERNELS}/cute_sm90/*.py", f"{_PACKAGE}/backends/cute*.py")
 _TIMING, _TUTORIAL = f"{_BENCH}/timing.py", f"{_BENCH}/tutorial_peer.py"
 _ROWS = (_TIMING, *(f"{_BENCH}/{name}.py" for name in ("grouped", "interface", "providers", "rows", "verification")))
@@ -72,6 +75,7 @@ _CALLED = (
 _FUZZED = dict(apis=(), of_each=10)
 _fuzz_triton = functools.partial(fuzz.fuzz, **_FUZZED, seconds=120)
 _fuzz_cute = functools.partial(fuzz.fuzz, **_FUZZED, seconds=75, backend="cute")
+_sanitize_triton, _sanitize_cute = (functools.partial(verify.sanitizers, language) for language in ("triton", "cute"))
 
 
 class Part(NamedTuple):
@@ -105,8 +109,8 @@ RECORDS = {
     "fuzz": Part(_fuzz_triton, (*_PACKED, *_CALLED)),
     "fuzz_cute": Part(_fuzz_cute, (*_PACKED, *_CUTE, *_CALLED)),
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
-    "sanitizers_triton": Part(functools.partial(verify.sanitizers, "triton"), (*_LISTS, *_PACKED, *_JAGGED, *_CALLED)),
-    "sanitizers_cute": Part(functools.partial(verify.sanitizers, "cute"), (*_PACKED, *_CUTE, *_CALLED)),
+    "sanitizers_triton": Part(_sanitize_triton, (*_LISTS, *_BY_RULES, *_JAGGED, *_CALLED)),
+    "sanitizers_cute": Part(_sanitize_cute, (*_BY_RULES, *_CUTE, *_CALLED)),
     "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
 # Each GPU has its own constants. `course tune --table --record` writes "tuning", with the table that is looked up.

@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import pathlib
 import sys
+import unittest.mock
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -18,8 +20,18 @@ import torch
 
 import course_kernels as ck
 from calls import Call
+from course_kernels.kernels.cute_sm90.config import (
+    CONFIGS,
+    CONFIGS_8_BIT,
+    CONFIGS_ALONG_K,
+    CONFIGS_BLOCK_SCALED,
+    CuteConfig,
+)
+from course_kernels.masked.execute import plans as masked_plans
 from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.packed.execute import plans
 from course_kernels.packed.scaling import BLOCK_SCALINGS
+from course_kernels.packed.tuning import lookup, time_model
 from fuzz_cases import without_triton
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from scaled_calls import BlockScaled, DeepGemm, Quantize
@@ -32,10 +44,12 @@ def title(*fields) -> str:
 
 @dataclass(frozen=True)
 class Called:
-    """One call of a function beside the products above, with a backend."""
+    """One call of a function beside the products above, with a backend; a configuration is for the kernel in CuTe
+    DSL."""
 
     call: Call
     backend: str = "triton"
+    config: CuteConfig | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -51,7 +65,21 @@ class Called:
                     value = "x".join(map(str, (*value.block, value.num_xcds, value.store_parts)))
                 value = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 changed.append(f"{field.name}={value.removeprefix('torch.').replace(' ', '.')}")
-        return title(*changed)
+        return title(*changed, *([self.config.name] if self.config else []))
+
+
+@contextlib.contextmanager
+def nothing_measured() -> Iterator[None]:
+    """What is chosen here depends on rules alone, and not on tables and constants, which every measurement changes."""
+    time_model.forget(), lookup.forget_tables()
+    try:
+        with (
+            unittest.mock.patch.object(lookup, "_tables", dict),
+            unittest.mock.patch.object(time_model, "_measured", list),
+        ):
+            yield
+    finally:
+        time_model.forget(), lookup.forget_tables()
 
 
 def called_cases() -> list[Called]:
@@ -102,23 +130,32 @@ def called_cute_cases() -> list[Called]:
     if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
         return []
     half, fp8, single = torch.bfloat16, torch.float8_e4m3fn, torch.float32
-    found: list[Call] = []
-    for rows in (20, 300):  # which choose flat and high tiles
-        masked = dict(sizes=(65, -1, 300, 200, 16, 0, 1), max_m=210, N=264, expected_m=rows)
-        found += [DeepGemm(**masked, K=136, dtype=half, out_dtype=dtype) for dtype in (half, single)]
-        found += [DeepGemm(**masked, K=272, dtype=fp8, scales=scales) for scales in ("group", "channel", "block")]
-        found.append(DeepGemm(**masked, K=136, index=torch.int64, layout_x="pitched"))
     sizes = (65, 0, 300, 200, 16, 0, 1)
-    for few in ((7, 0, 16, 1), sizes):
-        found += [
-            BlockScaled(sizes=few, N=N, K=272, tail=37, out_dtype=dtype) for N, dtype in ((264, half), (136, single))
-        ]
-    found += [Accumulate(sizes=sizes, M=M, N=264, tail=37, dtype=half) for M in (120, 328)]
-    return [Called(call, "cute") for call in found]
+    found: list[tuple[CuteConfig, Call]] = []
+    # Flat tiles, whose weights L2 does not keep, and high ones. The second of 16 bits takes its tiles as it gets room.
+    for rows, place in ((20, -1), (300, 0)):
+        masked = dict(sizes=(65, -1, *sizes[2:]), max_m=210, N=264, expected_m=rows)
+        of_16 = CONFIGS[place] if place else next(config for config in CONFIGS if config.dynamic)
+        found += [(of_16, DeepGemm(**masked, K=136, dtype=half, out_dtype=dtype)) for dtype in (half, single)]
+        found.append((of_16, DeepGemm(**masked, K=136, index=torch.int64, layout_x="pitched")))
+        for scales in ("group", "channel", "block"):
+            of_8 = CONFIGS_BLOCK_SCALED if scales == "block" else CONFIGS_8_BIT
+            found.append((of_8[place], DeepGemm(**masked, K=272, dtype=fp8, scales=scales)))
+    for few, config in (((7, 0, 16, 1), CONFIGS_BLOCK_SCALED[-1]), (sizes, CONFIGS_BLOCK_SCALED[0])):
+        for N, dtype in ((264, half), (136, single)):
+            found.append((config, BlockScaled(sizes=few, N=N, K=272, tail=37, out_dtype=dtype)))
+    for M, config in ((120, CONFIGS_ALONG_K[0]), (328, CONFIGS_ALONG_K[-1])):
+        found.append((config, Accumulate(sizes=sizes, M=M, N=264, tail=37, dtype=half)))
+    return [Called(call, "cute", replace(config, window=False)) for config, call in found]  # as the library chooses
 
 
 def run_called(called: Called) -> str:
     """Compute a case and compare. Each tensor has an allocation that ends with it."""
-    with without_triton() if called.backend == "cute" else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if called.backend == "cute":
+            stack.enter_context(without_triton())
+        if called.config:
+            plans.clear(), masked_plans.clear()  # one of an earlier case may have another configuration
+            stack.enter_context(unittest.mock.patch.object(grouped_cute, "choose", return_value=called.config))
         called.call.check(ck.runtime.device(), called.backend, guards=False)
     return f"{called.call.api} of {len(called.call.sizes)}"

@@ -19,8 +19,9 @@ from course_kernels.masked import hopper
 from course_kernels.masked import torch_loop as masked_loop
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends import torch_loop
+from course_kernels.packed.tuning import lookup, time_model
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
-from sanitize_calls import called_cases, called_cute_cases, run_called
+from sanitize_calls import called_cases, called_cute_cases, nothing_measured, run_called
 from scaled_calls import BlockScaled, DeepGemm, Quantize
 
 TINY = dict(largest=20, most_groups=3)
@@ -222,3 +223,22 @@ def test_sanitizers_run_every_call_of_every_kernel(monkeypatch, stand_in):
         run_called(case)
     monkeypatch.setattr(grouped_cute, "installed", lambda: False)
     assert called_cute_cases() == []
+
+
+def test_what_sanitizers_run_does_not_change_with_what_is_measured():
+    """So their records hold when tables and constants are measured again."""
+    gpu = time_model.Gpu("sm_90", 132, 4.0)
+    asked = dict(dtype=torch.bfloat16, arch="sm_90", explain=True)
+
+    def chosen():
+        estimate = time_model.fastest("m,k", 512, 4096, 4096, 8, gpu)
+        return estimate, str(lookup.get_config("grouped_mm", 512, 4096, 4096, 8, **asked))
+
+    estimate, source = chosen()
+    assert estimate is not None
+    assert "measured on" in source
+    with nothing_measured():
+        estimate, source = chosen()
+    assert estimate is None
+    assert "measured on" not in source
+    assert "measured on" in chosen()[1]

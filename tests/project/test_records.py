@@ -105,7 +105,9 @@ BY_ITSELF = {
     "configurations_8bit_h100": chosen_by,
     "hopper_steps": chosen_by,
     "fuzz": {*_OF_CUTE, "kernels/cute_sm90/config.py"},
-    "sanitizers_triton": {*_OF_CUTE, "kernels/cute_sm90/config.py"},
+    # What chooses is asked nothing but its rules.
+    "sanitizers_triton": {*_OF_CUTE, "kernels/cute_sm90/config.py", "packed/tuning/time_model.py"},
+    "sanitizers_cute": {"packed/tuning/time_model.py"},
 }
 
 
