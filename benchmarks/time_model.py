@@ -29,9 +29,6 @@ RECORDS = {"h200": "configurations", "h100": "configurations_h100"}
 TOKENS = (16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384)
 # No row begins later: rows come in a drawn order, so what is left out is no model.
 SECONDS, SECONDS_8_BIT = 150, 50
-# A configuration that took another's place, with the same tiles, and is faster: in records that do not have it, the
-# other's times are its own.
-SUCCESSORS = {"cute 128x256x128_2_4_cooperative_8_overlapped": "cute 128x256x128_2_4_cooperative_8"}
 _RANDOM_ROWS, _FEW_GROUPS = 60, 48
 _SPLIT_FROM = 128  # experts: such models are also measured as 8 GPUs share them
 
@@ -83,24 +80,13 @@ def fitted(name: str) -> dict:
     found = measured["rows"]
     try:
         eight_bits = record.load(name.replace("configurations", "configurations_8bit"))
-        found = found | {row: found.get(row, {}) | _succeeded(entry) for row, entry in eight_bits["rows"].items()}
+        found = found | {row: found.get(row, {}) | entry for row, entry in eight_bits["rows"].items()}
     except FileNotFoundError:
         print(f"{name}: no record of 8-bit products, so no constants of them")
     about = measured["provenance"]
     gpu = time_model.Gpu(measured["arch"], about["sms"], measured["bandwidth"])
     content = time_fit.constants(found, gpu, about)
     return content | ({"provenance of 8 bits": eight_bits["provenance"]} if eight_bits else {})
-
-
-def _succeeded(entry: dict) -> dict:
-    """A row with the names of today's configurations."""
-
-    def renamed(made: object) -> object:
-        if not isinstance(made, dict):
-            return made
-        return made | {"us": {SUCCESSORS.get(name, name): us for name, us in made["us"].items()}}
-
-    return {name: renamed(made) for name, made in entry.items()}
 
 
 def main() -> None:

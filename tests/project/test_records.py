@@ -167,6 +167,7 @@ def test_wrong_usage_is_refused_before_measuring(monkeypatch, capsys, options, m
 def test_parts_are_measured_and_written_with_what_they_depend_on(monkeypatch, tmp_path, capsys):
     part = run.Part(lambda: {"us": 7}, ("course_kernels/kernels/tma.py",))
     monkeypatch.setattr(run, "RECORDS", {"switch": part})
+    monkeypatch.setitem(run.DEPENDS_ON, "switch", part.depends_on)
     monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"commit": commit_id, "on": depends_on})
@@ -186,16 +187,20 @@ def test_a_part_has_a_record_of_each_gpu_that_it_is_measured_on():
         run.file_name("configurations", "NVIDIA B200")
 
 
-@pytest.mark.parametrize(("gpu", "file"), [("H200", "configurations"), ("H100 PCIe", "configurations_h100")])
-def test_the_gpu_names_the_file(monkeypatch, tmp_path, gpu, file):
-    part = run.RECORDS["configurations"]._replace(measure=lambda: {"us": 7})
-    monkeypatch.setattr(run, "RECORDS", {"configurations": part})
+@pytest.mark.parametrize(("gpu", "file"), [("H200", "zoo"), ("H100 PCIe", "zoo_h100")])
+def test_the_gpu_names_the_file_and_its_constants(monkeypatch, tmp_path, gpu, file):
+    part = run.RECORDS["zoo"]._replace(measure=lambda: {"us": 7})
+    monkeypatch.setattr(run, "RECORDS", {"zoo": part})
     monkeypatch.setattr(run.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(run.torch.cuda, "get_device_name", lambda: gpu)
-    monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"gpu": gpu})
-    monkeypatch.setattr("sys.argv", ["run.py", "configurations", "--out", str(tmp_path)])
+    monkeypatch.setattr(record, "provenance", lambda commit_id, depends_on: {"depends_on": depends_on})
+    monkeypatch.setattr("sys.argv", ["run.py", "zoo", "--out", str(tmp_path)])
     run.main()
     assert [path.name for path in tmp_path.iterdir()] == [f"{file}.json"]
+    found = record.read(tmp_path / f"{file}.json")["provenance"]["depends_on"]
+    assert [path for path in found if "/constants/" in path] == [
+        f"course_kernels/packed/tuning/constants/{gpu[:4].lower()}.json"
+    ]
 
 
 def test_a_gpu_without_a_record_is_refused_before_measuring(monkeypatch, capsys):
