@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.util
 import os
 import signal
 
@@ -13,6 +14,17 @@ import torch
 # Before anything imports Triton: it decides between the compiler and the interpreter.
 from course_kernels import runtime
 from gemm_course.runner import interpreter
+
+# The library's tests, those on a GPU among them, need torch, Triton and pytest. Those of the course need its packages.
+if importlib.util.find_spec("msgspec") is None:
+    left_out = ("browser", "browser_exercise", "environment", "site")
+    collect_ignore = ["gemm_course", *(f"project/test_{name}.py" for name in left_out)]
+
+
+def pytest_report_header():
+    """What is left out."""
+    if left_out := globals().get("collect_ignore"):
+        return f"without the packages of the extra course: left out {', '.join(left_out)}"
 
 
 def refuse_masks_of_numbers() -> None:

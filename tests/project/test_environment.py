@@ -394,3 +394,16 @@ def test_a_part_sees_gpus_only_if_it_is_told_to(monkeypatch, gpu):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     asks = f"import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] != {'0' if gpu else ''!r})"
     assert run_tests.part("asks", sys.executable, "-c", asks, gpu=gpu).failed == 0
+
+
+def test_the_tests_of_the_library_need_no_package_of_the_course():
+    """On a machine that lends its GPU there is torch, Triton and pytest."""
+    program = "import sys; sys.modules['msgspec'] = None; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    options = ["--collect-only", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *options, "tests", "--ignore", "tests/course_kernels"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "tests/project/test_calls.py::test_what_sanitizers_run" in done.stdout
+    assert "tests/gemm_course" not in done.stdout
