@@ -113,7 +113,7 @@ def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
 
 
 def ours(o: Operands, rows: int, backends: tuple[str, ...]) -> dict[str, Callable[[], Tensor]]:
-    """Calls of ``deepgemm``: each backend with the plain weight, and the Triton kernel with the shuffled one."""
+    """Calls of ``deepgemm``: the choice and each kernel with the plain weight, Triton's with the shuffled one, too."""
 
     def call(weight, backend):
         return lambda: deepgemm(
@@ -177,7 +177,7 @@ def verify(name: str, result: Tensor, o: Operands, right: list[Tensor]) -> None:
             raise WrongResult(f"{name} has written rows of group {g} that do not count")
 
 
-OURS = ("triton", "cute", "torch", "triton, shuffled")
+OURS = ("auto", "triton", "cute", "torch", "triton, shuffled")
 
 
 def measure(
@@ -269,7 +269,7 @@ def _line(cell: Cell, entry: dict, copy_tb_s: float) -> str:
 def rows() -> dict:
     """All cells with every backend that runs here."""
     device = torch.device("cuda", torch.cuda.current_device())
-    backends = ("triton", "cute") if cute.runs_on(device) and cute.installed() else ("triton",)
+    backends = ("auto", "triton", "cute") if cute.runs_on(device) and cute.installed() else ("auto", "triton")
     results = measure(cells(), backends=backends, tell=lambda line: print(line, flush=True))
     few = [
         about

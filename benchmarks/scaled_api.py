@@ -55,7 +55,11 @@ def rows() -> dict:
     A wrong or failed result of ours is an error; one of a configuration is noted.
     """
     table = by_name()
-    present = [*scaled.providers(), *map(configurations.Configured, configurations.SWEPT_8_BIT)]
+    present = [
+        scaled.OursScaled("auto"),
+        *scaled.providers(),
+        *map(configurations.Configured, configurations.SWEPT_8_BIT),
+    ]
     results = grouped.measure(
         list(table.values()),
         present,

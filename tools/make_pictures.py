@@ -14,7 +14,6 @@ import site_plots
 from course_kernels import testing
 from course_kernels.bench import record
 from course_kernels.bench.rows import title_of
-from course_kernels.packed.backends import cute as grouped_cute
 from gemm_course.figures import style
 from gemm_course.figures.overview import overview
 
@@ -122,20 +121,22 @@ def _unit(entry: dict) -> str:
     return "" if entry["unit"] == "TFLOP/s" else f" ({entry['unit']})"
 
 
-def _taken(measured: dict, entry: dict) -> str:
-    """Which of our kernels ``backend="auto"`` takes for a row, where all that was measured is installed."""
-    few = sum(entry["sizes"]) <= grouped_cute.FEW_ROWS * len(entry["sizes"]) and measured["dtype"] != "float8_e4m3fn"
-    there = "absent" not in measured["providers"].get("cute", ["absent"])
-    return "cute" if there and not few else "triton"
+def _ours(rate: dict) -> float | None:
+    """What `backend="auto"` reaches; in a record that does not have it, the faster of our two kernels."""
+    return rate.get("auto") or max((rate[name] for name in ("triton", "cute") if name in rate), default=None)
+
+
+def _note_on_ours(function: str, providers: Iterable[str]) -> str:
+    return "" if "auto" in providers else f" `{function}`: the faster of its two kernels."
 
 
 def _rates(measured: dict, function: str, columns: dict[str, str], gradients: Sequence[str] = ()) -> str:
     """A record's rows: the rates of the function and of providers, and each gradient's as a multiple of torch's."""
     rows = []
     for entry in measured["rows"].values():
-        rate, ours = entry["rate"], _taken(measured, entry)
-        cells = [_number(rate["forward"].get(name)) for name in (ours, *columns)]
-        cells += [f"{rate[gradient][ours] / rate[gradient]['torch']:.2f} ×" for gradient in gradients]
+        rate = entry["rate"]
+        cells = [_number(_ours(rate["forward"])), *(_number(rate["forward"].get(name)) for name in columns)]
+        cells += [f"{_ours(rate[gradient]) / rate[gradient]['torch']:.2f} ×" for gradient in gradients]
         rows.append([title_of(entry) + _unit(entry), *cells])
     head = "{}, {}".format(*gpu_and_dtype(measured))
     return markdown(head, [f"`{function}`", *columns.values(), *gradients], rows)
@@ -152,9 +153,10 @@ def packed_table() -> str:
         "dense": "dense, same size",
     }
 
+    ours = _note_on_ours("grouped_mm", measured["providers"])
     note = (
         f"TFLOP/s, or TB/s where reading bounds (a copy moves {measured['copy_tb_s']:.2f}); "
-        f"dA and dB: times as fast as torch's. {_provenance(measured)}"
+        f"dA and dB: times as fast as torch's.{ours} {_provenance(measured)}"
     )
     return f"{_rates(measured, 'grouped_mm', columns, ('dA', 'dB'))}\n\n{note}"
 
@@ -172,7 +174,8 @@ def scaled_table() -> str:
     fast, exact = -lost["torch-fast"]["mean"], abs(lost["cute"]["mean"])
     note = (
         f"TFLOP/s, or TB/s where reading bounds. Inexact: with `use_fast_accum`, which loses {fast:.0%} of a sum of "
-        f"7168 positive numbers; the others are off by {exact:.2%} on average. {_provenance(measured)}"
+        f"7168 positive numbers; the others are off by {exact:.2%} on average."
+        f"{_note_on_ours('scaled_grouped_mm', measured['providers'])} {_provenance(measured)}"
     )
     return f"{_rates(measured, 'scaled_grouped_mm', columns)}\n\n{note}"
 
@@ -196,8 +199,8 @@ def block_scaled_table() -> str:
     """The rates of products with scales of blocks, forward and backward, from their record."""
     measured = record.load("block_scaled")
     columns = {
-        "cute": "`scaled_grouped_mm`",
-        "triton": "Triton alone",
+        "cute": "`scaled_grouped_mm`, CuTe",
+        "triton": "Triton",
         "dense row-wise": "dense, a factor for each row",
         "dA cute": "dA",
         "dB cute": "dB",
@@ -244,14 +247,15 @@ def masked_table() -> str:
         ("float8", "torch scaled_grouped_mm, packed"): "`torch`'s, packed, float8",
         ("float8 blocks", "auto"): "float8, blocks",
     }
-    rows = []
-    for cell, row in zip(measured["cells"].values(), site_plots.data_of("masked")["rows"]):
-        few = cell["rows"] <= grouped_cute.FEW_ROWS
-        for kind, rate in row["rate"].items():  # what backend="auto" takes
-            rate["auto"] = rate["triton" if few and kind == "bfloat16" else "cute"]
-        rows.append([row["title"] + _unit(row), *(_number(row["rate"][kind].get(name)) for kind, name in columns)])
+    rows, data = [], site_plots.data_of("masked")
+    for row in data["rows"]:
+        rates = {(kind, name): rate.get(name) for kind, rate in row["rate"].items() for name in rate}
+        rates |= {(kind, "auto"): _ours(rate) for kind, rate in row["rate"].items()}
+        rows.append([row["title"] + _unit(row), *(_number(rates.get(column)) for column in columns)])
     head = f"{measured['provenance']['gpu'].removeprefix('NVIDIA ')}, bfloat16 where nothing else is said"
-    return f"{markdown(head, columns.values(), rows)}\n\nTFLOP/s, or TB/s where reading bounds. {_provenance(measured)}"
+    note = _note_on_ours("deepgemm", (provider["key"] for provider in data["providers"]))
+    table = markdown(head, columns.values(), rows)
+    return f"{table}\n\nTFLOP/s, or TB/s where reading bounds.{note} {_provenance(measured)}"
 
 
 def jagged_table() -> str:

@@ -41,14 +41,15 @@ def test_the_record_of_scaled_products(on_a_gpu, monkeypatch):
     results = scaled_api.rows()
     large = {config.name for config in SWEPT_8_BIT if config.tile_m == 128 or config.cluster == 2}
     assert results["dtype"] == "float8_e4m3fn"
-    assert set(results["rows"]["large"]["us"]["forward"]) == {"mine"} | large
-    assert set(results["rows"]["large"]["us"]["called"]) == {"mine"}
+    assert set(results["rows"]["large"]["us"]["forward"]) == {"auto", "mine"} | large
+    assert set(results["rows"]["large"]["us"]["called"]) == {"auto", "mine"}
     assert results["regrets"]["large"]["forward"]["times"] == cost_of_choosing("forward", large, 1) > 1.0
-    assert results["speedups"] == {}, "ours is not compared with what it chooses from"
+    compared = {other for passes in results["speedups"].values() for others in passes.values() for other in others}
+    assert compared == set(results["speedups"]) == {"auto", "mine"}, "ours is not compared with what it chooses from"
     assert abs(results["losses"]["mine"]["mean"]) < 2**-9
     assert 0 < results["losses"]["mine"]["largest"] <= 2**-8
     # The others, which are not for so few rows, have nothing to lose.
-    assert set(results["losses"]) == {"mine"} | {config.name for config in SWEPT_8_BIT if config.tile_m == 64}
+    assert set(results["losses"]) == {"auto", "mine"} | {config.name for config in SWEPT_8_BIT if config.tile_m == 64}
     monkeypatch.setattr(scaled, "providers", lambda: [Ours("spoilt")])
     with pytest.raises(AssertionError, match="large, spoilt, forward: WrongResult"):
         scaled_api.rows()
