@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -19,6 +21,7 @@ is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor  # for is_g
 is_profiling = torch.autograd._profiler_enabled
 has_overrides = torch.overrides.has_torch_function_variadic  # whether a tensor or a mode overrides functions
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
+_VMAP = torch._C._functorch.TransformType.Vmap
 _forward_ad = torch.autograd.forward_ad
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
@@ -41,10 +44,10 @@ def is_plain(*tensors) -> bool:
     return True
 
 
-def is_intercepted(tensor: Tensor) -> bool:
-    """Whether a tensor's class computes operations on its own, and has no memory that a kernel could read."""
+def has_memory(tensor: Tensor) -> bool:
+    """Whether kernels can read a tensor: not a meta tensor, nor one whose class computes operations on its own."""
     kind = type(tensor)
-    return kind not in _PLAIN_TYPES and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return not tensor.is_meta and (kind in _PLAIN_TYPES or kind.__torch_dispatch__ is Tensor.__torch_dispatch__)
 
 
 def is_traced() -> bool:
@@ -64,6 +67,13 @@ def wants_function() -> bool:
     if functorch_level() is None:
         return is_forward_mode()
     return all(level.key() != _FUNCTIONALIZE for level in torch._C._functorch.get_interpreter_stack())
+
+
+def has_functions_only() -> bool:
+    """Whether all of ``torch.func``'s transforms here accept an ``autograd.Function`` without rules of its own."""
+    return all(
+        level.key() not in (_FUNCTIONALIZE, _VMAP) for level in torch._C._functorch.get_interpreter_stack() or ()
+    )
 
 
 def unwrapped(tensor):
@@ -105,3 +115,34 @@ def refuse_tangents(function: str, *tensors) -> None:
             f"{function} has no forward-mode derivative, and an operand is a dual tensor: use reverse mode (backward, "
             "torch.func.grad), or unpack_dual it"
         )
+
+
+def refuse_beside_dtensors(name: str, *tensors) -> None:
+    """Raise where a tensor is a DTensor: an operator that writes to an argument has no strategy for shards.
+
+    Args:
+        name: of the argument that is written to.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if any(map(_is_sharded, tensors)):
+        raise ValueError(f"{name} must be None where tensors are DTensors: pass local tensors, from to_local()")
+
+
+def refuse_dtensors(function: str, **tensors) -> None:
+    """Raise where a tensor is a DTensor: the function takes none.
+
+    Raises:
+        TypeError: naming the argument.
+    """
+    for name, tensor in tensors.items():
+        if _is_sharded(tensor):
+            raise TypeError(
+                f"{name} must be a local tensor, from to_local(), got a DTensor: {function} has no shardings"
+            )
+
+
+def _is_sharded(tensor) -> bool:
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return dtensor is not None and isinstance(tensor, dtensor)

@@ -136,7 +136,15 @@ def other_products(mesh):
     """Sums of groups, scaled products, lists. A DTensor that an operator would write to is refused."""
     from torch.distributed.tensor import Shard
 
-    from course_kernels import deepgemm, group_gemm, group_sums, grouped_mm, scaled_grouped_mm
+    from course_kernels import (
+        deepgemm,
+        group_gemm,
+        group_sums,
+        grouped_gemm_jagged,
+        grouped_mm,
+        scaled_grouped_mm,
+        shuffle_weight,
+    )  # fmt: skip
     from course_kernels import to_fp8_then_scaled_grouped_mm as layer
 
     a, b, offs = matrices("m", mesh)
@@ -155,6 +163,7 @@ def other_products(mesh):
         ("out", lambda a, b: grouped_mm(a, b, offs=whole, out=put(mesh, torch.zeros(TOTAL, N, dtype=a.dtype)))),
         ("main_grad", lambda a, b: grouped_mm(a, b, offs=whole, main_grad=put(mesh, torch.zeros(G, K, N)))),
         ("out", lambda a, b: group_sums(a, whole, out=put(mesh, torch.zeros(G, K)))),
+        ("out", lambda a, b: group_gemm([a], [b[0]], out=[put(mesh, torch.zeros(TOTAL, N))])),
     ):
         try:
             call(put(mesh, a), put(mesh, b))
@@ -165,6 +174,8 @@ def other_products(mesh):
     for name, call in (
         ("mat_b", lambda a, b: layer(a, put(mesh, b), offs=offs)),
         ("XQ", lambda a, b: deepgemm(put(mesh, a[None]), b[:1].mT, torch.zeros(1, TOTAL, N), offs[:1])),
+        ("A_packed", lambda a, b: grouped_gemm_jagged(put(mesh, a), b[0], offs, implementation="triton")),
+        ("w", lambda a, b: shuffle_weight(put(mesh, b.mT.half()))),
     ):
         try:
             call(a, b)

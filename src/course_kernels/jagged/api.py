@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.contexts import autocast_dtype, cast, refuse_tangents
+from course_kernels.contexts import autocast_dtype, cast, refuse_dtensors, refuse_tangents
 from course_kernels.jagged.checks import Implementation, check_form, check_values
 from course_kernels.packed.api import grouped_mm
 
@@ -86,6 +86,7 @@ def _multiply(kernel: str, A_packed, B, group_offsets, implementation, check) ->
         if A_packed.device.type != "cuda":
             return grouped_mm(A_packed.float(), B.float().unsqueeze(0), offs=group_offsets[-1:])
         kernel, implementation = "persistent", "triton"
+    refuse_dtensors("a named implementation", A_packed=A_packed, B=B, group_offsets=group_offsets)
     return _run(kernel, A_packed, B, group_offsets, implementation)
 
 

@@ -16,9 +16,8 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import (
     functorch_level,
+    has_memory,
     is_batched_by_autograd,
-    is_compiling,
-    is_intercepted,
     is_profiling,
     is_traced,
     refuse_tangents,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 Matrices: TypeAlias = Sequence[torch.Tensor] | torch.nn.ParameterList
 
 
+@runtime.outside_graphs("group_gemm builds tables of addresses between two graphs")
 def group_gemm(
     group_A: Matrices,
     group_B: Matrices,
@@ -71,9 +71,9 @@ def group_gemm(
     Notes:
         Differentiable in both modes, to any order, under ``torch.func``, too; gradients are grouped GEMMs of the same
         method, over transposed views. ``torch.func.vmap`` makes one launch of all elements of the batch.
-        Tensors that kernels cannot read (subclasses with ``__torch_dispatch__``, such as DTensor, and those that
-        ``functionalize`` and ``make_fx`` trace) are multiplied by torch, and only where ``method`` is "auto". So are
-        the gradients of ``is_grads_batched``, whatever the method.
+        Tensors that kernels cannot read (meta tensors, subclasses with ``__torch_dispatch__``, such as DTensor, and
+        those that ``functionalize`` and ``make_fx`` trace) are multiplied by torch, and only where ``method`` is
+        "auto". So are the derivatives of ``is_grads_batched``, whatever the method.
         Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
         ``torch.matmul`` are; not where ``out`` is given. A plan is made for fixed memory and casts nothing.
         Under ``torch.compile``, kernels are launched between two graphs, which ``fullgraph=True`` does not allow.
@@ -87,10 +87,10 @@ def group_gemm(
         refuse_tangents("group_gemm with out", *group_A, *group_B)
         if functorch_level() is not None:
             raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
-    elif not is_compiling() and group_A:
+    elif group_A:
         if wants_function():
             return list(_GroupGemm.apply(settings, *group_A, *group_B))
-        if functorch_level() is not None or is_traced() or any(map(is_intercepted, (*group_A, *group_B))):
+        if functorch_level() is not None or is_traced() or not all(map(has_memory, (*group_A, *group_B))):
             return _by_torch(group_A, group_B, settings)
         if is_profiling():
             with torch.profiler.record_function("course_kernels::group_gemm"):
@@ -209,18 +209,20 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
     """The products by torch's own operations, for tensors that have no memory for kernels to read."""
     if settings.method != "auto":
         raise TypeError(
-            f"method must be 'auto' for tensor subclasses, make_fx and functionalize, got {settings.method!r}: "
+            f"method must be 'auto' for meta tensors, subclasses, make_fx and functionalize, got {settings.method!r}: "
             "their matrices have no memory that kernels could read"
         )
     dtype = settings.result_dtype(group_A[0].dtype)
-    with torch.autocast(group_A[0].device.type, enabled=False):  # it would round the widened operands again
+    kind = "cpu" if group_A[0].is_meta else group_A[0].device.type
+    with torch.autocast(kind, enabled=False):  # it would round the widened operands again
         return [(a.float() @ b.float()).to(dtype) for a, b in zip(group_A, group_B)]
 
 
-@runtime.outside_graphs("group_gemm builds tables of addresses between two graphs")
 def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing
+        if group_A[0].is_meta:
+            raise ValueError("group_A must have memory that kernels can read, got meta tensors")
         runtime.check_can_launch(group_A[0].device)
     from course_kernels.lists import launch
 
@@ -287,7 +289,10 @@ class _GroupGemm(torch.autograd.Function):
                     rights.append(b)
                     places.append(i)
         wide = dataclasses.replace(ctx.settings, out_dtype=torch.float32)
-        terms = _GroupGemm.apply(wide, *lefts, *rights)
+        if any(is_batched_by_autograd(tangent) for tangent in tangents if tangent is not None):
+            terms = _by_torch(lefts, rights, dataclasses.replace(wide, method="auto"))
+        else:
+            terms = _GroupGemm.apply(wide, *lefts, *rights)
         found = [[term for term, place in zip(terms, places) if place == i] for i in range(half)]
         empty = [operands[i].new_zeros(operands[i].shape[0], operands[half + i].shape[1]) for i in range(half)]
         return tuple((sum(each) if each else zeros).to(dtype) for each, zeros in zip(found, empty))

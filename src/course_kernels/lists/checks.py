@@ -10,7 +10,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import autocast_dtype, cast
+from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
 from course_kernels.memory import check_apart, check_writable, overlaps_itself
 
@@ -106,6 +106,9 @@ def prepare_out(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]
         out = list(check_sequence("out", out))
         if len(out) != len(group_A):
             raise ValueError(f"out must have the length of group_A, {len(group_A)}, got {len(out)} matrices")
+        refuse_beside_dtensors("out", *out, *group_A, *group_B)
+        if group_A and group_A[0].is_meta:
+            raise ValueError("out must be None for meta tensors, which have no memory to write to")
     if not group_A:
         return []
     dtype, device = settings.result_dtype(group_A[0].dtype), group_A[0].device

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import refuse_dtensors
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
 
 DTYPES = (torch.float16, torch.bfloat16, FP8, FP8_FNUZ)
@@ -242,6 +243,7 @@ def check_weight(name: str, w) -> None:
     if not isinstance(w, Tensor) or w.layout != torch.strided:
         what = w.layout if isinstance(w, Tensor) else type(w).__name__
         raise TypeError(f"{name} must be a dense torch.Tensor, got {what}")
+    refuse_dtensors("a shuffled weight", **{name: w})
     if w.dtype not in DTYPES:
         raise TypeError(f"{name} must be {', '.join(map(dtype_name, DTYPES))} to be shuffled, got {w.dtype}")
     shape = tuple(w.shape)

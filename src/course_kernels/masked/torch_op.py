@@ -11,10 +11,9 @@ import functools
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import is_profiling
+from course_kernels.contexts import is_profiling, refuse_dtensors
 from course_kernels.masked.execute import execute
 from course_kernels.masked.problem import Operands, Options, Problem
-from course_kernels.packed import sharding
 from course_kernels.packed.torch_ops import decode_config, encode_config, is_plain, wants_grad
 
 _library = torch.library.Library("course_kernels", "FRAGMENT")
@@ -39,7 +38,7 @@ def multiply(operands: Operands, options: Options) -> Tensor:
         torch.autograd.graph.increment_version(operands.Y)  # a kernel's writes are not seen by autograd
         return operands.Y
     if not torch.compiler.is_compiling():
-        sharding.refuse_all("deepgemm", **operands._asdict())
+        refuse_dtensors("deepgemm", **operands._asdict())
         Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
     torch.ops.course_kernels.deepgemm(
         *operands, options.shuffled, options.rows, bool(options.check), options.backend, encode_config(options.config)

@@ -67,9 +67,10 @@ def grouped_mm(
             their memory system, which takes subnormal numbers for zero.
         main_grad: float32 tensor of mat_b's shape, any strides, to which the backward adds mat_b's gradient: in
             float32, rounded once, without a gradient in mat_b's dtype. mat_b itself gets none (its ``.grad`` stays
-            None, and hooks on it see none). In mode "m" alone; not with ``out`` or ``torch.func``, nor for gradients
-            of gradients. It runs between two graphs of ``torch.compile``, so not with ``fullgraph=True``. Its version
-            is not checked: as with ``.grad``, a second backward through the same graph adds again.
+            None, and hooks on it are called with None). In mode "m" alone; not with ``out``, ``torch.func`` or
+            ``torch.export``, nor for gradients of gradients. It runs between two graphs of ``torch.compile``, so not
+            with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a second backward through the same
+            graph adds again.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 
 def register(library: torch.library.Library, name: str, setup: Callable, backward: Callable, jvp: Callable) -> None:
@@ -25,8 +26,13 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
     operator = getattr(getattr(torch.ops, library.ns), name).default
 
     def forward(ctx, *inputs):
-        *arguments, keyset = inputs
-        with torch._C._AutoDispatchBelowAutograd():
+        *arguments, (keyset, backward_mode, forward_mode) = inputs
+        # A Function's forward is not recorded, in any level of torch.func. The levels outside of this one must be.
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch.set_grad_enabled(backward_mode),
+            forward_ad._set_fwd_grad_enabled(forward_mode),
+        ):
             result = operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
         setup(ctx, arguments, result)
         return result
@@ -42,7 +48,8 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
     made = type(level)(name, (level,), {name: staticmethod(each) for name, each in functions.items()})
 
     def differentiable(keyset, *arguments):
+        modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
         with enable_single_level_autograd_function():
-            return made.apply(*arguments, keyset)
+            return made.apply(*arguments, (keyset, *modes))
 
     library.impl(name, differentiable, "Autograd", with_keyset=True)

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.contexts import (
+    functorch_level,
     is_batched_by_autograd,
     is_compiling,
     is_plain,
     is_profiling,
+    refuse_beside_dtensors,
     refuse_tangents,
     unwrapped,
-    wants_function,
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
@@ -50,8 +51,8 @@ def group_sums(
     Raises:
         TypeError: an argument is no tensor, or of an unsupported dtype.
         ValueError: shapes or devices do not fit, there is nothing to accumulate to, or ``out`` overlaps another tensor.
-        RuntimeError: ``out`` is given and matrix is a dual tensor of forward-mode differentiation, or the process
-            cannot run kernels.
+        RuntimeError: ``out`` is given under ``torch.func``, or with a dual tensor of forward-mode differentiation; or
+            the process cannot run kernels.
 
     Notes:
         Differentiable in matrix, in both modes, to any order, under ``torch.func``, too; the tail's gradient is zero.
@@ -67,17 +68,17 @@ def group_sums(
             return _Sums.apply(matrix, offs, backend) if wants_grad(matrix) else _sums(matrix, offs, backend)
         if not is_compiling():
             sharding.register()
-            if wants_function():
-                return _Sums.apply(matrix, offs, backend)
         return torch.ops.course_kernels.group_sums(matrix, offs, backend)
     refuse_tangents("group_sums with out", matrix)
+    if not is_compiling() and functorch_level() is not None:
+        raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     if wants_grad(matrix):
         raise ValueError("out cannot be given when matrix requires a gradient: detach matrix, or omit out")
     if is_plain(matrix, offs, out) and not is_profiling():
         _sums_into(matrix, offs, out, accumulate, backend)
     else:
         if not is_compiling():
-            sharding.refuse("out", out, matrix, offs)
+            refuse_beside_dtensors("out", out, matrix, offs)
         check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
         torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend)
     return out
@@ -234,45 +235,31 @@ def _gradients(ctx, grad) -> tuple:
     return rows[torch.where(groups < 0, layout.G, groups)].to(ctx.dtype), None, None
 
 
-class _Sums(torch.autograd.Function):
-    """The plain way with gradients; and the operator's under ``torch.func``, which does not look into the operator's
-    own gradient."""
-
-    @staticmethod
-    def forward(matrix, offs, backend):
-        return group_sums(matrix, offs, backend=backend)
-
-    setup_context = staticmethod(_setup)
-    backward = staticmethod(_gradients)
-
-    @staticmethod
-    def jvp(ctx, tangent, *_):
-        """Forward mode: the sums of the tangent's rows."""
-        (offs,) = ctx.saved_tensors
-        return group_sums(tangent, offs, backend=ctx.backend)
-
-    @staticmethod
-    def vmap(info, in_dims, matrix, offs, backend):
-        """One sum for each element of the batch."""
-        return _batched(info, in_dims, matrix, offs, backend, lambda *each: group_sums(*each[:2], backend=each[2]))
+def _tangent(ctx, tangent, *_) -> Tensor:
+    """Forward mode: the sums of the tangent's rows."""
+    return torch.ops.course_kernels.group_sums(tangent, *ctx.saved_tensors, ctx.backend)
 
 
-def _batched(info, in_dims, matrix, offs, backend, compute):
-    tensors = (matrix, offs)
+def _batched(info, in_dims, matrix, offs, backend):
+    """vmap: one sum for each element of the batch."""
 
     def element(i):
-        return compute(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims)), backend)
+        each = (t if d is None else t.select(d, i) for t, d in zip((matrix, offs), in_dims))
+        return torch.ops.course_kernels.group_sums(*each, backend)
 
     return torch.stack([element(i) for i in range(info.batch_size)]), 0
 
 
-def _batched_operator(info, in_dims, matrix, offs, backend):
-    return _batched(info, in_dims, matrix, offs, backend, torch.ops.course_kernels.group_sums)
+class _Sums(torch.autograd.Function):
+    """The plain way with gradients: the same as the operator's, for less host time."""
+
+    @staticmethod
+    def forward(matrix, offs, backend):
+        return _sums(matrix, offs, backend)
+
+    setup_context = staticmethod(_setup)
+    backward = staticmethod(_gradients)
 
 
-def _operator_tangent(ctx, tangent, *_) -> Tensor:
-    return torch.ops.course_kernels.group_sums(tangent, *ctx.saved_tensors, ctx.backend)
-
-
-derivatives.register(_library, "group_sums", _setup, _gradients, _operator_tangent)
-torch.library.register_vmap("course_kernels::group_sums", _batched_operator, lib=_library)
+derivatives.register(_library, "group_sums", _setup, _gradients, _tangent)
+torch.library.register_vmap("course_kernels::group_sums", _batched, lib=_library)

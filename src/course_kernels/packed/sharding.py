@@ -109,31 +109,3 @@ def _squares(w, *options):
 def _sums(matrix, offs, backend):
     """The same for sums over rows."""
     return [([_placed(dim)], [_placed(dim), _placed(None), None]) for dim in (None, "+", 1)]
-
-
-def refuse(name: str, *tensors) -> None:
-    """Raise where a tensor is a DTensor: an operator that writes to an argument has no strategy.
-
-    Raises:
-        ValueError: naming the argument.
-    """
-    if any(map(_is_sharded, tensors)):
-        raise ValueError(f"{name} must be None where tensors are DTensors: pass local tensors, from to_local()")
-
-
-def refuse_all(function: str, **tensors) -> None:
-    """Raise where a tensor is a DTensor: the function takes none.
-
-    Raises:
-        TypeError: naming the argument.
-    """
-    for name, tensor in tensors.items():
-        if _is_sharded(tensor):
-            raise TypeError(
-                f"{name} must be a local tensor, from to_local(), got a DTensor: {function} has no shardings"
-            )
-
-
-def _is_sharded(tensor) -> bool:
-    dtensor = getattr(sys.modules.get(_TENSOR), "DTensor", None)
-    return dtensor is not None and isinstance(tensor, dtensor)

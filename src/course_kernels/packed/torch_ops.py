@@ -20,7 +20,7 @@ from course_kernels.contexts import (
     is_compiling,
     is_plain,
     is_profiling,
-    wants_function,
+    refuse_beside_dtensors,
     wants_grad,
 )
 from course_kernels.dtypes import MODE_OF_RANKS
@@ -41,8 +41,6 @@ def multiply(operands: Operands, options: Options) -> Tensor:
     if not is_compiling():
         Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
         _tell_torch()
-        if operands.scale_a is None and wants_function():
-            return _Functional.apply(*operands[:4], options)
     return _dispatched(operands, options)
 
 
@@ -65,6 +63,8 @@ def _dispatched(operands: Operands, options: Options) -> Tensor:
 
 def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
     """A grouped product, scaled or not, written to a given tensor; no gradients."""
+    if not is_compiling() and functorch_level() is not None:
+        raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     if wants_grad(operands.mat_a, operands.mat_b, operands.bias):
         raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
     if is_plain(out, *operands) and not is_profiling():
@@ -72,9 +72,7 @@ def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out
     if not is_compiling():
-        if functorch_level() is not None and wants_function():
-            raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
-        sharding.refuse("out", out, *operands)
+        refuse_beside_dtensors("out", out, *operands)
         problem = Problem.of(operands, options)
         check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)
         _tell_torch()
@@ -90,8 +88,10 @@ def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor)
     """A grouped product of mode "m" whose backward adds mat_b's gradient to ``main_grad``, in float32."""
     if functorch_level() is not None:
         raise RuntimeError("main_grad must be None under torch.func, which does not see it written to")
+    if torch.compiler.is_exporting():
+        raise RuntimeError("main_grad must be None under torch.export, whose graphs have no backward that adds to it")
     mat_a, mat_b, _, bias, *_ = operands
-    sharding.refuse("main_grad", main_grad, *operands)
+    refuse_beside_dtensors("main_grad", main_grad, *operands)
     check_main_grad(main_grad, mat_a, mat_b, is_plain(main_grad, *operands))
     if not wants_grad(mat_a, mat_b, bias):
         return multiply(operands, options)
@@ -208,13 +208,6 @@ def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
     ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
 
 
-def _keep_all(ctx, mat_a, mat_b, offs, bias, backend, product) -> None:
-    """Keep the tensors that the gradients and forward mode need."""
-    _keep(ctx, mat_a, mat_b, offs, bias, backend)
-    ctx.save_for_forward(mat_a, mat_b, offs)
-    ctx.form = product.shape, product.dtype
-
-
 def is_column_major(matrix: Tensor) -> bool:
     """Whether a matrix's columns are contiguous, and its rows are not. A matrix of one row is stored either way: torch
     gives it the strides (1, 1) as the transpose of a column."""
@@ -267,22 +260,6 @@ def _product(
     return product.mT if across else product
 
 
-def _tangent(ctx, tangent_a, tangent_b, _, tangent_bias, compute=multiply) -> Tensor:
-    """Forward mode: each operand's tangent times the other operand, summed in float32 and rounded once."""
-    mat_a, mat_b, offs = ctx.saved_tensors
-    shape, dtype = ctx.form
-    options, terms = Options(torch.float32, backend=ctx.backend), []
-    if tangent_a is not None:
-        terms.append(compute(Operands(tangent_a, mat_b, offs), options))
-    if tangent_b is not None:
-        terms.append(compute(Operands(mat_a, tangent_b, offs), options))
-    if tangent_bias is not None and ctx.mode == "m":
-        terms.append(compute(Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias), options))  # K = 0: only the bias
-    elif tangent_bias is not None:
-        terms.append(tangent_bias[:, None, :].expand(shape).float())
-    return sum(terms).to(dtype)
-
-
 class _Differentiable(torch.autograd.Function):
     """The plain way with gradients: the same as the operator's, for a third of its host time."""
 
@@ -331,57 +308,45 @@ def _is_asked_for_b(ctx) -> bool:
 
 def _setup_operator(ctx, inputs, product) -> None:
     mat_a, mat_b, offs, bias, _, _, backend, _ = inputs
-    _keep_all(ctx, mat_a, mat_b, offs, bias, backend, product)
+    _keep(ctx, mat_a, mat_b, offs, bias, backend)
+    ctx.save_for_forward(mat_a, mat_b, offs)
+    ctx.form = product.shape, product.dtype
 
 
 def _operator_gradients(ctx, grad) -> tuple:
     return *_gradients(ctx, grad, ctx.needs_input_grad, compute=_dispatched), None, None, None, None
 
 
-def _operator_tangent(ctx, *tangents) -> Tensor:
-    return _tangent(ctx, *tangents[:4], compute=_dispatched)
+def _tangent(ctx, tangent_a, tangent_b, _, tangent_bias, *others) -> Tensor:
+    """Forward mode: each operand's tangent times the other operand, summed in float32 and rounded once."""
+    mat_a, mat_b, offs = ctx.saved_tensors
+    shape, dtype = ctx.form
+    options, terms = Options(torch.float32, backend=ctx.backend), []
+    if tangent_a is not None:
+        terms.append(_dispatched(Operands(tangent_a, mat_b, offs), options))
+    if tangent_b is not None:
+        terms.append(_dispatched(Operands(mat_a, tangent_b, offs), options))
+    if tangent_bias is not None and ctx.mode == "m":
+        only_bias = Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias)  # K = 0
+        terms.append(_dispatched(only_bias, options))
+    elif tangent_bias is not None:
+        terms.append(tangent_bias[:, None, :].expand(shape).float())
+    return sum(terms).to(dtype)
 
 
-derivatives.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _operator_tangent)
+derivatives.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _tangent)
 
 
-def _batched(info, in_dims, mat_a, mat_b, offs, bias, options: Options, compute=multiply):
+def _batched(info, in_dims, mat_a, mat_b, offs, bias, out_dtype, check, backend, config):
     """vmap: one product for each element of the batch."""
     tensors = (mat_a, mat_b, offs, bias)
+    options = Options(out_dtype, False, check, backend, decode_config(config))
 
     def element(i):
-        return compute(Operands(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))), options)
+        return _dispatched(Operands(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))), options)
 
     return torch.stack([element(i) for i in range(info.batch_size)]), 0
 
 
-def _batched_operator(info, in_dims, mat_a, mat_b, offs, bias, out_dtype, check, backend, config):
-    options = Options(out_dtype, False, check, backend, decode_config(config))
-    return _batched(info, in_dims, mat_a, mat_b, offs, bias, options, _dispatched)
-
-
-class _Functional(torch.autograd.Function):
-    """The operator under ``torch.func`` and in forward mode, which do not look into an operator's own derivatives."""
-
-    @staticmethod
-    def forward(mat_a, mat_b, offs, bias, options):
-        return multiply(Operands(mat_a, mat_b, offs, bias), options)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        mat_a, mat_b, offs, bias, options = inputs
-        _keep_all(ctx, mat_a, mat_b, offs, bias, options.backend, output)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return *_gradients(ctx, grad, ctx.needs_input_grad), None
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        return _tangent(ctx, *tangents[:4])
-
-    vmap = staticmethod(_batched)
-
-
-torch.library.register_vmap("course_kernels::grouped_mm", _batched_operator, lib=_library)
+torch.library.register_vmap("course_kernels::grouped_mm", _batched, lib=_library)
 flops.register()

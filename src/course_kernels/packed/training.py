@@ -6,12 +6,17 @@ from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from course_kernels.contexts import autocast_dtype, cast, is_compiling, refuse_tangents
+from course_kernels.contexts import (
+    autocast_dtype,
+    cast,
+    has_functions_only,
+    is_compiling,
+    refuse_dtensors,
+    refuse_tangents,
+)
 from course_kernels.dtypes import FP8, OUT_DTYPES, SCALED_DTYPES
 from course_kernels.layout import GroupLayout
-from course_kernels.packed import sharding
 from course_kernels.packed.checks import Backend, check_dense, check_offs
 from course_kernels.packed.quantize import (
     magnitudes_of,
@@ -58,7 +63,8 @@ def to_fp8_then_scaled_grouped_mm(
 
     Raises:
         TypeError, ValueError, RuntimeError: as ``scaled_grouped_mm``, naming the argument, what it got and what it
-            wants. RuntimeError also for gradients of gradients, and TypeError for DTensors: pass ``to_local()``.
+            wants. RuntimeError also for gradients of gradients and under ``torch.func``'s ``vmap`` and
+            ``functionalize``, and TypeError for DTensors: pass ``to_local()``.
 
     Notes:
         What torchao calls ``_to_fp8_rowwise_then_scaled_grouped_mm``, and with blocks the recipe of DeepSeek-V3. A
@@ -72,7 +78,11 @@ def to_fp8_then_scaled_grouped_mm(
     """
     _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype)
     if not is_compiling():
-        sharding.refuse_all("to_fp8_then_scaled_grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs)
+        refuse_dtensors("to_fp8_then_scaled_grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs)
+        if not has_functions_only():
+            raise RuntimeError("to_fp8_then_scaled_grouped_mm has no rule for torch.func.vmap, nor for functionalize")
+    elif torch._C._are_functorch_transforms_active():
+        raise RuntimeError("to_fp8_then_scaled_grouped_mm under torch.func is not compiled: a graph loses its gradient")
     if dtype := autocast_dtype(mat_a.device.type):
         mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
     refuse_tangents("to_fp8_then_scaled_grouped_mm", mat_a, mat_b)
@@ -116,15 +126,34 @@ class _Layer(torch.autograd.Function):
         ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         mat_a, mat_b, offs = ctx.saved_tensors
-        rounding, grad_a, grad_b = ctx.rounding, None, None
-        if ctx.needs_input_grad[0]:
-            grad_a = rounding.rows_by_weights(grad, mat_b, offs, ctx.grad_dtype, ctx.dtypes[0])
-        if ctx.needs_input_grad[1]:
-            grad_b = rounding.columns_by_columns(mat_a, grad, offs, ctx.grad_dtype, ctx.dtypes[1], ctx.across)
-        return grad_a, grad_b, None, None, None, None, None, None
+        rounding, grads = ctx.rounding, [None, None]
+        with torch.no_grad():
+            if ctx.needs_input_grad[0]:
+                grads[0] = rounding.rows_by_weights(grad, mat_b, offs, ctx.grad_dtype, ctx.dtypes[0])
+            if ctx.needs_input_grad[1]:
+                grads[1] = rounding.columns_by_columns(mat_a, grad, offs, ctx.grad_dtype, ctx.dtypes[1], ctx.across)
+        if torch.is_grad_enabled():  # create_graph=True, or torch.func
+            grads = [each if each is None else _WithoutGradient.apply(each, grad, mat_a, mat_b) for each in grads]
+        return *grads, None, None, None, None, None, None
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """A gradient, unchanged. Whoever asks for a gradient of it gets an error, where torch would take it for a constant
+    (``once_differentiable`` looks at the incoming gradient alone)."""
+
+    @staticmethod
+    def forward(found, *_):
+        return found.view_as(found)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError("to_fp8_then_scaled_grouped_mm has no gradients of gradients: it rounds, in steps")
 
 
 class _Rounding:

@@ -81,6 +81,15 @@ def test_a_batch_of_upstream_gradients(method, wanted, operands):
     same(*results)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_of_tangents(method, operands):
+    """torch.autograd.functional, which batches as is_grads_batched does."""
+    (a, *_), (b, *_) = operands
+    options = dict(vectorize=True, strategy="forward-mode")
+    same(*(torch.autograd.functional.jacobian(lambda a: f([a], [b])[0], a, **options) for f in multiply(method)))  # noqa: B023
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_forward_mode(method, operands):
     """Tangents of A, of B, of some matrices; the level of plain autograd and that of torch.func."""
@@ -133,7 +142,7 @@ def test_tensors_without_memory_are_multiplied_by_torch(operands):
         lambda: torch.func.functionalize(lambda a: group_gemm([a], [b], method="round_robin"))(a),
         lambda: make_fx(lambda a: group_gemm([a], [b], method="round_robin")[0])(a),
     ):
-        with pytest.raises(TypeError, match="method must be 'auto' for tensor subclasses, make_fx and functionalize"):
+        with pytest.raises(TypeError, match="method must be 'auto' for meta tensors, subclasses, make_fx and f"):
             call()
 
 

@@ -96,6 +96,14 @@ def test_compiled_caller(method, grad):
             assert_exact(a.grad, torch.full((a.shape[0], b.shape[1]), 2.0, device=DEVICE), b.detach().t())
 
 
+def test_fullgraph_is_told_why_it_cannot_be():
+    torch._dynamo.reset()
+    (a, *_), (b, *_) = operands()
+    with pytest.raises(Exception, match=r"group_gemm builds tables of addresses between two graphs: call it without"):
+        torch.compile(lambda a, b: group_gemm([a], [b])[0], backend="eager", fullgraph=True)(a, b)
+    torch._dynamo.reset()
+
+
 def test_compiled_caller_of_a_plan():
     group_A, group_B = operands()
     plan = GroupGemmPlan(group_A, group_B)

@@ -129,11 +129,16 @@ def test_programs(programs):
     untouched()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_operands_on_a_device_without_kernels(method):
-    a = torch.empty(8, 8, device="meta")
-    with pytest.raises(ValueError, match="meta"):
-        group_gemm([a], [a], method=method)
+def test_meta_tensors_reach_no_kernel():
+    a, b = torch.empty(8, 4, device="meta"), torch.empty(4, 16, dtype=torch.float32, device="meta")
+    (c,) = group_gemm([a], [b], out_dtype=torch.float16)
+    assert (c.device.type, c.shape, c.dtype) == ("meta", (8, 16), torch.float16)
+    with pytest.raises(TypeError, match="method must be 'auto' for meta tensors"):
+        group_gemm([a], [b], method="round_robin")
+    with pytest.raises(ValueError, match="out must be None for meta tensors"):
+        group_gemm([a], [b], out=[c.float()])
+    with pytest.raises(ValueError, match="group_A must have memory that kernels can read, got meta tensors"):
+        GroupGemmPlan([a], [b])
 
 
 @pytest.mark.parametrize(

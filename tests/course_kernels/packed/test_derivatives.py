@@ -17,8 +17,25 @@ TRANSFORMS = {
     "jvp": lambda f: lambda *t: torch.func.jvp(f, t, t),
     "vmap": lambda f: lambda *t: torch.func.vmap(f)(*(torch.stack([x, 2 * x]) for x in t)),
     "grad in functionalize": lambda f: torch.func.functionalize(torch.func.grad(lambda *t: f(*t).square().sum())),
+    "grad of grad": lambda f: torch.func.grad(lambda *t: torch.func.grad(lambda *t: cube(f(*t)))(*t).sum()),
+    "hessian": lambda f: torch.func.hessian(lambda *t: cube(f(*t))),
+    "jvp of grad": lambda f: lambda *t: torch.func.jvp(torch.func.grad(lambda *t: cube(f(*t))), t, t),
+    "grad of jvp": lambda f: torch.func.grad(lambda *t: torch.func.jvp(lambda *t: cube(f(*t)), t, t)[1]),
+    "backward of grad": lambda f: lambda *t: backward_of(torch.func.grad(lambda *t: cube(f(*t))), t),
     "functionalize in vmap": lambda f: lambda *t: torch.func.vmap(torch.func.functionalize(f))(*(x[None] for x in t)),
 }
+
+
+NESTED = [name for name in TRANSFORMS if " of " in name or name == "hessian"]
+
+
+def cube(x):
+    return (x * x * x).sum()
+
+
+def backward_of(function, tensors):
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    return torch.autograd.grad(function(*leaves).sum(), leaves)
 
 
 def product_by_torch(a, b):
@@ -47,6 +64,22 @@ def test_every_derivative(which, transform):
     for function in ours:
         got = torch.utils._pytree.tree_leaves(TRANSFORMS[transform](function)(*tensors))
         assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True))
+
+
+@pytest.mark.parametrize("transform", NESTED)
+@pytest.mark.parametrize("which", ["grouped_mm", "group_sums"])
+def test_compiled(which, transform):
+    """The compiler sees the operators, and no function around them."""
+    a, b, offs, _ = operands("m")
+    tensors, ours, theirs = (a, b), (lambda a, b: grouped_mm(a, b, offs=offs)), product_by_torch
+    if which == "group_sums":
+        tensors, ours, theirs = (a,), (lambda a: group_sums(a, offs)), sums_by_torch
+    torch._dynamo.reset()
+    wanted = torch.utils._pytree.tree_leaves(TRANSFORMS[transform](theirs)(*tensors))
+    compiled = torch.compile(TRANSFORMS[transform](ours), backend="aot_eager")
+    got = torch.utils._pytree.tree_leaves(compiled(*tensors))
+    assert all(torch.allclose(x, y, rtol=1e-5, atol=1e-4) for x, y in zip(got, wanted, strict=True))
+    assert all(y.any() for y in wanted)
 
 
 def test_a_node_of_a_graph_has_the_operators_name():

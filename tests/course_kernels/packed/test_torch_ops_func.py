@@ -191,6 +191,31 @@ def test_forward_mode_is_refused_where_it_is_not_supported():
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("mode", MODES)
+def test_a_batch_of_tangents(mode):
+    """torch.autograd.functional, which batches as is_grads_batched does."""
+    a, b, offs = small(mode)
+    options = dict(vectorize=True, strategy="forward-mode")
+    same(*(torch.autograd.functional.jacobian(f, (a, b), **options) for f in both(mode, "triton", offs)))
+    if mode == "m":
+
+        def sums(a):
+            return torch.stack([a[:1].sum(0), a[1:1].sum(0), a[1:3].sum(0)])
+
+        ours = torch.autograd.functional.jacobian(lambda a: group_sums(a, offs), a, **options)
+        same(ours, torch.autograd.functional.jacobian(sums, a))
+
+
+def test_out_is_refused_under_torch_func():
+    a, b, offs, _ = operands("m")
+    for transform in (torch.func.grad, torch.func.functionalize):
+        with pytest.raises(RuntimeError, match=r"out must be None under torch\.func"):
+            transform(lambda a: grouped_mm(a, b, offs=offs, out=torch.zeros(20, 10, device=DEVICE)).sum())(a)
+        with pytest.raises(RuntimeError, match=r"out must be None under torch\.func"):
+            transform(lambda a: group_sums(a, offs, out=torch.zeros(3, 7, device=DEVICE)).sum())(a)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_batch_of_upstream_gradients(backend, mode):
     a, b, offs, bias = operands(mode, bias=True)

@@ -198,6 +198,16 @@ def test_gradients_of_gradients_are_refused_before_anything_is_added():
         out.sum().backward()
 
 
+class _Layer(torch.nn.Module):
+    def __init__(self, weight, main_grad):
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight.detach())
+        self.register_buffer("main_grad", main_grad)
+
+    def forward(self, x, offs):
+        return grouped_mm(x, self.weight, offs=offs, main_grad=self.main_grad)
+
+
 def test_compilers_and_transforms_are_told():
     torch._dynamo.reset()
     x, weight, _, offs, main_grad = layer(transposed=False)
@@ -209,6 +219,8 @@ def test_compilers_and_transforms_are_told():
         torch.func.grad(product)(x)
     with pytest.raises(Exception, match=r"main_grad.*between two graphs: call it without fullgraph=True"):
         torch.compile(product, fullgraph=True, backend="aot_eager")(x)
+    with pytest.raises(RuntimeError, match=r"main_grad must be None under torch.export"):
+        torch.export.export(_Layer(weight, main_grad), (x.detach(), offs), strict=False)
     torch.compile(product, backend="aot_eager")(x).backward()  # the graph ends before it
     assert torch.equal(main_grad, 1 + exact_gradient(x, weight, offs, torch.ones(20, 10, device=DEVICE), False).float())
     torch._dynamo.reset()

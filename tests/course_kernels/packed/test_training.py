@@ -161,12 +161,41 @@ def test_under_torch_func(recipe):
     assert all(map(torch.equal, torch.func.grad(layer, (0, 1))(a.detach(), b.detach()), wanted))
 
 
-def test_gradients_of_gradients_are_refused():
-    a, b, grad = operands()
-    product = to_fp8_then_scaled_grouped_mm(a, b, offs=OFFS)
-    (grad_a,) = torch.autograd.grad(product, a, grad.requires_grad_(), create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad_a.sum().backward()
+@pytest.mark.parametrize("recipe", ["rowwise", "blockwise"])
+def test_gradients_of_gradients_are_refused(recipe):
+    """By backward, whatever requires a gradient, and by torch.func: none may be zero silently."""
+    for of_grad in (False, True):
+        a, b, grad = operands()
+        product = to_fp8_then_scaled_grouped_mm(a, b, offs=OFFS, recipe=recipe)
+        (grad_a,) = torch.autograd.grad(product, a, grad.requires_grad_(of_grad), create_graph=True)
+        with pytest.raises(RuntimeError, match="no gradients of gradients"):
+            grad_a.sum().backward()
+    first = torch.func.grad(lambda a: to_fp8_then_scaled_grouped_mm(a, B, offs=OFFS, recipe=recipe).square().sum())
+    with pytest.raises(RuntimeError, match="no gradients of gradients"):
+        torch.func.grad(lambda a: first(a).sum())(A.detach())
+
+
+def test_transforms_without_a_rule_are_refused():
+    def layer(a):
+        return to_fp8_then_scaled_grouped_mm(a, B.detach(), offs=OFFS)
+
+    a = A.detach()
+    for call in (
+        lambda: torch.func.vmap(layer)(a[None]),
+        lambda: torch.func.functionalize(layer)(a),
+        lambda: torch.func.hessian(lambda a: layer(a).sum())(a),
+    ):
+        with pytest.raises(RuntimeError, match=r"no rule for torch\.func\.vmap, nor for functionalize"):
+            call()
+
+
+def test_compiled_transforms_lose_no_gradient():
+    """torch's compiler inlines an autograd.Function under torch.func, without its backward."""
+    torch._dynamo.reset()
+    first = torch.func.grad(lambda a: to_fp8_then_scaled_grouped_mm(a, B.detach(), offs=OFFS).square().sum())
+    with pytest.raises(Exception, match=r"under torch\.func is not compiled"):
+        torch.compile(first, backend="eager", fullgraph=True)(A.detach())
+    torch._dynamo.reset()
 
 
 A, B, _ = operands()
