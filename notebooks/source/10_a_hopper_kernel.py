@@ -290,9 +290,8 @@ for name, points in found.items():
 
 # %% [markdown]
 # A dot is one matrix product. On the left of each panel, K is short: a store follows after few blocks, and hiding it
-# helps most, as the medians say. (The highest dots, at K of 1,000 to 2,000, are single matrix products.) Where K is
-# long, each of the two wins on some matrix products. There it also matters how well a tile's height and width fit the
-# groups.
+# helps most, as the medians say. (The highest dots are single matrix products, at other K.) Where K is long, each of
+# the two wins on some matrix products. There it also matters how well a tile's height and width fit the groups.
 #
 # ## Clusters and multicast
 #
@@ -350,7 +349,7 @@ for height in (4, 16):
 #
 # </details>
 #
-# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 9 %. (Below 1,
+# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 14 %. (Below 1,
 # the other height is faster than 8.)
 #
 # ## Who takes the next tile
@@ -379,7 +378,7 @@ for name, points in found.items():
     print(f"{name}: at best {best[1]:.2f} times as fast (K {best[0]:.0f}), at worst {worst[1]:.2f} (K {worst[0]:.0f})")
 
 # %% [markdown]
-# K is the average expert's rows here. With even routing the dynamic order helps most at about 30 to 100 rows for each
+# K is the average expert's rows here. With even routing the dynamic order helps most at about 15 to 35 rows for each
 # expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps, and a
 # few matrix products lose. So the library has both orders, and lesson 07's model chooses.
 #

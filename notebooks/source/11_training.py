@@ -692,8 +692,9 @@ walk_costs.time_ratios(us, {name: name for name in names} | {"ptgmm": "gradients
 # change a cell and run it again:
 #
 # 1. With `ADD`, what should `training_kernel` do for an expert without tokens? Would it be wrong to skip it?
-#    <details><summary>Answer</summary>No. To add zero, leave the gradient as it is. Skipping is right when the kernel
-#    adds, and wrong when it writes. A kernel that can do both has to know which one it does.</details>
+#    <details><summary>Answer</summary>For dW it would be right: to add zero, leave the gradient as it is. When the
+#    kernel writes, skipping is wrong. And db is written here in either case, so an expert that is skipped keeps what
+#    was in the memory of db.</details>
 # 2. In `weight_gradient`, make `acc` a float16 tensor and pass `out_dtype=tl.float16` to `tl.dot`. Is the gradient of
 #    the layer still exact? And that of `micro_batch(2048, *[0] * 31, *([1] + [0] * 31) * 16)`?
 #    <details><summary>Answer</summary>The layer's is, because its sums are small. The other one is 2048 where it should

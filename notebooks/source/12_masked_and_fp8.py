@@ -338,8 +338,8 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 # </details>
 #
 # That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: its tiles have
-# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 it takes a few per cent longer than Triton's, and
-# in float8 it is faster: the record is at the end of this lesson.)
+# 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 the two are within a few per cent of each other,
+# and in float8 ours is faster: the record is at the end of this lesson.)
 #
 # ## Half the bytes: FP8
 #
@@ -350,9 +350,9 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 fp8.number_line(example=13.0)
 
 # %% [markdown]
-# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Smaller numbers become 0; larger ones become
-# 448. So the numbers should be in the middle part, from 2⁻⁶ to 448: a factor of 28,672. To get them there, divide by a
-# [scale](glossary.md#scale) before rounding, and multiply by it later.
+# In the middle, a number loses at most 1/16, whether it is 0.02 or 400. Smaller numbers lose more, and below 2⁻¹⁰ they
+# become 0; larger ones become 448. So the numbers should be in the middle part, from 2⁻⁶ to 448: a factor of 28,672. To
+# get them there, divide by a [scale](glossary.md#scale) before rounding, and multiply by it later.
 #
 # How many numbers share one scale? Here are four answers for 24 rows of three experts. Where the colour changes,
 # another scale begins:
@@ -419,7 +419,7 @@ fp8.outlier_sweep(outliers, errors, {"100,000 times": 1e5})
 
 # %% [markdown]
 # Integers have equal steps, so the error grows with the outlier. A float8 number has its own exponent. Its error stays
-# the same up to a factor of about 30,000. Beyond that, the small numbers become 0, more and more of them.
+# the same up to a factor of about 30,000. Beyond that, the small numbers lose more and more, and in the end become 0.
 #
 # What is the error of a product? We multiply each row with 256 columns of weights, which stay exact for now. The
 # weights that meet the large numbers are small here. Otherwise the large numbers would hide the error of the others.
@@ -545,7 +545,7 @@ def block_scaled_tile(x, w, y, x_scale, w_scale, BLOCKS: tl.constexpr, BLOCK: tl
 # Now `deepgemm` multiplies the same rows, in slots, 8 of 16 used. The weights have eight bits, too. First we use one
 # scale for each row and each column, computed by hand. Then we use blocks, 1 × 128 of X and 128 × 128 of W, by the
 # library's quantisers. `deepgemm` tells the two apart by the shapes of the scales. (GPUs older than Ada (RTX 40) and
-# Hopper cannot multiply FP8. There the library uses torch.)
+# Hopper cannot multiply FP8. There `backend="torch"` computes it, slowly.)
 #
 # The weights are quantised once, when the model is loaded. X is quantised in every step. That takes a launch, which
 # reads and writes X once: little beside the weights.

@@ -501,7 +501,7 @@ print(f"Helion is faster than Triton with the same walk on {sum(faster)} of {len
 # - *Group by group* and *Helion*: the gain of the walk (and of the order for the L2 cache), with the same blocks.
 # - *Helion* and *cuBLAS*: what a search could still find, and the cost of groups, which this product does not need.
 #
-# Helion is mostly faster than the Triton kernel with the same walk. Its configurations come from the table, which a
+# Of the two persistent kernels, which walk alike, Helion's is faster. Its configurations come from the table, which a
 # search found. The Triton kernel takes one of three that were written by hand.
 #
 # ## What goes wrong

@@ -57,7 +57,8 @@ def gmm(
 
     Returns:
         (M, N), row-major and contiguous, or ``existing_out``. Where the sizes sum to less than M, the rows after the
-        last group are zero.
+        last group are zero. Negative sizes, and such as sum to more, give an unspecified result without ``check``, and
+        never an access outside of the tensors.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants, before anything is written. With
@@ -80,7 +81,7 @@ def gmm(
     if bias is not None:
         checks.check_bias(bias, (rhs.shape[0], N), lhs)
     if existing_out is not None:
-        _check_existing_out(existing_out, (M, N), preferred_element_type, lhs, rhs, bias)
+        _check_existing_out(existing_out, (M, N), preferred_element_type, group_sizes, lhs, rhs, bias)
     launch = launch_of("gmm", config, grid_dim, work_stealing)
     refuse_tangents("gmm", lhs, rhs, bias)
     ends = group_ends(group_sizes, M, "the rows of lhs", check)
@@ -127,7 +128,8 @@ def ptgmm(
 
     Returns:
         (G, K, N), row-major and contiguous, or ``existing_out``. An empty group's matrix is zero; with ``accumulate``
-        it stays as it is. What lies in M after the last group is not read.
+        it stays as it is. What lies in M after the last group is not read. Negative sizes, and such as sum to more than
+        M, give an unspecified result without ``check``, and never an access outside of the tensors.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants, before anything is written. With
@@ -195,7 +197,7 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     if accumulate and existing_out is None:
         raise ValueError("existing_out must be given with accumulate=True, got None: there is nothing to add to")
     if existing_out is not None:
-        _check_existing_out(existing_out, (G, K, N), preferred_element_type, lhs, rhs)
+        _check_existing_out(existing_out, (G, K, N), preferred_element_type, group_sizes, lhs, rhs)
     if bias_grad is not None:  # the product is written first, so all is checked here
         checks.check_written("bias_grad", bias_grad, (G, K), torch.float32, lhs.device)
         if is_plain(lhs, rhs, group_sizes, bias_grad, existing_out):
@@ -220,13 +222,15 @@ def _autocast(existing_out, lhs, rhs, bias) -> tuple:
     return lhs, rhs, bias
 
 
-def _check_existing_out(existing_out, shape, dtype, lhs, *others) -> None:
+def _check_existing_out(existing_out, shape, dtype, group_sizes, lhs, *others) -> None:
     """Raise unless the result can be written to a given tensor; ``packed`` compares its memory with the operands'."""
     checks.check_written("existing_out", existing_out, shape, dtype, lhs.device)
     if wants_grad(lhs, *others):
         raise ValueError(
             "existing_out must be None where an operand requires a gradient: detach the operands, or leave it out"
         )
+    if is_plain(existing_out, group_sizes):
+        checks.check_apart("existing_out", existing_out, dict(group_sizes=group_sizes))
 
 
 def _multiply(out: Tensor | None, operands: Operands, options: Options) -> Tensor:

@@ -38,6 +38,8 @@ def check_operands(lhs, rhs, group_sizes, rhs_rank: int) -> None:
     """Raise unless the operands are tensors of the right ranks, dtypes and devices, and the sizes are integers."""
     for name, value, rank in (("lhs", lhs, 2), ("rhs", rhs, rhs_rank), ("group_sizes", group_sizes, 1)):
         check_dense(name, value)
+        if getattr(value, "is_shuffled", False):
+            raise TypeError(f"{name} must be a plain tensor, got a shuffled weight: unshuffle_weight first")
         if value.dim() != rank:
             raise ValueError(f"{name} must be {rank}-D, got shape {_shape(value)}")
         if value.device != lhs.device:

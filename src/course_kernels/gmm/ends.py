@@ -40,7 +40,7 @@ def _checked_ends(group_sizes: Tensor, rows: int, extent: str) -> Tensor:
         GroupLayout.from_sizes(group_sizes).validate()
     except ValueError as error:
         raise ValueError(str(error).replace("sizes", "group_sizes", 1)) from None
-    total = int(group_sizes.sum(dtype=torch.int64))
+    total = sum(group_sizes.tolist())  # of Python's integers, which do not wrap
     if total != rows:
         raise ValueError(f"group_sizes must sum to {rows}, {extent}, got {total}")
     return torch.cumsum(group_sizes, 0, dtype=torch.int32)

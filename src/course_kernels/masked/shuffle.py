@@ -205,9 +205,9 @@ def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWei
 
     Notes:
         Bit for bit what ``aiter.ops.shuffle.shuffle_weight`` of AMD's AITER makes of these types with its defaults.
-        NVIDIA's GPUs gain nothing from it: leave weights plain there.
+        NVIDIA's GPUs gain nothing from it: leave weights plain there. The copy has no gradient.
     """
-    if tuple(layout) != (16, 16):
+    if layout not in ((16, 16), [16, 16]):
         raise ValueError(f"layout must be (16, 16), got {layout!r}")
     check_weight("w", w)
     if isinstance(w, ShuffledWeight):
@@ -222,13 +222,13 @@ def unshuffle_weight(w: Tensor) -> Tensor:
     """Undo ``shuffle_weight``.
 
     Args:
-        w: what it returned; or a plain tensor of these bytes, contiguous within a group.
+        w: what it returned; or a plain tensor of the same numbers in that order, any strides.
 
     Returns:
         A contiguous plain tensor.
 
     Raises:
-        TypeError, ValueError: as ``shuffle_weight``.
+        TypeError, ValueError: as ``shuffle_weight`` for dtype and shape.
     """
     check_weight("w", w)
     w = plain(w.detach())

@@ -175,7 +175,7 @@ def plan(facts: Machine) -> list[tuple[str, str]]:
     gpu_tests = "run: python -m pytest -m gpu" if on_gpu else "skip themselves, and say why"
     if facts.in_checkout:
         count, recorded = len(facts.records), "the recorded ones are shown"
-        records = f"{count} record{'' if count == 1 else 's'} of an H200, drawn in the lessons on any machine"
+        records = f"{count} record{'' if count == 1 else 's'} of Hopper GPUs, drawn in the lessons on any machine"
     else:
         notebooks = tests = gpu_tests = "not here: they are in the course's repository"
         records, recorded = "not found: this is no checkout of the course", "they need kernels on a GPU"

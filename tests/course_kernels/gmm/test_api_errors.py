@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels import GemmConfig, gmm, runtime
+from course_kernels import GemmConfig, gmm, runtime, shuffle_weight
 from gmm_cases import RAGGED, SMALL, TRANSPOSED, integers, sizes_of
 
 M, K, N, G = sum(RAGGED), 8, 6, len(RAGGED)
@@ -141,12 +141,29 @@ def test_what_one_transposed_function_alone_takes():
         TRANSPOSED["nptgmm"](lhs, rhs, sizes, config=GemmConfig(programs=4))
 
 
+def test_shuffled_weights_are_named():
+    lhs, weight = (torch.ones(shape, device=runtime.device()).half() for shape in ((4, 32), (2, 32, 32)))
+    with pytest.raises(TypeError, match="rhs must be a plain tensor, got a shuffled weight: unshuffle_weight first"):
+        gmm(lhs, shuffle_weight(weight), sizes_of(1, 3))
+
+
+def test_sizes_whose_sum_wraps_are_found():
+    sizes = torch.tensor([2**62] * 4 + [M], device=runtime.device())
+    with pytest.raises(ValueError, match=f"group_sizes must sum to {M}, .* got {2**64 + M}"):
+        gmm(integers(M, K), integers(5, K, N), sizes, check=True)
+
+
 def test_outputs_may_not_overlap_anything():
     memory = at(M, K + N)
     lhs, out = memory[:, :K], memory[:, K - 1 : K - 1 + N]
     with pytest.raises(ValueError, match="existing_out shares memory with lhs"):
         gmm(lhs, integers(G, K, N), sizes_of(*RAGGED), existing_out=out)
     gmm(lhs, integers(G, K, N), sizes_of(*RAGGED), existing_out=memory[:, K:])  # interlocked, but apart
+    memory = torch.zeros(M * N, device=runtime.device())
+    sizes = memory.view(torch.int32)[:G].copy_(sizes_of(*RAGGED))
+    with pytest.raises(ValueError, match="existing_out shares memory with group_sizes"):
+        gmm(lhs, integers(G, K, N), sizes, None, torch.float32, existing_out=memory.view(M, N))
+    assert sizes.tolist() == list(RAGGED)
     lhs, rhs, sizes = integers(K, M), integers(M, N), sizes_of(*RAGGED)
     memory = at(G * K * N, dtype=torch.float32)
     together = dict(bias_grad=memory[: G * K].view(G, K), existing_out=memory.view(G, K, N))

@@ -91,6 +91,7 @@ BAD = {
     "rank": (lambda: shuffle_weight(W[0, 0]), ValueError, "w must be \\(N, K\\) or \\(G, N, K\\)"),
     "N": (lambda: shuffle_weight(W[:, :24]), ValueError, "got N = 24 and K = 64"),
     "K": (lambda: shuffle_weight(W[:, :, :48]), ValueError, "K in multiples of 32 .* K = 48"),
+    "layout, one number": (lambda: shuffle_weight(W, 16), ValueError, "layout must be \\(16, 16\\), got 16"),
     "layout": (lambda: shuffle_weight(W, (32, 16)), ValueError, "layout must be \\(16, 16\\), got \\(32, 16\\)"),
     "twice": (lambda: shuffle_weight(shuffle_weight(W)), TypeError, "shuffled already"),
     "back": (lambda: unshuffle_weight(W[:, :24]), ValueError, "got N = 24"),

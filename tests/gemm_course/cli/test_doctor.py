@@ -226,7 +226,7 @@ def test_the_plan_says_how_each_part_runs():
     assert h200["TMA"] == h200["fp8"] == "in hardware"
     assert "skip" in laptop["GPU tests"]
     assert "pytest -m gpu" in h200["GPU tests"]
-    assert laptop["records"].startswith("1 record of an H200")
+    assert laptop["records"].startswith("1 record of Hopper GPUs")
 
 
 def test_cutlass_is_told_with_what_it_gives_or_how_to_get_it():

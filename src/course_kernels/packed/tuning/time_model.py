@@ -45,8 +45,8 @@ _PASSES = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of 
 COPY_RATE = 0.34
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
 # Rows of eight equally likely groups over the average, twice: a normal distribution whose deviation is 0.08 of its
-# mean, and a gamma distribution whose deviation is 0.9. In the layers that were measured it is 0.07 where routing is
-# even, and 1.1 where it follows Zipf's law.
+# mean, and a gamma distribution whose deviation is 0.9. In the layers that were measured it is about 0.05 where routing
+# is even and groups have 64 rows or more, and 1.1 where it follows Zipf's law.
 SPREADS = (
     (0.88, 0.93, 0.96, 0.99, 1.01, 1.04, 1.07, 1.12),
     (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851),
@@ -76,7 +76,8 @@ class Candidate(NamedTuple):
 
     Attributes:
         backend: "cute" or "triton".
-        constants: of ``seconds``, in the order of the module's docstring.
+        constants: of ``seconds``: the time of a block of K, and of a tile beside its blocks; how much of a partly empty
+            wave counts; the share of the memory's rate; how well tiles and bytes overlap; the time of a launch.
         correction: of ``smooth``.
     """
 
@@ -118,8 +119,9 @@ def slots(config: CuteConfig | GemmConfig) -> int:
 
 
 def suits(config: CuteConfig | GemmConfig, kind: str, rows: float) -> bool:
-    """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty, or
-    where a group has dozens of them. Such are not measured either."""
+    """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty (of 128
+    rows, from 14 rows on), or where a group has dozens of low ones. The sweep measures none of these, so there is no
+    time to fit a constant to."""
     tall = height(config)
     return kind == "k,n" or (tall / 6 <= rows + 8 and (tall >= 128 or rows <= 24 * tall))
 
@@ -247,10 +249,13 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
         Lines of text. Where the model has no answer, the last one says why.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind, or an extent that is negative or no number.
     """
     if kind not in (*KINDS, *KINDS_8_BIT):
         raise ValueError(f"kind must be one of {(*KINDS, *KINDS_8_BIT)}, got {kind!r}")
+    for name, extent in dict(M=M, N=N, K=K, G=G).items():
+        if not (isinstance(extent, (int, float)) and 0 <= extent < math.inf):
+            raise ValueError(f"{name} must be a number from 0 on, got {extent!r}")
     form, _, scales = kind.partition(" ")
     lines = [
         f"{' '.join([_PASSES[form], scales]).strip()}, {G:,} × (M {M:,.4g}, N {N:,}, K {K:,.4g}) on average; "
@@ -357,17 +362,28 @@ def read(path: Path) -> tuple[Gpu, dict[str, tuple[Candidate, ...]]]:
                 Candidate(
                     row["backend"],
                     {"cute": CuteConfig, "triton": GemmConfig}[row["backend"]](**row["config"]),
-                    tuple(map(float, row["constants"])),
-                    tuple(map(float, row["correction"])),
+                    _numbers(row, "constants", 6, least=0.0),
+                    _numbers(row, "correction", len(smooth("m,k", 1, 1, 1, 1))),
                 )
                 for row in content["candidates"][kind]
             )
             for kind in (*KINDS, *KINDS_8_BIT)
             if kind in KINDS or kind in content["candidates"]
         }
-        return Gpu(**content["gpu"]), found
+        gpu = Gpu(**content["gpu"])
+        if not (gpu.sms > 0 and 0 < gpu.bandwidth < math.inf):
+            raise ValueError(f"its GPU has {gpu.sms} SMs and {gpu.bandwidth} TB/s")
+        return gpu, found
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no constants of the time model: {type(error).__name__}: {error}") from None
+
+
+def _numbers(row: dict, name: str, count: int, least: float = -math.inf) -> tuple[float, ...]:
+    """So many finite numbers of a row, none below the least."""
+    found = tuple(map(float, row[name]))
+    if len(found) != count or not all(map(math.isfinite, found)) or min(found) < least:
+        raise ValueError(f"{row['config']} wants {count} finite {name}, none below {least:g}, and has {found}")
+    return found
 
 
 def forget() -> None:

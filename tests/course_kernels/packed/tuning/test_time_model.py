@@ -146,6 +146,35 @@ def test_a_damaged_file_is_named(tmp_path):
             time_model.read(path)
 
 
+@pytest.mark.parametrize(
+    "spoil, said",
+    [
+        (lambda content: content["candidates"]["m,k"][0]["constants"].pop(), "wants 6 finite constants"),
+        (lambda content: content["candidates"]["m,k"][0]["constants"].__setitem__(0, -1.0), "none below 0"),
+        (
+            lambda content: content["candidates"]["k,n"][0]["correction"].__setitem__(3, math.nan),
+            "wants 15 finite",
+        ),
+        (lambda content: content["gpu"].update(bandwidth=0), "its GPU has 132 SMs and 0 TB/s"),
+        (lambda content: content["gpu"].update(sms="many"), "TypeError"),
+    ],
+    ids=["five", "negative", "nan", "bandwidth", "SMs"],
+)
+def test_numbers_that_would_spoil_choices_are_refused(tmp_path, spoil, said):
+    content, path = json.loads(FILES[0].read_text()), tmp_path / "h300.json"
+    spoil(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"h300\.json holds no constants of the time model: .*{said}"):
+        time_model.read(path)
+
+
+@pytest.mark.parametrize("extents", [dict(M=-5), dict(N=math.nan), dict(K="512"), dict(G=math.inf)], ids=str)
+def test_extents_that_are_none_are_refused(extents):
+    (name,) = extents
+    with pytest.raises(ValueError, match=f"{name} must be a number from 0 on, got"):
+        time_model.explain("m,k", **dict(M=256, N=2048, K=2048, G=64) | extents, gpu=H200)
+
+
 def test_constants_are_read_again_after_forgetting(monkeypatch, tmp_path):
     monkeypatch.setattr(time_model, "CONSTANTS", tmp_path)
     time_model.forget()
