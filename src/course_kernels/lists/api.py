@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Matrices: TypeAlias = Sequence[torch.Tensor] | torch.nn.ParameterList
 
 
-@runtime.outside_graphs("group_gemm builds tables of addresses between two graphs")
 def group_gemm(
     group_A: Matrices,
     group_B: Matrices,
@@ -81,8 +80,13 @@ def group_gemm(
         Each call builds the tables anew and sends them in one copy; for repeated calls on the same memory keep a
         ``GroupGemmPlan``. Interface: Triton's grouped GEMM tutorial.
     """
-    settings = Settings.checked(method, out_dtype, precision, config)
-    group_A, group_B = check_operands(group_A, group_B, precision, autocasts=out is None)
+    return _multiply(group_A, group_B, Settings.checked(method, out_dtype, precision, config), out)
+
+
+@runtime.outside_graphs("group_gemm builds tables of addresses between two graphs")
+def _multiply(group_A: Matrices, group_B: Matrices, settings: Settings, out: Matrices | None) -> list[torch.Tensor]:
+    """The products, in any of torch's contexts."""
+    group_A, group_B = check_operands(group_A, group_B, settings.precision, autocasts=out is None)
     if out is not None:
         refuse_tangents("group_gemm with out", *group_A, *group_B)
         if functorch_level() is not None:
