@@ -21,7 +21,7 @@ is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor  # for is_g
 is_profiling = torch.autograd._profiler_enabled
 has_overrides = torch.overrides.has_torch_function_variadic  # whether a tensor or a mode overrides functions
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
-_VMAP = torch._C._functorch.TransformType.Vmap
+_VMAP, _JVP = torch._C._functorch.TransformType.Vmap, torch._C._functorch.TransformType.Jvp
 _forward_ad = torch.autograd.forward_ad
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
@@ -63,10 +63,12 @@ def is_forward_mode() -> bool:
 
 def wants_function() -> bool:
     """Whether a derivative has to be an ``autograd.Function``. ``torch.func`` and forward mode accept these, but
-    ``functionalize`` accepts only operators."""
-    if functorch_level() is None:
+    ``functionalize`` accepts only operators, and forward mode in forward mode loses what a Function's ``jvp`` says."""
+    levels = torch._C._functorch.get_interpreter_stack()
+    if not levels:
         return is_forward_mode()
-    return all(level.key() != _FUNCTIONALIZE for level in torch._C._functorch.get_interpreter_stack())
+    kinds = [level.key() for level in levels]
+    return _FUNCTIONALIZE not in kinds and kinds.count(_JVP) < 2
 
 
 def has_functions_only() -> bool:

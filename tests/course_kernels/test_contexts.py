@@ -78,7 +78,16 @@ def test_functions_are_for_transforms_and_operators_for_functionalize():
     torch.func.functionalize(torch.func.grad(note("grad inside")))(plain)
     torch.func.grad(torch.func.functionalize(note("functionalize inside")))(plain)
     torch.func.functionalize(torch.func.vmap(note("vmap inside")))(plain[None])
-    assert seen == {"grad": True, "grad inside": False, "functionalize inside": False, "vmap inside": False}
+    torch.func.jvp(note("jvp"), (plain,), (plain,))
+    torch.func.jvp(lambda x: torch.func.jvp(note("jvp inside"), (x,), (x,)), (plain,), (plain,))
+    assert seen == {
+        "grad": True,
+        "grad inside": False,
+        "functionalize inside": False,
+        "vmap inside": False,
+        "jvp": True,
+        "jvp inside": False,
+    }
 
 
 def test_tensors_of_a_transform_that_has_ended_are_unwrapped():

@@ -72,7 +72,8 @@ def group_gemm(
         method, over transposed views. ``torch.func.vmap`` makes one launch of all elements of the batch.
         Tensors that kernels cannot read (meta tensors, subclasses with ``__torch_dispatch__``, such as DTensor, and
         those that ``functionalize`` and ``make_fx`` trace) are multiplied by torch, and only where ``method`` is
-        "auto". So are the derivatives of ``is_grads_batched``, whatever the method.
+        "auto"; so are all in forward mode within forward mode. So are the derivatives of ``is_grads_batched``, whatever
+        the method.
         Under ``torch.autocast``, float16, bfloat16 and float32 operands are cast to its dtype, as those of
         ``torch.matmul`` are; not where ``out`` is given. A plan is made for fixed memory and casts nothing.
         Under ``torch.compile``, kernels are launched between two graphs, which ``fullgraph=True`` does not allow.
@@ -213,8 +214,8 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
     """The products by torch's own operations, for tensors that have no memory for kernels to read."""
     if settings.method != "auto":
         raise TypeError(
-            f"method must be 'auto' for meta tensors, subclasses, make_fx and functionalize, got {settings.method!r}: "
-            "their matrices have no memory that kernels could read"
+            f"method must be 'auto' for meta tensors, subclasses, make_fx, functionalize and forward mode in forward "
+            f"mode, got {settings.method!r}: kernels cannot read such matrices"
         )
     dtype = settings.result_dtype(group_A[0].dtype)
     kind = "cpu" if group_A[0].is_meta else group_A[0].device.type

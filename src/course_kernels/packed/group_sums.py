@@ -223,7 +223,6 @@ def _setup(ctx, inputs, output) -> None:
     matrix, offs, ctx.backend = inputs
     ctx.total, ctx.dtype = matrix.shape[0], matrix.dtype
     ctx.save_for_backward(offs)
-    ctx.save_for_forward(offs)
 
 
 def _gradients(ctx, grad) -> tuple:
@@ -235,9 +234,10 @@ def _gradients(ctx, grad) -> tuple:
     return rows[torch.where(groups < 0, layout.G, groups)].to(ctx.dtype), None, None
 
 
-def _tangent(ctx, tangent, *_) -> Tensor:
+def _tangent(inputs, tangents, _) -> Tensor:
     """Forward mode: the sums of the tangent's rows."""
-    return torch.ops.course_kernels.group_sums(tangent, *ctx.saved_tensors, ctx.backend)
+    _, offs, backend = inputs
+    return torch.ops.course_kernels.group_sums(tangents[0], offs, backend)
 
 
 def _batched(info, in_dims, matrix, offs, backend):

@@ -306,32 +306,30 @@ def _is_asked_for_b(ctx) -> bool:
         ) from None
 
 
-def _setup_operator(ctx, inputs, product) -> None:
+def _setup_operator(ctx, inputs, _) -> None:
     mat_a, mat_b, offs, bias, _, _, backend, _ = inputs
     _keep(ctx, mat_a, mat_b, offs, bias, backend)
-    ctx.save_for_forward(mat_a, mat_b, offs)
-    ctx.form = product.shape, product.dtype
 
 
 def _operator_gradients(ctx, grad) -> tuple:
     return *_gradients(ctx, grad, ctx.needs_input_grad, compute=_dispatched), None, None, None, None
 
 
-def _tangent(ctx, tangent_a, tangent_b, _, tangent_bias, *others) -> Tensor:
+def _tangent(inputs, tangents, product) -> Tensor:
     """Forward mode: each operand's tangent times the other operand, summed in float32 and rounded once."""
-    mat_a, mat_b, offs = ctx.saved_tensors
-    shape, dtype = ctx.form
-    options, terms = Options(torch.float32, backend=ctx.backend), []
+    mat_a, mat_b, offs, _, _, _, backend, _ = inputs
+    tangent_a, tangent_b, _, tangent_bias, *_ = tangents
+    options, terms = Options(torch.float32, backend=backend), []
     if tangent_a is not None:
         terms.append(_dispatched(Operands(tangent_a, mat_b, offs), options))
     if tangent_b is not None:
         terms.append(_dispatched(Operands(mat_a, tangent_b, offs), options))
-    if tangent_bias is not None and ctx.mode == "m":
+    if tangent_bias is not None and MODE_OF_RANKS[mat_a.dim(), mat_b.dim()] == "m":
         only_bias = Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias)  # K = 0
         terms.append(_dispatched(only_bias, options))
     elif tangent_bias is not None:
-        terms.append(tangent_bias[:, None, :].expand(shape).float())
-    return sum(terms).to(dtype)
+        terms.append(tangent_bias[:, None, :].expand(product.shape).float())
+    return sum(terms).to(product.dtype)
 
 
 derivatives.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _tangent)

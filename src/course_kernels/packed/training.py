@@ -79,8 +79,7 @@ def to_fp8_then_scaled_grouped_mm(
     _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype)
     if not is_compiling():
         refuse_dtensors("to_fp8_then_scaled_grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs)
-        if not has_functions_only():
-            raise RuntimeError("to_fp8_then_scaled_grouped_mm has no rule for torch.func.vmap, nor for functionalize")
+        _refuse_transforms()
     elif torch._C._are_functorch_transforms_active():
         raise RuntimeError("to_fp8_then_scaled_grouped_mm under torch.func is not compiled: a graph loses its gradient")
     if dtype := autocast_dtype(mat_a.device.type):
@@ -111,6 +110,11 @@ def _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype) -> None:
         raise TypeError(f"grad_dtype must be one of {allowed} with recipe {recipe!r}, got {grad_dtype!r}")
 
 
+def _refuse_transforms() -> None:
+    if not has_functions_only():
+        raise RuntimeError("to_fp8_then_scaled_grouped_mm has no rule for torch.func.vmap, nor for functionalize")
+
+
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype, power_of_two, backend):
@@ -135,6 +139,7 @@ class _Layer(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 grads[1] = rounding.columns_by_columns(mat_a, grad, offs, ctx.grad_dtype, ctx.dtypes[1], ctx.across)
         if torch.is_grad_enabled():  # create_graph=True, or torch.func
+            _refuse_transforms()
             grads = [each if each is None else _WithoutGradient.apply(each, grad, mat_a, mat_b) for each in grads]
         return *grads, None, None, None, None, None, None
 

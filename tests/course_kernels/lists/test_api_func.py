@@ -90,6 +90,21 @@ def test_a_batch_of_tangents(method, operands):
     same(*(torch.autograd.functional.jacobian(lambda a: f([a], [b])[0], a, **options) for f in multiply(method)))  # noqa: B023
 
 
+def test_forward_mode_within_forward_mode(operands):
+    (a, *_), (b, *_) = operands
+
+    def twice(function):
+        def inner(a):
+            return torch.func.jvp(lambda a: (function([a], [b])[0] ** 3).sum(), (a,), (a,))[1]
+
+        return torch.func.jvp(inner, (a,), (a,))
+
+    ours, theirs = multiply("auto")
+    same(twice(ours), twice(theirs))
+    with pytest.raises(TypeError, match=r"method must be 'auto' for .* forward mode in forward mode"):
+        twice(multiply("round_robin")[0])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_forward_mode(method, operands):
     """Tangents of A, of B, of some matrices; the level of plain autograd and that of torch.func."""
@@ -142,7 +157,9 @@ def test_tensors_without_memory_are_multiplied_by_torch(operands):
         lambda: torch.func.functionalize(lambda a: group_gemm([a], [b], method="round_robin"))(a),
         lambda: make_fx(lambda a: group_gemm([a], [b], method="round_robin")[0])(a),
     ):
-        with pytest.raises(TypeError, match="method must be 'auto' for meta tensors, subclasses, make_fx and f"):
+        with pytest.raises(
+            TypeError, match="method must be 'auto' for meta tensors, subclasses, make_fx, functionalize"
+        ):
             call()
 
 

@@ -21,6 +21,12 @@ TRANSFORMS = {
     "hessian": lambda f: torch.func.hessian(lambda *t: cube(f(*t))),
     "jvp of grad": lambda f: lambda *t: torch.func.jvp(torch.func.grad(lambda *t: cube(f(*t))), t, t),
     "grad of jvp": lambda f: torch.func.grad(lambda *t: torch.func.jvp(lambda *t: cube(f(*t)), t, t)[1]),
+    "forward in forward": lambda f: (
+        lambda *t: torch.func.jvp(lambda *t: torch.func.jvp(lambda *t: cube(f(*t)), t, t)[1], t, t)
+    ),
+    "forward in grad in forward": lambda f: (
+        lambda *t: torch.func.jvp(torch.func.grad(lambda *t: torch.func.jvp(lambda *t: cube(f(*t)), t, t)[1]), t, t)
+    ),
     "backward of grad": lambda f: lambda *t: backward_of(torch.func.grad(lambda *t: cube(f(*t))), t),
     "functionalize in vmap": lambda f: lambda *t: torch.func.vmap(torch.func.functionalize(f))(*(x[None] for x in t)),
 }

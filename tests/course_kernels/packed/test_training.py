@@ -184,6 +184,7 @@ def test_transforms_without_a_rule_are_refused():
         lambda: torch.func.vmap(layer)(a[None]),
         lambda: torch.func.functionalize(layer)(a),
         lambda: torch.func.hessian(lambda a: layer(a).sum())(a),
+        lambda: torch.func.jacrev(layer)(a),
     ):
         with pytest.raises(RuntimeError, match=r"no rule for torch\.func\.vmap, nor for functionalize"):
             call()
