@@ -60,9 +60,11 @@ _MASKED = (f"{_KERNELS}/masked.py", "course_kernels/masked/*.py", f"{_BENCH}/cle
 _JAGGED = (f"{_KERNELS}/jagged.py", "course_kernels/jagged/*.py")
 _SHARED = (f"{_BENCH}/jagged.py", f"{_BENCH}/helion_peer.py", "course_kernels/jagged/helion_configs/*.json")
 _SWEPT = f"{_BENCH}/configurations.py"
-# Each configuration by itself: whatever chooses between them has no part in it.
+# Each configuration by itself: whatever chooses between them, or asks for torch's contexts, has no part in it.
 _CONFIGURED = (
-    *_COMMON, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", *_CUTE,
+    *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "memory", "runtime")),
+    *(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin")),
+    f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", *_CUTE,
     *(f"{_PACKAGE}/backends/{name}.py" for name in ("descriptors", "launch_arguments", "relaunch", "triton")),
     *(f"{_BENCH}/{name}.py" for name in ("candidates", "timing")),
 )  # fmt: skip
