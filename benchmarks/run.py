@@ -43,7 +43,8 @@ import zoo_api
 from course_kernels.bench import record, tune
 
 _KERNELS, _BENCH, _PACKAGE = "course_kernels/kernels", "course_kernels/bench", "course_kernels/packed"
-_COMMON = ("course_kernels/*.py", *(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin")))
+_LAUNCHED = tuple(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin"))
+_COMMON = ("course_kernels/*.py", *_LAUNCHED)
 _LISTS = (*_COMMON, *(f"{_KERNELS}/{name}.py" for name in ("naive", "record", "tma")), "course_kernels/lists/*.py")
 # Without what was measured: what chooses then are rules.
 _BY_RULES = (
@@ -63,8 +64,7 @@ _SWEPT = f"{_BENCH}/configurations.py"
 # Each configuration by itself: whatever chooses between them, or asks for torch's contexts, has no part in it.
 _CONFIGURED = (
     *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "memory", "runtime")),
-    *(f"{_KERNELS}/{name}.py" for name in ("codes", "common", "round_robin")),
-    f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", *_CUTE,
+    *_LAUNCHED, f"{_KERNELS}/contiguous.py", f"{_KERNELS}/transposed.py", *_CUTE,
     *(f"{_PACKAGE}/backends/{name}.py" for name in ("descriptors", "launch_arguments", "relaunch", "triton")),
     *(f"{_BENCH}/{name}.py" for name in ("candidates", "timing")),
 )  # fmt: skip

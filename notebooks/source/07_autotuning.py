@@ -740,7 +740,8 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 7 to 8 % on average, and 45 % at worst. On the H100 10 to 15 % on average; once it takes twice as long.
+# On the H200 7 to 8 % on average, and 45 % at worst. On the H100 10 to 15 % on average, and at worst
+# twice the time.
 #
 # </details>
 #

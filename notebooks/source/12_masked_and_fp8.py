@@ -339,7 +339,7 @@ for rows, one in zip(builds, codegen.compile_many((each, "sm_90") for each in bu
 #
 # That does not matter as long as memory is the limit. (Our CuTe kernel of lesson 10 does the opposite: its tiles have
 # 64 rows, most of which stay empty, and it uses `wgmma`. In bfloat16 the two are within a few per cent of each other,
-# and in float8 ours is faster: the record is at the end of this lesson.)
+# and in float8 the CuTe kernel is faster: the record is at the end of this lesson.)
 #
 # ## Half the bytes: FP8
 #
@@ -545,7 +545,7 @@ def block_scaled_tile(x, w, y, x_scale, w_scale, BLOCKS: tl.constexpr, BLOCK: tl
 # Now `deepgemm` multiplies the same rows, in slots, 8 of 16 used. The weights have eight bits, too. First we use one
 # scale for each row and each column, computed by hand. Then we use blocks, 1 × 128 of X and 128 × 128 of W, by the
 # library's quantisers. `deepgemm` tells the two apart by the shapes of the scales. (GPUs older than Ada (RTX 40) and
-# Hopper cannot multiply FP8. There `backend="torch"` computes it, slowly.)
+# Hopper cannot multiply FP8. There pass `backend="torch"`.)
 #
 # The weights are quantised once, when the model is loaded. X is quantised in every step. That takes a launch, which
 # reads and writes X once: little beside the weights.

@@ -71,11 +71,10 @@ def wants_function() -> bool:
     return _FUNCTIONALIZE not in kinds and kinds.count(_JVP) < 2
 
 
-def has_functions_only() -> bool:
-    """Whether all of ``torch.func``'s transforms here accept an ``autograd.Function`` without rules of its own."""
-    return all(
-        level.key() not in (_FUNCTIONALIZE, _VMAP) for level in torch._C._functorch.get_interpreter_stack() or ()
-    )
+def is_batched_or_functional() -> bool:
+    """Whether ``torch.func``'s ``vmap`` or ``functionalize`` is active. Both want a rule for each function."""
+    levels = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() in (_VMAP, _FUNCTIONALIZE) for level in levels)
 
 
 def unwrapped(tensor):

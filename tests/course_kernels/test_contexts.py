@@ -100,7 +100,7 @@ def test_tensors_of_a_transform_that_has_ended_are_unwrapped():
     assert unwrapped(None) is None
 
 
-def test_tensors_whose_class_computes_are_intercepted():
+def test_kernels_cannot_read_tensors_whose_class_computes_nor_meta_tensors():
     class Named(torch.Tensor):
         pass
 

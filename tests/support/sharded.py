@@ -144,7 +144,7 @@ def other_products(mesh):
         grouped_mm,
         scaled_grouped_mm,
         shuffle_weight,
-    )  # fmt: skip
+    )
     from course_kernels import to_fp8_then_scaled_grouped_mm as layer
 
     a, b, offs = matrices("m", mesh)

@@ -12,6 +12,7 @@ from course_kernels.contexts import autocast_dtype, cast, is_compiling, is_plain
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
+from course_kernels.memory import share_memory
 from course_kernels.packed.checks import Backend
 from course_kernels.packed.group_sums import group_sums
 from course_kernels.packed.problem import Operands, Options
@@ -223,14 +224,15 @@ def _autocast(existing_out, lhs, rhs, bias) -> tuple:
 
 
 def _check_existing_out(existing_out, shape, dtype, group_sizes, lhs, *others) -> None:
-    """Raise unless the result can be written to a given tensor; ``packed`` compares its memory with the operands'."""
+    """Raise unless the result can be written to a given tensor. ``packed`` compares its memory with the operands',
+    which the sizes are none of."""
     checks.check_written("existing_out", existing_out, shape, dtype, lhs.device)
     if wants_grad(lhs, *others):
         raise ValueError(
             "existing_out must be None where an operand requires a gradient: detach the operands, or leave it out"
         )
-    if is_plain(existing_out, group_sizes):
-        checks.check_apart("existing_out", existing_out, dict(group_sizes=group_sizes))
+    if is_plain(existing_out, group_sizes) and share_memory(existing_out, group_sizes):
+        raise ValueError("existing_out shares memory with group_sizes; they must not overlap")
 
 
 def _multiply(out: Tensor | None, operands: Operands, options: Options) -> Tensor:

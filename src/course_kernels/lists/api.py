@@ -223,6 +223,7 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
         return [(a.float() @ b.float()).to(dtype) for a, b in zip(group_A, group_B)]
 
 
+@runtime.outside_graphs("a GroupGemmPlan is made between two graphs")
 def _prepare(group_A, group_B, out, settings, programs=None, record=False, kept=False):
     """``launch.prepare``, imported when first needed."""
     if group_A:  # before triton is imported, which fails with less to say where numpy is missing

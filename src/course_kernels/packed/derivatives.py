@@ -13,7 +13,6 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from course_kernels import runtime
 from course_kernels.contexts import functorch_level, is_forward_mode
 
 
@@ -29,7 +28,6 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
             tangent. Both must compute with operators: ``torch.func`` accepts no ``autograd.Function`` inside of the
             dispatcher.
     """
-    not_traced = runtime.outside_graphs("torch's dispatcher calls the derivatives of operators")
     operator = getattr(getattr(torch.ops, library.ns), name).default
 
     def forward(ctx, *inputs):
@@ -44,13 +42,12 @@ def register(library: torch.library.Library, name: str, setup: Callable, backwar
         setup(ctx, arguments, result)
         return result
 
-    functions = {"forward": forward, "backward": not_traced(lambda ctx, grad: (*backward(ctx, grad), None))}
+    functions = {"forward": forward, "backward": lambda ctx, grad: (*backward(ctx, grad), None)}
     # Not a Function, which would enter torch.func again; the dispatcher has chosen the level already. Named like the
     # operator, because graph nodes and profiles show this name.
     level = torch.autograd.function._SingleLevelFunction
     made = type(level)(name, (level,), {name: staticmethod(each) for name, each in functions.items()})
 
-    @not_traced
     def differentiable(keyset, *arguments):
         if torch._C._is_fwd_grad_enabled() and (functorch_level() is not None or is_forward_mode()):
             duals = [

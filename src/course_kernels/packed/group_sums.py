@@ -12,6 +12,7 @@ from course_kernels import runtime
 from course_kernels.contexts import (
     functorch_level,
     is_batched_by_autograd,
+    is_batched_or_functional,
     is_compiling,
     is_plain,
     is_profiling,
@@ -70,7 +71,7 @@ def group_sums(
             sharding.register()
         return torch.ops.course_kernels.group_sums(matrix, offs, backend)
     refuse_tangents("group_sums with out", matrix)
-    if not is_compiling() and functorch_level() is not None:
+    if not is_compiling() and functorch_level() is not None and (wants_grad(matrix) or is_batched_or_functional()):
         raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     if wants_grad(matrix):
         raise ValueError("out cannot be given when matrix requires a gradient: detach matrix, or omit out")

@@ -63,11 +63,12 @@ def _dispatched(operands: Operands, options: Options) -> Tensor:
 
 def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
     """A grouped product, scaled or not, written to a given tensor; no gradients."""
-    if not is_compiling() and functorch_level() is not None:
+    plain = is_plain(out, *operands)
+    if not plain and not is_compiling() and functorch_level() is not None:
         raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     if wants_grad(operands.mat_a, operands.mat_b, operands.bias):
         raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
-    if is_plain(out, *operands) and not is_profiling():
+    if plain and not is_profiling():
         execute(operands, options, out)
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out

@@ -10,7 +10,7 @@ from torch import Tensor
 from course_kernels.contexts import (
     autocast_dtype,
     cast,
-    has_functions_only,
+    is_batched_or_functional,
     is_compiling,
     refuse_dtensors,
     refuse_tangents,
@@ -63,8 +63,8 @@ def to_fp8_then_scaled_grouped_mm(
 
     Raises:
         TypeError, ValueError, RuntimeError: as ``scaled_grouped_mm``, naming the argument, what it got and what it
-            wants. RuntimeError also for gradients of gradients and under ``torch.func``'s ``vmap`` and
-            ``functionalize``, and TypeError for DTensors: pass ``to_local()``.
+            wants. RuntimeError also for gradients of gradients, under ``torch.func``'s ``vmap`` and ``functionalize``,
+            and where ``torch.compile`` compiles a transform of it. TypeError for DTensors: pass ``to_local()``.
 
     Notes:
         What torchao calls ``_to_fp8_rowwise_then_scaled_grouped_mm``, and with blocks the recipe of DeepSeek-V3. A
@@ -111,7 +111,7 @@ def _check(mat_a, mat_b, offs, recipe, out_dtype, grad_dtype) -> None:
 
 
 def _refuse_transforms() -> None:
-    if not has_functions_only():
+    if is_batched_or_functional():
         raise RuntimeError("to_fp8_then_scaled_grouped_mm has no rule for torch.func.vmap, nor for functionalize")
 
 
@@ -133,13 +133,15 @@ class _Layer(torch.autograd.Function):
     def backward(ctx, grad):
         mat_a, mat_b, offs = ctx.saved_tensors
         rounding, grads = ctx.rounding, [None, None]
+        again = torch.is_grad_enabled()  # create_graph=True, or torch.func
+        if again:
+            _refuse_transforms()
         with torch.no_grad():
             if ctx.needs_input_grad[0]:
                 grads[0] = rounding.rows_by_weights(grad, mat_b, offs, ctx.grad_dtype, ctx.dtypes[0])
             if ctx.needs_input_grad[1]:
                 grads[1] = rounding.columns_by_columns(mat_a, grad, offs, ctx.grad_dtype, ctx.dtypes[1], ctx.across)
-        if torch.is_grad_enabled():  # create_graph=True, or torch.func
-            _refuse_transforms()
+        if again:
             grads = [each if each is None else _WithoutGradient.apply(each, grad, mat_a, mat_b) for each in grads]
         return *grads, None, None, None, None, None, None
 

@@ -55,6 +55,10 @@ def test_the_transposed_product_is_differentiable_and_bias_grad_is_not_part_of_i
     assert torch.equal(lhs.grad, wide.grad.float())
     assert_same(sums, exact_sums.detach())
     assert not sums.requires_grad
+    sums.zero_()
+    found = torch.func.grad(lambda lhs: ptgmm(lhs, rhs, sizes_of(*RAGGED), sums, torch.float32).sum())(lhs.detach())
+    assert torch.equal(found, lhs.grad)
+    assert_same(sums, exact_sums.detach())
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import forked
@@ -101,6 +102,16 @@ def test_fullgraph_is_told_why_it_cannot_be():
     (a, *_), (b, *_) = operands()
     with pytest.raises(Exception, match=r"group_gemm builds tables of addresses between two graphs: call it without"):
         torch.compile(lambda a, b: group_gemm([a], [b])[0], backend="eager", fullgraph=True)(a, b)
+    torch._dynamo.reset()
+
+
+def test_a_plan_is_made_between_two_graphs():
+    torch._dynamo.reset()
+    (a, *_), (b, *_) = operands()
+    graphs = CompileCounter()
+    made = torch.compile(lambda a, b: GroupGemmPlan([a * 2], [b]).run()[0] + 1, backend=graphs)(a, b)
+    assert torch.equal(made, 2 * a @ b + 1)
+    assert graphs.frame_count == 2
     torch._dynamo.reset()
 
 

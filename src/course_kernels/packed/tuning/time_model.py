@@ -24,6 +24,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,9 +120,9 @@ def slots(config: CuteConfig | GemmConfig) -> int:
 
 
 def suits(config: CuteConfig | GemmConfig, kind: str, rows: float) -> bool:
-    """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty (of 128
-    rows, from 14 rows on), or where a group has dozens of low ones. The sweep measures none of these, so there is no
-    time to fit a constant to."""
+    """Whether a configuration is asked about groups of so many rows: not where its tiles would be nearly empty (those
+    of 128 rows are asked from 14 rows on), or where a group has dozens of low ones. The sweep measures none of these,
+    so there is no time to fit a constant to."""
     tall = height(config)
     return kind == "k,n" or (tall / 6 <= rows + 8 and (tall >= 128 or rows <= 24 * tall))
 
@@ -254,7 +255,7 @@ def explain(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu, others: int
     if kind not in (*KINDS, *KINDS_8_BIT):
         raise ValueError(f"kind must be one of {(*KINDS, *KINDS_8_BIT)}, got {kind!r}")
     for name, extent in dict(M=M, N=N, K=K, G=G).items():
-        if not (isinstance(extent, (int, float)) and 0 <= extent < math.inf):
+        if not (isinstance(extent, Real) and 0 <= extent < math.inf):
             raise ValueError(f"{name} must be a number from 0 on, got {extent!r}")
     form, _, scales = kind.partition(" ")
     lines = [
@@ -362,8 +363,8 @@ def read(path: Path) -> tuple[Gpu, dict[str, tuple[Candidate, ...]]]:
                 Candidate(
                     row["backend"],
                     {"cute": CuteConfig, "triton": GemmConfig}[row["backend"]](**row["config"]),
-                    _numbers(row, "constants", 6, least=0.0),
-                    _numbers(row, "correction", len(smooth("m,k", 1, 1, 1, 1))),
+                    _numbers(row, "constants", 6, negative=False),
+                    _numbers(row, "correction", len(smooth("m,k", 1, 1, 1, 1)), negative=True),
                 )
                 for row in content["candidates"][kind]
             )
@@ -378,11 +379,12 @@ def read(path: Path) -> tuple[Gpu, dict[str, tuple[Candidate, ...]]]:
         raise ValueError(f"{path} holds no constants of the time model: {type(error).__name__}: {error}") from None
 
 
-def _numbers(row: dict, name: str, count: int, least: float = -math.inf) -> tuple[float, ...]:
-    """So many finite numbers of a row, none below the least."""
+def _numbers(row: dict, name: str, count: int, negative: bool) -> tuple[float, ...]:
+    """So many finite numbers of a row, which may be negative or not."""
     found = tuple(map(float, row[name]))
-    if len(found) != count or not all(map(math.isfinite, found)) or min(found) < least:
-        raise ValueError(f"{row['config']} wants {count} finite {name}, none below {least:g}, and has {found}")
+    if len(found) != count or not all(map(math.isfinite, found)) or (min(found) < 0 and not negative):
+        sign = "" if negative else " from 0 on"
+        raise ValueError(f"{name} must be {count} finite numbers{sign}, got {found} for {row['config']}")
     return found
 
 

@@ -149,11 +149,17 @@ def test_a_damaged_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     "spoil, said",
     [
-        (lambda content: content["candidates"]["m,k"][0]["constants"].pop(), "wants 6 finite constants"),
-        (lambda content: content["candidates"]["m,k"][0]["constants"].__setitem__(0, -1.0), "none below 0"),
+        (
+            lambda content: content["candidates"]["m,k"][0]["constants"].pop(),
+            "constants must be 6 finite numbers from 0 on",
+        ),
+        (
+            lambda content: content["candidates"]["m,k"][0]["constants"].__setitem__(0, -1.0),
+            "constants must be 6 finite numbers from 0 on",
+        ),
         (
             lambda content: content["candidates"]["k,n"][0]["correction"].__setitem__(3, math.nan),
-            "wants 15 finite",
+            "correction must be 15 finite numbers, got",
         ),
         (lambda content: content["gpu"].update(bandwidth=0), "its GPU has 132 SMs and 0 TB/s"),
         (lambda content: content["gpu"].update(sms="many"), "TypeError"),
