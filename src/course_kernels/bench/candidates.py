@@ -60,7 +60,7 @@ PASSES_8_BIT = ("forward fp8", "forward fp8 blocks", "dA fp8", "dA fp8 blocks")
 KIND_OF_PASS = dict(zip((*PASSES, *PASSES_8_BIT), (*time_model.KINDS, *time_model.KINDS_8_BIT)))
 REPEATS = 7
 # Of products from so many FLOP on, which would take most of a sweep. Three were too few on an H200: see NOTES.md.
-_LARGE, _REPEATS_LARGE = 1e12, 3
+_LARGE, _REPEATS_LARGE = 1e12, 5
 DEVICE = "cuda"
 _PROCESSES, _THREADS = 12, 16  # that compile, at most
 # The unit of `count_wrong`: the last place of a bfloat16 result, and what sums of 8-bit products may lose in the
@@ -298,7 +298,7 @@ def measure(
     products of the operands (8-bit ones times their factors), the others with the first.
 
     Args:
-        rows, passes, repeats: what is measured, and how often; three times at most from 1e12 FLOP on.
+        rows, passes, repeats: what is measured, and how often; five times at most from 1e12 FLOP on.
         seconds: after them no row begins.
         among: the configurations for each kind of product; by default those ``offered``.
         tell: gets a line about each pass.

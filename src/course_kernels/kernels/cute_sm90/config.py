@@ -9,8 +9,6 @@ MMA_ROWS = 64
 WARP_GROUP = 128
 # What one block may use of an SM's shared memory, less a kilobyte for barriers.
 SHARED_BYTES = 227 * 1024 - 1024
-# Bytes of a row of a block of C that a warp group stages for its stores.
-STORE_ROW_BYTES = 128
 # Bytes of a stage's two barriers, rounded up.
 BARRIERS_BYTES = 32
 # Elements along K, and columns of B, that share a factor where scales are those of blocks.
@@ -47,6 +45,7 @@ class CuteConfig:
             groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
         most_stores: blocks of C that a warp group stages for its stores, if there is room beside the stages. Where K is
             short, writing C takes the time, and more blocks on their way write faster.
+        store_row_bytes: bytes of a row of such a block: 128, or 64 where only smaller blocks fit beside the stages.
         stream_b: whether L2 evicts what was loaded of B before anything else: for groups of one row of tiles, which
             read every weight once. What others left in L2, and rows of A, which all columns of tiles read, stay there.
     """
@@ -64,6 +63,7 @@ class CuteConfig:
     split_last_wave: bool = False
     dynamic: bool = False
     most_stores: int = 2
+    store_row_bytes: int = 128
     stream_b: bool = False
 
     @property
@@ -91,6 +91,7 @@ class CuteConfig:
             + "_halved" * self.split_last_wave
             + "_dynamic" * self.dynamic
             + f"_stores{self.most_stores}" * (self.most_stores != 2)
+            + f"x{self.store_row_bytes}" * (self.store_row_bytes != 128)
             + "_stream" * self.stream_b
         )
 
@@ -136,13 +137,13 @@ class CuteConfig:
     def store_blocks(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
         """Blocks of C that each of the two warp groups stages, for operands of ``operand_bytes``."""
         room = SHARED_BYTES - self.stage_bytes(operand_bytes, block_scaled, offsets_along)
-        return max(1, min(room // (2 * MMA_ROWS * STORE_ROW_BYTES), self.most_stores))
+        return max(1, min(room // (2 * MMA_ROWS * self.store_row_bytes), self.most_stores))
 
     def shared_bytes(self, operand_bytes: int, block_scaled: bool = False, offsets_along: str = "m") -> int:
         """Shared memory of the stages and of the blocks of C, in bytes, for operands of ``operand_bytes``, with factors
         of blocks or not."""
-        stores = 2 * self.store_blocks(operand_bytes, block_scaled, offsets_along) * MMA_ROWS * STORE_ROW_BYTES
-        return self.stage_bytes(operand_bytes, block_scaled, offsets_along) + stores
+        blocks = 2 * self.store_blocks(operand_bytes, block_scaled, offsets_along)
+        return self.stage_bytes(operand_bytes, block_scaled, offsets_along) + blocks * MMA_ROWS * self.store_row_bytes
 
     def why_not(self, operand_bytes: int = 2, block_scaled: bool = False, offsets_along: str = "m") -> str | None:
         """Why this configuration cannot be built for operands of ``operand_bytes``, with scales of blocks or not, and
@@ -162,6 +163,8 @@ class CuteConfig:
             return f"tile_k is a multiple of {128 // operand_bytes} at {operand_bytes} bytes, got {self.tile_k}"
         if self.accumulators(operand_bytes) > 208:
             return f"at most 208 accumulators fit into a thread's registers, got {self.accumulators(operand_bytes)}"
+        if self.store_row_bytes not in (64, 128):
+            return f"store_row_bytes is 64 or 128, got {self.store_row_bytes}"
         if self.cluster not in (1, 2):
             return f"a cluster has one or two CTAs, got {self.cluster}"
         if self.last_tile_n and not self.last_tile_n < self.tile_n:
@@ -209,6 +212,8 @@ CONFIGS = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256, dynamic=True),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, dynamic=True),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, 8, False, 128, 256, dynamic=True, most_stores=3, store_row_bytes=64),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, 8, False, 128, dynamic=True, most_stores=3, store_row_bytes=64),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
@@ -228,6 +233,9 @@ CONFIGS_ALONG_K = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
     CuteConfig(128, 192, 64, 2, 4, PINGPONG, dynamic=True),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, most_stores=3, store_row_bytes=64),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, dynamic=True, most_stores=3, store_row_bytes=64),
+    CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True, most_stores=4, store_row_bytes=64),
     # Of little depth: many stores are on their way at a time, and nobody waits for a partner. Loads are few, so sharing
     # them would save little.
     CuteConfig(128, 128, 64, 1, 6, PINGPONG, 1, dynamic=True),

@@ -12,7 +12,7 @@ from cutlass.cute.nvgpu import cpasync, warp
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
-from course_kernels.kernels.cute_sm90.config import MMA_ROWS, STORE_ROW_BYTES, WARP_GROUP
+from course_kernels.kernels.cute_sm90.config import MMA_ROWS, WARP_GROUP
 from course_kernels.kernels.cute_sm90.mainloop import make_mma, shared_layout
 from course_kernels.kernels.cute_sm90.scheduler import Problem, Tile, cluster_tiles, full_groups, group_end
 from course_kernels.kernels.cute_sm90.window import make_window, open_at
@@ -26,16 +26,12 @@ class Scales(NamedTuple):
     cols: cute.Tensor
 
 
-def store_cols(dtype: type[cutlass.Numeric]) -> int:
-    """Columns of a block of C."""
-    return STORE_ROW_BYTES * 8 // dtype.width
-
-
-def make_store(c: cute.Tensor, along: str, store_blocks: int, accumulate: bool = False):
-    """Shared layout of the blocks of C, ``store_blocks`` for each warp group, and C's descriptor and coordinates: a
-    window on ``c`` (total_m, N) where groups lie along "m", and ``c`` (G, M, N) with the group last where they lie
-    along "k". A store adds to C where ``accumulate``: L2 does, in float32 and without subnormal numbers."""
-    dtype, cols = c.element_type, store_cols(c.element_type)
+def make_store(c: cute.Tensor, along: str, store_blocks: int, row_bytes: int, accumulate: bool = False):
+    """Shared layout of the blocks of C, ``store_blocks`` for each warp group, with rows of ``row_bytes``, and C's
+    descriptor and coordinates: a window on ``c`` (total_m, N) where groups lie along "m", and ``c`` (G, M, N) with the
+    group last where they lie along "k". A store adds to C where ``accumulate``: L2 does, in float32 and without
+    subnormal numbers."""
+    dtype, cols = c.element_type, row_bytes * 8 // c.element_type.width
     if along == "m":
         c = make_window(c, 0)
     else:
@@ -108,7 +104,7 @@ def store_tile(
 ):
     """Round a warp group's part of a tile, whose shape ``cut`` is, once and store what lies inside the group's result.
     Called by whole warp groups."""
-    dtype, cols = c_shared.element_type, store_cols(c_shared.element_type)
+    dtype, cols = c_shared.element_type, cute.size(c_shared, mode=[1])
     thread = cute.arch.thread_idx()[0] % WARP_GROUP
     group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // WARP_GROUP) - 1
     together = pipeline.NamedBarrier(barrier_id=1 + group, num_threads=WARP_GROUP)

@@ -140,7 +140,7 @@ class HopperGroupedGemm:
             make_shape(each, pitch, *operands, each.product_cols(self.operand_bytes)) for each in config.shapes
         )
         store_blocks = config.store_blocks(self.operand_bytes, self.block_scaled, self.along)
-        c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, self.accumulate)
+        c_layout, c_atom, c_coords = make_store(c, self.along, store_blocks, config.store_row_bytes, self.accumulate)
         numbers = config.stages * config.stage_factors(self.along) * self.stages_factors
         group_pitch = total // cute.size(offs) if cutlass.const_expr(self.masked) else None
         problem = Problem(offs, total, M, cute.size(c, mode=[cute.rank(c) - 1]), K, group_pitch)
