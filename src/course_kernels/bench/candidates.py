@@ -279,7 +279,8 @@ def _check(product: Made, first: Tensor | None) -> None:
         groups = out.unbind() if out.dim() == 3 else out.split(product.sizes)
         wrong = sum(count_wrong(groups, exact_products(product.operands, product.sizes, product.scaling != ROW), unit))
     else:
-        wrong = count_unlike(out, first, 2 * unit)
+        # Most are the same bit for bit, which takes a tenth of the time to see.
+        wrong = 0 if torch.equal(out, first) else count_unlike(out, first, 2 * unit)
     if wrong:
         raise ValueError(f"{wrong} of {out.numel()} elements are wrong")
 

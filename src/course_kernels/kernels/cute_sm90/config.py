@@ -212,8 +212,6 @@ CONFIGS = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, tail_tile_n=256, dynamic=True),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, last_tile_n=128, dynamic=True),
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, 8, False, 128, 256, dynamic=True, most_stores=3, store_row_bytes=64),
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, 8, False, 128, dynamic=True, most_stores=3, store_row_bytes=64),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
     # For groups of few rows, where reading the weights takes the time.
     CuteConfig(64, 256, 64, 1, 4, PINGPONG, window=True),
@@ -222,18 +220,15 @@ CONFIGS = (
     CuteConfig(64, 128, 128, 1, 4, PINGPONG),
 )
 
-# For groups along K.
+# For groups along K. With small blocks for stores there is room for a fifth stage, or the stores begin earlier.
 CONFIGS_ALONG_K = (
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE),
-    CuteConfig(128, 192, 64, 2, 4, PINGPONG),
+    CuteConfig(128, 192, 64, 2, 5, PINGPONG, most_stores=3, store_row_bytes=64),
     CuteConfig(128, 192, 64, 1, 4, PINGPONG),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG),
     CuteConfig(128, 128, 64, 1, 6, PINGPONG),
     # Groups of unequal depth: clusters that are done earlier take more tiles.
     CuteConfig(128, 256, 64, 2, 4, COOPERATIVE, dynamic=True),
-    CuteConfig(128, 192, 64, 2, 4, PINGPONG, dynamic=True),
-    CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True),
-    CuteConfig(128, 192, 64, 2, 5, PINGPONG, most_stores=3, store_row_bytes=64),
     CuteConfig(128, 192, 64, 2, 5, PINGPONG, dynamic=True, most_stores=3, store_row_bytes=64),
     CuteConfig(128, 128, 64, 2, 6, PINGPONG, dynamic=True, most_stores=4, store_row_bytes=64),
     # Of little depth: many stores are on their way at a time, and nobody waits for a partner. Loads are few, so sharing
