@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import statistics
@@ -11,13 +12,19 @@ from collections.abc import Callable
 import torch
 
 
+@functools.cache
+def _capturing_stream(device: int) -> torch.cuda.Stream:
+    """The stream of all captures: within a pool, memory is used again on the stream that it was used on."""
+    return torch.cuda.Stream(device)
+
+
 def capture(function: Callable[[], object], warmups: int = 3, pool: tuple | None = None) -> torch.cuda.CUDAGraph:
     """Capture one call of ``function`` in a CUDA graph, after warming it up on a side stream.
 
     Graphs with one ``pool`` allocate from the same memory. They must not run at once, and what one leaves there is lost
     when another runs.
     """
-    stream = torch.cuda.Stream()
+    stream = _capturing_stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(warmups):

@@ -293,7 +293,9 @@ def _in_words(config: CuteConfig | GemmConfig) -> str:
     words += [f"narrow tiles of {config.last_tile_n} columns"] * bool(config.last_tile_n)
     words += [f"flat tiles of {config.tail_tile_n} columns"] * bool(config.tail_tile_n)
     words += ["last wave in halves"] * config.split_last_wave + ["dynamic order"] * config.dynamic
-    return ", ".join(words + [f"{config.most_stores} blocks for stores"] * (config.most_stores != 2))
+    small = " small" if config.store_row_bytes < 128 else ""
+    words += [f"{config.most_stores}{small} blocks for stores"] * (config.most_stores != 2)
+    return ", ".join(words)
 
 
 def for_triton(

@@ -58,6 +58,7 @@ def test_names_tell_configurations_apart():
         (dict(split_last_wave=True), "halved tiles: tile_m is a multiple of 128 where cooperative, got 64"),
         (dict(tile_n=128, last_tile_n=64, split_last_wave=True), UNSPLIT),
         (dict(tile_n=128, tail_tile_n=128, split_last_wave=True), UNSPLIT),
+        (dict(store_row_bytes=32), "store_row_bytes is 64 or 128, got 32"),
         (
             dict(dynamic=True, tile_n=128, schedule=PINGPONG, split_last_wave=True),
             "where the last wave is split, got True",
@@ -136,6 +137,18 @@ def test_a_stage_has_room_for_tiles_of_every_shape():
     # One block of C for each warp group where there is no room for two.
     assert [replace(config, stages=stages).store_blocks(2) for stages in (3, 4, 5)] == [2, 2, 1]
     assert config.shared_bytes(2) == 5 * 320 * 128 + 2 * 64 * 128
+
+
+def test_small_blocks_for_stores_leave_room_for_a_stage():
+    usual = CuteConfig(128, 192, 64, 2, 5, PINGPONG)
+    small = replace(usual, most_stores=3, store_row_bytes=64)
+    assert (usual.store_blocks(2), small.store_blocks(2)) == (1, 3)
+    assert (replace(usual, most_stores=3).store_blocks(2), replace(small, most_stores=9).store_blocks(2)) == (1, 3)
+    assert small.shared_bytes(2) == 5 * 320 * 128 + 2 * 3 * 64 * 64
+    assert small.why_not(offsets_along="k") is None
+    assert replace(small, stages=6).why_not() == "6 stages need 253952 bytes of shared memory, and there are 231424"
+    assert small.name == "128x192x64_2_5_pingpong_8_stores3x64"
+    assert small in CONFIGS_ALONG_K
 
 
 def test_a_dynamic_order_is_part_of_the_name():

@@ -353,28 +353,29 @@ def test_operands_of_8_bits_along_k(compiled, tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    ("config", "scaled"),
-    [*((config, True) for config in CONFIGS_8_BIT),
-     (CuteConfig(128, 192, 128, 2, 3, last_tile_n=128), False), (CuteConfig(64, 64, 128, 1, 4, PINGPONG), False)],
+    ("config", "dtype", "options"),
+    [*((config, "float8_e4m3fn", dict(scaled=True)) for config in CONFIGS_8_BIT),
+     (CuteConfig(128, 192, 128, 2, 3, last_tile_n=128), "float8_e4m3fn", {}),
+     (CuteConfig(64, 64, 128, 1, 4, PINGPONG), "float8_e4m3fn", {}),
+     *((config, "bfloat16", dict(offsets_along="k")) for config in CONFIGS_ALONG_K if config.store_row_bytes < 128)],
     ids=lambda each: getattr(each, "name", None) or str(each),
 )  # fmt: skip
-def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config, scaled):
+def test_a_block_of_c_is_not_overwritten_while_it_is_read(ptx_of, config, dtype, options):
     """A warp group's stores of three tiles, of any shapes: before it writes to a block, that block's last store has to
     be among those that it waited for."""
-    ptx = ptx_of(config, "float8_e4m3fn", scaled=scaled)
+    ptx, size = ptx_of(config, dtype, **options), 1 if dtype == "float8_e4m3fn" else 2
     waits = [int(wait) for wait in re.findall(r"cp\.async\.bulk\.wait_group\.read\s+(\d+)", ptx)]
     assert waits.pop() == 0, "all, before the end"
     of_shapes = []
     for shape in config.shapes:
-        of_shapes.append(
-            [waits.pop(0) for _ in range(shape.tile_m // 64 // config.sharing_groups * shape.tile_n // 64)]
-        )
+        cols = shape.tile_n // (config.store_row_bytes // 2)  # of bfloat16
+        of_shapes.append([waits.pop(0) for _ in range(shape.tile_m // 64 // config.sharing_groups * cols)])
     assert waits == []
     for tiles in itertools.product(of_shapes, repeat=3):
         stores = []
         for waited in tiles:
             for number, reading in enumerate(waited):
-                block = number % config.store_blocks(1)
+                block = number % config.store_blocks(size)
                 assert block not in stores[len(stores) - reading :], "the hardware may still read it"
                 stores.append(block)
 
