@@ -740,7 +740,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 7 to 8 % on average, and 45 % at worst. On the H100 10 to 15 % on average, and at worst
+# On the H200 7 to 8 % on average, and 46 % at worst. On the H100 10 to 15 % on average, and at worst
 # twice the time.
 #
 # </details>
@@ -879,7 +879,7 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 # On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
 # the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
 # model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. Here
-# the choice loses at most 1 %.
+# the choice loses at most 1 %, but 6 % at 128 rows, which is exactly a tile's height: we come back to that.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -933,9 +933,9 @@ for name in (chosen_name, best_name):
 
 # %% [markdown]
 # On average a group has 128 rows, exactly a tile's height. Where groups are even, the model expects half of them to
-# need a second row of tiles, and so four full waves. This batch has one such group more. It begins a fifth wave,
-# nearly empty. Tiles of 64 rows fill five waves, and are faster. Only the GPU knows the sizes, so any choice on the
-# host takes that risk.
+# need a second row of tiles, and so not quite three waves. This batch has one such group more. It begins a fourth wave,
+# nearly empty. Tiles of 64 rows fill five waves of their own, and are faster. Only the GPU knows the sizes, so any
+# choice on the host takes that risk.
 #
 # ### Ask the model
 #
