@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -21,26 +22,37 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
 PROCESSES = 12  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 CORES = os.cpu_count() or 1
+SECONDS = 900  # after which a command is ended, and counts as failed
 # Processes that share the cases of one tool and language; racecheck takes longer.
 SHARES = {"racecheck": max(2, CORES * 9 // 16), "memcheck": max(1, CORES * 5 // 16)}
 
 _OF_TORCH = "at6native"  # in the names of PyTorch's kernels, which make operands and compare results
 
 
-def run(command: list[str], directory: pathlib.Path = ROOT) -> str:
-    """Run a command with this checkout's package first on the path; return what it printed, raise if it fails."""
+def run(command: list[str], directory: pathlib.Path = ROOT, tell: bool = False) -> str:
+    """Run a command with this checkout's package first on the path; return what it printed, raise if it fails. Where
+    ``tell``, print each line at once, too: then a run that is cut off says how far it got."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        command, cwd=directory, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=900
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}")
-    return done.stdout + done.stderr
+    together = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    printed = []
+    with subprocess.Popen(command, cwd=directory, env={**os.environ, "PYTHONPATH": path}, **together) as process:
+        killer = threading.Timer(SECONDS, process.kill)
+        killer.start()
+        for line in process.stdout:
+            printed.append(line)
+            if tell:
+                print(line, end="", flush=True)
+        killer.cancel()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{''.join(printed)[-8000:]}")
+    return "".join(printed)
 
 
 def pytest_counts(printed: str) -> dict[str, int]:
     """Counts of pytest's closing line; it must have passed something and failed nothing."""
-    closing = printed.strip().splitlines()[-1]
+    closing = next(
+        (line for line in reversed(printed.splitlines()) if re.search(r" in \d[\d.]*s", line)), printed[-200:]
+    )
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", closing)}
     if not counts.get("passed") or set(counts) - {"passed", "skipped"}:
         raise RuntimeError(f"not a clean run: {closing}")
@@ -67,8 +79,8 @@ def _cases(kernels: str, names: Sequence[str]) -> list[str]:
 def gpu_tests() -> dict[str, int]:
     """Counts of `pytest -m gpu`, shared out among several processes; a single one takes a quarter of an hour."""
     modules = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
-    shared_out = ["-n", str(PROCESSES), "--dist", "worksteal"]
-    return pytest_counts(run([sys.executable, "-m", "pytest", "-m", "gpu", *QUIET, *shared_out, *modules]))
+    how = ["-n", str(PROCESSES), "--dist", "worksteal", "--durations=20"]
+    return pytest_counts(run([sys.executable, "-m", "pytest", "-m", "gpu", *QUIET, *how, *modules], tell=True))
 
 
 def sanitizers(kernels: str) -> dict[str, dict[str, int]]:

@@ -458,14 +458,15 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 # %%
 for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
     tried = replace(in_turn, stages=stages, most_stores=stores, store_row_bytes=row_bytes)
-    print(f"{stages} stages of {tried.stage_lines * 128 // 1024} KiB; blocks for each warp group: {tried.store_blocks(2)} "
-          f"of {64 * row_bytes // 1024} KiB; in all {tried.shared_bytes(2) // 1024} KiB of 226")  # fmt: skip
+    stage, block, of_all = (size // 1024 for size in (tried.stage_lines * 128, 64 * row_bytes, tried.shared_bytes(2)))
+    print(f"{stages} stages of {stage} KiB; blocks for each warp group: {tried.store_blocks(2)} of {block} KiB; "
+          f"in all {of_all} KiB of 226")  # fmt: skip
 
 # %% [markdown]
-# With a fifth stage only one block is left, and a warp group waits for each store before it prepares the next. Blocks of
-# half the size solve it: three of them fit. In a trial on an H100 the gradients of 22 layers took 0.988 of the time on
-# average. Four stages with more blocks had brought 0.999, so it is the stage that counts. Smaller blocks alone, in
-# tiles of 128 × 128, brought 0.991: probably because the first store begins earlier. The record says how often such a
+# With a fifth stage only one block is left, and a warp group waits for each store before it prepares the next. Blocks
+# of half the size solve it: three of them fit. In a trial on an H100 the gradients of 22 layers took 0.988 of the time
+# on average. Four stages with more blocks took 0.999 of it, so it is the stage that counts. In tiles of 128 × 128 the
+# smaller blocks alone took 0.991: probably because the first store begins earlier. The record says how often such a
 # configuration is the fastest of all fifteen:
 
 # %%

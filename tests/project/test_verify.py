@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import verify  # isort: skip
@@ -66,3 +68,25 @@ def test_no_case_at_all_is_an_error(commands, monkeypatch):
     monkeypatch.setattr(verify, "run", lambda command: "warning: nothing else\n")
     with pytest.raises(RuntimeError, match="no cases of triton to run"):
         verify.sanitizers("triton")
+
+
+def test_a_command_is_heard_while_it_runs(capsys, monkeypatch):
+    code = "import sys, time; print('first', flush=True); print('second', file=sys.stderr, flush=True); {}"
+    assert verify.run([sys.executable, "-c", code.format("print('third')")]) == "first\nsecond\nthird\n"
+    assert capsys.readouterr().out == ""
+    with pytest.raises(RuntimeError, match=r"failed:\nfirst\nsecond\n$"):
+        verify.run([sys.executable, "-c", code.format("sys.exit(3)")], tell=True)
+    assert capsys.readouterr().out == "first\nsecond\n"
+    monkeypatch.setattr(verify, "SECONDS", 3)
+    with pytest.raises(RuntimeError, match=r"failed:\nfirst\nsecond\n$"):
+        verify.run([sys.executable, "-c", code.format("time.sleep(60)")])
+
+
+def test_counts_are_those_of_the_closing_line():
+    printed = (
+        "..s\n= slowest 20 durations =\n1.2s call a\n1516 passed, 2 skipped in 61.03s (0:01:01)\nsys:1: a warning\n"
+    )
+    assert verify.pytest_counts(printed) == {"passed": 1516, "skipped": 2}
+    for bad in ("1 failed, 3 passed in 1.0s\n", "3 passed, 1 error in 1.0s\n", "2 skipped in 1s\n", "..s [ 27%]\n"):
+        with pytest.raises(RuntimeError, match="not a clean run"):
+            verify.pytest_counts(bad)
