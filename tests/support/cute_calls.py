@@ -6,7 +6,7 @@ from torch.nn.functional import ScalingType
 
 from course_kernels import grouped_mm, scaled_grouped_mm
 from course_kernels.packed import execute
-from course_kernels.packed.backends import cute, triton
+from course_kernels.packed.backends import cute, cute_cache, triton
 from course_kernels.packed.problem import Operands
 
 ROW = ScalingType.RowWise
@@ -34,3 +34,10 @@ def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
 def variant_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail=False, scaling="row"):
     """The kernel's variant for operands that are named one by one."""
     return cute.match_variant(Operands(mat_a, mat_b, offs, bias, scale_a, scale_b), out, keep_tail, scaling=scaling)
+
+
+def kept_kernel(config, dtype: str, out_dtype: str, **arguments):
+    """A kernel as ``compile_for`` makes it, compiled once for all processes that share out the tests; arguments of a
+    call that are None at the end may be left out."""
+    function = cute_cache.compiled(config, dtype, out_dtype, **arguments)
+    return lambda *given: function(*given, *[None] * (7 - len(given)))

@@ -21,6 +21,7 @@ from course_kernels.kernels.cute_sm90.config import (
 )
 from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import integers, reference
+from cute_calls import kept_kernel
 from in_flight import disassembled, follow, moves_between_products
 
 hopper = pytest.mark.gpu
@@ -185,11 +186,9 @@ def device():
 
 @functools.cache
 def compiled(config, out_dtype, device, **kinds):
-    from course_kernels.kernels.cute_sm90.compilation import compile_for
-
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     name = str(out_dtype).removeprefix("torch.")
-    return compile_for(config, "float8_e4m3fn", name, multiprocessors=processors, **kinds)
+    return kept_kernel(config, "float8_e4m3fn", name, multiprocessors=processors, **kinds)
 
 
 def factors(shape, seed, how, device):

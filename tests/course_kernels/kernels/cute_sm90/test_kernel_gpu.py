@@ -18,6 +18,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import assert_grouped_exact
 from course_kernels.testing.grouped_cases import GroupedCase, build
 from course_kernels.testing.tolerance import compare, rounded_bound
+from cute_calls import kept_kernel
 
 hopper = pytest.mark.gpu
 FP8 = torch.float8_e4m3fn
@@ -111,10 +112,8 @@ def test_what_blocks_lose_and_what_one_long_sum_loses():
 @functools.cache
 def compiled(config, out_dtype, scaled, device):
     """The kernel for one configuration."""
-    from course_kernels.kernels.cute_sm90.compilation import compile_for
-
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return compile_for(config, "float8_e4m3fn", id_of(out_dtype), scaled=scaled, multiprocessors=processors)
+    return kept_kernel(config, "float8_e4m3fn", id_of(out_dtype), scaled=scaled, multiprocessors=processors)
 
 
 def multiply(config, case: GroupedCase, scaled: bool, device, depth: int | None = None):

@@ -18,7 +18,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.packed.backends.cute import KernelVariant
 from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check
-from cute_calls import call, call_scaled, cute_alone
+from cute_calls import call, call_scaled, cute_alone, kept_kernel
 from cute_tiles import check_walk
 
 pytestmark = pytest.mark.gpu
@@ -177,10 +177,9 @@ def test_a_thousand_groups_of_which_two_in_five_are_empty(device, form):
 
 @functools.cache
 def compiled_for(form, config, processors):
-    from course_kernels.kernels.cute_sm90.compilation import compile_for
-
     along, b_major, *_ = form
-    return compile_for(config, "bfloat16", offsets_along=along, b_major=b_major, multiprocessors=processors)
+    kinds = dict(offsets_along=along, b_major=b_major, multiprocessors=processors)
+    return kept_kernel(config, "bfloat16", "bfloat16", **kinds)
 
 
 @pytest.mark.parametrize(
