@@ -163,7 +163,8 @@ def test_weights_stored_row_by_row(ptx_of, config):
     assert loads_of(ptx) == loads_for(config, lambda shape: a, lambda shape: [3] * (shape.tile_n // 64))
 
 
-ALONG_K = [*(replace(each, split_last_wave=False) for each in CROSS), NARROW]
+SMALL = next(config for config in CONFIGS_ALONG_K if config.store_row_bytes < 128)
+ALONG_K = [*(replace(each, split_last_wave=False) for each in CROSS), NARROW, SMALL]
 
 
 # float32 with one of them: with the others its blocks of C are those that are added below.
@@ -178,7 +179,7 @@ def test_groups_along_k(ptx_of, config, out_dtype):
     # Both operands through windows; the result with the group as its third dimension.
     boxes = (lambda shape: [4] * (shape.tile_m // 64)), (lambda shape: [4] * (shape.tile_n // 64))
     assert loads_of(ptx) == loads_for(config, *boxes)
-    cols = 64 if out_dtype == "bfloat16" else 32
+    cols = config.store_row_bytes // (2 if out_dtype == "bfloat16" else 4)
     blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // cols) for each in config.shapes)
     assert stores_of(ptx) == [3] * blocks
     # Nothing but the zeros of empty groups is stored without TMA; they wait for the loads.
@@ -191,7 +192,8 @@ def test_added_along_k(ptx_of, config):
     """The stores are additions of the hardware; what is empty is left alone, so nobody counts tiles."""
     ptx = ptx_of(config, "bfloat16", "float32", offsets_along="k", accumulate=True)
     check_products(ptx, config, True, True)
-    blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // 32) for each in config.shapes)
+    cols = config.store_row_bytes // 4
+    blocks = sum(each.tile_m // 64 // config.sharing_groups * (each.tile_n // cols) for each in config.shapes)
     assert ptx.count("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add") == blocks
     assert stores_of(ptx) == []
     assert "st.global" not in ptx
