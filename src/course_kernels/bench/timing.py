@@ -31,7 +31,7 @@ def capture(function: Callable[[], object], warmups: int = 3, pool: tuple | None
             function()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
-    # Not with `torch.cuda.graph`: it gives unused memory back to the device each time, which takes milliseconds.
+    # Not with `torch.cuda.graph`: it gives unused memory back to the device each time, and a sweep captures thousands.
     free, total = torch.cuda.mem_get_info()
     if 2 * free < total:
         torch.cuda.empty_cache()
