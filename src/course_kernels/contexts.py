@@ -50,6 +50,20 @@ def has_memory(tensor: Tensor) -> bool:
     return not tensor.is_meta and (kind in _PLAIN_TYPES or kind.__torch_dispatch__ is Tensor.__torch_dispatch__)
 
 
+def in_memory(*tensors: Tensor | None) -> bool:
+    """Whether the addresses of dense tensors can be compared: under a dispatch mode, too, where tensors are not plain.
+
+    None counts as in memory, other non-tensors do not. Graphs, and transforms of ``torch.func``, have tensors without
+    addresses.
+    """
+    if is_compiling() or functorch_level() is not None:
+        return False
+    return all(
+        tensor is None or (isinstance(tensor, Tensor) and has_memory(tensor) and not is_batched_by_autograd(tensor))
+        for tensor in tensors
+    )
+
+
 def is_traced() -> bool:
     """Whether ``make_fx`` or ``torch.jit.trace`` records operations."""
     proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig
-from course_kernels.contexts import autocast_dtype, cast, is_compiling, is_plain, refuse_tangents, wants_grad
+from course_kernels.contexts import autocast_dtype, cast, in_memory, is_compiling, refuse_tangents, wants_grad
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
 from course_kernels.memory import share_memory
 from course_kernels.packed.checks import Backend
-from course_kernels.packed.group_sums import group_sums
+from course_kernels.packed.group_sums import sum_into
 from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
@@ -63,8 +63,10 @@ def gmm(
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants, before anything is written. With
-            ``check``, sizes that are negative or do not sum to M.
-        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+            ``check``, sizes that are negative or do not sum to M. A graph of ``torch.compile`` compares memory when it
+            runs, each written tensor before it is written to, and calls them by the operators' names.
+        RuntimeError: on dual tensors of forward-mode differentiation, on ``existing_out`` under ``torch.func``, or the
+            process cannot run kernels.
 
     Notes:
         Names and order of the arguments: AITER's ``aiter.ops.triton.gmm.gmm``. What that one accepts, this one does,
@@ -134,8 +136,10 @@ def ptgmm(
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants, before anything is written. With
-            ``check``, sizes that are negative or do not sum to M.
-        RuntimeError: on dual tensors of forward-mode differentiation, or the process cannot run kernels.
+            ``check``, sizes that are negative or do not sum to M. A graph of ``torch.compile`` compares memory when it
+            runs, each written tensor before it is written to, and calls them by the operators' names.
+        RuntimeError: on dual tensors of forward-mode differentiation, on ``existing_out`` or ``bias_grad`` under
+            ``torch.func``, or the process cannot run kernels.
 
     Notes:
         Names and order of the arguments: AITER's ``aiter.ops.triton.gmm.ptgmm``. Where the two differ:
@@ -201,7 +205,7 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
         _check_existing_out(existing_out, (G, K, N), preferred_element_type, group_sizes, lhs, rhs)
     if bias_grad is not None:  # the product is written first, so all is checked here
         checks.check_written("bias_grad", bias_grad, (G, K), torch.float32, lhs.device)
-        if is_plain(lhs, rhs, group_sizes, bias_grad, existing_out):
+        if in_memory(lhs, rhs, group_sizes, bias_grad, existing_out):
             others = dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes, existing_out=existing_out)
             checks.check_apart("bias_grad", bias_grad, others)
     launch = launch_of(name, *asked)
@@ -210,7 +214,8 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     options = Options(preferred_element_type, backend=backend, config=launch, accumulate=bool(accumulate))
     product = _multiply(existing_out, Operands(columns, rhs, ends), options)
     if bias_grad is not None:
-        group_sums(columns.detach().mT, ends, out=bias_grad, accumulate=bool(accumulate), backend=backend)
+        sums = bias_grad, columns.detach().mT, ends, bool(accumulate), backend, existing_out
+        _in_our_names("bias_grad", sum_into, *sums)
     return product
 
 
@@ -231,17 +236,25 @@ def _check_existing_out(existing_out, shape, dtype, group_sizes, lhs, *others) -
         raise ValueError(
             "existing_out must be None where an operand requires a gradient: detach the operands, or leave it out"
         )
-    if is_plain(existing_out, group_sizes) and share_memory(existing_out, group_sizes):
+    if in_memory(existing_out, group_sizes) and share_memory(existing_out, group_sizes):
         raise ValueError("existing_out shares memory with group_sizes; they must not overlap")
 
 
 def _multiply(out: Tensor | None, operands: Operands, options: Options) -> Tensor:
-    """The product, with errors in the names of this room's arguments."""
+    """The product."""
+    if out is None:
+        return _in_our_names("existing_out", multiply, operands, options)
+    return _in_our_names("existing_out", multiply_into, out, operands, options)
+
+
+def _in_our_names(written: str, function: Callable[..., Tensor], *arguments) -> Tensor:
+    """A call of ``packed``, with errors in the names of this room's arguments; ``written`` is what is written to."""
     if is_compiling():
-        return multiply(operands, options) if out is None else multiply_into(out, operands, options)
+        return function(*arguments)
     try:
-        return multiply(operands, options) if out is None else multiply_into(out, operands, options)
-    except (TypeError, ValueError) as error:
-        if type(error) not in (TypeError, ValueError):
+        return function(*arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = checks.in_our_names(str(error), written)
+        if type(error) not in (TypeError, ValueError, RuntimeError) or message == str(error):
             raise
-        raise type(error)(checks.in_our_names(str(error))) from None
+        raise type(error)(message) from None

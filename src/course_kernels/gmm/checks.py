@@ -24,10 +24,10 @@ LHS_LAYOUTS: tuple[LhsLayout, ...] = get_args(LhsLayout)
 _NAMES = {"mat_a": "lhs", "mat_b": "rhs", "offs": "group_sizes (as ends)", "out_dtype": "preferred_element_type"}
 
 
-def in_our_names(message: str) -> str:
-    """A message of ``packed`` with the names of this room's arguments."""
+def in_our_names(message: str, written: str = "existing_out") -> str:
+    """A message of ``packed`` with the names of this room's arguments; ``written`` is the one that it calls out."""
     message = re.sub(r"\b(mat_a|mat_b|offs|out_dtype)\b", lambda found: _NAMES[found[0]], message)
-    return re.sub(r"^out\b", "existing_out", message)
+    return re.sub(r"^out\b", written, message)
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import refuse_dtensors
+from course_kernels.contexts import has_memory, is_compiling, refuse_dtensors
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
 
 DTYPES = (torch.float16, torch.bfloat16, FP8, FP8_FNUZ)
@@ -215,7 +215,13 @@ def shuffle_weight(w: Tensor, layout: tuple[int, int] = (16, 16)) -> ShuffledWei
     *groups, lines, depth = w.shape
     pack = PACK_BYTES // w.element_size()
     parts = w.detach().reshape(*groups, lines // LINES, LINES, depth // pack, pack)
-    return parts.transpose(-3, -2).contiguous().reshape(w.shape).as_subclass(ShuffledWeight)
+    shuffled = parts.transpose(-3, -2).contiguous().reshape(w.shape)
+    if not (is_compiling() or shuffled.is_meta or has_memory(shuffled)):
+        kind = type(shuffled).__name__
+        raise TypeError(
+            f"w must have memory, or be a meta tensor, got a {kind}: shuffle weights before they are traced"
+        )
+    return shuffled.as_subclass(ShuffledWeight)
 
 
 def unshuffle_weight(w: Tensor) -> Tensor:

@@ -194,13 +194,13 @@ def check_accumulate(mode: str, bias) -> None:
         raise ValueError(f"bias must be None where accumulate is set, got shape {_shape(bias)}: it is added once")
 
 
-def check_main_grad(main_grad, mat_a, mat_b, in_memory: bool) -> None:
+def check_main_grad(main_grad, mat_a, mat_b, others: Mapping[str, Tensor | None] | None = None) -> None:
     """Raise unless the gradient of mat_b can be added to ``main_grad``.
 
     Args:
         main_grad: as given.
         mat_a, mat_b: of the product.
-        in_memory: all of the product's tensors have memory, which can be compared.
+        others: the product's tensors by name, whose memory is compared; None where they have none.
     """
     for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b), ("main_grad", main_grad)):
         check_dense(name, tensor)
@@ -218,14 +218,15 @@ def check_main_grad(main_grad, mat_a, mat_b, in_memory: bool) -> None:
         raise ValueError(f"main_grad must be on the device of mat_b, {mat_b.device}, got {main_grad.device}")
     if main_grad.requires_grad:
         raise ValueError("main_grad requires a gradient, which a write into it would lose: pass main_grad.detach()")
-    if not in_memory:
+    check_writable("main_grad", main_grad)
+    if others is None:
         return
     if main_grad.is_neg():
         raise ValueError("main_grad is a lazily negated view, which kernels cannot write: pass another tensor")
     if not main_grad.is_contiguous() and overlaps_itself(main_grad):
         raise ValueError(f"main_grad has elements that share memory (strides {main_grad.stride()}); pass a clone of it")
-    for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b)):
-        if share_memory(main_grad, tensor):
+    for name, tensor in others.items():
+        if tensor is not None and share_memory(main_grad, tensor):
             raise ValueError(f"main_grad shares memory with {name}; they must not overlap")
 
 

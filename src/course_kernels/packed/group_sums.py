@@ -70,18 +70,25 @@ def group_sums(
         if not is_compiling():
             sharding.register()
         return torch.ops.course_kernels.group_sums(matrix, offs, backend)
+    return sum_into(out, matrix, offs, accumulate, backend)
+
+
+def sum_into(
+    out: Tensor, matrix: Tensor, offs: Tensor, accumulate: bool, backend: Backend, product: Tensor | None = None
+) -> Tensor:
+    """``group_sums`` into a given tensor, which has no memory in common with ``product``, if that is given."""
     refuse_tangents("group_sums with out", matrix)
     if not is_compiling() and functorch_level() is not None and (wants_grad(matrix) or is_batched_or_functional()):
         raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
     if wants_grad(matrix):
         raise ValueError("out cannot be given when matrix requires a gradient: detach matrix, or omit out")
-    if is_plain(matrix, offs, out) and not is_profiling():
-        _sums_into(matrix, offs, out, accumulate, backend)
+    if is_plain(matrix, offs, out, product) and not is_profiling():
+        _sums_into(matrix, offs, out, accumulate, backend, product)
     else:
         if not is_compiling():
             refuse_beside_dtensors("out", out, matrix, offs)
         check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
-        torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend)
+        torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend, product)
     return out
 
 
@@ -113,8 +120,11 @@ def _sums(matrix: Tensor, offs: Tensor, backend: str) -> Tensor:
     return out
 
 
-def _sums_into(matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str) -> None:
-    check_out(out, (offs.shape[0], matrix.shape[1]), torch.float32, {"matrix": matrix, "offs": offs})
+def _sums_into(
+    matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str, product: Tensor | None = None
+) -> None:
+    others = {"matrix": matrix, "offs": offs, "product": product}
+    check_out(out, (offs.shape[0], matrix.shape[1]), torch.float32, others)
     _execute(matrix, offs, out, accumulate, backend)
     torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
 
@@ -192,7 +202,9 @@ _library = torch.library.Library("course_kernels", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _library.define("group_sums(Tensor matrix, Tensor offs, str backend) -> Tensor", tags=_TAGS)
 _library.define(
-    "group_sums_out(Tensor matrix, Tensor offs, Tensor(a!) out, bool accumulate, str backend) -> ()", tags=_TAGS
+    "group_sums_out(Tensor matrix, Tensor offs, Tensor(a!) out, bool accumulate, str backend, Tensor? product=None) "
+    "-> ()",
+    tags=_TAGS,
 )
 
 
@@ -204,12 +216,12 @@ def _operator(matrix, offs, backend, fake=False):
     return _sums(matrix, offs, backend)
 
 
-def _operator_out(matrix, offs, out, accumulate, backend, fake=False):
+def _operator_out(matrix, offs, out, accumulate, backend, product=None, fake=False):
     _check(matrix, offs, backend)
     if fake:
         check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
     else:
-        _sums_into(matrix, offs, out, accumulate, backend)
+        _sums_into(matrix, offs, out, accumulate, backend, product)
 
 
 for _name, _function in (("group_sums", _operator), ("group_sums_out", _operator_out)):

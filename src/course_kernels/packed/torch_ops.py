@@ -16,6 +16,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.contexts import (
     functorch_level,
+    in_memory,
     is_batched_by_autograd,
     is_compiling,
     is_plain,
@@ -93,7 +94,8 @@ def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor)
         raise RuntimeError("main_grad must be None under torch.export, whose graphs have no backward that adds to it")
     mat_a, mat_b, _, bias, *_ = operands
     refuse_beside_dtensors("main_grad", main_grad, *operands)
-    check_main_grad(main_grad, mat_a, mat_b, is_plain(main_grad, *operands))
+    named = operands._asdict() if in_memory(main_grad, *operands) else None
+    check_main_grad(main_grad, mat_a, mat_b, named)
     if not wants_grad(mat_a, mat_b, bias):
         return multiply(operands, options)
     if not mat_b.requires_grad:

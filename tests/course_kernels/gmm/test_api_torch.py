@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_kernels import GemmConfig, gmm, nptgmm, ptgmm, runtime
+
+import forked  # isort: skip
 from gmm_cases import (
     RAGGED,
     SMALL,
@@ -172,3 +177,57 @@ def test_a_write_counts_as_one_for_autograd():
     version = out._version
     gmm(lhs, rhs, sizes, None, torch.float32, out, config=GemmConfig(16, 16, 16), backend="triton")
     assert out._version > version
+
+
+def test_memory_is_compared_under_a_counter_too_before_anything_is_written():
+    """Operands are not plain there, and have addresses all the same."""
+    lhs, rhs, sizes, _ = layer()
+    grad = integers(TOTAL, 6, dtype=torch.float32)
+    whole, flat = torch.full((4, 8, 6), 7.0, device=lhs.device), torch.zeros(TOTAL * 6 + 8, device=lhs.device)
+    over_sizes = flat.view(torch.int32)[:4]
+    over_sizes.copy_(sizes)
+    with FlopCounterMode(display=False):
+        with pytest.raises(ValueError, match=r"^bias_grad shares memory with existing_out"):
+            ptgmm(lhs.mT, grad, sizes, whole.view(-1)[:32].view(4, 8), torch.float32, whole)
+        with pytest.raises(ValueError, match=r"^bias_grad shares memory with lhs"):
+            ptgmm(lhs.mT, grad, sizes, lhs[:4], torch.float32, whole)
+        with pytest.raises(ValueError, match=r"^bias_grad has elements that share memory"):
+            ptgmm(lhs.mT, grad, sizes, whole[0, :, :1].mT.expand(4, 8), torch.float32)
+        with pytest.raises(ValueError, match=r"^existing_out shares memory with group_sizes"):
+            gmm(lhs, rhs, over_sizes, None, torch.float32, flat[: TOTAL * 6].view(TOTAL, 6))
+    assert (whole == 7).all()
+    assert over_sizes.tolist() == sizes.tolist()
+
+
+def test_a_graph_compares_what_both_results_are_written_to():
+    lhs, grad = columns(8, TOTAL, dtype=torch.float32)[0], integers(TOTAL, 6, dtype=torch.float32)
+
+    def both(lhs, grad, sizes, sums, out):
+        return ptgmm(lhs, grad, sizes, sums, torch.float32, out)
+
+    out = torch.zeros(4, 8, 6, device=lhs.device)
+    with pytest.raises(ValueError, match=r"^out shares memory with product"):
+        torch.compile(both, backend="eager", fullgraph=True)(
+            lhs, grad, sizes_of(*RAGGED), out.view(-1)[:32].view(4, 8), out
+        )
+
+
+def test_transforms_are_told_in_aiters_names():
+    lhs, rhs, sizes, _ = layer()
+    grad = integers(TOTAL, 6, dtype=torch.float32)
+    out, sums = grad.clone(), torch.zeros(4, 8, device=lhs.device)
+    with pytest.raises(RuntimeError, match=r"^existing_out must be None under torch.func"):
+        torch.func.vmap(lambda x: gmm(x, rhs, sizes, None, torch.float32, out))(lhs[None])
+    with pytest.raises(RuntimeError, match=r"^bias_grad must be None under torch.func"):
+        torch.func.vmap(lambda x: ptgmm(x.mT, grad, sizes, sums, torch.float32))(lhs[None])
+
+
+def test_meta_tensors_do_not_import_triton():
+    """torch's cumsum of one does, for its compiler; then nothing could be interpreted."""
+    code = (
+        "import sys, torch; from course_kernels import gmm; a, b = torch.empty(5, 8), torch.empty(2, 8, 6);"
+        "gmm(a.to('meta'), b.to('meta'), torch.empty(2, dtype=torch.int32, device='meta'));"
+        "print('triton' in sys.modules)"
+    )
+    done = forked.run(code, dict(os.environ))
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_kernels import runtime, shuffle_weight, unshuffle_weight
 from course_kernels.masked.shuffle import DTYPES, ShuffledWeight, plain
@@ -209,3 +210,12 @@ def test_memory_of_the_host_and_the_gpu():
     assert shuffled.is_pinned()
     assert type(shuffled) is type(shuffled.cuda(non_blocking=True)) is ShuffledWeight
     assert torch.equal(bits_of(unshuffle_weight(shuffled.cuda())).cpu(), bits_of(W).cpu())
+
+
+def test_a_fake_tensor_is_refused_in_our_words():
+    weight = torch.zeros(16, 32, dtype=torch.bfloat16)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for fake in (torch.zeros(16, 32, dtype=torch.bfloat16), weight):
+            with pytest.raises(TypeError, match=r"^w must have memory, or be a meta tensor, got a FakeTensor"):
+                shuffle_weight(fake)
+    assert shuffle_weight(weight.to("meta")).is_meta

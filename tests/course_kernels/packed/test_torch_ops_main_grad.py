@@ -175,6 +175,20 @@ def test_refused_with_other_arguments():
     x, weight, _, offs, main_grad = layer(transposed=False)
     with pytest.raises(ValueError, match="main_grad shares memory with mat_b"):
         grouped_mm(x, weight, offs=offs, main_grad=weight.detach())
+    with FlopCounterMode(display=False), pytest.raises(ValueError, match="main_grad shares memory with mat_b"):
+        grouped_mm(x, weight, offs=offs, main_grad=weight.detach())
+    bias = main_grad.view(-1)[: 3 * 10].view(3, 10)
+    with pytest.raises(ValueError, match="main_grad shares memory with bias"):
+        grouped_mm(x, weight, offs=offs, bias=bias, main_grad=main_grad)
+    ends = main_grad.view(torch.int32).view(-1)[:3]
+    with pytest.raises(ValueError, match="main_grad shares memory with offs"):
+        grouped_mm(x, weight, offs=ends, main_grad=main_grad)
+    with torch.inference_mode():
+        frozen = torch.zeros(weight.shape, device=DEVICE)
+    with pytest.raises(ValueError, match=r"main_grad was made in torch.inference_mode\(\)"):
+        grouped_mm(x, weight, offs=offs, main_grad=frozen)
+    with pytest.raises(TypeError, match=r"offs must be a torch\.Tensor, got list"):
+        grouped_mm(x, weight, offs=[1, 2, 3], main_grad=main_grad)
     with pytest.raises(ValueError, match="main_grad must be None where out is given"):
         grouped_mm(x, weight, offs=offs, main_grad=main_grad, out=torch.empty(20, 10, device=DEVICE))
     with pytest.raises(ValueError, match="main_grad must be None where mat_b requires no gradient"):
