@@ -876,10 +876,11 @@ predicted.expected_times(dict(sorted(lines.items(), reverse=True)), dots, grey, 
 #
 # </details>
 #
-# On the left all lines are flat: reading the weights takes all the time, and low tiles waste least. A line bends where
-# the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off its line, the
-# model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or close to it. Here
-# the choice loses at most 1 %, but 6 % at 128 rows, which is exactly a tile's height: we come back to that.
+# On the left all lines are nearly flat: reading the weights takes all the time, and low tiles waste least. A line
+# bends where the tiles take longer than the bytes, and low tiles bend first. The steps are waves. Where a dot is off
+# its line, the model is wrong. A ring marks its choice. It still chooses well if the ring is at the lowest dot or
+# close to it. Here the choice loses at most 1 %, but 6 % at 128 rows: there the same tile in a dynamic order is
+# faster.
 #
 # The library's file of constants has this judgement for every model, each left out in turn. The picture compares it
 # with the thresholds on the same products. A dot is the mean of a model's products, and a line ends at the worst of
@@ -933,9 +934,9 @@ for name in (chosen_name, best_name):
 
 # %% [markdown]
 # On average a group has 128 rows, exactly a tile's height. Where groups are even, the model expects half of them to
-# need a second row of tiles, and so not quite three waves. This batch has one such group more. It begins a fourth wave,
-# nearly empty. Tiles of 64 rows fill five waves of their own, and are faster. Only the GPU knows the sizes, so any
-# choice on the host takes that risk.
+# need a second row of tiles, and so not quite three waves. This batch has nine such groups, not eight. The ninth begins
+# a fourth wave, nearly empty. Tiles of 64 rows need 4.97 waves: their fifth is full, and they are faster. Only the GPU
+# knows the sizes, so any choice on the host takes that risk.
 #
 # ### Ask the model
 #

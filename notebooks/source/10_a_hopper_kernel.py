@@ -378,7 +378,7 @@ for name, points in found.items():
     print(f"{name}: at best {best[1]:.2f} times as fast (K {best[0]:.0f}), at worst {worst[1]:.2f} (K {worst[0]:.0f})")
 
 # %% [markdown]
-# K is the average expert's rows here. With even routing the dynamic order helps most at about 15 to 35 rows for each
+# K is the average expert's rows here. With even routing the dynamic order helps most at about 15 to 65 rows for each
 # expert: in a fixed order, a cluster that fell behind stays behind. With more rows it hardly helps, and a
 # few matrix products lose. So the library has both orders, and lesson 07's model chooses.
 #
@@ -419,7 +419,7 @@ cute_clusters.handed_out(dynamic, layer.sizes, rows=layer.K, columns=layer.N, cl
 # Such gradients mostly write: a tile of one or two blocks of K is multiplied at once, and storing it takes the time.
 # Two CTAs of a cluster share loads that hardly matter there, and wait for each other before each tile.
 #
-# **Guess:** up to how many rows for each expert is one CTA alone faster than a cluster of two?
+# **Guess:** up to how many rows for each expert is one CTA alone faster than a cluster of two, on an H200?
 
 # %% tags=["hide-output"]
 alone = replace(smaller, dynamic=True, cluster=1, swizzle_size=1)  # in strips of one row
@@ -434,7 +434,8 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 # <details><summary>Answer</summary>
 #
 # Up to about 64 rows, one block of K: there it is 3 % faster. With more than 512 rows it is 8 % slower. (In
-# a trial, about 1 % of the gain came from its strips of one row of clusters; the cluster of two has strips of eight.)
+# a trial, about 1 % of the gain came from its strips of one row of clusters; the cluster of two has strips of eight. It
+# also stores in smaller blocks.) On an H100, whose memory is slower, the cluster is ahead or level in every median.
 #
 # </details>
 #
@@ -450,10 +451,11 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 #
 # ### Room for a fifth stage
 #
-# On an H100, [QuACK](glossary.md#QuACK) was ahead in gradients of weights. A profiler showed no limit that was reached:
-# tensor cores worked 54 % of the cycles, the memory 72 %. It also showed that QuACK used 231 kB of shared memory for
-# tiles of 128 × 192, and our kernel 199. What for? A stage has 320 lines of 128 bytes. Each warp group has blocks of
-# the result on their way to memory, of 64 rows and 128 bytes a row.
+# On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. We profiled one of them. No part of the
+# GPU was at its limit: tensor cores were busy 54 % of the cycles, and memory ran at 72 % of its peak rate. But QuACK
+# used 226 KiB of shared memory for tiles of 128 × 192, and our kernel 194. Probably QuACK has one stage more. Does a
+# fifth one fit in ours? A stage has 320 lines of 128 bytes. Each warp group stages its result in blocks of 64 rows, 128
+# bytes a row, from which TMA stores it. Of the 227 KiB of an SM, one is kept for barriers:
 
 # %%
 for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
@@ -463,11 +465,12 @@ for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
           f"in all {of_all} KiB of 226")  # fmt: skip
 
 # %% [markdown]
-# With a fifth stage only one block is left, and a warp group waits for each store before it prepares the next. Blocks
-# of half the size solve it: three of them fit. In a trial on an H100 the gradients of 22 layers took 0.988 of the time
-# on average. Four stages with more blocks took 0.999 of it, so it is the stage that counts. In tiles of 128 × 128 the
-# smaller blocks alone took 0.991: probably because the first store begins earlier. The record says how often such a
-# configuration is the fastest of all fifteen:
+# With a fifth stage only one block is left. Then a warp group has to wait until TMA has read the block, before it
+# writes the next one to the same place. With blocks of half the size three fit, and it need not wait. In a trial on
+# an H100, the gradients of 22 layers took 0.988 of the time on average in a dynamic order, and 0.993 in a fixed one.
+# Four stages with four large blocks took 0.999 of the time: more blocks alone do not help. Smaller blocks do, also
+# without another stage: in tiles of 128 × 128 they took 0.991. We did not separate what the stage brings from what
+# the smaller blocks bring. The record says how often a configuration with small blocks is the fastest of all fifteen:
 
 # %%
 small_blocks = {f"cute {config.name}" for config in CONFIGS_ALONG_K if config.store_row_bytes == 64}

@@ -45,7 +45,8 @@ class CuteConfig:
             groups whose tiles take unequal time. Not with a split last wave, nor with scales of blocks.
         most_stores: blocks of C that a warp group stages for its stores, if there is room beside the stages. Where K is
             short, writing C takes the time, and more blocks on their way write faster.
-        store_row_bytes: bytes of a row of such a block: 128, or 64 where only smaller blocks fit beside the stages.
+        store_row_bytes: bytes of a row of such a block: 128, or 64 for smaller blocks, which leave room for another
+            stage, and of which the first is stored earlier.
         stream_b: whether L2 evicts what was loaded of B before anything else: for groups of one row of tiles, which
             read every weight once. What others left in L2, and rows of A, which all columns of tiles read, stay there.
     """
