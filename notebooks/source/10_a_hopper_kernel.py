@@ -466,7 +466,7 @@ for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
 
 # %% [markdown]
 # With a fifth stage only one block is left. Then a warp group has to wait until TMA has read the block, before it
-# writes the next one to the same place. With blocks of half the size three fit, and it need not wait. In a trial on
+# writes the next one to the same place. With blocks of half the size three fit, and it seldom waits. In a trial on
 # an H100, the gradients of 22 layers took 0.988 of the time on average in a dynamic order, and 0.993 in a fixed one.
 # Four stages with four large blocks took 0.999 of the time: more blocks alone do not help. Smaller blocks do, also
 # without another stage: in tiles of 128 × 128 they took 0.991. We did not separate what the stage brings from what
