@@ -38,11 +38,13 @@ def run(command: list[str], directory: pathlib.Path = ROOT, tell: bool = False) 
     with subprocess.Popen(command, cwd=directory, env={**os.environ, "PYTHONPATH": path}, **together) as process:
         killer = threading.Timer(SECONDS, process.kill)
         killer.start()
-        for line in process.stdout:
-            printed.append(line)
-            if tell:
-                print(line, end="", flush=True)
-        killer.cancel()
+        try:
+            for line in process.stdout:
+                printed.append(line)
+                if tell:
+                    print(line, end="", flush=True)
+        finally:
+            killer.cancel()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{''.join(printed)[-8000:]}")
     return "".join(printed)

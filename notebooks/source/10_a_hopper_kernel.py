@@ -451,11 +451,12 @@ picture.gains({"cluster of two → one CTA, tile 128 × 128": found})
 #
 # ### Room for a fifth stage
 #
-# On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. We profiled one of them. No part of the
-# GPU was at its limit: tensor cores were busy 54 % of the cycles, and memory ran at 72 % of its peak rate. But QuACK
-# used 226 KiB of shared memory for tiles of 128 × 192, and our kernel 194. Probably QuACK has one stage more. Does a
-# fifth one fit in ours? A stage has 320 lines of 128 bytes. Each warp group stages its result in blocks of 64 rows, 128
-# bytes a row, from which TMA stores it. Of the 227 KiB of an SM, one is kept for barriers:
+# On an H100, [QuACK](glossary.md#QuACK) was ahead in many gradients of weights. We profiled four. In the one that
+# lost most no part of the GPU was at its limit: tensor cores were busy 54 % of the cycles, memory ran at 72 % of its
+# peak rate, the L2 cache at 83 %. But QuACK used 226 KiB of shared memory for tiles of 128 × 192, and our kernel 194.
+# Probably QuACK has one stage more. Does a fifth one fit in ours? A stage has 320 lines of 128 bytes. Each warp group
+# stages its result in blocks of 64 rows, 128 bytes a row, from which TMA stores it. Of the 227 KiB of an SM, one is
+# kept for barriers:
 
 # %%
 for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
@@ -466,11 +467,12 @@ for stages, stores, row_bytes in ((4, 2, 128), (5, 2, 128), (5, 3, 64)):
 
 # %% [markdown]
 # With a fifth stage only one block is left. Then a warp group has to wait until TMA has read the block, before it
-# writes the next one to the same place. With blocks of half the size three fit, and it seldom waits. In a trial on
-# an H100, the gradients of 22 layers took 0.988 of the time on average in a dynamic order, and 0.993 in a fixed one.
-# Four stages with four large blocks took 0.999 of the time: more blocks alone do not help. Smaller blocks do, also
-# without another stage: in tiles of 128 × 128 they took 0.991. We did not separate what the stage brings from what
-# the smaller blocks bring. The record says how often a configuration with small blocks is the fastest of all fifteen:
+# writes the next one to the same place. With blocks of half the size three fit: two may still be read while it writes
+# the third. In a trial on an H100, the gradients of 22 layers took 0.988 of the time on average in a dynamic order,
+# and 0.993 in a fixed one. Four stages with four large blocks took 0.999 of the time: more blocks alone do not help.
+# Smaller blocks do, also without another stage: in tiles of 128 × 128 they took 0.991. We did not separate what the
+# stage brings from what the smaller blocks bring. The record says how often a configuration with small blocks is the
+# fastest of all fifteen:
 
 # %%
 small_blocks = {f"cute {config.name}" for config in CONFIGS_ALONG_K if config.store_row_bytes == 64}

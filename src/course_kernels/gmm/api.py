@@ -64,7 +64,8 @@ def gmm(
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants, before anything is written. With
             ``check``, sizes that are negative or do not sum to M. A graph of ``torch.compile`` compares memory when it
-            runs, each written tensor before it is written to, and calls them by the operators' names.
+            runs, each written tensor before it is written to, if the backend does not make copies of them ("aot_eager"
+            does); its errors have the operators' names.
         RuntimeError: on dual tensors of forward-mode differentiation, on ``existing_out`` under ``torch.func``, or the
             process cannot run kernels.
 
@@ -137,7 +138,8 @@ def ptgmm(
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants, before anything is written. With
             ``check``, sizes that are negative or do not sum to M. A graph of ``torch.compile`` compares memory when it
-            runs, each written tensor before it is written to, and calls them by the operators' names.
+            runs, each written tensor before it is written to, if the backend does not make copies of them ("aot_eager"
+            does); its errors have the operators' names.
         RuntimeError: on dual tensors of forward-mode differentiation, on ``existing_out`` or ``bias_grad`` under
             ``torch.func``, or the process cannot run kernels.
 
