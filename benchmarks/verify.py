@@ -20,7 +20,7 @@ from course_kernels.packed.backends import cute as grouped_cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
-PROCESSES = 12  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
+PROCESSES = 15  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 CORES = os.cpu_count() or 1
 SECONDS = 900  # after which a command is ended, and counts as failed
 # Processes that share the cases of one tool and language; racecheck takes longer.

@@ -150,13 +150,15 @@ def predicted(free: Tensor, rows: _Rows, places: int, bandwidth: float) -> Tenso
     tiles, blocks, bytes_ = rows.parts
     block, tile, waited, reached, power, launch = (each[..., None, None] for each in positive(free))
     each = block[..., None] * blocks + tile[..., None]
-    work, memory = tiles / places * each, bytes_ / (bandwidth * 1e6 * reached[..., None])
+    count = tiles.sum(-1)
+    together = count.clamp(1e-9, places)[..., None]
+    work, memory = tiles / together * each, bytes_ / (bandwidth * 1e6 * reached[..., None])
     longer, power = torch.maximum(work, memory) + 1e-9, power[..., None]
     total = (longer * ((work / longer) ** power + (memory / longer) ** power) ** (1 / power)).sum(-1)
-    busy, tiles = (tiles * each).sum(-1), tiles.sum(-1)
-    turns = tiles / places
-    missing = torch.where(turns < 1, 1 - turns, waited * ((turns - 1e-9).ceil() - turns))
-    return (total + missing * busy / tiles.clamp(min=1e-9) + launch).mean(-2)
+    waves = (count / places).clamp(min=1)
+    missing = (waves - 1e-9).ceil() - waves
+    busy = (tiles * each).sum(-1)
+    return (total + waited * missing * busy / count.clamp(min=1e-9) + launch).mean(-2)
 
 
 def _constants(rows: _Rows, logs: Tensor, places: int, bandwidth: float, start: Tensor) -> Tensor:

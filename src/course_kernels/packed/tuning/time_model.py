@@ -5,7 +5,7 @@ mean of two times: with groups nearly as large as one another, and with groups a
 For either it counts:
 
 - the tiles of a configuration, those at ragged ends included, and the blocks of K of each;
-- the waves in which the SMs take them: the last may be partly empty;
+- the waves in which the SMs take them, one or more: the last of several may be partly empty;
 - the bytes of both operands and of the result, each once, and the time in which the memory moves them.
 
 Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants: the time
@@ -163,18 +163,20 @@ def work(
 
 
 def seconds(constants: tuple[float, ...], parts: list[Work], places: int, bandwidth: float) -> float:
-    """The model, in µs: ``places`` tiles run at a time, and the memory moves ``bandwidth`` TB/s."""
+    """The model, in µs: at most ``places`` tiles run at a time, and the memory moves ``bandwidth`` TB/s."""
     of_block, of_tile, waited, reached, power, launch = constants
-    total = tiles = busy = 0.0
+    tiles = math.fsum(part.tiles for part in parts)
+    together = max(1e-9, min(tiles, places))
+    total = busy = 0.0
     for part in parts:
         each = of_block * part.blocks + of_tile
-        work_us, memory_us = part.tiles / places * each, part.bytes / (bandwidth * 1e6 * reached)
+        work_us, memory_us = part.tiles / together * each, part.bytes / (bandwidth * 1e6 * reached)
         longer = max(work_us, memory_us) + 1e-9
         total += longer * ((work_us / longer) ** power + (memory_us / longer) ** power) ** (1 / power)
-        tiles, busy = tiles + part.tiles, busy + part.tiles * each
-    waves = tiles / places
-    missing = 1 - waves if waves < 1 else waited * (math.ceil(waves - 1e-9) - waves)
-    return total + missing * busy / max(tiles, 1e-9) + launch
+        busy += part.tiles * each
+    waves = max(1.0, tiles / places)
+    missing = math.ceil(waves - 1e-9) - waves
+    return total + waited * missing * busy / max(tiles, 1e-9) + launch
 
 
 def smooth(kind: str, M: float, N: int, K: float, G: int) -> tuple[float, ...]:
