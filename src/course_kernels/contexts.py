@@ -141,7 +141,7 @@ def refuse_beside_dtensors(name: str, *tensors) -> None:
     Raises:
         ValueError: naming the argument.
     """
-    if any(map(_is_sharded, tensors)):
+    if any(map(is_sharded, tensors)):
         raise ValueError(f"{name} must be None where tensors are DTensors: pass local tensors, from to_local()")
 
 
@@ -152,12 +152,13 @@ def refuse_dtensors(function: str, **tensors) -> None:
         TypeError: naming the argument.
     """
     for name, tensor in tensors.items():
-        if _is_sharded(tensor):
+        if is_sharded(tensor):
             raise TypeError(
                 f"{name} must be a local tensor, from to_local(), got a DTensor: {function} has no shardings"
             )
 
 
-def _is_sharded(tensor) -> bool:
+def is_sharded(tensor) -> bool:
+    """Whether something is a DTensor."""
     dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return dtensor is not None and isinstance(tensor, dtensor)

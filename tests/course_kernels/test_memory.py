@@ -131,3 +131,17 @@ def test_fixed_memory_notices_another_address(monkeypatch, compare):
     x.data = torch.ones(4)
     with pytest.raises(RuntimeError, match=r"left\[0\] has other memory"):
         fixed.check()
+
+
+def test_fixed_memory_notices_a_storage_that_ends_earlier(monkeypatch):
+    """It may have the same address again: here nothing is asked for addresses."""
+    monkeypatch.setattr(memory, "_same_addresses", lambda *_: True)
+    x = torch.ones(64, 64)
+    fixed = FixedMemory({"left": [torch.ones(1)], "right": [x[:2], x[2:]]})
+    fixed.check()
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(64 * 64)
+    with pytest.raises(RuntimeError, match=r"right\[0\] has other memory than when the plan was made"):
+        fixed.check()
+    x.untyped_storage().resize_(4 * 64 * 64)  # as much as before, and where it was, as far as is known
+    fixed.check()

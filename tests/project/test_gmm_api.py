@@ -43,6 +43,15 @@ def test_a_wrong_element_is_found(pass_name, which, message):
         gmm_api.verify(found, layer, pass_name)
 
 
+def test_a_peer_may_round_twice():
+    layer = gmm_api.Layer.of(TINY, "cpu")
+    found = gmm_api.forward_calls(layer)["gmm"]()[0]
+    found.copy_(found.double() * (1 + 1.2 * torch.finfo(found.dtype).eps))
+    with pytest.raises(WrongResult):
+        gmm_api.verify([found], layer, "forward")
+    gmm_api.verify([found], layer, "forward", roundings=2)
+
+
 def test_a_record_has_times_rates_and_reasons(monkeypatch):
     lines = []
 

@@ -1,11 +1,10 @@
-"""The library is typed: mypy, in strict mode, knows every expression of a small client, and finds each mistake in it.
-
-pyright agrees in strict mode (``pyright tests/support/typed_client.py``). It is not run here: it needs Node.
-"""
+"""The library is typed: mypy and pyright, in strict mode, know every expression of a client, and find its mistakes."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -36,6 +35,20 @@ def test_a_client_is_checked_in_strict_mode(tmp_path):
         env=os.environ | {"MYPYPATH": str(ROOT / "src")},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pyright_agrees(tmp_path):
+    pytest.importorskip("pyright", reason="needs pyright, which the extra `dev` brings")
+    shutil.copy(ROOT / "tests/support/typed_client.py", tmp_path)
+    settings = dict(
+        include=["typed_client.py"], extraPaths=[str(ROOT / "src")], typeCheckingMode="strict",
+        enableTypeIgnoreComments=True, reportUnnecessaryTypeIgnoreComment="error",
+    )  # fmt: skip
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 errors" in done.stdout
 
 
 def test_the_package_says_that_it_is_typed():

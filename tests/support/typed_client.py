@@ -13,6 +13,7 @@ from course_kernels import (
     GemmConfig,
     GroupGemmPlan,
     GroupLayout,
+    codegen,
     deepgemm,
     gmm,
     group_gemm,
@@ -26,7 +27,10 @@ from course_kernels import (
     quantize_128x128,
     runtime,
     scaled_grouped_mm,
+    schedule,
     shuffle_weight,
+    testing,
+    to_fp8_then_scaled_grouped_mm,
     unshuffle_weight,
 )
 
@@ -64,6 +68,7 @@ def products(x: Tensor, w: Tensor, offs: Tensor) -> list[Tensor]:
         grouped_gemm_jagged_persistent(x, x, offs, check=True),
         deepgemm(x, w, x, offs, expected_m=4, backend="auto"),
         unshuffle_weight(shuffle_weight(w, layout=(16, 16))),
+        to_fp8_then_scaled_grouped_mm(x, w, offs=offs, recipe="blockwise"),
         grouped_mm(x, w, offs=offs, out_dtype=torch.float32, accumulate=True, out=x, main_grad=None),
     ]
 
@@ -76,6 +81,19 @@ def lists(parameters: nn.ParameterList, matrices: list[Tensor]) -> str:
     tiles: int = plan.launches[0].tiles
     mode: str = runtime.mode()
     return f"{first.shape} {tiles} {plan.out[0].dtype} {mode}"
+
+
+def tools(x: Tensor, w: Tensor, offs: Tensor) -> str:
+    """The packages beside the functions."""
+    compiled: codegen.Compiled = codegen.compile_kernel("tma", "sm_90", dtype="float16", config=GemmConfig())
+    build: codegen.Build = codegen.build("contiguous", dtype=torch.bfloat16)
+    many: list[codegen.Compiled | codegen.CompileError] = codegen.compile_many([(build, "sm_100")])
+    targets: tuple[str, ...] = codegen.claims(build)
+    timeline: schedule.Timeline = schedule.simulate([(256, 256, 64)], "round_robin", cost=schedule.CostModel())
+    traffic: schedule.Traffic = schedule.bytes_moved(timeline)
+    padded: Tensor = GroupLayout.from_sizes(offs).pad(x, 8)
+    testing.assert_grouped_close(padded, x, w, offs, bias=None)
+    return f"{compiled.spills.bytes} {len(many)} {targets} {traffic}"
 
 
 def mistakes(x: Tensor, w: Tensor, offs: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -39,7 +40,7 @@ def build(
     aligned: bool = True,
     precision: str = "ieee",
     record: bool = False,
-    **packed,
+    **packed: Any,
 ) -> Build:
     """The specialisation that ``group_gemm``, or ``grouped_mm``, launches for problems of this kind.
 

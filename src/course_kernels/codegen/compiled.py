@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
@@ -78,7 +78,7 @@ class Compiled:
     shared_bytes: int
 
     @classmethod
-    def from_artefacts(cls, build: Build, target: Target, artefacts: dict) -> Compiled:
+    def from_artefacts(cls, build: Build, target: Target, artefacts: dict[str, Any]) -> Compiled:
         """From the reply of the child process."""
         asm = {name: artefacts[name] for name in ("ttir", "ttgir", "llir", "ptx", "amdgcn") if name in artefacts}
         binary = artefacts["cubin" if target.backend == "cuda" else "hsaco"]

@@ -99,7 +99,7 @@ def close() -> None:
                 worker.close()
 
 
-def compile_kernel(kernel, target: str | Target, *, timeout: float = 120.0, **options) -> Compiled:
+def compile_kernel(kernel: object, target: str | Target, *, timeout: float = 120.0, **options: object) -> Compiled:
     """Compile a kernel for a GPU that this machine need not have.
 
     Args:

@@ -46,7 +46,7 @@ class Build:
     num_stages: int = 3
     label: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kernel not in KERNELS and ":" not in self.kernel:
             raise ValueError(
                 f"kernel must be one of {KERNELS}, 'module:function' or 'path/to/file.py:function', got {self.kernel!r}"
@@ -68,7 +68,7 @@ class Build:
             self.num_warps, self.num_stages,
         )  # fmt: skip
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Build) else NotImplemented
 
     def __hash__(self) -> int:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from course_kernels.contexts import in_memory
+from course_kernels.memory import check_has_memory
+
 # ---- form: rank, dtype, device; nothing here reads a value, so nothing waits for a device
 
 
@@ -18,6 +21,7 @@ def description(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must be torch.int32 or torch.int64, got {value.dtype}")
     if value.ndim != 1:
         raise ValueError(f"{name} must be 1-D, got shape {tuple(value.shape)}")
+    _has_memory(name, value)
     if name == "offsets" and value.shape[0] == 0:
         raise ValueError("offsets must have G + 1 entries, at least one, got none")
 
@@ -38,6 +42,12 @@ def rows(name: str, value: Tensor, ndim: int, device: torch.device) -> None:
         raise ValueError(f"{name} must have at least {ndim} dimension(s), got shape {tuple(value.shape)}")
     if value.device != device:
         raise ValueError(f"{name} is on {value.device}, the layout is on {device}: they must share a device")
+    _has_memory(name, value)
+
+
+def _has_memory(name: str, value: Tensor) -> None:
+    if in_memory(value):
+        check_has_memory({name: value})
 
 
 # ---- values: of int64 copies on the host

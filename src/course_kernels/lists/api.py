@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, SupportsIndex, TypeAlias
 
 import torch
 
@@ -19,6 +19,7 @@ from course_kernels.contexts import (
     has_memory,
     is_batched_by_autograd,
     is_profiling,
+    is_sharded,
     is_traced,
     refuse_tangents,
     wants_function,
@@ -172,7 +173,7 @@ class GroupGemmPlan:
 
     __call__ = run
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse ``copy.copy``, ``copy.deepcopy`` and ``pickle``.
 
         Raises:
@@ -216,6 +217,12 @@ def _by_torch(group_A, group_B, settings: Settings) -> list[torch.Tensor]:
         raise TypeError(
             f"method must be 'auto' for meta tensors, subclasses, make_fx, functionalize and forward mode in forward "
             f"mode, got {settings.method!r}: kernels cannot read such matrices"
+        )
+    sharded = list(map(is_sharded, (*group_A, *group_B)))
+    if any(sharded) and not all(sharded):
+        raise TypeError(
+            "group_A and group_B must be DTensors or local tensors, got both: distribute the local ones, or pass those "
+            "of to_local()"
         )
     dtype = settings.result_dtype(group_A[0].dtype)
     kind = "cpu" if group_A[0].is_meta else group_A[0].device.type

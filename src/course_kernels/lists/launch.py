@@ -14,6 +14,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.contexts import is_profiling
 from course_kernels.dtypes import TRITON_TYPES
 from course_kernels.kernels import naive, round_robin, tma
 from course_kernels.kernels.codes import Layout, Record, Schedule
@@ -129,8 +130,17 @@ class Prepared:
         Raises:
             RuntimeError: a tensor has other memory than when the tables were made.
         """
-        if self._memory is not None:
-            self._memory.check()
+        if self._memory is None:
+            self._run()
+            return
+        self._memory.check()
+        if is_profiling():
+            with torch.profiler.record_function("course_kernels::GroupGemmPlan.run"):
+                self._run()
+        else:
+            self._run()
+
+    def _run(self) -> None:
         for target, source in self._copies_in:
             target.copy_(source)
         if self.device.type == "cuda":
@@ -295,6 +305,7 @@ def _plan_grid(bucket, views, itemsizes, settings, device, programs) -> tuple[st
     problems = tuple((c.rows, c.cols, a.cols) for a, _, c in views)
     num_sms = runtime.num_sms(device)
     kernel, config = bucket.kernels[0], settings.config
+    limits = dict(shared_limit=runtime.shared_memory_limit(device), capability=runtime.capability(device))
     if config is None:
         kernel, config = choose(
             problems,
@@ -303,10 +314,11 @@ def _plan_grid(bucket, views, itemsizes, settings, device, programs) -> tuple[st
             precision=settings.precision,
             num_sms=num_sms,
             out_itemsize=itemsizes[1],
-            shared_limit=runtime.shared_memory_limit(device),
             aligned=bucket.aligned,
-            capability=runtime.capability(device),
+            **limits,
         )
+    elif reason := config.valid_for(kernel, *itemsizes, **limits):
+        raise ValueError(f"config does not suit {reason}; got {config}")
     tiles = sum(config.tiles(m, n) for m, n, _ in problems)
     if tiles >= 2**31:
         raise ValueError(f"the problems have {tiles} tiles of {config.block}, more than one launch can count (2**31)")

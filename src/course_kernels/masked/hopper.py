@@ -48,7 +48,7 @@ def preferred(problem: Problem, operands: Operands) -> bool:
 
 def match_variant(problem: Problem, operands: Operands) -> KernelVariant | None:
     """The variant that computes a product, or None: as for ``grouped_mm``, and rows of all groups are equally far apart
-    in XQ and Y."""
+    in XQ and Y. (Factors of X at other distances are copied.)"""
     options = problem.options
     if options.shuffled or options.config is not None:
         return None
@@ -109,8 +109,8 @@ def _flat(operands: Operands, block_scaled: bool) -> tuple[Tensor | None, ...] |
     if x_scale is None:
         return a, w.mT, c, sizes, None, None
     rows = flat_rows(x_scale)
-    if rows is None:
-        return None
+    if rows is None:  # a copy: small beside XQ
+        rows = flat_rows(x_scale.contiguous())
     if block_scaled:
         return a, w.mT, c, sizes, rows, w_scale.mT
     return a, w.mT, c, sizes, rows[:, 0], w_scale[:, 0, 0] if _has_group_scales(operands) else w_scale[:, :, 0]

@@ -27,8 +27,9 @@ class ShuffledWeight(Tensor):
 
     Its mark outlives ``detach``, ``clone``, ``to`` and ``cuda`` without a change of dtype, ``contiguous``,
     ``pin_memory``, an index of groups, ``torch.nn.Parameter``, ``copy.deepcopy``, ``state_dict``, and saving and
-    loading. ``copy_`` copies from another shuffled weight alone. Anything else raises TypeError. (Only an assignment to
-    ``data`` of a plain tensor takes the numbers without the mark: torch asks nobody then.)
+    loading. ``copy_`` copies from another shuffled weight alone. Other operations raise TypeError. Where torch does
+    not ask the class, the numbers are taken without the mark: by ``torch.tensor``, ``as_subclass``, DLPack, ``set_`` of
+    the storage, and an assignment to ``data`` of a plain tensor.
     """
 
     is_shuffled = True

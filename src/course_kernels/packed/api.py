@@ -96,7 +96,8 @@ def grouped_mm(
         the operands are.
         float32 operands multiply in full float32, or in TF32 where torch's settings allow it.
         Deterministic bit for bit. With the kernels and without ``check`` a call never waits, allocates its result
-        alone, and can be captured in a CUDA graph; only autocast, and ``offs`` with gaps or to convert, are copied.
+        (and the Triton kernels a counter, where ``config`` has the dynamic schedule), and can be captured in a CUDA
+        graph. Only autocast, and ``offs`` with gaps or to convert, are copied.
 
         Names and order of the arguments: ``torch.nn.functional.grouped_mm``. What that one accepts, this one does, with
         the same result, but for autocast. Where the two differ:

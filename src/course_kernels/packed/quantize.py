@@ -42,8 +42,8 @@ def quantize_1x128(
     Returns:
         The values, shaped and laid out like x (contiguous where it has more than three dimensions), and the float32
         factors (..., ceil(K / 128)), or (lines, K // 128 + G) with ``offs``: those of group g from column
-        ``offs[g - 1] // 128 + g`` on. Factors are stored block by block: the stride between lines is 1. Past the last
-        group values are 0, and so are factors that no block has.
+        ``offs[g - 1] // 128 + g`` on. Factors are stored block by block, each block's for all lines of x: the stride
+        between lines is 1. Past the last group values are 0, and so are factors that no block has.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.
@@ -159,8 +159,7 @@ def _lines(
     depth = x.shape[-1]
     columns = -(-depth // BLOCK) if offs is None else padded_columns(depth, offs.shape[0])
     q = torch.empty_like(x, dtype=FP8)
-    scale = x.new_empty((*x.shape[:-2], columns, *x.shape[-2:-1]), dtype=torch.float32)
-    scale = scale.mT if x.dim() > 1 else scale
+    scale = x.new_empty((columns, *x.shape[:-1]), dtype=torch.float32).movedim(0, -1)
     if fake:
         return q, scale
     if _uses_torch(backend, x.device):

@@ -60,7 +60,7 @@ class CostModel:
     launch_us: float = 4.0
     itemsize: int = 2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("tflops_per_program", "load_gb_per_s", "store_gb_per_s", "itemsize"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; want more than 0")

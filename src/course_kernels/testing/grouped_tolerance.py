@@ -41,7 +41,7 @@ def grouped_error_bound(
     out_dtype: torch.dtype,
     *,
     accumulation: str | None = None,
-    **extras,
+    **extras: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """`error_bound` for the products of groups, in any mode of `reference.grouped_mm`, whose arguments it takes.
 
@@ -179,7 +179,7 @@ def assert_grouped_close(
     *,
     tail: str = "zero",
     accumulation: str | None = None,
-    **extras,
+    **extras: Tensor | None,
 ) -> None:
     """Check the products of groups against the float64 oracle, each element within its own error bound.
 
@@ -204,7 +204,13 @@ def assert_grouped_close(
 
 
 def assert_grouped_exact(
-    out: Tensor, mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, *, tail: str = "zero", **extras
+    out: Tensor,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None = None,
+    *,
+    tail: str = "zero",
+    **extras: Tensor | None,
 ) -> None:
     """Check that the products of whole numbers are the exact ones, rounded once to the result's dtype.
 

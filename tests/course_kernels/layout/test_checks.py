@@ -52,6 +52,10 @@ def test_counts_are_host_integers():
 
 def test_row_tensors_are_checked():
     layout = build("masked_m", [2, 1])
+    empty = torch.ones(6, 4)
+    empty.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=r"packed of shape \(6, 4\) has no memory"):
+        layout.pad(empty, 2)
     with pytest.raises(TypeError, match=r"packed must be a torch.Tensor, got list"):
         layout.pad([1, 2, 3])
     with pytest.raises(ValueError, match=r"padded must have at least 2 dimension\(s\), got shape \(2,\)"):

@@ -7,7 +7,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
-from course_kernels import group_gemm, runtime
+from course_kernels import GroupGemmPlan, group_gemm, runtime
 from course_kernels.testing import Problem, make_operands
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -170,3 +170,23 @@ def test_a_call_shows_in_a_profile(method, operands):
         outs = group_gemm(group_A, group_B, method=method)
     assert "course_kernels::group_gemm" in [event.key for event in profile.key_averages()]
     same(outs, [a @ b for a, b in zip(group_A, group_B)])
+    plan = GroupGemmPlan(group_A, group_B, method=method)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        plan.run()
+    assert "course_kernels::GroupGemmPlan.run" in [event.key for event in profile.key_averages()]
+
+
+def test_distributed_and_local_matrices_do_not_mix():
+    distributed, tensors = torch.distributed, pytest.importorskip("torch.distributed.tensor")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (2,))
+        a, b = torch.randn(4, 8), torch.randn(8, 6)
+        whole, other = (tensors.DTensor.from_local(each, mesh, [tensors.Replicate()]) for each in (a, b))
+        same([each.to_local() for each in group_gemm([whole], [other])], [a @ b])
+        for mixed in (([whole], [b]), ([a], [other])):
+            with pytest.raises(TypeError, match="group_A and group_B must be DTensors or local tensors, got both"):
+                group_gemm(*mixed)
+    finally:
+        distributed.destroy_process_group()

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from course_kernels import GemmConfig, GroupGemmPlan, runtime
+from course_kernels import GemmConfig, GroupGemmPlan, group_gemm, runtime
 from course_kernels.lists import launch
 from course_kernels.lists.launch import (
     ANY,
@@ -166,3 +166,16 @@ def test_interpreter_sees_float32_for_bfloat16():
     ((_, _, _, options),) = plan._prepared._calls
     assert str(options["A_DTYPE"]) == str(options["C_DTYPE"]) == "fp32"
     assert plan.run()[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("method", ["naive", "round_robin", "tma"])
+def test_a_configuration_that_does_not_fit_is_refused(method, monkeypatch):
+    monkeypatch.setattr(runtime, "shared_memory_limit", lambda device: 1000)
+    matrices, out = torch.ones(64, 64, device=runtime.device()), torch.zeros(64, 64, device=runtime.device())
+    large = GemmConfig(128, 128, 64, num_stages=4)
+    for call in (group_gemm, GroupGemmPlan):
+        with pytest.raises(ValueError, match=r"config does not suit the 1000 bytes of shared memory .* it takes \d+"):
+            call([matrices], [matrices], method=method, config=large, out=[out])
+        with pytest.raises(ValueError, match=f"config does not suit the {method} kernel, which has neither programs"):
+            call([matrices], [matrices], method=method, config=GemmConfig(16, 16, 16, programs=4), out=[out])
+    assert not out.any()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 
-from course_kernels import GemmConfig, deepgemm
+from course_kernels import GemmConfig, deepgemm, quantize_1x128
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, launch
@@ -62,6 +63,14 @@ TAKEN = {
         operands(FP8, "block", K=192, w_scale=torch.ones(4, 2, 1).mT, x_scale=torch.ones(4, 40, 4)[..., ::2]),
         KernelVariant("m", "k", 1, True),
     ),
+    "block scales as they are quantised": (
+        operands(FP8, "block", K=192, x_scale=quantize_1x128(torch.ones(4, 40, 192))[1]),
+        KernelVariant("m", "k", 1, True),
+    ),
+    "block scales of groups that lie apart": (
+        operands(FP8, "block", K=192, x_scale=torch.ones(4, 2, 40).mT),
+        KernelVariant("m", "k", 1, True),
+    ),
     "a float32 result": (operands(Y=torch.zeros(4, 40, 48)), KernelVariant("m", "k")),
     "longer rows": (operands(XQ=wider(operands().XQ, cols=8)), KernelVariant("m", "k")),
     "W's groups further apart": (operands(WQ=wider(operands().WQ, rows=3)), KernelVariant("m", "k")),
@@ -108,6 +117,16 @@ def test_sizes_of_64_bits_are_clamped_before_they_are_cut():
     shapes = [tuple(tensor.shape) for tensor in (a, b, c, scale_a, scale_b)]
     assert shapes == [(160, 64), (4, 64, 48), (160, 48), (160,), (4,)]
     assert [a.data_ptr(), c.data_ptr()] == [made.XQ.data_ptr(), made.Y.data_ptr()]
+
+
+def test_factors_are_handed_over_as_rows_of_all_groups():
+    x = torch.randn(4, 40, 192)
+    for x_scale in (quantize_1x128(x)[1], quantize_1x128(x)[1].mT.contiguous().mT):
+        plan = hopper.Plan(mock.Mock(), block_scaled=True)
+        plan.run(readable(operands(FP8, "block", K=192, x_scale=x_scale)))
+        *_, scale_a, _, _ = plan._function.call_args.args
+        assert torch.equal(scale_a, x_scale.flatten(0, 1))
+        assert (scale_a.data_ptr() == x_scale.data_ptr()) == (x_scale.stride(0) == 40)
 
 
 def test_configurations_are_chosen_by_the_expected_rows(monkeypatch):

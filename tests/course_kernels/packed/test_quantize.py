@@ -71,6 +71,7 @@ def test_blocks(backend, form, power_of_two):
         )
         if lines == 1 and x.shape[-2] > 1 and scale.shape[-1] > 1:
             assert scale.stride(-2) == 1
+            assert scale.flatten(0, -2).data_ptr() == scale.data_ptr(), "lines of all groups follow each other"
         assert scale.isfinite().all()
         if q.numel():
             least = q.float().abs().amax() if form == "zeros" else 448 if not power_of_two else 224
