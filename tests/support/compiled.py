@@ -4,7 +4,7 @@
 
 The record belongs to the kernels, the code that compiles them and the version of Triton. Where any of these differ,
 ``facts`` compiles; and a test compiles some of it in every run, other ones each time. Limits on what compilers may
-spill belong to the same version of Triton: see ``check``.
+spill belong to the same version of Triton: see ``check_limits``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from course_kernels.provenance import digest
 from places import ROOT
 
 RECORD = Path(__file__).with_suffix(".json")
+# Each says with ``recorded_pairs`` what it looks up. ``test_spills`` judges all of it.
+MODULES = ("test_builds", "test_packed", "test_masked", "test_jagged", "test_quantizers")
 SOURCES = (
     "course_kernels/kernels/*.py",
     *(f"course_kernels/codegen/{name}.py" for name in ("child", "compiled", "compiler")),
@@ -52,11 +54,11 @@ def compile_all(pairs: Iterable[Pair]) -> list[Facts]:
 
 
 def facts(pairs: Iterable[Pair]) -> list[Facts]:
-    """From the record where it has them, else from the compiler."""
+    """From the record where it has them, else from the compiler, once in a process."""
     pairs = list(pairs)
     known = recorded()
     missing = [pair for pair in pairs if key(pair) not in known]
-    known = {**known, **dict(zip(map(key, missing), compile_all(missing), strict=True))}
+    known.update(zip(map(key, missing), compile_all(missing), strict=True))
     return [known[key(pair)] for pair in pairs]
 
 
@@ -78,18 +80,16 @@ def recorded_triton() -> str:
     return json.loads(RECORD.read_text(encoding="utf-8"))["made from"]["triton"]
 
 
-def check(wrong: Iterable[str], beyond_limits: Iterable[str]) -> None:
-    """Fail for what is wrong with any Triton, and for spills beyond the limits of the record's; another one's are only
-    named, in a warning."""
+def check_limits(beyond: Iterable[str]) -> None:
+    """Fail for what is beyond the limits of the record's Triton; another one's is only named, in a warning."""
     import triton
 
-    wrong, beyond_limits = list(wrong), list(beyond_limits)
+    beyond = list(beyond)
     if triton.__version__ == recorded_triton():
-        wrong += beyond_limits
-    elif beyond_limits:
+        assert not beyond, "\n".join(beyond)
+    elif beyond:
         text = f"limits are Triton {recorded_triton()}'s; with {triton.__version__}:"
-        warnings.warn("\n".join([text, *beyond_limits]), stacklevel=2)
-    assert not wrong, "\n".join(wrong)
+        warnings.warn("\n".join([text, *beyond]), stacklevel=2)
 
 
 @functools.cache
@@ -103,10 +103,11 @@ def recorded() -> dict[str, Facts]:
     return {name: Facts(*values) for name, values in record.items()}
 
 
+@functools.cache
 def every_pair() -> dict[str, Pair]:
     """Everything that the tests look up, by its key."""
     pairs = []
-    for name in ("test_builds", "test_packed", "test_masked"):
+    for name in MODULES:
         spec = importlib.util.spec_from_file_location(
             name, ROOT / "tests" / "course_kernels" / "codegen" / f"{name}.py"
         )

@@ -21,27 +21,12 @@ from course_kernels.packed.tuning import lookup as tuned
 from course_kernels.packed.tuning.defaults import candidates, with_block_scales
 from course_kernels.runtime import Device
 
-# As in test_builds: (targets, pattern of the build's name, bytes per thread, reason).
-KNOWN_SPILLS = [
-    (["sm_90", "sm_100"], r"float8_e4m3fn .* unaligned pointers$", 260,
-     "bytes that are not aligned are loaded one by one, each through a 64-bit address of its own"),
-    (["sm_90"], r"float16 row/row 16×256×64 4w 5s$", 8, "one value; a candidate, to be measured as it is"),
-    (["sm_90"], r"float8_e4m3fn .* 128×128×128 4w 3s$", 32, "row-wise scales beside 128 accumulators a thread"),
-    (["sm_100"], r"float8_e4m3fn .* 64×128×128 4w 4s$", 48, "as on sm_90"),
-    (["sm_90", "sm_100"], r"float32 tf32 .* 128×128×32 8w [23]s unaligned pointers$", 56, "64-bit addresses"),
-    (["sm_90", "sm_100"], r" unaligned pointers$", 16, "a few values of the walk wait in local memory"),
-]  # fmt: skip
-
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
 WITH_BLOCKS = ("sm_90", "sm_100", "gfx942", "gfx950")
 IN_PART = ("sm_86", "sm_89", "sm_103", "sm_121")  # nearly as sm_80, sm_100 and sm_120
 CHIPLETS = ("gfx942", "gfx950")
 ESTIMATED = ("sm_90", "sm_100", "sm_120", "sm_80", "gfx942")
-
-
-def allowed_spill(spec, target: str) -> int:
-    return max((size for targets, name, size, _ in KNOWN_SPILLS if target in targets and re.search(name, str(spec))),
-               default=0)  # fmt: skip
+ADDING = (*ESTIMATED, "gfx950")
 
 
 def grid(target: str, everything=None) -> list:
@@ -163,33 +148,30 @@ def recorded_pairs() -> list[compiled.Pair]:
     pairs = [(spec, target) for target in TARGETS for spec in grid(target)]
     pairs += [(spec, "sm_90") for dtype in MEASURED for spec in measured(dtype)]
     pairs += [(spec, target) for target in CHIPLETS for spec, _ in with_chiplets()]
-    pairs += [(spec, target) for target in ESTIMATED for spec in (*added(target), *group_sums())]
+    pairs += [(spec, target) for target in ADDING for spec in (*added(target), *group_sums())]
     pairs += [(spec, target) for target in WITH_BLOCKS for spec in block_scaled(target)]
     return pairs + [(spec, target) for target in ESTIMATED for spec, _ in estimated(target)]
 
 
 def check(pairs) -> None:
-    """All compile and fit, and none spills more than it may, for sm_90 and sm_100."""
-    problems, spills = [], []
+    """All compile and fit."""
+    problems = []
     for (spec, target), found in zip(pairs, compiled.facts(pairs), strict=True):
         if found.error:
             problems.append(f"{spec} for {target}: {found.error}")
             continue
-        allowed = allowed_spill(spec, target)
-        if found.spilled > allowed and target in ("sm_90", "sm_100"):
-            spills.append(f"{spec} for {target}: {found.spilled} bytes spilled, allowed {allowed} bytes")
         if found.shared > TARGETS[target].shared_limit:
             problems.append(f"{spec} for {target}: {found.shared} of {TARGETS[target].shared_limit} bytes")
-    compiled.check(problems, spills)
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_is_looked_up_compiles_fits_and_does_not_spill(target):
+def test_what_is_looked_up_compiles_and_fits(target):
     check([(spec, target) for spec in grid(target)])
 
 
 @pytest.mark.parametrize("target", WITH_BLOCKS)
-def test_scales_of_blocks_compile_fit_and_do_not_spill(target):
+def test_scales_of_blocks_compile_and_fit(target):
     check([(spec, target) for spec in block_scaled(target)])
 
 
@@ -203,11 +185,11 @@ def test_nothing_of_block_scales_is_compiled_without_them():
 
 
 @pytest.mark.parametrize("dtype", MEASURED)
-def test_what_the_tuner_measures_compiles_fits_and_does_not_spill(dtype):
+def test_what_the_tuner_measures_compiles_and_fits(dtype):
     check([(spec, "sm_90") for spec in measured(dtype)])
 
 
-@pytest.mark.parametrize("target", ESTIMATED)
+@pytest.mark.parametrize("target", ADDING)
 def test_what_adds_to_its_result_and_sums_over_groups_compile_and_fit(target):
     check([(spec, target) for spec in (*added(target), *group_sums())])
 
