@@ -37,15 +37,6 @@ ALIGNMENT = 128  # of the first row of a group, or of the first element along K
 RELATIVE = {True: 2.0**-9, False: 2.0**-17} if ON_GPU else {True: 2.0**-18, False: 2.0**-18}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that share out products this small mostly wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # ---- values, and how results are judged
 
 
