@@ -134,7 +134,7 @@ def test_fixed_memory_notices_another_address(monkeypatch, compare):
 
 
 def test_fixed_memory_notices_a_storage_that_ends_earlier(monkeypatch):
-    """It may have the same address again: here nothing is asked for addresses."""
+    """A smaller storage may get the same address, so the size alone has to tell: here every address counts as equal."""
     monkeypatch.setattr(memory, "_same_addresses", lambda *_: True)
     x = torch.ones(64, 64)
     fixed = FixedMemory({"left": [torch.ones(1)], "right": [x[:2], x[2:]]})
@@ -143,5 +143,5 @@ def test_fixed_memory_notices_a_storage_that_ends_earlier(monkeypatch):
     x.untyped_storage().resize_(64 * 64)
     with pytest.raises(RuntimeError, match=r"right\[0\] has other memory than when the plan was made"):
         fixed.check()
-    x.untyped_storage().resize_(4 * 64 * 64)  # as much as before, and where it was, as far as is known
+    x.untyped_storage().resize_(4 * 64 * 64)
     fixed.check()

@@ -1,4 +1,4 @@
-"""The kernels that quantise and that copy into whole blocks compile for every kind of GPU, as they are launched."""
+"""The kernels that quantise, and those that copy groups into whole blocks, compile for every kind of GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Recorder:
         arguments = dict(zip(self.function.arg_names, values)) | constexprs
         if "ROUND" in arguments:
             arguments["ROUND"] = False  # the interpreter's alone
-        # Bytes, of which ``specialize`` knows no type.
+        # ``specialize`` does not know the type of bytes.
         known = {n: v.view(FP8) if getattr(v, "dtype", None) == torch.uint8 else v for n, v in arguments.items()}
         signature, constants, divisible = specialize(self.function, known)
         signature |= {name: "*u8" for name in signature if known[name] is not arguments[name]}
@@ -56,8 +56,8 @@ class Recorder:
 
 @functools.cache
 def builds() -> tuple[Build, ...]:
-    """What is launched for two types of elements, both layouts, aligned or not, and with groups as they are or as whole
-    blocks; and for copies of bytes with and without factors."""
+    """The builds that calls ask for: two types of elements, both layouts, aligned or not; without groups, with groups,
+    and with groups as whole blocks; copies of bytes, with and without factors."""
     made: list[Build] = []
     with contextlib.ExitStack() as stack:
         for name in NAMES:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from course_kernels import codegen, quantize_1x128, quantize_128x128, runtime
-from course_kernels.codegen import Build
+from course_kernels import quantize_1x128, quantize_128x128, runtime
 from course_kernels.testing import reference
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -200,29 +199,6 @@ def test_no_gradient_is_promised():
     q, scale = quantize_1x128(draw(2, 130).requires_grad_())
     assert not q.requires_grad
     assert not scale.requires_grad
-
-
-@pytest.mark.parametrize("target", ["sm_90", "sm_100", "gfx942", "gfx950"])
-def test_kernels_compile_without_spilling(target):
-    strides = [f"stride_{name}{dim}" for name in "xqs" for dim in "blk"]
-    lines = dict(x_ptr="*bf16", q_ptr="*fp8e4nv", scale_ptr="*fp32", offs_ptr="*i32")
-    lines |= dict.fromkeys(["lines", "depth", "columns", "G", *strides], "i32")
-    pointers = ("x_ptr", "q_ptr", "scale_ptr")
-    builds = []
-    for contiguous, offs in (("k", False), ("l", True)):
-        known = dict.fromkeys((f"stride_x{contiguous}", f"stride_q{contiguous}", "stride_sl"), 1)
-        known |= dict(RESTART=offs, GROUPS=64, BLOCK_L=64 if offs else 32, POWER_OF_TWO=offs, ROUND=False)
-        known |= dict(ends_ptr=None) if offs else dict(offs_ptr=None, ends_ptr=None)
-        signature = {name: kind for name, kind in lines.items() if name not in known}
-        builds.append(Build("course_kernels.kernels.quantize:quantize_lines_kernel", signature, known, pointers))
-    strides = [f"stride_{name}{dim}" for name in "xqs" for dim in "brc"]
-    known = dict(stride_xc=1, stride_qc=1, stride_sc=1, POWER_OF_TWO=False, ROUND=False)
-    signature = {name: lines[name] for name in pointers} | dict.fromkeys(["rows", "cols", *strides], "i32")
-    signature = {name: kind for name, kind in signature.items() if name not in known}
-    name = "course_kernels.kernels.quantize:quantize_squares_kernel"
-    builds.append(Build(name, signature, known, pointers, num_warps=8))
-    for made in codegen.compile_many([(each, target) for each in builds]):
-        assert made.spills.bytes == 0
 
 
 X = draw(4, 140)

@@ -7,8 +7,7 @@ import itertools
 import pytest
 import torch
 
-from course_kernels import codegen, quantize_1x128, runtime
-from course_kernels.codegen import Build
+from course_kernels import quantize_1x128, runtime
 from course_kernels.packed.quantize import quantize_whole_blocks
 from course_kernels.packed.whole_blocks import ends_of, pack, pack_by_torch
 
@@ -117,19 +116,3 @@ def test_opcheck():
     options = dict(test_utils=("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"))
     operator = torch.ops.course_kernels.quantize_whole_blocks
     torch.library.opcheck(operator, (torch.ones(5, 140, device=DEVICE), offs, False, "auto"), **options)
-
-
-@pytest.mark.parametrize("target", ["sm_90", "sm_100", "gfx942"])
-def test_the_copy_compiles_without_spilling(target):
-    pointers = dict(x_ptr="*u8", packed_ptr="*u8", scale_ptr="*fp32", packed_scale_ptr="*fp32", offs_ptr="*i32")
-    names = [f"stride_{name}" for name in ("xl", "xk", "pl", "sl", "sk", "tl", "tk")]
-    kinds = pointers | dict(ends_ptr="*i32") | dict.fromkeys(["lines", "depth", "columns", "G", *names], "i32")
-    builds = []
-    for contiguous in ("stride_xl", "stride_xk"):
-        known = {contiguous: 1, "stride_sl": 1, "stride_tl": 1, "RESTART": True, "GROUPS": 64, "BLOCK_L": 64}
-        signature = {name: kind for name, kind in kinds.items() if name not in known}
-        builds.append(
-            Build("course_kernels.kernels.quantize:pack_lines_kernel", signature, known, (*pointers,), num_warps=8)
-        )
-    for made in codegen.compile_many([(each, target) for each in builds]):
-        assert made.spills.bytes == 0
