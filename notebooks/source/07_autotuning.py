@@ -790,8 +790,8 @@ for rows in (32, 112, 2048):
 # %% [markdown]
 # Six constants c₁ to c₆ for each configuration turn these counts into time:
 #
-# - t = tiles / 132 · (c₁ · blocks + c₂) is the time of the tiles. With fewer than 132 tiles in all, divide by their
-#   number: they run at the same time,
+# - t = tiles / 132 · (c₁ · blocks + c₂) is the time of the tiles on 132 SMs. Fewer than 132 tiles all run at
+#   once: then divide by their number,
 # - b = bytes / (c₄ · bandwidth) is the time of the bytes,
 # - both overlap: together they take (tᵖ + bᵖ)¹ᐟᵖ with p = c₅. With p = 1 that is t + b, with a large p the longer one.
 # - The empty part of the last wave adds c₃ of its time, and the launch adds c₆.

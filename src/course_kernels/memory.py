@@ -121,8 +121,10 @@ class FixedMemory:
         self._names = [f"{name}[{i}]" for name, group in groups.items() for i in range(len(group))]
         self._tensors = [tensor for group in groups.values() for tensor in group]
         self._addresses = list(map(Tensor.data_ptr, self._tensors))
-        owned = {tensor.untyped_storage()._cdata: i for i, tensor in reversed(list(enumerate(self._tensors)))}
-        self._owners = list(owned.values())  # a tensor of each storage
+        owners: dict[int, int] = {}  # storage → the first of its tensors
+        for i, tensor in enumerate(self._tensors):
+            owners.setdefault(tensor.untyped_storage()._cdata, i)
+        self._owners = list(owners.values())
         self._storages = [self._tensors[i].untyped_storage() for i in self._owners]
         self._bytes = list(map(UntypedStorage.nbytes, self._storages))
         self._indices = list(range(len(self._tensors)))
@@ -137,13 +139,13 @@ class FixedMemory:
         Raises:
             RuntimeError: a tensor has another address, or less memory there; the message names it.
         """
-        found = list(map(UntypedStorage.nbytes, self._storages))
         # A storage that was resized may have the same address again, and end earlier.
-        changed = [i for i, now, before in zip(self._owners, found, self._bytes) if now < before]
+        sizes = map(UntypedStorage.nbytes, self._storages)
+        changed = [i for i, now, before in zip(self._owners, sizes, self._bytes) if now < before]
         if not changed and self._fast is not None and self._is_same(self._fast):
             return
-        found = list(map(Tensor.data_ptr, self._tensors))
-        changed += [i for i, (now, before) in enumerate(zip(found, self._addresses)) if now != before]
+        addresses = map(Tensor.data_ptr, self._tensors)
+        changed += [i for i, (now, before) in enumerate(zip(addresses, self._addresses)) if now != before]
         if changed:
             name = self._names[changed[0]]
             raise RuntimeError(

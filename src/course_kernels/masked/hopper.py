@@ -48,7 +48,7 @@ def preferred(problem: Problem, operands: Operands) -> bool:
 
 def match_variant(problem: Problem, operands: Operands) -> KernelVariant | None:
     """The variant that computes a product, or None: as for ``grouped_mm``, and rows of all groups are equally far apart
-    in XQ and Y. (Factors of X at other distances are copied.)"""
+    in XQ and Y. (If the factors of X are not, they are copied.)"""
     options = problem.options
     if options.shuffled or options.config is not None:
         return None

@@ -42,8 +42,9 @@ def quantize_1x128(
     Returns:
         The values, shaped and laid out like x (contiguous where it has more than three dimensions), and the float32
         factors (..., ceil(K / 128)), or (lines, K // 128 + G) with ``offs``: those of group g from column
-        ``offs[g - 1] // 128 + g`` on. Factors are stored block by block, each block's for all lines of x: the stride
-        between lines is 1. Past the last group values are 0, and so are factors that no block has.
+        ``offs[g - 1] // 128 + g`` on. Memory has the factors of all lines' first blocks, then those of all second
+        blocks, and so on: the stride between lines is 1. Past the last group values are 0, and so are factors that no
+        block has.
 
     Raises:
         TypeError, ValueError: naming the argument, what it got and what it wants.

@@ -5,7 +5,7 @@ mean of two times: with groups nearly as large as one another, and with groups a
 For either it counts:
 
 - the tiles of a configuration, those at ragged ends included, and the blocks of K of each;
-- the waves in which the SMs take them, one or more: the last of several may be partly empty;
+- the waves in which the SMs take them, at least one; the last of several may be partly empty;
 - the bytes of both operands and of the result, each once, and the time in which the memory moves them.
 
 Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants: the time
