@@ -88,7 +88,7 @@ class Operands(NamedTuple):
 
 
 def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
-    """Random normal operands, and factors around 1."""
+    """Random normal operands, and factors around 1; those of blocks in the order in which the quantisers store them."""
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(*shape, dtype=torch.bfloat16):
@@ -106,7 +106,7 @@ def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
         if kind == "float8":
             scales = factors(cell.groups, cell.max_m), factors(cell.groups)
         else:
-            scales = factors(cell.groups, cell.max_m, deep), factors(cell.groups, wide, deep)
+            scales = factors(deep, cell.groups, cell.max_m).permute(1, 2, 0), factors(cell.groups, wide, deep)
     y = torch.empty(cell.groups, cell.max_m, cell.N, dtype=torch.bfloat16, device=device)
     sizes = torch.tensor(counts, dtype=torch.int32, device=device)
     return Operands(x, w, shuffle_weight(w), y, sizes, *scales, counts)

@@ -7,6 +7,7 @@ import torch
 
 import masked_api
 from clock import Clock
+from course_kernels import quantize_1x128, quantize_128x128
 from course_kernels.bench.grouped import WrongResult
 from masked_api import Cell
 
@@ -35,6 +36,14 @@ def test_every_call_computes_what_is_verified(kind):
     if kind == "bfloat16":
         for name, call in masked_api.peers(o).items():
             masked_api.verify(name, call(), o, right)
+
+
+def test_factors_lie_as_the_quantisers_store_them():
+    o = masked_api.make(TINY, "float8 blocks", "cpu")
+    _, of_x = quantize_1x128(o.x.float())
+    _, of_w = quantize_128x128(o.w.float())
+    for ours, theirs in ((o.x_scale, of_x), (o.w_scale, of_w)):
+        assert (ours.shape, ours.stride()) == (theirs.shape, theirs.stride())
 
 
 def test_bytes_and_flops():

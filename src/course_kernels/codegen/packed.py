@@ -25,6 +25,7 @@ from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.packed.scaling import ROW, block_scale_shapes
 from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.packed.tuning.defaults import ONE_TILE
 from course_kernels.runtime import Device
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
@@ -210,7 +211,7 @@ def specialize(function, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
 
 def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: str) -> list[Build]:
     """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
-    configuration that ``get_config`` can return there."""
+    configuration that ``get_config`` can return there, and what a launch with a program for each tile takes."""
     assert dtype in IN_DTYPES
     name = type_name(dtype, precision)
     arch = tuned.canonical_arch(target.name)
@@ -221,7 +222,10 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
             options = dict(mode=mode, dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
             options["uses_tma"] = there
             uses_tma = " pointers" not in str(build_packed(kernel, **options))
-            for config in tuned.all_configs(_OPS[mode], name, arch, uses_tma):
+            configs = tuned.all_configs(_OPS[mode], name, arch, uses_tma)
+            if mode == "k" and arch == "sm_90" and uses_tma and dtype.itemsize == 2:
+                configs += (ONE_TILE,)
+            for config in configs:
                 limits = dict(capability=target.capability, shared_limit=target.shared_limit, uses_tma=uses_tma)
                 fitted = config.fitted(tuned.kernel_of(_OPS[mode]), TYPE_BYTES[name], **limits)
                 if fitted is not None:

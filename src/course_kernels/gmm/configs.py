@@ -166,7 +166,8 @@ def _items(gmm_type, M, K, N, G, dtype, arch, sms, gpu, accumulate) -> tuple[tup
     if uses_tma is None:
         rows = round(typical_rows(M, G) * G)
         asked = (rows, K, N, G) if gmm_type == "gmm" else (K, rows, N, G)
-        config = time_model.for_triton(op, *asked, dtype, gpu) or config
+        programs = ONE_PROGRAM_PER_TILE if gmm_type == "nptgmm" else None
+        config = time_model.for_triton(op, *asked, dtype, gpu, programs=programs) or config
     if config.programs is None and gmm_type != "nptgmm":
         programs = INTERPRETER_PROGRAMS if arch is None else sms and sms * config.programs_per_sm
         config = dataclasses.replace(config, programs=programs)

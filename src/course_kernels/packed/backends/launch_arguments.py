@@ -207,7 +207,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
             )
         return config
     dtype = FP8 if mat_a.dtype in SCALED_DTYPES else mat_a.dtype
-    chosen = _choose(problem, op, extents, dtype, accesses, device)
+    chosen = _choose(problem, op, extents, dtype, accesses, device, wanted.programs if wanted else None)
     if problem.block_lines is not None:
         chosen = with_block_scales(chosen)
     fitted = chosen.fitted(kernel, *sizes, **limits)
@@ -221,9 +221,9 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     return launched
 
 
-def _choose(problem, op, extents, dtype, accesses, device: Device) -> GemmConfig:
+def _choose(problem, op, extents, dtype, accesses, device: Device, programs: int | None) -> GemmConfig:
     """The configuration that the time model expects to be the fastest, where it knows the GPU and the product; else the
-    table's."""
+    table's. ``programs`` are what the launch is asked to have."""
     M, K, N, groups = extents
     if problem.ragged is not None:  # what came first must not decide for totals like it
         typical = problem.rows_per_group
@@ -232,7 +232,8 @@ def _choose(problem, op, extents, dtype, accesses, device: Device) -> GemmConfig
     if uses_tma:
         major = "k" if accesses[1].kind == Layout.ROW_MAJOR else "n"
         gpu = time_model.Gpu.of(device)
-        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major, problem.block_lines is not None):
+        blocks = problem.block_lines is not None
+        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major, blocks, programs):
             return found
     return get_config(
         op,

@@ -32,6 +32,7 @@ import torch
 
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import CuteConfig
+from course_kernels.packed.tuning.defaults import ONE_TILE, ONE_TILE_DEPTH
 from course_kernels.packed.tuning.lookup import describe
 from course_kernels.runtime import Device
 
@@ -310,6 +311,7 @@ def for_triton(
     gpu: Gpu | None,
     b_major: str = "k",
     blocks: bool = False,
+    programs: int | None = None,
 ) -> GemmConfig | None:
     """The configuration of the Triton kernels for a product whose operands have TMA descriptors. None where the table
     decides instead: for operands of 32 bits, for batches, 8-bit gradients of weights, and for what was measured on no
@@ -320,6 +322,8 @@ def for_triton(
         gpu: None if the device is not an NVIDIA GPU.
         b_major: the contiguous dimension of B, "k" or "n".
         blocks: whether 8-bit operands have scales of blocks.
+        programs: of the launch; None: as many as stay on the GPU. With one for each tile of a product along K, which
+            the model does not know, ``defaults.ONE_TILE`` is the configuration of all but deep groups.
     """
     if gpu is None or dtype.itemsize > 2 or op not in ("grouped_mm", "grouped_mm_k"):
         return None
@@ -327,6 +331,9 @@ def for_triton(
         if dtype.itemsize == 1:
             return None
         asked = "k,n", M, N, K / max(1, G), G
+        shallow = K < ONE_TILE_DEPTH * G
+        if shallow and programs is not None and programs >= G * ONE_TILE.tiles(M, N) and constants_for(gpu, "k,n"):
+            return ONE_TILE
     else:
         kind = kind_of_8_bit(b_major, blocks) if dtype.itemsize == 1 else f"m,{b_major}"
         asked = kind, M / max(1, G), N, K, G

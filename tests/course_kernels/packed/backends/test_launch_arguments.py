@@ -11,6 +11,7 @@ from course_kernels.kernels.codes import Layout, Schedule, Store
 from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.packed.tuning import time_model
+from course_kernels.packed.tuning.defaults import ONE_TILE
 from course_kernels.runtime import Device
 
 H200 = Device((9, 0), (9, 0), 132, 232448, True)
@@ -66,6 +67,29 @@ def test_a_weight_gradient_has_a_kernel_of_its_own():
     made = prepared(operands_and_out=(Operands(a.mT, d_out, offs), out))
     assert (made.kernel, made.totals) == ("transposed", {"total": None})
     assert made.programs(1) == made.programs(10**6), "the result's tiles do not depend on the depth"
+
+
+@pytest.mark.parametrize(
+    ("device", "groups", "total", "shares"),
+    [(H200, 8, 4096, True), (H200, 8, 0, False), (H200, 0, 0, False), (A100, 8, 4096, False)],
+)
+def test_programs_of_one_tile_share_an_sm_on_hopper(device, groups, total, shares):
+    """Where the operands go through descriptors, which empty ones have none of."""
+    a, b = (torch.empty(total, extent, dtype=torch.bfloat16) for extent in (512, 1024))
+    out = torch.empty(groups, 512, 1024, dtype=torch.bfloat16)
+    operands = Operands(a.mT, b, torch.empty(groups, dtype=torch.int32))
+
+    def launched(programs):
+        return prepared(device, operands_and_out=(operands, out), config=LaunchOptions(programs))
+
+    made, stays = launched(2**31 - 1), launched(264)
+    block = made.arguments["BLOCK_M"], made.arguments["BLOCK_N"], made.arguments["BLOCK_K"]
+    assert (block == ONE_TILE.block) == shares
+    assert made.programs(total) == max(1, groups * ONE_TILE.tiles(512, 1024))
+    assert stays.programs(total) == min(264, made.programs(total))
+    if shares:
+        config = GemmConfig(*block, **made.options, store_parts=made.arguments["STORE_PARTS"])
+        assert 3 * (config.shared_memory("transposed", 2, 2) + 1024) <= 228 * 1024, "an SM's, with what CUDA keeps of it"
 
 
 def test_a_configuration_may_say_how_many_programs_and_chiplets():
@@ -150,7 +174,7 @@ def test_the_time_model_is_asked_about_scales_of_blocks(monkeypatch, mode):
     fp8, bfloat16 = torch.float8_e4m3fn, torch.bfloat16
     extents, gpu = (4096, 512, 512, 8), time_model.Gpu.of(H200)
     assert asked == [
-        ("grouped_mm", *extents, fp8, gpu, "k", True), ("grouped_mm", *extents, bfloat16, gpu, "k", False)
+        ("grouped_mm", *extents, fp8, gpu, "k", True, None), ("grouped_mm", *extents, bfloat16, gpu, "k", False, None)
     ]  # fmt: skip
 
 

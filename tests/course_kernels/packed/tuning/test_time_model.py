@@ -12,6 +12,7 @@ import torch
 from course_kernels.config import GemmConfig
 from course_kernels.kernels.cute_sm90.config import COOPERATIVE, PINGPONG, CuteConfig, configs_for
 from course_kernels.packed.tuning import time_model
+from course_kernels.packed.tuning.defaults import ONE_TILE, ONE_TILE_DEPTH
 from course_kernels.packed.tuning.time_model import Gpu, Work
 from course_kernels.runtime import Device
 
@@ -253,6 +254,23 @@ def test_a_triton_configuration_is_chosen_only_for_measured_products():
         ("grouped_mm", bfloat16, Gpu("sm_100", 148, 8.0)),
     ):  # fmt: skip
         assert time_model.for_triton(op, 8192, 2048, 1536, 64, dtype, gpu) is None
+
+
+def test_programs_of_one_tile_have_a_configuration_of_their_own_along_k():
+    """Where there is one for each of its tiles, and groups are not deep."""
+    tiles = 64 * ONE_TILE.tiles(1536, 2048)
+
+    def chosen(gpu=H200, dtype=torch.bfloat16, depth=128, programs=tiles):
+        return time_model.for_triton("grouped_mm_k", 1536, 64 * depth, 2048, 64, dtype, gpu, programs=programs)
+
+    stays = chosen(programs=None)
+    assert chosen() == chosen(programs=2**31 - 1) == chosen(depth=0) == ONE_TILE != stays
+    assert chosen(programs=tiles - 1) == stays
+    assert chosen(depth=ONE_TILE_DEPTH - 1) == ONE_TILE != chosen(depth=ONE_TILE_DEPTH)
+    assert chosen(dtype=torch.float32) is None
+    assert chosen(Gpu("sm_100", 148, 8.0)) is None
+    rows = ("grouped_mm", 64 * 128, 2048, 1536, 64, torch.bfloat16, H200)
+    assert time_model.for_triton(*rows, programs=2**31 - 1) == time_model.for_triton(*rows)
 
 
 @pytest.fixture
