@@ -149,7 +149,7 @@ def packed_table() -> str:
     columns = {
         "triton": "Triton alone",
         "torch": "`torch`'s",
-        "quack": "QuACK, best of 12",
+        "quack": "QuACK, best of 18",
         "loop": "cuBLAS loop",
         "dense": "dense, same size",
     }

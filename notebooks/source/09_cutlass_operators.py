@@ -422,7 +422,7 @@ for row in results["rows"].values():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# 1.7 times.
+# 1.6 times.
 #
 # </details>
 #

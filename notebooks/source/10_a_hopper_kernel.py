@@ -349,7 +349,7 @@ for height in (4, 16):
 #
 # </details>
 #
-# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 14 %. (Below 1,
+# For nearly all matrix products, any strip of a few rows is square enough for L2. A few differ by up to 12 %. (Below 1,
 # the other height is faster than 8.)
 #
 # ## Who takes the next tile
@@ -499,8 +499,8 @@ display(fold(epilogue.store_tile), fold(scheduler.find_tile))
 # ## What it costs
 #
 # The record of an H200 has everybody's times in one run, each result verified first. [QuACK](glossary.md#QuACK) is a
-# library of CuTe DSL kernels by the authors of FlashAttention; it has its best of twelve configurations here, and of
-# three for gradients. Right of 1, our kernel is faster.
+# library of CuTe DSL kernels by the authors of FlashAttention; it has its best of 18 configurations here, and of six
+# for gradients. Right of 1, our kernel is faster.
 
 # %%
 from gemm_course.figures import record_analysis

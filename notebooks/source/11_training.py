@@ -637,7 +637,8 @@ print("parameter.grad is right:", torch.equal(parameter.grad, direct))
 #   dealt in turn, and they are not equally deep. A tile of a popular expert sums thousands of tokens, another one a
 #   few.
 # - *One program for each tile:* when a program ends, the GPU starts the next one at once. So no SM waits. But each
-#   program starts with an empty pipeline.
+#   program starts with an empty pipeline. A remedy is to let several small ones share an SM: while one stores its tile,
+#   another multiplies. So `nptgmm` takes smaller blocks on a Hopper GPU, unless groups are deep. Three programs fit.
 #
 # The simulation of lesson 05 knows the balance, but not the pipeline. (One program for each tile is its dynamic
 # schedule: whoever is free takes the next tile.) 32,768 tokens, 8 experts:
