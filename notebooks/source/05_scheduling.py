@@ -536,9 +536,9 @@ for order in ("round_robin", "chunks"):
     print(f"{order:12}", " ".join(f"{us:.2f}" for us in timeline.step_times(recorded["uniform", order])))
 
 # %% [markdown]
-# With chunks the first two tiles are slower than the next three, as predicted. Nearly all are slower than round-robin's,
-# which differ little: with chunks, all eight problems are read from memory until the end. This agrees with the
-# explanation. A proof would count the bytes.
+# With chunks the first two tiles are slower than the next three, as predicted. Nearly all are slower than
+# round-robin's, which differ little: with chunks, all eight problems are read from memory until the end. This agrees
+# with the explanation. A proof would count the bytes.
 #
 # ## Which schedule?
 #

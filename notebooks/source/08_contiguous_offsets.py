@@ -640,7 +640,7 @@ for other, speedup in results["speedups"][ours]["forward"].items():
 # %% [markdown]
 # What limits each row? A row under the slope is limited by bytes, one under the flat part by arithmetic. The distance
 # from the [roof](glossary.md#roof) has three causes: wasted rows, a last wave that is not full, and stores that overlap
-# with nothing. The ring is `grouped_mm` as you call it, which chooses between the library's two kernels, and the dots are
+# with nothing. The ring is `grouped_mm` as you call it, which chooses between the library's two kernels. The dots are
 # the others.
 
 # %%

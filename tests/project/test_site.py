@@ -196,7 +196,7 @@ def test_a_plot_shows_what_its_record_has():
     figure, _, numbers = site_plots.plot("grouped_mm", "torch").partition("</figure>")
     assert "\n\n" not in figure
     assert figure.count("<") == 3, "no text ends the script"
-    assert f"| {title_of(row)} ({row['unit']}) | {row['rate']['forward']['triton']:.4g} |" in numbers
+    assert f"| {title_of(row)} ({row['unit']}) | {row['rate']['forward']['auto']:.4g} |" in numbers
     masked = site_plots.data_of("masked")
     cell = next(iter(site_plots.record.load("masked")["cells"].values()))
     assert masked["rows"][0]["rate"]["bfloat16"]["triton"] == cell["kinds"]["bfloat16"]["rates"]["triton"]["tb_s"]
@@ -349,7 +349,8 @@ def test_search_finds_a_word(watched, address):
 def test_a_plot_answers(watched, address):
     open_page(watched, f"{address}/benchmarks.html", WIDE)
     plot = "document.getElementById('plot-grouped_mm')"
-    rows = site_plots.data_of("grouped_mm")["rows"]
+    shown = site_plots.data_of("grouped_mm")
+    rows, names = shown["rows"], [provider["key"] for provider in shown["providers"]]
     assert watched.evaluate(f"{plot}.querySelectorAll('.plot-row').length") == len(rows)
     select = "const s = {0}.querySelectorAll('select')[{1}]; s.value = '{2}'; s.dispatchEvent(new Event('change'));"
     watched.evaluate(select.format(plot, 0, "dB"))
@@ -358,7 +359,7 @@ def test_a_plot_answers(watched, address):
     told = watched.evaluate(point)
     assert told.startswith(rows[0]["title"])
     assert f"QuACK (best configuration) {rows[0]['rate']['dB']['quack']:.0f} TFLOP/s" in told
-    watched.evaluate(f"{plot}.querySelectorAll('input')[2].click()")
+    watched.evaluate(f"{plot}.querySelectorAll('input')[{names.index('quack')}].click()")
     assert "QuACK" not in watched.evaluate(point)
     watched.evaluate("{" + select.format(plot, 1, "torch") + "}")
     ratio = rows[0]["rate"]["dB"]["cute"] / rows[0]["rate"]["dB"]["torch"]

@@ -8,10 +8,9 @@ For either it counts:
 - the waves in which the SMs take them, at least one; the last of several may be partly empty;
 - the bytes of both operands and of the result, each once, and the time in which the memory moves them.
 
-Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants: the time
-of a block of K, of a tile beside its blocks, of a launch; the share of the memory's rate that it reaches; how much of a
-partly empty wave counts; and how well tiles and bytes overlap. What is then left of its measured times is a smooth
-function of the extents, another fifteen constants. `bench.time_fit` fits them to measured times.
+Tiles and bytes overlap, so the longer time counts, and a part of the other. A configuration has six constants, those of
+`Candidate`. What is then left of its measured times is a smooth function of the extents, another fifteen constants.
+`bench.time_fit` fits them to measured times.
 
 There is a file of constants for each GPU that was measured; `course tune` writes one. Another GPU of the same
 architecture takes those of the one whose memory is nearest in speed, with its own SMs and its own memory's rate.
@@ -46,9 +45,8 @@ _PASSES = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of 
 # an H200). That is far below the memory's rate, so it is taken to be the same for other memory.
 COPY_RATE = 0.34
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
-# Rows of eight equally likely groups over the average, twice: a normal distribution whose deviation is 0.08 of its
-# mean, and a gamma distribution whose deviation is 0.9. In the layers that were measured it is about 0.05 where routing
-# is even and groups have 64 rows or more, and 1.1 where it follows Zipf's law.
+# Rows of eight equally likely groups over the average, twice: a normal and a gamma distribution, whose deviations are
+# 0.08 and 0.9 of the mean. In layers that were measured it is about 0.05 where routing is even, 1.1 by Zipf's law.
 SPREADS = (
     (0.88, 0.93, 0.96, 0.99, 1.01, 1.04, 1.07, 1.12),
     (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851),
@@ -203,15 +201,13 @@ def estimate(candidate: Candidate, kind: str, M: float, N: int, K: float, G: int
 @functools.lru_cache(maxsize=4096)
 def ranking(kind: str, M: float, N: int, K: float, G: int, gpu: Gpu | None) -> tuple[Estimate, ...]:
     """Every candidate that suits G groups of M×N×K, the fastest first; empty where no GPU like this one was measured.
+    In kinds "m,n fp8" the kernel in CuTe DSL computes "m,k fp8", and its estimates include the copy of B.
 
     Args:
         kind: of ``KINDS`` or ``KINDS_8_BIT``.
         M, N, K: extents of the average group's product; the ragged one, M or K, is an average.
         G: number of groups.
         gpu: None if unknown.
-
-    Notes:
-        Of kinds "m,n fp8", the kernel in CuTe DSL computes "m,k fp8" with a copy of B. Its estimates include the copy.
     """
     measured = constants_for(gpu, kind) if gpu else ()
     if not (gpu and measured and N and K and G and M):
@@ -313,17 +309,16 @@ def for_triton(
     blocks: bool = False,
     programs: int | None = None,
 ) -> GemmConfig | None:
-    """The configuration of the Triton kernels for a product whose operands have TMA descriptors. None where the table
-    decides instead: for operands of 32 bits, for batches, 8-bit gradients of weights, and for what was measured on no
-    GPU like this one.
+    """The configuration of the Triton kernels for a product through TMA descriptors. None where the table decides: for
+    operands of 32 bits, batches, 8-bit gradients of weights, and what was measured on no GPU like this one.
 
     Args:
         op, M, K, N, G: as for ``lookup.get_config``; the ragged extent is the total.
         gpu: None if the device is not an NVIDIA GPU.
         b_major: the contiguous dimension of B, "k" or "n".
         blocks: whether 8-bit operands have scales of blocks.
-        programs: of the launch; None: as many as stay on the GPU. With one for each tile of a product along K, which
-            the model does not know, ``defaults.ONE_TILE`` is the configuration of all but deep groups.
+        programs: of the launch; None: as many as stay on the GPU. The model knows no others: with one for each tile
+            along K, the answer is ``defaults.ONE_TILE``, but for deep groups.
     """
     if gpu is None or dtype.itemsize > 2 or op not in ("grouped_mm", "grouped_mm_k"):
         return None
