@@ -698,7 +698,8 @@ for row in ("single256", "decode256", "decode32"):
 # %% [markdown]
 # Now the masked product, in shapes of decoding that DeepGEMM uses: 32 groups of about 20 rows, in 256 slots each. We
 # compare with `bmm` over all slots, and with torch's grouped products of packed rows. (Their time does not include the
-# packing.) The line is the bandwidth of a copy: a kernel that reaches it has little left to gain.
+# packing.) The line is the bandwidth of a copy. Half of a copy's traffic is writes. This product mostly reads, which
+# can be a little faster.
 
 # %%
 results = record.load("masked")
@@ -735,10 +736,11 @@ for cell in results["cells"].values():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# Block scales cost almost nothing: the dark blue bars are 0.96 to 1.03 times as long as the orange ones. The CuTe
-# kernel reads the scales one block ahead, and its warps do not sleep while they wait for the next block. DeepGEMM is
-# not in this record. It was in another run, of which only [notes](../benchmarks/NOTES.md) were kept: there our kernel
-# reached 0.97 to 0.99 of its rate where K is a multiple of 512.
+# Block scales cost almost nothing: with them (dark blue) a product takes 0.96 to 1.03 times as long as with a factor
+# for each row (orange). The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait
+# for the next block. DeepGEMM is not in this record. It was in another run, of which only
+# [notes](../benchmarks/NOTES.md) were kept: there our kernel reached 0.97 to 0.99 of its rate where K is a
+# multiple of 512.
 # (The dense product adds in one sum, so it also skips the second level. Its shapes are others than those behind the
 # limit in the first section, so it may be a little above that limit.)
 #

@@ -231,7 +231,7 @@ def written_rows(runs: Mapping[str, tuple], canary: float) -> Figure:
 
 
 # Kinds of operands of the record "masked", and their titles.
-_KINDS = {"float8": "float8, a scale per row and column", "float8 blocks": "float8, block scales"}
+_KINDS = {"float8": "float8, a scale per row and group", "float8 blocks": "float8, block scales"}
 # Providers of the record "masked", ours first, in the order of the bars.
 _PROVIDERS = {
     "cute": ("deepgemm (cute)", BLUE),
