@@ -88,7 +88,7 @@ class Operands(NamedTuple):
 
 
 def make(cell: Cell, kind: str, device: torch.device | str) -> Operands:
-    """Random normal operands, and factors around 1; those of blocks in the order in which the quantisers store them."""
+    """Random normal operands, and factors around 1. Factors of blocks lie in memory as the quantisers store them."""
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(*shape, dtype=torch.bfloat16):

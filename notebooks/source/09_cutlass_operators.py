@@ -426,7 +426,8 @@ for row in results["rows"].values():
 #
 # </details>
 #
-# `grouped_mm (cute)` is our operator's kernel. QuACK is a library of kernels in the same language, by the Dao AI Lab.
+# `grouped_mm (cute)` is our operator's kernel, and `grouped_mm (auto)` chooses between the library's two. QuACK is a
+# library of kernels in the same language, by the Dao AI Lab.
 #
 # ## Try it
 #

@@ -510,7 +510,9 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # A layer does not take turns with other kernels. It runs one kernel again and again. So the large rows were measured
 # once more, each kernel alone and back to back, without the first third of a second.
 #
-# **Guess:** the kernels and the problems are the same. Is the order the same?
+# The two records are two days apart, and our kernels changed between them. torch and cuBLAS are the same versions.
+#
+# **Guess:** the problems are the same. Is the order of the kernels the same?
 
 # %% tags=["hide-output"]
 alone = record.load("sustained")
@@ -552,9 +554,10 @@ for name in alone["rows"]:
     print(f"{title_of(alone['rows'][name]):53}  in turn {best[0]:31} alone {best[1]}")
 
 # %% [markdown]
-# Alone, a larger tile is best in four rows of five. It reads less for each product, and so needs less energy. But its
-# store keeps the SM waiting longer. Both measurements are honest. Neither is a step of your model, where other kernels
-# run in between and some of them need little power. Say which one you show. Where a choice is close, take both.
+# Alone, a larger tile is best in four rows of five. (QuACK's dynamic scheduler was not among what was measured alone.)
+# A larger tile reads less for each product, and so needs less energy. But its store keeps the SM waiting longer. Both
+# measurements are honest. Neither is a step of your model, where other kernels run in between and some of them need
+# little power. Say which one you show. Where a choice is close, take both.
 #
 # ## The cost of a call, as recorded
 #

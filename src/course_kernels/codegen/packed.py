@@ -211,7 +211,7 @@ def specialize(function, arguments: dict) -> tuple[dict, dict, tuple[str, ...]]:
 
 def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: str) -> list[Build]:
     """Every kind of launch of a packed kernel on a target for one type: mode × layouts × aligned or not ×
-    configuration that ``get_config`` can return there, and what a launch with a program for each tile takes."""
+    configuration that ``get_config`` can return there, and the one of launches with a program for each tile."""
     assert dtype in IN_DTYPES
     name = type_name(dtype, precision)
     arch = tuned.canonical_arch(target.name)

@@ -71,8 +71,8 @@ def blank(shape: tuple[int, ...], dtype: torch.dtype):
 
 
 def repeated(out: Tensor, compute, backend: str) -> Tensor:
-    """The result of a second run, into memory of the same strides; its bits may depend on them. The interpreter is too
-    slow for one: there, ``out``."""
+    """Compute again, and return the second result. It gets the strides of the first, because other strides may give
+    other bits. In the interpreter a second run of a kernel would take too long, so ``out`` itself is returned."""
     if backend != "torch" and not ON_GPU:
         return out
     again, _ = blank(out.shape, out.dtype)
@@ -95,7 +95,8 @@ def difference(found: Tensor, wanted: Tensor) -> float:
 
 
 def judge(kind: str, found: Tensor, a: Tensor, b: Tensor, rounded=None, held: Tensor | None = None) -> None:
-    """Check one group: DeepGEMM's measure against ``a @ b``, and an error bound against the product of ``rounded``.
+    """Check one group twice: by DeepGEMM's measure against ``a @ b``, and element by element against the product of
+    ``rounded``.
 
     Args:
         found: (M, N).
@@ -123,17 +124,17 @@ class Rounded(NamedTuple):
 
 
 def lines(kind: str, x: Tensor, **options) -> Rounded:
-    """x (..., K): quantised with a factor for each 1 × 128 if the kind is a float8 one, else as it is."""
+    """Quantise x (..., K) with a factor for each block of 1 × 128. Kind "bfloat16" leaves it as it is."""
     return Rounded(x) if kind == "bfloat16" else Rounded(*quantize_1x128(x, power_of_two=kind != "float8", **options))
 
 
 def squares(kind: str, w: Tensor) -> Rounded:
-    """w (..., N, K): quantised with a factor for each 128 × 128 if the kind is a float8 one, else as it is."""
+    """Quantise w (..., N, K) with a factor for each block of 128 × 128. Kind "bfloat16" leaves it as it is."""
     return Rounded(w) if kind == "bfloat16" else Rounded(*quantize_128x128(w, power_of_two=kind != "float8"))
 
 
 def wide(values: Tensor, factors: Tensor, height: int = 1) -> Tensor:
-    """The (L, K) numbers that values and factors stand for, in float64. A block has ``height`` lines."""
+    """The float8 values (L, K) times their factors, in float64. A factor is for ``height`` rows and 128 columns."""
     factors = factors.double().repeat_interleave(height, 0)[: values.shape[0]]
     return values.double() * factors.repeat_interleave(128, 1)[:, : values.shape[1]]
 
@@ -460,7 +461,7 @@ def test_factors_bring_the_largest_of_a_block_to_the_largest_of_the_type(power_o
                 wanted = torch.exp2(torch.ceil(torch.log2(wanted.double()))).float()
             assert torch.equal(factors, wanted)
             assert factors.stride(1) == 1 or height == 128
-            # Rounding to 4 significant bits, and to the step of subnormal numbers.
+            # At most the error of rounding to 4 significant bits, or half a step of subnormal numbers.
             for g in range(groups):
                 error = (wide(q[g], factors[g], height) - x[g].double()).abs()
                 steps = wide(torch.ones_like(q[g], dtype=torch.float32), factors[g], height) * 2.0**-10

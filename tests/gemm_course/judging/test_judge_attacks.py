@@ -721,7 +721,8 @@ def test_runaways_are_stopped_in_time(open_judge, monkeypatch, before, body, say
     ids=["endless", "disk", "depth", "nameless", "mapped", "programs", "threads", "memory"],
 )
 def test_the_process_that_compiles_is_limited_too(open_judge, line, says, monkeypatch):
-    """Only there does the attack begin; the kernel is right. What is found before the time is over has enough of it."""
+    """Only there does the attack begin; the kernel is right."""
+    # Attacks that reach another limit get more time: on a busy machine they may take longer than a second to reach it.
     monkeypatch.setattr(judging, "COMPILE_S", 1.0 if "1 s" in says else 8.0)
     monkeypatch.setattr(judging, "COMPILE_MB", 1024)
     line = line.replace("wait()", "__import__('time').sleep(9)")

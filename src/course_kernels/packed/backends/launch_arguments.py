@@ -223,7 +223,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
 
 def _choose(problem, op, extents, dtype, accesses, device: Device, programs: int | None) -> GemmConfig:
     """The configuration that the time model expects to be the fastest, where it knows the GPU and the product; else the
-    table's. ``programs`` are what the launch is asked to have."""
+    table's. ``programs``: how many the caller asks for, or None."""
     M, K, N, groups = extents
     if problem.ragged is not None:  # what came first must not decide for totals like it
         typical = problem.rows_per_group

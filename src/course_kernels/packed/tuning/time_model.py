@@ -46,7 +46,7 @@ _PASSES = {"m,k": "forward", "m,n": "gradient of the rows", "k,n": "gradient of 
 COPY_RATE = 0.34
 UNKNOWN_BANDWIDTH = 4.0  # TB/s, where torch does not tell
 # Rows of eight equally likely groups over the average, twice: a normal and a gamma distribution, whose deviations are
-# 0.08 and 0.9 of the mean. In layers that were measured it is about 0.05 where routing is even, 1.1 by Zipf's law.
+# 0.08 and 0.9 of the mean. Measured layers have about 0.05 (even routing, 64 rows or more) and 1.1 (Zipf's law).
 SPREADS = (
     (0.88, 0.93, 0.96, 0.99, 1.01, 1.04, 1.07, 1.12),
     (0.098, 0.265, 0.439, 0.637, 0.874, 1.184, 1.652, 2.851),
@@ -317,8 +317,8 @@ def for_triton(
         gpu: None if the device is not an NVIDIA GPU.
         b_major: the contiguous dimension of B, "k" or "n".
         blocks: whether 8-bit operands have scales of blocks.
-        programs: of the launch; None: as many as stay on the GPU. The model knows no others: with one for each tile
-            along K, the answer is ``defaults.ONE_TILE``, but for deep groups.
+        programs: how many are asked for. None for persistent programs, to which the model was fitted. If each tile
+            along K has a program of its own, the answer is ``defaults.ONE_TILE``, except for deep groups.
     """
     if gpu is None or dtype.itemsize > 2 or op not in ("grouped_mm", "grouped_mm_k"):
         return None

@@ -74,7 +74,7 @@ def test_a_weight_gradient_has_a_kernel_of_its_own():
     [(H200, 8, 4096, True), (H200, 8, 0, False), (H200, 0, 0, False), (A100, 8, 4096, False)],
 )
 def test_programs_of_one_tile_share_an_sm_on_hopper(device, groups, total, shares):
-    """Where the operands go through descriptors, which empty ones have none of."""
+    """Only operands with descriptors get this configuration. Empty ones have none, and on an A100 there are none."""
     a, b = (torch.empty(total, extent, dtype=torch.bfloat16) for extent in (512, 1024))
     out = torch.empty(groups, 512, 1024, dtype=torch.bfloat16)
     operands = Operands(a.mT, b, torch.empty(groups, dtype=torch.int32))

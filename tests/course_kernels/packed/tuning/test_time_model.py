@@ -257,7 +257,7 @@ def test_a_triton_configuration_is_chosen_only_for_measured_products():
 
 
 def test_programs_of_one_tile_have_a_configuration_of_their_own_along_k():
-    """Where there is one for each of its tiles, and groups are not deep."""
+    """It is chosen if there are as many programs as it has tiles, and an average group has fewer than 1,024 rows."""
     tiles = 64 * ONE_TILE.tiles(1536, 2048)
 
     def chosen(gpu=H200, dtype=torch.bfloat16, depth=128, programs=tiles):
