@@ -10,7 +10,7 @@ import torch
 
 from course_kernels import runtime
 from course_kernels.codegen.masked import build_masked, shipped_masked
-from course_kernels.codegen.packed import build_packed, shipped_packed
+from course_kernels.codegen.packed import HOPPER, build_packed, shipped_packed
 from course_kernels.codegen.spec import KERNELS, LAYOUTS, PACKED_KERNELS, Build
 from course_kernels.codegen.targets import TARGETS, Target, find_target
 from course_kernels.config import GemmConfig
@@ -40,6 +40,7 @@ def build(
     aligned: bool = True,
     precision: str = "ieee",
     record: bool = False,
+    target: str | Target = HOPPER,
     **packed: Any,
 ) -> Build:
     """The specialisation that ``group_gemm``, or ``grouped_mm``, launches for problems of this kind.
@@ -55,10 +56,11 @@ def build(
         aligned: the matrices satisfy the 16-byte rule. For "tma" this is about C alone: A and B always do.
         precision: as for ``group_gemm``.
         record: with the log of programs, SMs and times.
+        target: the GPU, whose launch this is; makes no difference to the kernels of the list API.
 
     Raises:
         ValueError: an option value that does not exist.
-        TypeError: an option that the kernel does not have, or no configuration.
+        TypeError: an option that the kernel does not have, or a configuration that is no ``GemmConfig``.
 
     Notes:
         Compile-time values come from ``launch.compile_time_arguments``, as in the launch itself. Triton specialises
@@ -68,17 +70,22 @@ def build(
 
     if kernel not in KERNELS:
         raise ValueError(f"kernel must be one of {KERNELS}, got {kernel!r}")
+    if config is not None and not isinstance(config, GemmConfig):
+        raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
+    target = find_target(target)
     if kernel == "masked":
         others = dict(a_layout=a_layout, b_layout=b_layout, c_layout=c_layout, precision=precision, record=record)
         changed = [name for name, value in others.items() if value not in ("row", "ieee", False)]
         if changed:
             raise TypeError(f"kernel 'masked' has no options {changed}")
-        return build_masked(dtype=dtype, out_dtype=out_dtype or "bfloat16", config=config, aligned=aligned, **packed)
+        options = dict(config=config, aligned=aligned, target=target)
+        return build_masked(dtype=dtype, out_dtype=out_dtype or "bfloat16", **options, **packed)
     if kernel in PACKED_KERNELS:
         if record:
             raise ValueError(f"record must be False for {kernel!r}, which keeps no log")
         options = dict(a_layout=a_layout, b_layout=b_layout, c_layout=c_layout, aligned=aligned, precision=precision)
-        return build_packed(kernel, dtype=dtype, out_dtype=out_dtype, config=config, **options, **packed)
+        options |= dict(config=config, target=target)
+        return build_packed(kernel, dtype=dtype, out_dtype=out_dtype, **options, **packed)
     if packed:
         raise TypeError(f"kernel {kernel!r} has no options {sorted(packed)}")
     for name, layout in (("a_layout", a_layout), ("b_layout", b_layout), ("c_layout", c_layout)):
@@ -89,8 +96,6 @@ def build(
     out_dtype = default_out_dtype(dtype) if out_dtype is None else find_dtype("out_dtype", out_dtype, OUT_DTYPES)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}")
-    if config is not None and not isinstance(config, GemmConfig):
-        raise TypeError(f"config must be a GemmConfig, got {type(config).__name__}")
     config = config or candidates(kernel, dtype.itemsize, precision)[0].config
     layouts = (a_layout, b_layout, c_layout)
     constexprs = launch.compile_time_arguments(

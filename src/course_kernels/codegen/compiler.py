@@ -114,7 +114,8 @@ def compile_kernel(kernel: object, target: str | Target, *, timeout: float = 120
         CompileError: it does not compile there, or not in time.
         ValueError: there is no such target, kernel or option value.
     """
-    spec, target = _as_build(kernel, options), find_target(target)
+    target = find_target(target)
+    spec = _as_build(kernel, options, target)
     with _borrowed_worker() as worker:
         return Compiled.from_artefacts(spec, target, worker.compile(spec, target, timeout))
 
@@ -149,13 +150,13 @@ def compile_many(
         return list(pool.map(one, pairs))
 
 
-def _as_build(kernel, options: dict) -> Build:
+def _as_build(kernel, options: dict, target: Target) -> Build:
     if isinstance(kernel, Build):
         if options:
             raise TypeError(f"a Build takes no further options, got {sorted(options)}")
         return kernel
     if isinstance(kernel, str) and ":" not in kernel:
-        return build(kernel, **options)
+        return build(kernel, **{"target": target, **options})
     if not isinstance(kernel, str):
         kernel, options = _from_function(kernel, options)
     place, colon, function = kernel.rpartition(":")

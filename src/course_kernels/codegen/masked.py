@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from course_kernels import runtime
-from course_kernels.codegen.packed import all_through_tma, specialized
+from course_kernels.codegen.packed import HOPPER, all_through_tma, device_of, specialized
 from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
@@ -15,7 +15,6 @@ from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dt
 from course_kernels.masked.launch_arguments import prepare
 from course_kernels.masked.problem import DTYPES, FP8_DTYPES, SCALED, Operands, Options, Problem, readable
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.runtime import Device
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands
@@ -30,7 +29,7 @@ def build_masked(
     aligned: bool = True,
     w_layout: str = "row",
     config: GemmConfig | None = None,
-    uses_tma: bool = True,
+    target: str | Target = HOPPER,
     groups: int = _GROUPS,
 ) -> Build:
     """The specialisation that ``deepgemm`` launches for operands of this kind.
@@ -42,8 +41,8 @@ def build_masked(
         shuffled: WQ is in the order of ``shuffle_weight``.
         aligned: the operands satisfy the 16-byte rule.
         w_layout: "row", or "col" where N is contiguous in WQ.
-        config: Default: ``get_config``'s on sm_90 for groups of 256 rows.
-        uses_tma: the target has descriptors.
+        config: Default: ``get_config``'s on the target for groups of 256 rows.
+        target: the GPU, as for ``packed.build_packed``.
         groups: number of groups, whose next power of two is known at compile time.
 
     Raises:
@@ -56,7 +55,7 @@ def build_masked(
         raise ValueError(f"w_layout must be 'row', or 'col' where not shuffled, got {w_layout!r}")
     operands = stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups)
     problem = Problem.of(operands, Options(shuffled, config=config))
-    arguments = prepare(problem, readable(operands), Device((9, 0), (9, 0), 132, None, uses_tma))
+    arguments = prepare(problem, readable(operands), device_of(target, config))
     signature, constexprs, divisible = specialized("masked", arguments.arguments)
     values = arguments.arguments
     label = f"masked {dtype_name(dtype)}" + f" {scales}" * (dtype in FP8_DTYPES)
@@ -87,18 +86,17 @@ def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> 
 def shipped_masked(target: Target) -> list[Build]:
     """Every kind of launch of the masked kernel on a target: type × scales × shuffled or not × aligned or not ×
     configuration that ``get_config`` can return there."""
-    arch = tuned.canonical_arch(target.name)
-    there = tuned.has_descriptors(arch)
+    there = tuned.has_descriptors(target.name)
     builds = []
     for dtype in dtypes_on(target):
         table = FP8 if dtype in FP8_DTYPES else dtype
         kinds = SCALES if dtype in FP8_DTYPES else SCALES[:1]
         for scales, shuffled, aligned in itertools.product(kinds, (False, True), (True, False)):
-            options = dict(dtype=dtype, scales=scales, shuffled=shuffled, aligned=aligned, uses_tma=there)
+            options = dict(dtype=dtype, scales=scales, shuffled=shuffled, aligned=aligned, target=target)
             uses_tma = " pointers" not in str(build_masked(**options))
             op = "masked_block" if dtype in FP8_DTYPES and scales == "block" else "masked"
             limits = dict(capability=target.capability, shared_limit=target.shared_limit)
-            for config in tuned.all_configs(op, dtype_name(table), arch, uses_tma):
+            for config in tuned.all_configs(op, dtype_name(table), target.name, uses_tma):
                 fitted = config.fitted("masked", dtype.itemsize, 2, uses_tma=there and aligned, **limits)
                 if fitted is not None:
                     builds.append(build_masked(config=fitted, **options))

@@ -8,7 +8,7 @@ import itertools
 import torch
 
 from course_kernels.codegen.spec import Build
-from course_kernels.codegen.targets import Target
+from course_kernels.codegen.targets import Target, find_target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import (
     IN_DTYPES,
@@ -40,6 +40,8 @@ LAYOUTS = {
 }
 # Extents of the stand-in operands: as for all that are multiples of 16, Triton specialises for no others but 1.
 _EXTENT, _GROUPS = 512, 8
+_SMS = 132  # where no table names any
+HOPPER = "sm_90"
 
 
 def build_packed(
@@ -54,8 +56,8 @@ def build_packed(
     config: GemmConfig | None = None,
     aligned: bool = True,
     precision: str = "ieee",
+    target: str | Target = HOPPER,
     bias: bool = False,
-    uses_tma: bool = True,
     keep_tail: bool = False,
     groups: int = _GROUPS,
     accumulate: bool = False,
@@ -69,10 +71,10 @@ def build_packed(
         mode: the ragged dimension: "m", "n" or "batch" (none) for "contiguous", "k" for "transposed". Default: the
             first of them.
         dtype: of A and B; "float8_e4m3fn" comes with scales.
-        config: Default: as a launch on a Hopper GPU with 132 SMs chooses it, for groups of 512 × 512 × 512: the time
-            model's (``time_model.for_triton``), or ``get_config``'s where that model decides nothing.
+        config: Default: as a launch on the target chooses it, for groups of 512 × 512 × 512: the time model's
+            (``time_model.for_triton``), or ``get_config``'s where that model decides nothing.
+        target: the GPU: whether it has descriptors, and which configuration a launch takes there.
         bias: with a bias of the operands' dtype.
-        uses_tma: the target has descriptors.
         keep_tail: do not write the tail's zeros.
         groups: number of groups, whose next power of two is known at compile time.
         accumulate: add to the result's memory; mode "k".
@@ -101,7 +103,7 @@ def build_packed(
     operands, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling, b_dtype)
     options = Options(out_dtype, keep_tail, config=config, accumulate=accumulate, scaling=scaling)
     problem = Problem.of(operands, options)._replace(precision=precision)
-    prepared = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, uses_tma))
+    prepared = prepare(problem, operands, out, device_of(target, config))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + f" {dtype_name(b_dtype)}" * (b_dtype != dtype)
     name += "" if precision == "ieee" else f" {precision}"
@@ -116,6 +118,16 @@ def build_packed(
         + " pointers" * (not all_through_tma(prepared.arguments))
     )
     return Build(kernel, signature, constexprs, divisible, label=label, **prepared.options)
+
+
+def device_of(target: str | Target, config: GemmConfig | None) -> Device:
+    """A GPU of that kind, with as many SMs as the one that its table is for. Whether a given configuration fits into
+    its shared memory is left to the assembler."""
+    target = find_target(target)
+    sms = tuned.num_sms(target.name) or _SMS
+    arch = target.capability or target.name
+    limit = target.shared_limit if config is None else None
+    return Device(arch, target.capability, sms, limit, tuned.has_descriptors(target.name))
 
 
 def all_through_tma(arguments: dict) -> bool:
@@ -214,16 +226,14 @@ def shipped_packed(target: Target, kernel: str, dtype: torch.dtype, precision: s
     configuration that ``get_config`` can return there, and the one of launches with a program for each tile."""
     assert dtype in IN_DTYPES
     name = type_name(dtype, precision)
-    arch = tuned.canonical_arch(target.name)
-    there = tuned.has_descriptors(arch)
     builds = []
     for mode in MODES[kernel]:
         for (a, b), aligned in itertools.product(LAYOUTS[mode], (True, False)):
             options = dict(mode=mode, dtype=dtype, a_layout=a, b_layout=b, aligned=aligned, precision=precision)
-            options["uses_tma"] = there
+            options["target"] = target
             uses_tma = " pointers" not in str(build_packed(kernel, **options))
-            configs = tuned.all_configs(_OPS[mode], name, arch, uses_tma)
-            if mode == "k" and arch == "sm_90" and uses_tma and dtype.itemsize == 2:
+            configs = tuned.all_configs(_OPS[mode], name, target.name, uses_tma)
+            if mode == "k" and target.name == HOPPER and uses_tma and dtype.itemsize == 2:
                 configs += (ONE_TILE,)
             for config in configs:
                 limits = dict(capability=target.capability, shared_limit=target.shared_limit, uses_tma=uses_tma)

@@ -70,11 +70,12 @@ def _convert(function: str, items: tuple[tuple[str, type, object], ...]) -> Gemm
     config = {key: value for key, _, value in items}
     keys = _keys(function)
     needed = [key for key in keys if key.startswith("BLOCK_SIZE_") or key == "GROUP_SIZE"]
+    unknown = [str(key) for key in config if key not in keys]
     if missing := [key for key in needed if key not in config]:
-        raise ValueError(f"config of {function} must have {', '.join(needed)}; missing: {', '.join(missing)}")
-    if unknown := [key for key in config if key not in keys]:
-        names = ", ".join(map(str, unknown))
-        raise ValueError(f"config of {function} must have keys among {', '.join(keys)}, got {names}")
+        also = f", and it has {', '.join(unknown)}, which is no key" * bool(unknown)
+        raise ValueError(f"config of {function} must have {', '.join(needed)}; missing: {', '.join(missing)}{also}")
+    if unknown:
+        raise ValueError(f"config of {function} must have keys among {', '.join(keys)}, got {', '.join(unknown)}")
     fields = {"num_stages": _STAGES}
     for key, value in config.items():
         try:
@@ -138,7 +139,8 @@ def get_config(
 
     Notes:
         A launch makes the same choice: by ``packed.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
-        ``packed.tuning.lookup``. AITER ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes
+        ``packed.tuning.lookup``, whose tables of gfx942 and gfx950 are starting values: nobody has measured them. AITER
+        ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes
         many products with a kernel in CuTe DSL that has configurations of its own.
     """
     if gmm_type not in FUNCTIONS:

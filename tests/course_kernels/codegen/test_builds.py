@@ -13,7 +13,7 @@ import triton
 import compiled
 from course_kernels import GemmConfig, GroupGemmPlan, codegen, runtime
 from course_kernels.codegen import TARGETS, Build, build, compile_kernel, shipped
-from course_kernels.codegen.spec import LIST_KERNELS
+from course_kernels.codegen.spec import KERNELS, LIST_KERNELS
 from course_kernels.lists import launch
 from course_kernels.lists.cost_model import candidates
 
@@ -206,8 +206,11 @@ def test_bad_arguments_are_named():
         build("tma", out_dtype="float8_e4m3fn")
     with pytest.raises(ValueError, match=r"precision must be one of \('ieee', 'tf32'\)"):
         build("tma", precision="fast")
-    with pytest.raises(TypeError, match="config must be a GemmConfig, got tuple"):
-        build("tma", config=(64, 64, 64))
+    for kernel in KERNELS:
+        with pytest.raises(TypeError, match="config must be a GemmConfig, got dict"):
+            build(kernel, config={"BLOCK_SIZE_M": 64})
+        with pytest.raises(ValueError, match=r"target must be one of .* got 'gfx9'"):
+            build(kernel, target="gfx9")
     with pytest.raises(TypeError, match="kernel 'naive' has no options"):
         build("naive", bias=True)
     with pytest.raises(ValueError, match="record must be False for 'contiguous'"):

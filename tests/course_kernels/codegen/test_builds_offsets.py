@@ -30,7 +30,7 @@ from read_ttir import chained_products, narrow_offsets
 from sparse_memory import spread
 
 SMALL = GemmConfig(64, 64, 64, num_stages=1)
-POINTERS = dict(config=SMALL, aligned=False, uses_tma=False)
+POINTERS = dict(config=SMALL, aligned=False, target="sm_89")
 EIGHT = dict(dtype="float8_e4m3fn", bias=True, **POINTERS)
 _QUANTIZE = "course_kernels.kernels.quantize"
 
@@ -56,7 +56,7 @@ BUILDS = {
     "masked": build("masked", **POINTERS),
     "masked, rows": build("masked", dtype="float8_e4m3fn", scales="channel", **POINTERS),
     "masked, blocks, shuffled": build(
-        "masked", dtype="float8_e4m3fn", scales="block", shuffled=True, config=SMALL, uses_tma=False
+        "masked", dtype="float8_e4m3fn", scales="block", shuffled=True, config=SMALL, target="sm_89"
     ),
     "naive": build("naive", config=SMALL, aligned=False),
     "round_robin": build("round_robin", config=SMALL, a_layout="any", b_layout="any", c_layout="any"),

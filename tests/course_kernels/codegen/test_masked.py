@@ -75,7 +75,7 @@ def test_instructions():
     assert plain["cp.async"] == 0
     assert plain["bulk tensor load"] > shuffled["bulk tensor load"] > 0
     assert shuffled["cp.async"] > 0
-    options = dict(dtype="float8_e4m3fnuz", uses_tma=False, shuffled=True, config=GemmConfig(64, 64, 32, 8, 2))
+    options = dict(dtype="float8_e4m3fnuz", shuffled=True, config=GemmConfig(64, 64, 32, 8, 2))
     assert codegen.compile_kernel("masked", "gfx942", **options).instructions["mfma"] > 0
 
 

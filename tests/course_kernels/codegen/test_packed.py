@@ -18,7 +18,7 @@ from course_kernels.packed.backends.launch_arguments import prepare
 from course_kernels.packed.problem import Options, Problem
 from course_kernels.packed.scaling import BLOCK_SCALINGS
 from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import candidates, with_block_scales
+from course_kernels.packed.tuning.defaults import candidates
 from course_kernels.runtime import Device
 
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
@@ -80,7 +80,7 @@ def estimated(target: str) -> list:
         ):
             small = config.block_k * TYPE_BYTES.get(options.get("dtype", "bfloat16"), 2) >= 32
             if small and ("float8" not in options.get("dtype", "") or there):
-                specs.append((build(kernel, config=config, uses_tma=there, **options), config))
+                specs.append((build(kernel, config=config, target=target, **options), config))
     return specs
 
 
@@ -91,10 +91,10 @@ def with_chiplets() -> list:
     for tile in tiles:
         config = GemmConfig(*tile, num_xcds=8)
         specs += [
-            (build("contiguous", b_layout="col", config=config, uses_tma=False), config),
-            (build("transposed", a_layout="col", config=config, uses_tma=False), config),
-            (build("transposed", a_layout="col", config=config, uses_tma=False, accumulate=True), config),
-            (build("contiguous", mode="n", config=config, uses_tma=False), config),
+            (build("contiguous", b_layout="col", config=config, target=CHIPLETS[0]), config),
+            (build("transposed", a_layout="col", config=config, target=CHIPLETS[0]), config),
+            (build("transposed", a_layout="col", config=config, target=CHIPLETS[0], accumulate=True), config),
+            (build("contiguous", mode="n", config=config, target=CHIPLETS[0]), config),
         ]
     return specs
 
@@ -105,7 +105,7 @@ def added(target: str) -> list:
     limits = dict(capability=TARGETS[target].capability, shared_limit=TARGETS[target].shared_limit, accumulate=True)
     specs = []
     for out_dtype, c_layout in (("float32", "row"), ("bfloat16", "row"), ("float32", "col")):
-        options = dict(a_layout="col", dtype="bfloat16", out_dtype=out_dtype, c_layout=c_layout, uses_tma=there)
+        options = dict(a_layout="col", dtype="bfloat16", out_dtype=out_dtype, c_layout=c_layout, target=target)
         uses_tma = there and (out_dtype, c_layout) == ("float32", "row")
         for config in tuned.all_configs("grouped_mm_k", "bfloat16", tuned.canonical_arch(target), uses_tma):
             fitted = config.fitted("transposed", 2, 4 if out_dtype == "float32" else 2, uses_tma=uses_tma, **limits)
@@ -125,18 +125,14 @@ def group_sums() -> list:
 
 
 def block_scaled(target: str) -> list:
-    """Scales of blocks: every pair of every mode, with the layouts of a layer, and without descriptors. On sm_90 in the
-    configuration that a launch takes there, by the model of time; elsewhere by the table."""
+    """Scales of blocks: every pair of every mode, with the layouts of a layer, and without descriptors, in the
+    configuration that a launch takes there."""
     specs, there = [], tuned.has_descriptors(target)
     for mode, scalings in BLOCK_SCALINGS.items():
         options = dict(kernel="transposed" if mode == "k" else "contiguous", mode=mode, dtype="float8_e4m3fn")
         options |= {"k": dict(a_layout="col"), "n": dict(c_layout="col")}.get(mode, dict(b_layout="col"))
-        by_table = {}
-        if there and target != "sm_90" and mode == "m":
-            found = tuned.get_config("grouped_mm", 4096, 512, 512, 8, dtype=torch.float8_e4m3fn, arch="sm_90")
-            by_table = dict(config=with_block_scales(found))
-        specs += [build(**options, scaling=scaling, uses_tma=there, **by_table) for scaling in scalings]
-        specs.append(build(**options, scaling=scalings[0], uses_tma=there, aligned=False))
+        specs += [build(**options, scaling=scaling, target=target) for scaling in scalings]
+        specs.append(build(**options, scaling=scalings[0], target=target, aligned=False))
     if there:
         options = dict(mode="m", dtype="float8_e4m3fn", b_layout="col", config=GemmConfig(16, 128, 128, 4, 5))
         specs.append(build("contiguous", **options, scaling=BLOCK_SCALINGS["m"][0]))

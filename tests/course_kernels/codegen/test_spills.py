@@ -65,18 +65,6 @@ KNOWN_SPILLS = [
     ("gfx942", r"^contiguous m bfloat16 row/col 256×256×32 8w 2s unaligned pointers$", 88, f"{HALF}; {UNALIGNED}"),
     ("gfx950", r"^(contiguous m bfloat16 row/col|transposed k bfloat16 col/row) 128×256×64 8w 2s unaligned pointers$",
      328, UNALIGNED),
-    ("gfx942", r"^contiguous [mn] float8_e4m3fn .* 128×128×64 8w 3s 1\S+ 1\S+ unaligned pointers$", 424, UNALIGNED),
-    ("gfx950", r"^transposed k float8_e4m3fn col/row 128×128×64 8w 3s 1x128 1x128 unaligned pointers$", 32, UNALIGNED),
-    *(("gfx942", rf"^\w+ {form} pointers$", size,
-       "the configuration is a Hopper GPU's: no table has one for 8-bit floats here, which become float16 in registers")
-      for form, size in (
-          (r"m float8_e4m3fn row/col 128×128×64 8w 3s 1x128 128x128", 96),
-          (r"m float8_e4m3fn row/col 128×128×64 8w 3s 1x128 1x128", 600),
-          (r"n float8_e4m3fn row/row 128×128×64 8w 3s 128x128 1x128", 788),
-          (r"n float8_e4m3fn row/row 128×128×64 8w 3s 1x128 1x128", 1108),
-          (r"batch float8_e4m3fn row/col 128×128×64 8w 3s \S+ 1x128", 508),
-          (r"k float8_e4m3fn col/row 128×128×64 8w 3s 1x128 1x128", 368),
-      )),
     *((target, rf"^\w+ {form} pointers$", size, reason)
       for form, target, size, reason in (
           (r"n float16 row/row 256×256×32 8w 2s", "gfx942", 332, HALF),

@@ -45,6 +45,7 @@ OF_ALL = [
     (dict(backend="hip"), ValueError, "backend must be one of .* got 'hip'"),
     (dict(config=config(BLOCK_SIZE_M=48)), ValueError, r"config\['BLOCK_SIZE_M'\] must be a power of two .* got 48"),
     (dict(config={"BLOCK_SIZE_M": 64}), ValueError, "missing: BLOCK_SIZE_K, BLOCK_SIZE_N, GROUP_SIZE"),
+    (dict(config={"BLOCK_M": 64}), ValueError, "missing: .*, GROUP_SIZE, and it has BLOCK_M, which is no key$"),
     (dict(config=config(waves=2)), ValueError, "must have keys among .* got waves"),
     (dict(config=config(GROUP_SIZE=0)), ValueError, r"config\['GROUP_SIZE'\] must be a positive integer, got 0"),
     (dict(config=config(num_warps=3)), ValueError, r"config\['num_warps'\] must be one of"),

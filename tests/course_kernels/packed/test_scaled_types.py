@@ -153,7 +153,7 @@ def test_the_kernel_in_cute_dsl_is_for_one_type():
     ],
 )
 def test_it_is_multiplied_on_tensor_cores(target, instruction):
-    options = dict(dtype="float8_e5m2", b_dtype="float8_e4m3fn", b_layout="col", uses_tma=target != "sm_89")
+    options = dict(dtype="float8_e5m2", b_dtype="float8_e4m3fn", b_layout="col", target=target)
     try:
         assert instruction in compile_kernel(build("contiguous", **options), target).asm["ptx"]
         if target == "sm_90":

@@ -35,6 +35,9 @@ MAX_DISTANCE = 6
 _SHARED_KIB = {(7, 0): 96, (8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
 # Likewise of LDS of AMD's GPUs; those that are not listed have 64.
 _LDS_KIB = {"gfx950": 160}
+# Generation, version and stepping, or "gfx" alone where torch does not tell them.
+_AMD = re.compile(r"gfx([1-9]\d?[0-9a-f]{2})?")
+_NO_CAPABILITY = 200  # 12.1 is the highest there is. 942 is an AMD GPU without its "gfx".
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,11 +154,11 @@ def canonical_arch(arch) -> str | None:
     if isinstance(arch, tuple) and len(arch) == 2 and all(type(part) is int for part in arch) and 0 <= arch[1] <= 9:
         number = 10 * arch[0] + arch[1]
     elif isinstance(arch, str):
-        if re.fullmatch(r"gfx[0-9a-z]*", arch):
+        if _AMD.fullmatch(arch):
             return arch
         match = re.fullmatch(r"(?:sm_?)?(\d{2,3})[af]?", arch)
         number = int(match[1]) if match else None
-    if type(number) is not int or not 50 <= number < 1000:
+    if type(number) is not int or not 50 <= number < _NO_CAPABILITY:
         raise ValueError(
             f"arch must be a compute capability such as (9, 0), 90 or 'sm_90', 'gfx942' or another AMD GPU, or None; "
             f"got {arch!r}"

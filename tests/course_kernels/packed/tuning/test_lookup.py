@@ -93,7 +93,10 @@ def test_forms_of_an_architecture(arch):
     assert get_config("grouped_mm", 512, 512, 512, 2, arch=arch) is get_config("grouped_mm", 512, 512, 512, 2, arch=90)
 
 
-@pytest.mark.parametrize("arch", [9, "hopper", (9,), (9, 0, 0), (9, 12), 9.0, "sm_9", "", True, (9.0, 0)])
+NO_ARCHS = [9, "hopper", (9,), (9, 0, 0), (9, 12), 9.0, "sm_9", "", True, (9.0, 0), 942, "sm_942", "gfx000", "gfx9"]
+
+
+@pytest.mark.parametrize("arch", NO_ARCHS)
 def test_unknown_architectures(arch):
     with pytest.raises(ValueError, match="arch must be"):
         get_config("grouped_mm", 512, 512, 512, 2, arch=arch)
