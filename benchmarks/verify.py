@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -19,6 +20,7 @@ import torch
 from course_kernels.packed.backends import cute as grouped_cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+NOTEBOOKS_AT_A_TIME = 8
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
 PROCESSES = 15  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 CORES = os.cpu_count() or 1
@@ -125,5 +127,8 @@ def _dealt(names: Sequence[str], shares: int) -> list[Sequence[str]]:
 
 def notebooks() -> dict[str, int]:
     """Counts of every lesson's cells, run here and compared with the stored outputs."""
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-cell-timeout=300", *QUIET, "notebooks"]
-    return pytest_counts(run(command))
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-cell-timeout=300", *QUIET]
+    lessons = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
+    with ThreadPoolExecutor(NOTEBOOKS_AT_A_TIME) as pool:
+        counts = [pytest_counts(printed) for printed in pool.map(lambda lesson: run([*command, lesson]), lessons)]
+    return dict(sum(map(Counter, counts), Counter()))
