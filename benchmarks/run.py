@@ -113,7 +113,6 @@ RECORDS = {
     "gpu_tests": Part(verify.gpu_tests, record.LIBRARY),
     "sanitizers_triton": Part(_sanitize_triton, (*_LISTS, *_BY_RULES, *_JAGGED, *_CALLED)),
     "sanitizers_cute": Part(_sanitize_cute, (*_BY_RULES, *_CUTE, *_CALLED)),
-    "notebooks": Part(verify.notebooks, record.LIBRARY),
 }
 # Each GPU has its own constants. `course tune --table --record` writes "tuning", with the table that is looked up.
 DEPENDS_ON = (

@@ -1,6 +1,6 @@
-"""Run and count the checks of a GPU: the GPU tests, compute-sanitizer over every kernel, the notebooks.
+"""Run and count the checks of a GPU: the GPU tests, and compute-sanitizer over every kernel.
 
-Needs `compute-sanitizer` on the path, and Jupyter with nbval for the notebooks. A check that cannot run is an error.
+Needs `compute-sanitizer` on the path. A check that cannot run is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -20,7 +19,6 @@ import torch
 from course_kernels.packed.backends import cute as grouped_cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-NOTEBOOKS_AT_A_TIME = 8
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
 PROCESSES = 15  # that share the GPU tests: compilers need the host, each kernel the GPU for a moment
 CORES = os.cpu_count() or 1
@@ -123,12 +121,3 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
 def _dealt(names: Sequence[str], shares: int) -> list[Sequence[str]]:
     """Names in turn to so many shares, none of them empty."""
     return [names[i::shares] for i in range(min(shares, len(names)))]
-
-
-def notebooks() -> dict[str, int]:
-    """Counts of every lesson's cells, run here and compared with the stored outputs."""
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-cell-timeout=300", *QUIET]
-    lessons = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
-    with ThreadPoolExecutor(NOTEBOOKS_AT_A_TIME) as pool:
-        counts = [pytest_counts(printed) for printed in pool.map(lambda lesson: run([*command, lesson]), lessons)]
-    return dict(sum(map(Counter, counts), Counter()))

@@ -636,7 +636,7 @@ for op in tuned.OPS[:2]:
 # %% [markdown]
 # 0 % is true by construction: the table was built from these measurements. It does not tell how the table does on
 # another day, or on a batch with the same average and other groups. The neighbour's panel is the useful one. It
-# estimates the loss for a shape that nobody has measured. Here a neighbour loses more than the defaults do: 1.3 % on
+# estimates the loss for a shape that nobody has measured. Here a neighbour loses more than the defaults do: 1.5 % on
 # average, and 29 % once.
 
 # %% [markdown]
@@ -740,7 +740,7 @@ for gpu_name, name in (("H200", "configurations"), ("H100", "configurations_h100
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# On the H200 7 to 8 % on average, and 46 % at worst. On the H100 10 to 15 % on average, and at worst
+# On the H200 7 to 8 % on average, and 45 % at worst. On the H100 9 to 15 % on average, and at worst
 # twice the time.
 #
 # </details>

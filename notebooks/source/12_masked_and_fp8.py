@@ -736,7 +736,7 @@ for cell in results["cells"].values():
 fp8.block_rates(record.load("block_scaled"))
 
 # %% [markdown]
-# Block scales cost almost nothing: with them (dark blue) a product takes 0.96 to 1.03 times as long as with a factor
+# Block scales cost almost nothing: with them (dark blue) a product takes 0.97 to 1.01 times as long as with a factor
 # for each row (orange). The CuTe kernel reads the scales one block ahead, and its warps do not sleep while they wait
 # for the next block. DeepGEMM is not in this record. It was in another run, of which only
 # [notes](../benchmarks/NOTES.md) were kept: there our kernel reached 0.97 to 0.99 of its rate where K is a

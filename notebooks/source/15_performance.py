@@ -508,9 +508,8 @@ print(f"medians {abs(first['median_us'] / second['median_us'] - 1):.1%} apart; t
 # ## In turn, or alone?
 #
 # A layer does not take turns with other kernels. It runs one kernel again and again. So the large rows were measured
-# once more, each kernel alone and back to back, without the first third of a second.
-#
-# The two records are two days apart, and our kernels changed between them. torch and cuBLAS are the same versions.
+# once more, each kernel alone and back to back, without the first third of a second. Both records are of one day, one
+# machine and one state of the code.
 #
 # **Guess:** the problems are the same. Is the order of the kernels the same?
 
@@ -530,23 +529,20 @@ for name, entry in alone["rows"].items():
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# No. In turn torch is the slowest in all five rows. Alone it is faster than our Triton kernel in four of them.
+# Not quite. In turn torch is slower than our Triton kernel in all five rows, by 2 to 5 %. Alone it has caught up in
+# three of them, to within 1 %. In the first and the last it falls further behind. The dense product gains in every row.
 #
 # </details>
 #
-# Here is the likely reason; `benchmarks/NOTES.md` describes how it was checked, with counters of energy and bytes. A
-# kernel needs the same number of cycles both times, but the clock differs. These rows run at the chip's power limit,
-# 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot adapt within one call.
-# So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a clock of its own. So the
-# one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of lesson 08 share
-# nothing that they load. The clusters of lesson 10 share a part. Against our Triton kernel, in which row do the
-# other kernels gain least from running alone?
+# Here is a likely reason; `benchmarks/NOTES.md` describes how it was checked, with counters of energy and bytes, on
+# earlier kernels. A kernel needs the same number of cycles both times, but the clock differs. These rows run at the
+# chip's power limit, 700 W, and the clock is as high as the power allows. When kernels take turns, the clock cannot
+# adapt within one call. So all run at the same clock, and the one with fewer cycles wins. Alone, each kernel gets a
+# clock of its own. So the one that needs less *energy* wins, and moving bytes takes a good part of it. The programs of
+# lesson 08 share nothing that they load. The clusters of lesson 10 share a part.
 #
-# <details><summary>Answer</summary>The last. All rows belong to one group, so one weight of eight is read, and there is
-# little to save.</details>
-#
-# Clock and power are not in these two records. (The same kernel, measured alone twice, differed by
-# up to 0.8 %.) Even the best configuration depends on the question. These are QuACK's:
+# Clock and power are not in these two records. (Our CuTe kernel was measured alone under two names, `cute` and `auto`.
+# They differ by up to 1.3 %.) Even the best configuration depends on the question. These are QuACK's:
 
 # %%
 for name in alone["rows"]:
@@ -554,10 +550,10 @@ for name in alone["rows"]:
     print(f"{title_of(alone['rows'][name]):53}  in turn {best[0]:31} alone {best[1]}")
 
 # %% [markdown]
-# Alone, a larger tile is best in four rows of five. (QuACK's dynamic scheduler was not among what was measured alone.)
-# A larger tile reads less for each product, and so needs less energy. But its store keeps the SM waiting longer. Both
-# measurements are honest. Neither is a step of your model, where other kernels run in between and some of them need
-# little power. Say which one you show. Where a choice is close, take both.
+# Alone, a larger tile is best in all five rows, and the dynamic scheduler in four. A larger tile reads less for each
+# product, and so needs less energy. But its store keeps the SM waiting longer. Both measurements are honest. Neither is
+# a step of your model, where other kernels run in between and some of them need little power. Say which one you show.
+# Where a choice is close, take both.
 #
 # ## The cost of a call, as recorded
 #

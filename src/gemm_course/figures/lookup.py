@@ -195,7 +195,7 @@ def regrets(
             _cell(ax, x, y, color, "–" if ratio is None else f"{(ratio - 1) * 100:.0f}", 9)
         known = [ratio for ratio in grid.values() if ratio is not None]
         losses = f"mean +{statistics.geometric_mean(known) - 1:.1%}, worst +{max(known) - 1:.0%}" if known else ""
-        ax.set_title(f"{title}\n{losses} ({len(known)} buckets)", fontsize=9)
+        ax.set_title(f"{title}, {len(known)} buckets\n{losses}", fontsize=9)
         ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=labels[1])
         ax.set_xticks(range(len(columns)), columns, fontsize=9)
         ax.tick_params(length=0, labelcolor=BLACK)

@@ -83,8 +83,8 @@ def test_the_best_candidate_on_average_stands_on_the_left():
 def test_regrets_are_in_per_cent_with_mean_and_worst():
     cells = {("r", "16"): 1.0, ("r", "32"): 1.21, ("s", "16"): None}
     left, right = regrets({"one": cells, "two": {("r", "16"): 1.0}}, ("layer", "rows")).axes
-    assert left.get_title(loc="left") == "one\nmean +10.0%, worst +21% (2 buckets)"
-    assert right.get_title(loc="left") == "two\nmean +0.0%, worst +0% (1 buckets)"
+    assert left.get_title(loc="left") == "one, 2 buckets\nmean +10.0%, worst +21%"
+    assert right.get_title(loc="left") == "two, 1 buckets\nmean +0.0%, worst +0%"
     assert [text.get_text() for text in left.texts] == ["0", "21", "–"]
     colors = [to_hex(p.get_facecolor()).upper() for p in rectangles(left, "cell")]
     assert (colors[0], colors[2]) == (GREEN, FAINT)
