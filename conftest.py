@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Before anything imports NumPy: its threads wait for one another by running, and workers share the cores. What
@@ -18,11 +16,5 @@ CELL_TIMEOUT_S = 120
 
 
 def pytest_configure(config):
-    if getattr(config.option, "nbval", False) and sys.platform == "linux":
-        # Sockets in the file system: kernels that two workers start at one moment could take the same port, and one of
-        # them would never answer.
-        import nbval.kernel
-
-        nbval.kernel.KernelManager = functools.partial(nbval.kernel.KernelManager, transport="ipc")
     if getattr(config.option, "nbval_cell_timeout", None) == NBVAL_DEFAULT_S:
         config.option.nbval_cell_timeout = CELL_TIMEOUT_S

@@ -6,10 +6,7 @@ import ast
 import base64
 import itertools
 import re
-import shutil
 import struct
-import subprocess
-import sys
 
 import pytest
 
@@ -338,17 +335,3 @@ def test_a_bad_cell_fails_the_render_and_is_named(lesson, capsys, cell, message)
     assert not asyncio.run(render.render_all([path]))
     assert message in capsys.readouterr().err
     assert not render.notebook_of(path).exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems' kernels listen on ports")
-def test_kernels_of_two_workers_cannot_take_the_same_port(tmp_path):
-    cell = nbformat.v4.new_code_cell(
-        "import json, ipykernel\nprint(json.load(open(ipykernel.get_connection_file()))['transport'])",
-        execution_count=1,
-        outputs=[nbformat.v4.new_output("stream", name="stdout", text="ipc\n")],
-    )
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "one.ipynb")
-    shutil.copy(ROOT / "conftest.py", tmp_path)
-    command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "one.ipynb"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert "1 passed" in ran.stdout, ran.stdout
