@@ -21,10 +21,10 @@ from course_kernels.bench import timing
 from course_kernels.bench.interface import one_line
 from course_kernels.bench.rows import Row, describe
 from course_kernels.bench.verification import count_wrong
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Operands
+from course_kernels.fp8.quantize import quantize_whole_blocks
 from course_kernels.kernels.cute_sm90.config import CONFIGS_BLOCK_SCALED, COOPERATIVE, CuteConfig
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.problem import Operands
-from course_kernels.packed.quantize import quantize_whole_blocks
 
 LINE, SQUARE, ROW = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128, ScalingType.RowWise
 EXTENTS = ((4096, 7168), (7168, 2048), (6144, 7168), (7168, 3072))
@@ -102,8 +102,8 @@ class Layer:
         """The product in a configuration of the kernel in CuTe DSL."""
         scales = (self.rows_of_a, self.cols_of_b) if row_wise else (self.sx, self.sw.mT)
         operands = Operands(self.qx, self.qw.mT, self.offs, None, *scales)
-        form = grouped_cute.match_variant(operands, self.out, scaling="row" if row_wise else grouped_cute.BLOCKS)
-        grouped_cute.multiply(operands, self.out, form, config)
+        form = cute.match_variant(operands, self.out, scaling="row" if row_wise else cute.BLOCKS)
+        cute.multiply(operands, self.out, form, config)
         return self.out
 
     def by_torch(self) -> Tensor:

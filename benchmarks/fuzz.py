@@ -38,11 +38,11 @@ import torch
 
 import fuzz_cases
 from course_kernels import runtime
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.plans import plans
+from course_kernels.engine.product import Operands
 from course_kernels.kernels.cute_sm90.config import configs_for
 from course_kernels.masked.execute import plans as masked_plans
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.execute import plans
-from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check, random_case
 
 COUNT = 20_000
@@ -129,12 +129,12 @@ def config_of(case: GroupedCase) -> GemmConfig | None:
 
 
 def choose_for(case: GroupedCase):
-    """A replacement for `grouped_cute.choose`: half of the cases take one of all configurations in turn.
+    """A replacement for `cute.choose`: half of the cases take one of all configurations in turn.
 
     The library chooses by extents, which are small here. A configuration that splits the last wave also comes without,
     since so few tiles are all in the last wave.
     """
-    kind, as_users = case.seed // ALIKE, grouped_cute.choose
+    kind, as_users = case.seed // ALIKE, cute.choose
 
     def choose(form, *extents):
         configs = configs_for(*form)
@@ -160,7 +160,7 @@ def compute(case: GroupedCase, backend: str = "triton"):
             result = scaled_grouped_mm(mat_a, mat_b, *scales, output_dtype=out_dtype, **arguments)
         if backend == "cute":
             operands = Operands(mat_a, mat_b, arguments["offs"].contiguous(), None, scale_a, scale_b)
-            if grouped_cute.match_variant(operands, result) is None:
+            if cute.match_variant(operands, result) is None:
                 raise RuntimeError("the kernel in CuTe DSL does not take this case")
         return result
 
@@ -203,7 +203,7 @@ def judge(
         again = f"--api {api} --count 1 --seed {number} --largest {largest} --most-groups {most_groups}"
         again += f" --backend {backend}"
         try:
-            with unittest.mock.patch.object(grouped_cute, "choose", choose_for(case)):
+            with unittest.mock.patch.object(cute, "choose", choose_for(case)):
                 if api == GROUPED_MM:
                     check(case, compute(case, backend), device=device)
                 else:

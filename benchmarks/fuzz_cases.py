@@ -17,7 +17,7 @@ import torch
 from calls import Call
 from course_kernels import GemmConfig
 from course_kernels.dtypes import FP8, OUT_DTYPES
-from course_kernels.packed.scaling import BLOCK_SCALINGS
+from course_kernels.engine.scaling import BLOCK_SCALINGS
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from scaled_calls import BlockScaled, DeepGemm, Quantize
 
@@ -200,8 +200,8 @@ def case_of(api: str, number: int, largest: int, most_groups: int, backend: str 
 @contextlib.contextmanager
 def without_triton() -> Iterator[None]:
     """An error where a Triton kernel is asked for a product."""
+    from course_kernels.engine import launch as triton
     from course_kernels.masked import launch
-    from course_kernels.packed.backends import triton
 
     def refuse(*arguments):
         raise RuntimeError("the kernel in CuTe DSL does not take this case")

@@ -14,7 +14,7 @@ from torch import Tensor
 from course_kernels import deepgemm, shuffle_weight
 from course_kernels.bench import clean_cache, timing
 from course_kernels.bench.grouped import GpuTimer, WrongResult
-from course_kernels.packed.backends import cute
+from course_kernels.engine.hopper import cute
 
 # DeepGEMM's shapes of decoding (tests/generators.py): groups and expected rows, then N and K.
 GROUPS = ((32, 20), (32, 192), (6, 1024))

@@ -13,8 +13,8 @@ import course_kernels as ck
 from calls import Call, Memory, bits, ends_of, judge
 from course_kernels import GemmConfig
 from course_kernels.dtypes import FP8
+from course_kernels.engine.scaling import BLOCK, SQUARE
 from course_kernels.masked.shuffle import plain
-from course_kernels.packed.scaling import BLOCK, SQUARE
 from course_kernels.testing import grouped_error_bound, reference
 from course_kernels.testing.grouped_tolerance import block_scaled_error_bound
 from course_kernels.testing.tolerance import compare_exact

@@ -1,4 +1,4 @@
-"""Times of every configuration on many shapes, and the constants of ``packed.tuning.time_model`` fitted to them.
+"""Times of every configuration on many shapes, and the constants of ``engine.tuning.time_model`` fitted to them.
 
     python benchmarks/run.py configurations configurations_8bit     measure, on an H200 or an H100: two records
     python benchmarks/time_model.py                                 fit, to the records, without a GPU: the constants
@@ -22,7 +22,7 @@ import torch
 from course_kernels import runtime
 from course_kernels.bench import candidates, record, time_fit, zoo
 from course_kernels.bench.rows import Row
-from course_kernels.packed.tuning import time_model
+from course_kernels.engine.tuning import time_model
 
 # Records of 16-bit products; those of 8-bit ones have another name.
 RECORDS = {"h200": "configurations", "h100": "configurations_h100"}

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
 
-from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.engine.hopper import cute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUIET = ["-q", "-p", "no:cacheprovider", "--disable-warnings"]
@@ -89,7 +89,7 @@ def sanitizers(kernels: str) -> dict[str, dict[str, int]]:
     """Both tools over every kernel in a language, in several processes: each waits for the host most of the time. A
     first run without them compiles the kernels once for both."""
     if kernels == "cute":
-        grouped_cute.check_available(torch.device("cuda", torch.cuda.current_device()))
+        cute.check_available(torch.device("cuda", torch.cuda.current_device()))
     listed = run(_cases(kernels, ["--list"]))
     names = [line for line in listed.splitlines() if re.fullmatch(r"\S+", line)]  # a warning has spaces
     if not names:

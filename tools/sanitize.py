@@ -24,9 +24,9 @@ os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 import course_kernels as ck  # isort: skip
 import torch
 
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Operands
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CuteConfig, configs_for
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.problem import Operands
 from course_kernels.testing import Problem, assert_exact, empty_problems, integers, ragged_problems, strided_like
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, check
 from sanitize_calls import Called, called_cases, called_cute_cases, nothing_measured, run_called, title
@@ -210,7 +210,7 @@ class Cute:
     """One configuration of the kernel in CuTe DSL, on operands of one variant and dtype."""
 
     config: CuteConfig
-    form: grouped_cute.KernelVariant
+    form: cute.KernelVariant
     dtype: torch.dtype
     out_dtype: torch.dtype
 
@@ -220,52 +220,52 @@ class Cute:
 
 def cute_cases() -> list[Cute]:
     """Every configuration, including those chosen for few rows, and each dtype once; none if the kernel cannot run."""
-    if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
+    if not (cute.runs_on(ck.runtime.device()) and cute.installed()):
         return []
     half, wide, narrow = torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    forms = [grouped_cute.KernelVariant(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
-    scaled = grouped_cute.KernelVariant("m", "k", 1)
+    forms = [cute.KernelVariant(*form) for form in (("m", "k"), ("m", "n"), ("k", "n"))]
+    scaled = cute.KernelVariant("m", "k", 1)
     found = []
     for form in (*forms, scaled):
-        configs = dict.fromkeys((*configs_for(*form), grouped_cute.choose(form, 1, (1, 264), 136, 1, None)))
+        configs = dict.fromkeys((*configs_for(*form), cute.choose(form, 1, (1, 264), 136, 1, None)))
         found += [Cute(config, form, narrow if form is scaled else half, half) for config in configs]
     others = ((torch.float16, torch.float16), (half, wide))
     found += [Cute(CONFIGS[0], form, *dtypes) for form in forms for dtypes in others]
     return [*found, *(Cute(configs_for(*scaled)[0], scaled, narrow, dtype) for dtype in (torch.float16, wide))]
 
 
-def cute_problems(cute: Cute) -> list[GroupedCase]:
+def cute_problems(each: Cute) -> list[GroupedCase]:
     """The problems of a case, for all heights and widths of tiles.
 
     Groups have one row of tiles, an even and a larger odd number of rows of tiles, or are empty; columns of tiles are
     even and odd in number. These few tiles are all in the last wave, so a configuration that splits it gets a problem
     of more tiles as well.
     """
-    along, major, operand_bytes, _ = cute.form
+    along, major, operand_bytes, _ = each.form
     case = GroupedCase(
-        along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=cute.dtype,
-        out_dtype=cute.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",
+        along, (65, 0, 300, 200, 16, 0, 1), K=136 if operand_bytes == 2 else 144, dtype=each.dtype,
+        out_dtype=each.out_dtype, layout_a="col" if along == "k" else "row", layout_b="col" if major == "k" else "row",
         layout_out="pitched", tail_size=37,
     )  # fmt: skip
-    tile_m = cute.config.tile_m
+    tile_m = each.config.tile_m
     heights = (tile_m - 8, 2 * tile_m - 56, 2 * tile_m + 72) if along == "k" else (case.M,)
     found = [replace(case, M=M, N=N) for M in heights for N in (136, 264)]
-    if cute.config.split_last_wave:
+    if each.config.split_last_wave:
         # With 17 columns of tiles 70 cluster tiles: a wave of 66 clusters and a few more, in one window of groups.
-        found.append(replace(case, N=16 * cute.config.tile_n + 8))
+        found.append(replace(case, N=16 * each.config.tile_n + 8))
     return found
 
 
-def run_cute(cute: Cute) -> str:
+def run_cute(each: Cute) -> str:
     """Compute a case's problems and compare; results are in memory that is checked for writes around it."""
 
     def function(mat_a, mat_b, offs, out, out_dtype=None, **scales):
         operands = Operands(mat_a, mat_b, offs, **scales)
-        assert grouped_cute.match_variant(operands, out) == cute.form
-        grouped_cute.multiply(operands, out, cute.form, cute.config)
+        assert cute.match_variant(operands, out) == each.form
+        cute.multiply(operands, out, each.form, each.config)
         return out
 
-    problems = cute_problems(cute)
+    problems = cute_problems(each)
     for problem in problems:
         check(problem, function, device=ck.runtime.device())
     return ", ".join(f"grouped_mm of {len(problem.sizes)}" for problem in problems)

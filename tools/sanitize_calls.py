@@ -20,6 +20,10 @@ import torch
 
 import course_kernels as ck
 from calls import Call
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.plans import plans
+from course_kernels.engine.scaling import BLOCK_SCALINGS
+from course_kernels.engine.tuning import lookup, time_model
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -28,10 +32,6 @@ from course_kernels.kernels.cute_sm90.config import (
     CuteConfig,
 )
 from course_kernels.masked.execute import plans as masked_plans
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.execute import plans
-from course_kernels.packed.scaling import BLOCK_SCALINGS
-from course_kernels.packed.tuning import lookup, time_model
 from fuzz_cases import without_triton
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from scaled_calls import BlockScaled, DeepGemm, Quantize
@@ -127,7 +127,7 @@ def called_cases() -> list[Called]:
 def called_cute_cases() -> list[Called]:
     """Masked products of 16 bits and with every kind of scales, scales of blocks in mode "m", and added products; none
     if the kernel cannot run."""
-    if not (grouped_cute.runs_on(ck.runtime.device()) and grouped_cute.installed()):
+    if not (cute.runs_on(ck.runtime.device()) and cute.installed()):
         return []
     half, fp8, single = torch.bfloat16, torch.float8_e4m3fn, torch.float32
     sizes = (65, 0, 300, 200, 16, 0, 1)
@@ -156,6 +156,6 @@ def run_called(called: Called) -> str:
             stack.enter_context(without_triton())
         if called.config:
             plans.clear(), masked_plans.clear()  # one of an earlier case may have another configuration
-            stack.enter_context(unittest.mock.patch.object(grouped_cute, "choose", return_value=called.config))
+            stack.enter_context(unittest.mock.patch.object(cute, "choose", return_value=called.config))
         called.call.check(ck.runtime.device(), called.backend, guards=False)
     return f"{called.call.api} of {len(called.call.sizes)}"

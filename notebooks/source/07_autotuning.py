@@ -47,9 +47,9 @@ from course_kernels.bench import candidates as swept, record, time_fit, tune, zo
 from course_kernels.bench.rows import by_name
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 from course_kernels.lists import cost_model
-from course_kernels.packed.backends import choice
-from course_kernels.packed.tuning import defaults as packed_configs, lookup as tuned, time_model
-from course_kernels.packed.tuning.defaults import Bucket
+from course_kernels.engine import offers as choice
+from course_kernels.engine.tuning import defaults as packed_configs, lookup as tuned, time_model
+from course_kernels.engine.tuning.defaults import Bucket
 from course_kernels.schedule import CostModel
 from gemm_course.figures import budget, lookup, predicted
 from gemm_course.figures.listing import fold

@@ -5,6 +5,9 @@ Importing this package loads torch and changes nothing else; Triton is loaded wh
 
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
+from course_kernels.fp8.quantize import quantize_1x128, quantize_128x128
+from course_kernels.fp8.scaled import scaled_grouped_mm
+from course_kernels.fp8.training import to_fp8_then_scaled_grouped_mm
 from course_kernels.gmm.api import gmm, nptgmm, ptgmm
 from course_kernels.jagged.api import grouped_gemm_jagged, grouped_gemm_jagged_persistent
 from course_kernels.layout import GroupLayout
@@ -13,9 +16,6 @@ from course_kernels.masked.api import deepgemm
 from course_kernels.masked.shuffle import shuffle_weight, unshuffle_weight
 from course_kernels.packed.api import grouped_mm
 from course_kernels.packed.group_sums import group_sums
-from course_kernels.packed.quantize import quantize_1x128, quantize_128x128
-from course_kernels.packed.scaled import scaled_grouped_mm
-from course_kernels.packed.training import to_fp8_then_scaled_grouped_mm
 
 __all__ = [
     "GemmConfig",

@@ -13,9 +13,9 @@ import torch
 import block_scaled
 from course_kernels.bench import record
 from course_kernels.bench.rows import Row
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import LARGE_BLOCK_SCALED, CuteConfig
-from course_kernels.packed.backends import cute
-from course_kernels.packed.tuning import time_model
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import layer_calls
 from calls import Memory
 from course_kernels import runtime
 from course_kernels.dtypes import FP8
+from course_kernels.engine import torch_loop
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.tuning import lookup, time_model
 from course_kernels.masked import hopper
 from course_kernels.masked import torch_loop as masked_loop
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.backends import torch_loop
-from course_kernels.packed.tuning import lookup, time_model
 from layer_calls import Accumulate, Gmm, Sums, Tgmm
 from sanitize_calls import called_cases, called_cute_cases, nothing_measured, run_called
 from scaled_calls import BlockScaled, DeepGemm, Quantize
@@ -50,7 +50,7 @@ def test_random_calls_on_a_gpu(api, first):
 @pytest.mark.parametrize("first", range(0, 400, 100))
 @pytest.mark.parametrize("api", fuzz_cases.CUTE_APIS)
 def test_random_calls_of_the_kernel_in_cute_dsl(api, first):
-    if not (grouped_cute.runs_on(torch.device("cuda", 0)) and grouped_cute.installed()):
+    if not (cute.runs_on(torch.device("cuda", 0)) and cute.installed()):
         pytest.skip("needs a GPU of compute capability 9.0, and the packages of the extra cutlass")
     modes, _ = fuzz.judge(first, 5, fuzz.LARGEST, fuzz.MOST_GROUPS, "cute", api)
     assert modes == {api: 5}
@@ -192,9 +192,9 @@ def stand_in(monkeypatch):
     """Torch in place of the kernel in CuTe DSL, which the library otherwise asks as it does on Hopper; the products
     that it was asked for."""
     asked = []
-    monkeypatch.setattr(grouped_cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(grouped_cute, "installed", lambda: True)
-    monkeypatch.setattr(grouped_cute, "plan", lambda *given: asked.append(given[0]) or torch_loop.plan(*given))
+    monkeypatch.setattr(cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(cute, "installed", lambda: True)
+    monkeypatch.setattr(cute, "plan", lambda *given: asked.append(given[0]) or torch_loop.plan(*given))
     monkeypatch.setattr(hopper, "plan", lambda problem, _: asked.append(problem) or masked_loop.Plan(problem))
     yield asked
     for plans in (fuzz.plans, fuzz.masked_plans):
@@ -221,7 +221,7 @@ def test_sanitizers_run_every_call_of_every_kernel(monkeypatch, stand_in):
     assert {type(case.call) for case in cases} == set(NAMES)
     for case in cases[3::20]:
         run_called(case)
-    monkeypatch.setattr(grouped_cute, "installed", lambda: False)
+    monkeypatch.setattr(cute, "installed", lambda: False)
     assert called_cute_cases() == []
 
 

@@ -56,17 +56,17 @@ LATE_IMPORTS = {
         course_kernels.jagged.api course_kernels.jagged.triton_kernels
         course_kernels.lists.api course_kernels.lists.launch
         course_kernels.masked.execute course_kernels.masked.launch
-        course_kernels.packed.backends.choice course_kernels.packed.backends.triton
+        course_kernels.engine.offers course_kernels.engine.launch
         course_kernels.packed.group_sums course_kernels.kernels.group_sums
         course_kernels.codegen.packed course_kernels.kernels.group_sums
-        course_kernels.packed.quantize course_kernels.kernels.quantize
-        course_kernels.packed.whole_blocks course_kernels.kernels.quantize
+        course_kernels.fp8.quantize course_kernels.kernels.quantize
+        course_kernels.engine.whole_blocks course_kernels.kernels.quantize
     """,
     "it imports Helion, which is optional and slow": """
         course_kernels.jagged.api course_kernels.jagged.helion_kernels
     """,
     "it imports CuTe DSL, which is optional and slow": """
-        course_kernels.packed.backends.cute_cache course_kernels.kernels.cute_sm90.compilation
+        course_kernels.engine.hopper.compiled_cache course_kernels.kernels.cute_sm90.compilation
     """,
     "it imports matplotlib, which is slow": """
         gemm_course.cli.bench gemm_course.figures.roofline
@@ -85,10 +85,10 @@ LATE_IMPORTS = {
         gemm_course.cli.tune course_kernels.bench.time_fit
         gemm_course.cli.tune course_kernels.bench.tune
         gemm_course.cli.tune course_kernels.bench.tune_gpu
-        gemm_course.cli.tune course_kernels.packed.backends.cute
-        gemm_course.cli.tune course_kernels.packed.tuning.defaults
-        gemm_course.cli.tune course_kernels.packed.tuning.lookup
-        gemm_course.cli.tune course_kernels.packed.tuning.time_model
+        gemm_course.cli.tune course_kernels.engine.hopper.cute
+        gemm_course.cli.tune course_kernels.engine.tuning.defaults
+        gemm_course.cli.tune course_kernels.engine.tuning.lookup
+        gemm_course.cli.tune course_kernels.engine.tuning.time_model
         gemm_course.cli.tune course_kernels.runtime
     """,
     "the fork server and each of its templates import torch and Triton once, for the mode that they serve": """

@@ -78,12 +78,12 @@ _OF_CUTE = {f"packed/backends/{name}.py" for name in ("cute", "cute_cache", "cut
 # Records that use a part of what their files import: a kernel called by itself, or one backend of two.
 BY_ITSELF = {
     "tuning": {
-        "packed/problem.py",
-        "packed/scaling.py",
-        "packed/tuning/lookup.py",
+        "engine/product.py",
+        "engine/scaling.py",
+        "engine/tuning/lookup.py",
         "bench/tune.py",
         "bench/interface.py",
-        "packed/tuning/time_model.py",
+        "engine/tuning/time_model.py",
     },
     # Code that chooses, checks or names rows does not change the time of a configuration.
     "configurations": (
@@ -92,12 +92,12 @@ BY_ITSELF = {
             "bench/interface.py",
             "bench/rows.py",
             "bench/verification.py",
-            "packed/problem.py",
-            "packed/scaling.py",
-            "packed/tuning/defaults.py",
-            "packed/tuning/lookup.py",
-            "packed/tuning/time_model.py",
-            "packed/whole_blocks.py",
+            "engine/product.py",
+            "engine/scaling.py",
+            "engine/tuning/defaults.py",
+            "engine/tuning/lookup.py",
+            "engine/tuning/time_model.py",
+            "engine/whole_blocks.py",
         }
     ),
     "configurations_h100": chosen_by,
@@ -106,8 +106,8 @@ BY_ITSELF = {
     "hopper_steps": chosen_by,
     "fuzz": {*_OF_CUTE, "kernels/cute_sm90/config.py"},
     # What chooses is asked nothing but its rules.
-    "sanitizers_triton": {*_OF_CUTE, "kernels/cute_sm90/config.py", "packed/tuning/time_model.py"},
-    "sanitizers_cute": {"packed/tuning/time_model.py"},
+    "sanitizers_triton": {*_OF_CUTE, "kernels/cute_sm90/config.py", "engine/tuning/time_model.py"},
+    "sanitizers_cute": {"engine/tuning/time_model.py"},
 }
 
 
@@ -199,7 +199,7 @@ def test_the_gpu_names_the_file_and_its_constants(monkeypatch, tmp_path, gpu, fi
     assert [path.name for path in tmp_path.iterdir()] == [f"{file}.json"]
     found = record.read(tmp_path / f"{file}.json")["provenance"]["depends_on"]
     assert [path for path in found if "/constants/" in path] == [
-        f"course_kernels/packed/tuning/constants/{gpu[:4].lower()}.json"
+        f"course_kernels/engine/tuning/constants/{gpu[:4].lower()}.json"
     ]
 
 

@@ -9,10 +9,10 @@ from bench_stand_ins import LARGE
 from course_kernels.bench import scaled
 from course_kernels.bench.configurations import SWEPT_8_BIT
 from course_kernels.bench.rows import Row
-from course_kernels.packed.tuning import time_model
-from sweep_stand_ins import cost_of_choosing, cute, on_a_gpu
+from course_kernels.engine.tuning import time_model
+from sweep_stand_ins import cost_of_choosing, cute_stand_in, on_a_gpu
 
-__all__ = ["cute", "on_a_gpu"]
+__all__ = ["cute_stand_in", "on_a_gpu"]
 
 
 def test_the_record_of_scaled_products(on_a_gpu, monkeypatch):

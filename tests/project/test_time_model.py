@@ -8,7 +8,7 @@ import pytest
 
 import time_model as program
 from course_kernels.bench import candidates, record, time_fit, zoo
-from course_kernels.packed.tuning import time_model
+from course_kernels.engine.tuning import time_model
 
 
 def test_rows_are_of_every_model_and_of_none():

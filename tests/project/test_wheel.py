@@ -67,7 +67,7 @@ os.chdir({str(tmp_path)!r})
 kept = [entry for entry in sys.path if "site-packages" in entry or not entry.startswith({str(ROOT)!r})]
 sys.path = [{str(tmp_path)!r}, *kept]
 import importlib.metadata, torch, course_kernels
-from course_kernels.packed.tuning.lookup import get_config
+from course_kernels.engine.tuning.lookup import get_config
 assert course_kernels.__file__.startswith({str(tmp_path)!r}), course_kernels.__file__
 assert get_config("grouped_mm", 4096, 1024, 1024, 8, arch=90, explain=True).entry
 (found,) = importlib.metadata.distributions(path=[{str(tmp_path)!r}])

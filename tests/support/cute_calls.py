@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch.nn.functional import ScalingType
 
 from course_kernels import grouped_mm, scaled_grouped_mm
-from course_kernels.packed import execute
-from course_kernels.packed.backends import cute, cute_cache, triton
-from course_kernels.packed.problem import Operands
+from course_kernels.engine import launch as triton
+from course_kernels.engine import plans as execute
+from course_kernels.engine.hopper import compiled_cache as cute_cache
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Operands
 
 ROW = ScalingType.RowWise
 

@@ -8,7 +8,7 @@ from bench_stand_ins import LARGE, product
 from clock import Clock
 from course_kernels.bench import configurations, grouped
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT
-from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.engine.hopper import cute
 
 # What the tests' clock says: the later in the sweep, the faster.
 US = {config.name: 90.0 - i for i, config in enumerate([*SWEPT, *SWEPT_8_BIT])} | {"torch": 95.0, "dense": 20.0}
@@ -24,23 +24,23 @@ def cost_of_choosing(of, times, operand_bytes=2):
 
 
 @pytest.fixture
-def cute(monkeypatch):
+def cute_stand_in(monkeypatch):
     """The kernel as if it could run here; what it was asked for."""
     asked = []
 
     def multiply(operands, out, variant, config):
-        assert variant == grouped_cute.match_variant(operands, out)
+        assert variant == cute.match_variant(operands, out)
         asked.append((config, variant))
         mat_a, mat_b, offs, _, *scales = operands
         out.copy_(product(mat_a, mat_b, offs, *scales))
 
-    monkeypatch.setattr(grouped_cute, "check_available", lambda device: None)
-    monkeypatch.setattr(grouped_cute, "multiply", multiply)
+    monkeypatch.setattr(cute, "check_available", lambda device: None)
+    monkeypatch.setattr(cute, "multiply", multiply)
     return asked
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch, cute):
+def on_a_gpu(monkeypatch, cute_stand_in):
     """The records' programs as on a GPU, with one row, the tests' clock and stand-ins for kernels."""
     measured = grouped.measure
 
@@ -48,4 +48,4 @@ def on_a_gpu(monkeypatch, cute):
         return measured(rows, providers, timer=Clock(US), repeats=2, device="cpu", **arguments)
 
     monkeypatch.setattr(grouped, "measure", here)
-    return cute
+    return cute_stand_in

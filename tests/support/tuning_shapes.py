@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from course_kernels.packed.tuning import lookup as tuned
+from course_kernels.engine.tuning import lookup as tuned
 
 SHAPES = [(m, n, k, g) for m, n, k in itertools.product((1, 20, 64, 500, 8192), (16, 1536, 8192), (64, 768, 7168))
           for g in (1, 12, 256)]  # fmt: skip

@@ -27,6 +27,13 @@ from course_kernels.bench.rows import Row, jittered, zipf
 from course_kernels.bench.verification import count_unlike, count_wrong, exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, dtype_name
+from course_kernels.engine import launch as triton
+from course_kernels.engine.hopper import compiled_cache as cute_cache
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Operands, Options
+from course_kernels.engine.scaling import BLOCK, ROW
+from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning.defaults import with_block_scales
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -34,11 +41,6 @@ from course_kernels.kernels.cute_sm90.config import (
     CONFIGS_BLOCK_SCALED,
     CuteConfig,
 )
-from course_kernels.packed.backends import cute, cute_cache, triton
-from course_kernels.packed.problem import Operands, Options
-from course_kernels.packed.scaling import BLOCK, ROW
-from course_kernels.packed.tuning import time_model
-from course_kernels.packed.tuning.defaults import with_block_scales
 
 __all__ = [
     "KIND_OF_PASS",

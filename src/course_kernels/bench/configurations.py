@@ -11,6 +11,10 @@ from course_kernels import runtime
 from course_kernels.bench.interface import Calls, Operands
 from course_kernels.bench.providers import Ours
 from course_kernels.bench.rows import Row
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Operands as Product
+from course_kernels.engine.product import typical_rows
+from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -19,10 +23,6 @@ from course_kernels.kernels.cute_sm90.config import (
     PINGPONG,
     CuteConfig,
 )
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.problem import Operands as Product
-from course_kernels.packed.problem import typical_rows
-from course_kernels.packed.tuning import time_model
 
 __all__ = ["SWEPT", "SWEPT_8_BIT", "Configured", "chosen", "ranking", "regrets"]
 
@@ -68,15 +68,15 @@ class Configured(Ours):
     def prepare(self, operands: Operands) -> Calls:
         """The passes that the kernel can compute, if the configuration may be the fastest."""
         o = operands
-        few_rows = sum(o.sizes) <= grouped_cute.FEW_ROWS * len(o.sizes)
+        few_rows = sum(o.sizes) <= cute.FEW_ROWS * len(o.sizes)
 
         def candidate(mat_a: Tensor, mat_b: Tensor, out: Tensor, **scales) -> dict[str, Callable[[], Tensor]]:
-            form = grouped_cute.match_variant(Product(mat_a, mat_b, o.offs, **scales), out)
+            form = cute.match_variant(Product(mat_a, mat_b, o.offs, **scales), out)
             if form is None or not self._suits(form.offsets_along, few_rows):
                 return {}
 
             def run() -> Tensor:
-                grouped_cute.multiply(Product(mat_a, mat_b, o.offs, **scales), out, form, self.config)
+                cute.multiply(Product(mat_a, mat_b, o.offs, **scales), out, form, self.config)
                 return out
 
             return {"": run}
@@ -104,12 +104,12 @@ def ranking(row: Row, entry: Mapping) -> str:
 def chosen(row: Row, pass_name: str, operand_bytes: int = 2) -> CuteConfig:
     """The configuration that the library chooses for a pass of a row."""
     form, size, depth = {
-        "forward": (grouped_cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
-        "dA": (grouped_cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
-        "dB": (grouped_cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
+        "forward": (cute.KernelVariant("m", "k", operand_bytes), (row.total_m, row.N), row.K),
+        "dA": (cute.KernelVariant("m", "n"), (row.total_m, row.K), row.N),
+        "dB": (cute.KernelVariant("k", "n"), (row.N, row.K), row.total_m),
     }[pass_name]
-    gpu = grouped_cute.gpu_of(runtime.device()) or time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
-    return grouped_cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)
+    gpu = cute.gpu_of(runtime.device()) or time_model.Gpu("sm_90", 132, time_model.UNKNOWN_BANDWIDTH)
+    return cute.choose(form, typical_rows(row.total_m, row.groups), size, depth, row.groups, gpu)
 
 
 def regrets(rows: Mapping[str, Row], entries: Mapping[str, Mapping], operand_bytes: int = 2) -> dict:

@@ -17,8 +17,8 @@ from torch import Tensor
 from course_kernels import grouped_mm, runtime
 from course_kernels.bench.interface import Calls, Operands, Provider, one_line, training_step
 from course_kernels.bench.rows import Row
-from course_kernels.packed import checks
-from course_kernels.packed.backends import cute as grouped_cute
+from course_kernels.engine import checks
+from course_kernels.engine.hopper import cute
 
 __all__ = ["CublasLoop", "Dense", "Ours", "Quack", "Torch", "Tutorial", "backends", "providers", "select", "zoo"]
 
@@ -36,7 +36,7 @@ class Ours(Provider):
         if self.backend != "cute":
             return None
         try:
-            grouped_cute.check_available(runtime.device())
+            cute.check_available(runtime.device())
         except (ImportError, ValueError) as error:
             return str(error)
         return None

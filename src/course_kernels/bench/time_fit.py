@@ -1,4 +1,4 @@
-"""Fit the constants of ``packed.tuning.time_model`` to measured times, judge the choices made with them, and write both
+"""Fit the constants of ``engine.tuning.time_model`` to measured times, judge the choices made with them, and write both
 to a file that the library reads. ``tune`` does all of it, from the measurement on.
 
 A constant of the model is positive, so its logarithm is fitted, by damped least squares of the logarithms of times. A
@@ -26,9 +26,9 @@ from course_kernels.bench.candidates import KIND_OF_PASS, by_name
 from course_kernels.bench.record import rows_on_lines
 from course_kernels.bench.rows import Row
 from course_kernels.config import GemmConfig
+from course_kernels.engine.tuning import time_model as model
 from course_kernels.files import write_atomically
 from course_kernels.kernels.cute_sm90.config import CuteConfig
-from course_kernels.packed.tuning import time_model as model
 
 __all__ = [
     "Regret",

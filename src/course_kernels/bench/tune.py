@@ -18,9 +18,9 @@ import torch
 from course_kernels.bench import rows as bench_rows
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import TYPE_BYTES
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning.defaults import Bucket, candidates
 from course_kernels.files import write_atomically
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import Bucket, candidates
 from course_kernels.provenance import digest
 
 __all__ = ["DEPENDS_ON", "Case", "Measured", "Outcome", "Regret", "grid", "missing", "regret", "select", "tune"]
@@ -29,8 +29,8 @@ OPS = ("grouped_mm", "grouped_mm_k")
 # The files that decide which configurations are tried and how fast each is. An entry says which state of them it has.
 DEPENDS_ON = (
     *(f"course_kernels/kernels/{name}.py" for name in ("codes", "common", "contiguous", "round_robin", "transposed")),
-    *(f"course_kernels/packed/backends/{name}*.py" for name in ("descriptors", "launch", "relaunch", "triton")),
-    *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "packed/tuning/defaults")),
+    *(f"course_kernels/engine/{name}.py" for name in ("access", "arguments", "launch", "relaunch")),
+    *(f"course_kernels/{name}.py" for name in ("config", "dtypes", "engine/tuning/defaults")),
     *(f"course_kernels/bench/{name}.py" for name in ("timing", "tune_gpu", "verification")),
 )
 _MOST_FLOPS, _MOST_BYTES = 5e12, 40e9  # of a product of the grid: 8 ms of arithmetic, 10 ms of traffic on an H200

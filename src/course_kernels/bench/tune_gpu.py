@@ -15,9 +15,9 @@ from course_kernels.bench.interface import one_line
 from course_kernels.bench.tune import Case, Measured
 from course_kernels.bench.verification import count_wrong, exact_products
 from course_kernels.config import GemmConfig
-from course_kernels.packed.backends import triton
-from course_kernels.packed.problem import Operands, Options
-from course_kernels.packed.tuning.defaults import candidates
+from course_kernels.engine import launch as triton
+from course_kernels.engine.product import Operands, Options
+from course_kernels.engine.tuning.defaults import candidates
 
 REPEATS = 9
 _MAX_THREADS = 16

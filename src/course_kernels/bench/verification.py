@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from course_kernels.packed.problem import Operands
-from course_kernels.packed.scaling import BLOCK
+from course_kernels.engine.product import Operands
+from course_kernels.engine.scaling import BLOCK
 
 __all__ = ["count_unlike", "count_wrong", "exact_products"]
 

@@ -12,9 +12,9 @@ from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
+from course_kernels.engine.tuning import lookup as tuned
 from course_kernels.masked.launch_arguments import prepare
 from course_kernels.masked.problem import DTYPES, FP8_DTYPES, SCALED, Operands, Options, Problem, readable
-from course_kernels.packed.tuning import lookup as tuned
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands

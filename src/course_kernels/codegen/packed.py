@@ -20,12 +20,12 @@ from course_kernels.dtypes import (
     find_dtype,
     type_name,
 )
+from course_kernels.engine.arguments import prepare
+from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.scaling import ROW, block_scale_shapes
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning.defaults import ONE_TILE
 from course_kernels.packed import group_sums
-from course_kernels.packed.backends.launch_arguments import prepare
-from course_kernels.packed.problem import Operands, Options, Problem
-from course_kernels.packed.scaling import ROW, block_scale_shapes
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import ONE_TILE
 from course_kernels.runtime import Device
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, in_memory, is_compiling, refuse_tangents, wants_grad
+from course_kernels.engine.checks import Backend
+from course_kernels.engine.product import Operands, Options
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
 from course_kernels.memory import share_memory
-from course_kernels.packed.checks import Backend
 from course_kernels.packed.group_sums import sum_into
-from course_kernels.packed.problem import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
+from course_kernels.engine.checks import BACKENDS, check_dense
 from course_kernels.memory import check_writable, overlaps_itself, share_memory
-from course_kernels.packed.checks import BACKENDS, check_dense
 
 RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
 LhsLayout: TypeAlias = Literal["auto", "km", "mk"]

@@ -11,10 +11,10 @@ import torch
 from course_kernels import runtime
 from course_kernels.config import GemmConfig, LaunchOptions, check_programs
 from course_kernels.contexts import is_compiling
-from course_kernels.packed.backends.launch_arguments import INTERPRETER_PROGRAMS
-from course_kernels.packed.problem import typical_rows
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning import time_model
+from course_kernels.engine.arguments import INTERPRETER_PROGRAMS
+from course_kernels.engine.product import typical_rows
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning import time_model
 
 FUNCTIONS = ("gmm", "ptgmm", "nptgmm")
 # As many as a launch can have; it is capped by the number of tiles.
@@ -89,7 +89,7 @@ def _convert(function: str, items: tuple[tuple[str, type, object], ...]) -> Gemm
 def launch_of(
     function: str, config: Mapping | GemmConfig | None, grid_dim: int | None = None, work_stealing: bool = False
 ) -> GemmConfig | LaunchOptions | None:
-    """The launch configuration that a call asks for, in the form of ``packed.problem.Options.config``; None for the
+    """The launch configuration that a call asks for, in the form of ``engine.product.Options.config``; None for the
     default.
 
     Raises:
@@ -125,7 +125,7 @@ def get_config(
         K, N: extents of each group's weight.
         G: number of groups.
         dtype: of the operands.
-        arch: as in ``packed.tuning.lookup.get_config``. Default: this machine's GPU, or the interpreter without one.
+        arch: as in ``engine.tuning.lookup.get_config``. Default: this machine's GPU, or the interpreter without one.
         accumulate: for products that are added to a 16-bit result of ptgmm or nptgmm.
 
     Returns:
@@ -138,8 +138,8 @@ def get_config(
         TypeError: an extent is no integer.
 
     Notes:
-        A launch makes the same choice: by ``packed.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
-        ``packed.tuning.lookup``, whose tables of gfx942 and gfx950 are starting values: nobody has measured them. AITER
+        A launch makes the same choice: by ``engine.tuning.time_model`` for 16-bit operands on a Hopper GPU, else by
+        ``engine.tuning.lookup``, whose tables of gfx942 and gfx950 are starting values: nobody has measured them. AITER
         ignores the shape; here it decides. On a Hopper GPU, ``backend="auto"`` computes
         many products with a kernel in CuTe DSL that has configurations of its own.
     """

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
+from course_kernels.engine.checks import check_dense
 from course_kernels.layout import GroupLayout
-from course_kernels.packed.checks import check_dense
 
 Implementation: TypeAlias = Literal["auto", "triton", "helion"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)

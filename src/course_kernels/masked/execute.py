@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels.engine.plans import PlanCache
 from course_kernels.masked import hopper, torch_loop
 from course_kernels.masked.problem import (
     Operands,
@@ -19,7 +20,6 @@ from course_kernels.masked.problem import (
     signature,
 )
 from course_kernels.memory import byte_range
-from course_kernels.packed.execute import PlanCache
 
 plans = PlanCache()
 

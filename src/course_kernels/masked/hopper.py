@@ -14,17 +14,19 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import dtype_name
+from course_kernels.engine import product as packed
+from course_kernels.engine.hopper import compiled_cache as cute_cache
+from course_kernels.engine.hopper import counters as cute_counters
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper.cute import KernelVariant
+from course_kernels.engine.scaling import ROW
 from course_kernels.kernels.codes import Scales
 from course_kernels.kernels.cute_sm90.config import CuteConfig
 from course_kernels.masked.problem import Operands, Problem, flat_rows
-from course_kernels.packed import problem as packed
-from course_kernels.packed.backends import cute, cute_cache, cute_counters
-from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.scaling import ROW
 
 
 def check_available(device: torch.device) -> None:
-    """Raise unless the kernel can run on a device; as ``packed.backends.cute``, in the words of ``deepgemm``.
+    """Raise unless the kernel can run on a device; as ``engine.hopper.cute``, in the words of ``deepgemm``.
 
     Raises:
         ValueError: the device is no Hopper GPU.

@@ -1,6 +1,6 @@
 """The Triton kernel's launches: every masked product, on every GPU that Triton compiles for, and in its interpreter.
 
-As in ``packed.backends.triton``, a plan holds what depends on shapes, strides, dtypes and alignment alone. Running it
+As in ``engine.launch``, a plan holds what depends on shapes, strides, dtypes and alignment alone. Running it
 fills in addresses and launches, and reads nothing on the device: a launch can be in a CUDA graph, and each replay
 computes the rows that count then.
 """
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8_FNUZ
+from course_kernels.engine.relaunch import Address, Relaunch
 from course_kernels.kernels.masked import masked_kernel
 from course_kernels.masked.launch_arguments import prepare
 from course_kernels.masked.problem import Operands, Problem
-from course_kernels.packed.backends.relaunch import Address, Relaunch
 from course_kernels.runtime import Device
 
 # Arguments that are addresses, by their place among the operands.

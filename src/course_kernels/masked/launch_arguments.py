@@ -12,11 +12,11 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8
+from course_kernels.engine.access import Access, load_access, ragged_access
+from course_kernels.engine.tuning.lookup import get_config
 from course_kernels.kernels.codes import Layout, Scales
 from course_kernels.masked.problem import FP8_DTYPES, SCALED, Operands, Problem, flat_rows
 from course_kernels.masked.shuffle import PACK_BYTES
-from course_kernels.packed.backends.descriptors import Access, load_access, ragged_access
-from course_kernels.packed.tuning.lookup import get_config
 from course_kernels.runtime import Device
 
 _INTERPRETER_PROGRAMS = 4

@@ -10,11 +10,11 @@ from torch import Tensor
 from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, MAX_EXTENT, OUT_DTYPES, dtype_name
+from course_kernels.engine.checks import BACKENDS, check_dense
+from course_kernels.engine.tuning.defaults import Bucket
 from course_kernels.kernels.codes import Scales
 from course_kernels.masked.shuffle import ShuffledWeight, check_weight, plain
 from course_kernels.memory import check_has_memory, check_writable, overlaps_itself, share_memory
-from course_kernels.packed.checks import BACKENDS, check_dense
-from course_kernels.packed.tuning.defaults import Bucket
 
 FP8_DTYPES = (FP8, FP8_FNUZ)
 DTYPES = (torch.float16, torch.bfloat16, *FP8_DTYPES)

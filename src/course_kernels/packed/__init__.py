@@ -1,1 +1,1 @@
-"""Grouped products of packed tensors: ``grouped_mm`` and ``scaled_grouped_mm``."""
+"""Grouped products of packed tensors: ``grouped_mm``, and the sums of groups that a bias gradient is."""

@@ -8,8 +8,8 @@ from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, has_overrides, is_compiling, refuse_tangents
-from course_kernels.packed.checks import Backend, Tail, check_options
-from course_kernels.packed.problem import Operands, Options
+from course_kernels.engine.checks import Backend, Tail, check_options
+from course_kernels.engine.product import Operands, Options
 from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 
 
@@ -57,9 +57,9 @@ def grouped_mm(
             result, and never a write outside of it.
         backend: "triton" runs the kernels (in Triton's interpreter on CPU tensors), "torch" multiplies group after
             group in float32, which reads ``offs`` on the host. "cute" is the kernel in CuTe DSL for what it takes
-            (on Hopper with the extra ``cutlass``; see ``packed.backends.cute.match_variant``), and "triton" for the
+            (on Hopper with the extra ``cutlass``; see ``engine.hopper.cute.match_variant``), and "triton" for the
             rest. "auto" is "torch" on CPU tensors; on a GPU it is "cute" where that can be had and is expected to be
-            faster (``packed.tuning.time_model``), and "triton" elsewhere.
+            faster (``engine.tuning.time_model``), and "triton" elsewhere.
         config: block sizes and launch parameters of this product instead of the chosen ones, for the Triton kernels;
             gradients choose theirs, and backend "torch" has none.
         accumulate: add the product to what ``out`` holds: in float32, rounded once. In mode "k" alone, and not with

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_kernels import operators as derivatives
 from course_kernels import runtime
 from course_kernels.contexts import (
     functorch_level,
@@ -22,10 +23,10 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
+from course_kernels.engine.checks import BACKENDS, Backend, check_dense, check_offs, check_out, check_out_form
 from course_kernels.layout import GroupLayout
 from course_kernels.memory import check_has_memory
-from course_kernels.packed import derivatives, sharding
-from course_kernels.packed.checks import BACKENDS, Backend, check_dense, check_offs, check_out, check_out_form
+from course_kernels.packed import sharding
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
 _ELEMENTS = 4096  # of the block that a program of four warps holds

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from course_kernels.packed.scaling import ROW
+from course_kernels.engine.scaling import ROW
 
 _TENSOR = "torch.distributed.tensor"
 # (rank of mat_a, rank of mat_b) → the shardings on one dimension of the mesh. Each has the sharded dimension of the

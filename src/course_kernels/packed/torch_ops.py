@@ -12,6 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
+from course_kernels import operators as derivatives
 from course_kernels import runtime
 from course_kernels.config import GemmConfig, LaunchOptions
 from course_kernels.contexts import (
@@ -25,12 +26,12 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.packed import derivatives, flops, sharding
-from course_kernels.packed.checks import check_main_grad, check_out_form
-from course_kernels.packed.execute import execute
+from course_kernels.engine.checks import check_main_grad, check_out_form
+from course_kernels.engine.plans import execute
+from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.scaling import ROW
+from course_kernels.packed import flops, sharding
 from course_kernels.packed.group_sums import group_sums
-from course_kernels.packed.problem import Operands, Options, Problem
-from course_kernels.packed.scaling import ROW
 
 
 def multiply(operands: Operands, options: Options) -> Tensor:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from course_kernels import runtime
-from course_kernels.packed.backends import cute_cache
+from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.testing import selftest
 
 NEEDED = ("jupyterlab", "ipykernel", "matplotlib", "numpy")  # to open and run a notebook

@@ -83,7 +83,7 @@ def _uses_model() -> bool:
     """Whether the model of time chooses on the current GPU."""
     import torch
 
-    from course_kernels.packed.backends import cute
+    from course_kernels.engine.hopper import cute
 
     return torch.cuda.is_available() and cute.runs_on(_current()) and cute.installed()
 
@@ -107,8 +107,8 @@ def _model(limit_seconds: float | None, out: Path | None, record: Path | None, c
 
     from course_kernels.bench import candidates, time_fit
     from course_kernels.bench import record as records
-    from course_kernels.packed.backends import cute
-    from course_kernels.packed.tuning import time_model
+    from course_kernels.engine.hopper import cute
+    from course_kernels.engine.tuning import time_model
     from course_kernels.runtime import Device
 
     if only:
@@ -148,8 +148,8 @@ def _table(rows, ops, dtypes, quick, limit_seconds, repeats, again, out, record,
     """Measure each bucket of shapes, and write the fastest configuration into the table that grouped_mm looks up."""
     from course_kernels.bench import record as records
     from course_kernels.bench import tune
-    from course_kernels.packed.tuning import lookup
-    from course_kernels.packed.tuning.defaults import candidates
+    from course_kernels.engine.tuning import lookup
+    from course_kernels.engine.tuning.defaults import candidates
 
     try:
         cases = tune.select(tune.grid(dtypes or ["bfloat16"], ops or tune.OPS, quick), rows)

@@ -14,9 +14,10 @@ from course_kernels.bench.rows import Row
 from course_kernels.bench.verification import exact_products
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8
+from course_kernels.engine import launch as triton
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CuteConfig
-from course_kernels.packed.backends import cute, triton
-from course_kernels.packed.tuning import time_model
 
 ROW = Row("small", "3 experts, N 64, K 48", (20, 0, 30), 64, 48, "compute")
 

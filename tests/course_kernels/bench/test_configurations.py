@@ -9,13 +9,13 @@ from course_kernels.bench import configurations, grouped, record
 from course_kernels.bench import rows as bench_rows
 from course_kernels.bench.configurations import SWEPT, SWEPT_8_BIT, Configured
 from course_kernels.bench.interface import make_operands
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper.cute import KernelVariant
+from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_8_BIT
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.tuning import time_model
-from sweep_stand_ins import cute
+from sweep_stand_ins import cute_stand_in
 
-__all__ = ["cute"]
+__all__ = ["cute_stand_in"]
 
 FP8 = torch.float8_e4m3fn
 
@@ -30,7 +30,7 @@ def test_swept_configurations_can_be_built_and_hold_those_that_are_chosen():
                 assert configurations.chosen(row, of, operand_bytes) in swept
 
 
-def test_a_configuration_computes_what_it_is_for(cute):
+def test_a_configuration_computes_what_it_is_for(cute_stand_in):
     tall, low = SWEPT[0], next(config for config in SWEPT if config.tile_m == 64 and config.cluster == 1)
     pair = next(config for config in SWEPT if config.tile_m == 64 and config.cluster == 2)
     for row, dtype, expected in (
@@ -53,10 +53,10 @@ def test_a_configuration_computes_what_it_is_for(cute):
                 mine &= dtype != FP8 or of == "forward"
                 assert bool(calls.of(of)) == mine
                 for function in calls.of(of).values():
-                    cute.clear()
+                    cute_stand_in.clear()
                     grouped.verify(function(), operands, of)
-                    assert cute[0][0] is config
-                    assert cute[0][1] == KernelVariant(*forms[of])
+                    assert cute_stand_in[0][0] is config
+                    assert cute_stand_in[0][1] == KernelVariant(*forms[of])
 
 
 def test_regrets_say_what_the_choice_costs():
@@ -81,7 +81,7 @@ UNEQUAL = {("zipf128-up", "forward")}
 
 
 def test_what_is_chosen_is_what_was_recorded_as_fast(monkeypatch):
-    monkeypatch.setattr(grouped_cute, "gpu_of", lambda device: time_model.Gpu("sm_90", sms=132, bandwidth=4.814))
+    monkeypatch.setattr(cute, "gpu_of", lambda device: time_model.Gpu("sm_90", sms=132, bandwidth=4.814))
     measured = record.load("scaled_grouped_mm")
     regrets = configurations.regrets(bench_rows.by_name(), measured["rows"], 1)
     if not record.is_stale(measured):  # else test_records tells that it has to be measured again

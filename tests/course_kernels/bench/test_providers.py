@@ -72,12 +72,12 @@ def test_a_new_backend_of_grouped_mm_is_measured_as_soon_as_it_is_accepted(monke
 
 def test_cute_is_left_out_with_a_reason_where_it_cannot_run(monkeypatch):
     (cute,) = known.select(["cute"])
-    monkeypatch.setattr(known.grouped_cute, "runs_on", lambda device: False)
+    monkeypatch.setattr(known.cute, "runs_on", lambda device: False)
     assert "compute capability 9.0" in cute.unavailable()
-    monkeypatch.setattr(known.grouped_cute, "runs_on", lambda device: True)
-    monkeypatch.setattr(known.grouped_cute, "installed", lambda: False)
+    monkeypatch.setattr(known.cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(known.cute, "installed", lambda: False)
     assert "[cutlass]" in cute.unavailable()
-    monkeypatch.setattr(known.grouped_cute, "installed", lambda: True)
+    monkeypatch.setattr(known.cute, "installed", lambda: True)
     assert cute.unavailable() is None
     assert known.select(["triton"])[0].unavailable() is None
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_kernels.bench import candidates, time_fit
-from course_kernels.packed.tuning import time_model
+from course_kernels.engine.tuning import time_model
 from tuner_stand_in import PROVENANCE
 
 GPU = time_model.Gpu("sm_90", 132, 4.8)

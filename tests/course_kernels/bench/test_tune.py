@@ -10,8 +10,8 @@ import pytest
 from course_kernels import GemmConfig
 from course_kernels.bench import rows, tune
 from course_kernels.bench.tune import Case, regret
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import Bucket, candidates
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning.defaults import Bucket, candidates
 from course_kernels.provenance import digest
 from tuner_stand_in import PROVENANCE, Fake
 

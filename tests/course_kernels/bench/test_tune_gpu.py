@@ -10,9 +10,9 @@ from course_kernels.bench import tune, tune_gpu
 from course_kernels.bench.tune import Case
 from course_kernels.codegen.packed import specialized
 from course_kernels.dtypes import TYPE_BYTES
-from course_kernels.packed.backends.launch_arguments import prepare
-from course_kernels.packed.problem import Operands, Options, Problem
-from course_kernels.packed.tuning.defaults import candidates
+from course_kernels.engine.arguments import prepare
+from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.tuning.defaults import candidates
 from course_kernels.runtime import Device
 
 SMALL = [

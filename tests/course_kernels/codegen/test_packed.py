@@ -14,11 +14,11 @@ from course_kernels.codegen import TARGETS, build, shipped
 from course_kernels.codegen.packed import MODES, build_group_sums, specialized, stand_ins
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
 from course_kernels.dtypes import TYPE_BYTES
-from course_kernels.packed.backends.launch_arguments import prepare
-from course_kernels.packed.problem import Options, Problem
-from course_kernels.packed.scaling import BLOCK_SCALINGS
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning.defaults import candidates
+from course_kernels.engine.arguments import prepare
+from course_kernels.engine.product import Options, Problem
+from course_kernels.engine.scaling import BLOCK_SCALINGS
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning.defaults import candidates
 from course_kernels.runtime import Device
 
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")

@@ -15,8 +15,9 @@ from course_kernels import quantize_1x128, quantize_128x128, runtime
 from course_kernels.codegen import TARGETS, Build
 from course_kernels.codegen.packed import specialize
 from course_kernels.dtypes import FP8
+from course_kernels.engine import whole_blocks
+from course_kernels.fp8 import quantize
 from course_kernels.kernels import quantize as kernels
-from course_kernels.packed import quantize, whole_blocks
 
 COPIES = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
 QUANTIZES = COPIES[1:]  # compute capability 8.0 has no 8-bit floats, and is refused

@@ -8,10 +8,10 @@ import torch
 from course_kernels import GemmConfig, runtime
 from course_kernels.codegen import TARGETS
 from course_kernels.config import LaunchOptions
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning import time_model
 from course_kernels.gmm import get_config
 from course_kernels.gmm.configs import FUNCTIONS, ONE_PROGRAM_PER_TILE, as_config, launch_of
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning import time_model
 
 DOCUMENTED = dict(BLOCK_SIZE_M=128, BLOCK_SIZE_K=64, BLOCK_SIZE_N=32, GROUP_SIZE=8, GRID_DIM=256)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, runtime
+from course_kernels.engine.plans import PlanCache
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, torch_loop
-from course_kernels.packed.execute import PlanCache
 from masked_operands import DEVICE, FP8, case, result_for
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, quantize_1x128
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper.cute import KernelVariant
+from course_kernels.engine.plans import PlanCache
+from course_kernels.engine.tuning import time_model
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.masked import execute as executed
 from course_kernels.masked import hopper, launch
 from course_kernels.masked.problem import Operands, Options, Problem, readable, rows_class
-from course_kernels.packed.backends import cute
-from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.execute import PlanCache
-from course_kernels.packed.tuning import time_model
 from masked_operands import FP8, case, result_for
 
 on_hopper = pytest.mark.gpu

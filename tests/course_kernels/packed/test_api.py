@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
-from course_kernels.packed import execute
+from course_kernels.engine import plans as execute
 from course_kernels.testing import STRIDES, integers, reference
 from course_kernels.testing.grouped_cases import MODES, GroupedCase, build, check, layouts
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime
+from course_kernels.engine.arguments import prepare
+from course_kernels.engine.plans import execute
+from course_kernels.engine.product import Operands, Options, Problem, signature
 from course_kernels.kernels.codes import Store
-from course_kernels.packed.backends.launch_arguments import prepare
-from course_kernels.packed.execute import execute
-from course_kernels.packed.problem import Operands, Options, Problem, signature
 from course_kernels.runtime import Device
 from course_kernels.testing import integers, poisoned, reference
 from course_kernels.testing.canaries import canaries, laid_out

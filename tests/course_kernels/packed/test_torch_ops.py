@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import forked
 from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.config import LaunchOptions
-from course_kernels.packed import execute
+from course_kernels.engine import launch as triton
+from course_kernels.engine import plans as execute
+from course_kernels.engine.product import Operands, Options, Problem
 from course_kernels.packed import torch_ops as grouped_ops
-from course_kernels.packed.backends import triton
-from course_kernels.packed.problem import Operands, Options, Problem
 from course_kernels.testing import assert_exact, integers, reference
 from packed_operands import DEVICE, FP8, MODES, ROW, call, operands, scales, shapes
 

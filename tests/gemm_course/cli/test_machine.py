@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_kernels import runtime
-from course_kernels.packed.backends import cute_cache
+from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.testing import selftest
 from gemm_course.cli import machine
 

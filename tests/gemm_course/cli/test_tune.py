@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from course_kernels.bench import record, time_fit, tune_gpu
-from course_kernels.packed.backends import cute
-from course_kernels.packed.tuning import lookup as tuned
-from course_kernels.packed.tuning import time_model
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.tuning import lookup as tuned
+from course_kernels.engine.tuning import time_model
 from course_kernels.runtime import Device
 from gemm_course.cli import app as command
 from gemm_course.cli import tune as tune_command

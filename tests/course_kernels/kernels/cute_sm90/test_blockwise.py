@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from course_kernels.engine.hopper import cute
 from course_kernels.kernels.cute_sm90.config import (
     CONFIGS,
     CONFIGS_8_BIT,
@@ -19,7 +20,6 @@ from course_kernels.kernels.cute_sm90.config import (
     CuteConfig,
     configs_for,
 )
-from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import integers, reference
 from cute_calls import kept_kernel
 from in_flight import disassembled, follow, moves_between_products
@@ -177,9 +177,9 @@ def test_configurations():
 
 @pytest.fixture
 def device():
-    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+    if not cute.runs_on(torch.device("cuda", 0)):
         pytest.skip("needs a GPU of compute capability 9.0")
-    if not grouped_cute.installed():
+    if not cute.installed():
         pytest.skip("needs the packages of the extra cutlass")
     return torch.device("cuda", 0)
 

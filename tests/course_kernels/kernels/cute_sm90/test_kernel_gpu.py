@@ -13,8 +13,8 @@ import functools
 import pytest
 import torch
 
+from course_kernels.engine.hopper import cute
 from course_kernels.kernels.cute_sm90.config import CONFIGS_8_BIT
-from course_kernels.packed.backends import cute as grouped_cute
 from course_kernels.testing import assert_grouped_exact
 from course_kernels.testing.grouped_cases import GroupedCase, build
 from course_kernels.testing.tolerance import compare, rounded_bound
@@ -33,9 +33,9 @@ KEPT = 13  # bits behind the leading one of its largest addend
 
 @pytest.fixture
 def device():
-    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+    if not cute.runs_on(torch.device("cuda", 0)):
         pytest.skip("needs a GPU of compute capability 9.0")
-    if not grouped_cute.installed():
+    if not cute.installed():
         pytest.skip("needs the packages of the extra cutlass")
     return torch.device("cuda", 0)
 

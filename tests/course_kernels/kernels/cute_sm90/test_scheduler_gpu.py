@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper.cute import KernelVariant
+from course_kernels.engine.product import Operands
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.problem import Operands
 from course_kernels.testing.grouped_cases import GroupedCase, check
 from cute_calls import call, call_scaled, cute_alone, kept_kernel
 from cute_tiles import check_walk
@@ -46,9 +46,9 @@ EMPTY = {
 
 @pytest.fixture
 def device():
-    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+    if not cute.runs_on(torch.device("cuda", 0)):
         pytest.skip("needs a GPU of compute capability 9.0")
-    if not grouped_cute.installed():
+    if not cute.installed():
         pytest.skip("needs the packages of the extra cutlass")
     return torch.device("cuda", 0)
 
@@ -102,12 +102,12 @@ class Tile(NamedTuple):
 
 
 def by(form, config, compiled=None):
-    """The kernel in one configuration as `check` calls it, by way of ``grouped_cute`` or as it was compiled."""
+    """The kernel in one configuration as `check` calls it, by way of ``cute`` or as it was compiled."""
 
     def function(mat_a, mat_b, offs, out, **scales):
-        assert grouped_cute.match_variant(Operands(mat_a, mat_b, offs, **scales), out) == form
+        assert cute.match_variant(Operands(mat_a, mat_b, offs, **scales), out) == form
         if compiled is None:
-            grouped_cute.multiply(Operands(mat_a, mat_b, offs, **scales), out, form, config)
+            cute.multiply(Operands(mat_a, mat_b, offs, **scales), out, form, config)
         else:
             counter = [torch.zeros(1, dtype=torch.float64, device=offs.device)] if config.dynamic else []
             compiled(mat_a, mat_b, out, offs, *(scales.values() or [None, None][: 2 * len(counter)]), *counter)

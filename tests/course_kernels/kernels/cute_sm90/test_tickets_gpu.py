@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.hopper.cute import KernelVariant
+from course_kernels.engine.product import Operands
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, CuteConfig
-from course_kernels.packed.backends import cute as grouped_cute
-from course_kernels.packed.backends.cute import KernelVariant
-from course_kernels.packed.problem import Operands
 
 pytestmark = pytest.mark.gpu
 DYNAMIC = [config for config in CONFIGS_ALONG_K if config.dynamic]
@@ -30,9 +30,9 @@ SIZES = {
 
 @pytest.fixture
 def device():
-    if not grouped_cute.runs_on(torch.device("cuda", 0)):
+    if not cute.runs_on(torch.device("cuda", 0)):
         pytest.skip("needs a GPU of compute capability 9.0")
-    if not grouped_cute.installed():
+    if not cute.installed():
         pytest.skip("needs the packages of the extra cutlass")
     return torch.device("cuda", 0)
 
@@ -65,7 +65,7 @@ class Product:
         return torch.full(self.shape, float("nan"), dtype=self.out_dtype, device=self.operands.offs.device)
 
     def compute(self, config: CuteConfig, out: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-        grouped_cute.multiply(self.operands, out, self.variant, config, accumulate)
+        cute.multiply(self.operands, out, self.variant, config, accumulate)
         return out
 
     def fixed(self, config: CuteConfig) -> torch.Tensor:

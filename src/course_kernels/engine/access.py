@@ -1,0 +1,96 @@
+"""How the Triton kernels read or write a matrix: through which descriptor, or through pointers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from course_kernels.engine.product import WINDOW_ROWS
+from course_kernels.kernels.codes import Layout, Store
+
+
+class Access(NamedTuple):
+    """How a kernel reads or writes one matrix or batch of matrices.
+
+    Attributes:
+        kind: the kernel's constant for it, a ``Layout`` or a ``Store``.
+        shape, strides: of the descriptor, contiguous dimension last; None where pointers are used.
+        ragged: the descriptor's first dimension is a bound that slides with the group.
+    """
+
+    kind: int
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    ragged: bool = False
+
+    @property
+    def has_descriptor(self) -> bool:
+        """Whether the kernel goes through a descriptor."""
+        return self.shape is not None
+
+    def descriptor(self, base: torch.Tensor, block: tuple[int, int]):
+        """The descriptor for blocks of two dimensions, or None."""
+        if self.shape is None:
+            return None
+        from triton.tools.ragged_tma import create_ragged_descriptor
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        if self.ragged:
+            return create_ragged_descriptor(base.as_strided(self.shape, self.strides), list(block))
+        leading = [1] * (len(self.shape) - 2)
+        return TensorDescriptor(base, list(self.shape), list(self.strides), leading + list(block))
+
+
+def load_access(operand: torch.Tensor, uses_tma: bool) -> Access:
+    """How ``contiguous.load_block`` reads an operand (..., rows, K)."""
+    if uses_tma:
+        for kind, view in ((Layout.ROW_MAJOR, operand), (Layout.COL_MAJOR, operand.mT)):
+            if strides := strides_for_load(view):
+                return Access(int(kind), tuple(view.shape), strides)
+    return Access(int(Layout.ANY))
+
+
+def ragged_access(matrix: torch.Tensor, uses_tma: bool, stored: bool = False) -> Access:
+    """A matrix whose first dimension the groups share out; pointers where no descriptor serves."""
+    strides = (strides_for_store if stored else strides_for_load)(matrix)
+    if uses_tma and matrix.shape[0] <= WINDOW_ROWS and strides:
+        return Access(int(Store.WINDOW), tuple(matrix.shape), strides, ragged=True)
+    return Access(int(Store.POINTERS))
+
+
+def batch_access(batch: torch.Tensor, uses_tma: bool) -> Access:
+    """A result (G, M, N); pointers where no descriptor serves."""
+    if uses_tma and (strides := strides_for_store(batch)):
+        return Access(int(Store.GROUPED), tuple(batch.shape), strides)
+    return Access(int(Store.POINTERS))
+
+
+def strides_for_load(matrix: torch.Tensor) -> tuple[int, ...] | None:
+    """Strides under which a descriptor describes a tensor as it is, last dimension contiguous; None where it cannot.
+
+    A stride along an extent of 1 is never used, so any that satisfies the hardware serves.
+    """
+    unit = 16 // matrix.element_size()
+    if matrix.data_ptr() % 16 or not matrix.numel() or max(matrix.shape) >= 2**31:
+        return None
+    strides = [1]
+    if matrix.stride(-1) != 1 and matrix.shape[-1] > 1:
+        return None
+    span = -(-matrix.shape[-1] // unit) * unit
+    for extent, stride in reversed(list(zip(matrix.shape[:-1], matrix.stride()[:-1]))):
+        if extent <= 1:
+            stride = span
+        if stride <= 0 or stride % unit or stride * matrix.element_size() >= 2**40:
+            return None
+        strides.append(stride)
+        span = max(span, extent * stride)
+    return tuple(reversed(strides))
+
+
+def strides_for_store(matrix: torch.Tensor) -> tuple[int, ...] | None:
+    """As ``strides_for_load``, for a result. A load stops at the bound to the element; a store writes whole 16 bytes,
+    of which the last would reach past the end of each row."""
+    if matrix.shape[-1] * matrix.element_size() % 16:
+        return None
+    return strides_for_load(matrix)

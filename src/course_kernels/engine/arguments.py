@@ -1,0 +1,246 @@
+"""The arguments of one Triton launch: what each operand is read through, the configuration, the grid.
+
+Decides all that is fixed at compile time, and runs nothing: ``codegen`` compiles what it says, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_kernels.config import GemmConfig, LaunchOptions
+from course_kernels.dtypes import FP8, SCALED_DTYPES
+from course_kernels.engine.access import Access, batch_access, load_access, ragged_access
+from course_kernels.engine.product import Operands, Problem
+from course_kernels.engine.scaling import BLOCK, blocks_restart, is_outer
+from course_kernels.engine.tuning import time_model
+from course_kernels.engine.tuning.defaults import with_block_scales
+from course_kernels.engine.tuning.lookup import get_config, kernel_of
+from course_kernels.kernels.codes import Layout, Schedule
+from course_kernels.runtime import Device
+
+INTERPRETER_PROGRAMS = 4
+
+
+class Prepared(NamedTuple):
+    """A kernel with everything that one launch gives it.
+
+    Attributes:
+        kernel: its name.
+        programs: of the launch, by the ragged extent's total.
+        arguments: by name.
+        options: of its compilation.
+        totals: of the arguments that hold the total: None for the number, an axis for a descriptor that it bounds.
+    """
+
+    kernel: str
+    programs: Callable[[int], int]
+    arguments: dict[str, Any]
+    options: dict[str, int]
+    totals: dict[str, int | None]
+
+
+def prepare(problem: Problem, operands: Operands, out: Tensor, device: Device) -> Prepared:
+    """The launch for operands of a problem, on a device that need not be where the tensors are."""
+    return (_transposed if problem.mode == "k" else _contiguous)(problem, operands, out, device)
+
+
+def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Device) -> Prepared:
+    """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
+    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+    if problem.mode == "n":
+        mat_a, mat_b, out, scale_a, scale_b = mat_b.mT, mat_a.mT, out.mT, scale_b, scale_a
+    ragged = problem.mode != "batch"
+    groups, depth, columns = mat_b.shape
+    rows = mat_a.shape[0] if ragged else mat_a.shape[1]
+    uses_tma = device.uses_tma
+    shared_b = groups > 1 and mat_b.stride(0) == 0
+    a = load_access(mat_a, uses_tma)
+    b = load_access((mat_b[:1] if shared_b else mat_b).mT, uses_tma)
+    # A descriptor's innermost coordinate is a multiple of 16 bytes: the hardware traps otherwise.
+    row_step = 16 // mat_a.element_size() if ragged and a.kind == Layout.COL_MAJOR else 1
+    if ragged:
+        c = ragged_access(out, uses_tma and row_step == 1, stored=True)
+    else:
+        c = batch_access(out, uses_tma)
+    op = "grouped_mm" if ragged else "grouped_mm_batch"
+    config = _resolve_config(problem, op, (rows, depth, columns, groups), mat_a, out, (a, b, c), device)
+    block_m, block_n, block_k = config.block
+    blocks = _block_scales(problem, scale_a, scale_b, ("g", "m", "k"), ("g", "n", "k"))
+    counter = None
+    if config.schedule == "dynamic":
+        counter = torch.zeros(1, dtype=torch.int32, device=mat_a.device)
+    arguments = dict(
+        a=_block(a, mat_a, block_m, block_k),
+        b=_block(b, mat_b, block_n, block_k),
+        c_desc=c.descriptor(out, (block_m, block_n // config.store_parts)),
+        c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b, counter_ptr=counter,
+        total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
+        **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
+        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
+        A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
+        ZERO_TAIL=ragged and not problem.options.keep_tail,
+        GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
+        SCHEDULE=int(Schedule.DYNAMIC if counter is not None else Schedule.ROUND_ROBIN), PRECISION=problem.precision,
+        NUM_XCDS=config.num_xcds,
+    )  # fmt: skip
+
+    def programs(total):
+        # The groups' sizes are on the device; this many tiles there are at most.
+        if ragged:
+            return _programs(config, config.tiles(total, columns) + groups * -(-columns // block_n), device)
+        return _programs(config, groups * config.tiles(rows, columns), device)
+
+    totals = {"total": None} if ragged else {}
+    if ragged and problem.block_lines is not None and is_outer(scale_a):
+        totals["stride_sa_k"] = None
+    if ragged and a.has_descriptor:
+        totals["a"] = 0 if a.kind == Layout.ROW_MAJOR else 1
+    return Prepared("contiguous", programs, arguments, _options(config), totals)
+
+
+def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Device) -> Prepared:
+    """Mode "k"."""
+    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+    (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
+    uses_tma, accumulate = device.uses_tma, problem.options.accumulate
+    a, b = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma)
+    # The hardware adds to float32; to others it would add rounded products, and round again. The interpreter cannot.
+    adds = out.dtype == torch.float32 and device.num_sms is not None
+    c = batch_access(out, uses_tma and (adds or not accumulate))
+    config = _resolve_config(problem, "grouped_mm_k", (rows, total, columns, groups), mat_a, out, (a, b, c), device)
+    block_m, block_n, block_k = config.block
+    blocks = _block_scales(problem, scale_a, scale_b, ("m", "k"), ("n", "k"))
+    del blocks["B_LINES"]  # there are no others here than A's
+    tiles = groups * config.tiles(rows, columns)
+    programs = _programs(config, tiles, device)
+    arguments = dict(
+        a=a.descriptor(mat_a, (block_k, block_m)) or mat_a,
+        b=b.descriptor(mat_b, (block_k, block_n)) or mat_b,
+        c_desc=c.descriptor(out, (block_m, block_n // config.store_parts)),
+        c_ptr=out, offs_ptr=offs, bias_ptr=bias, scale_a_ptr=scale_a, scale_b_ptr=scale_b,
+        total=total, M=rows, N=columns, G=groups,
+        stride_am=mat_a.stride(0), stride_ak=mat_a.stride(1), stride_bk=mat_b.stride(0), stride_bn=mat_b.stride(1),
+        **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
+        A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind,
+        RESTART=problem.block_lines is not None and blocks_restart(scale_a, total, groups),
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
+        PRECISION=problem.precision, SPAN=1 if programs >= tiles else 64, NUM_XCDS=config.num_xcds,
+        ACCUMULATE=accumulate,
+    )  # fmt: skip
+    return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
+
+
+def _block(access: Access, tensor: Tensor, lines: int, depth: int):
+    """The argument for an operand that ``load_block`` reads: a descriptor of its blocks, or the tensor."""
+    block = (lines, depth) if access.kind == Layout.ROW_MAJOR else (depth, lines)
+    return access.descriptor(tensor, block) or tensor
+
+
+def _strides(name: str, dims: tuple[str, str, str], tensor: Tensor) -> dict[str, int]:
+    """Stride arguments of a tensor of two or three dimensions; a missing group has stride 0."""
+    strides = (0, *tensor.stride())[-3:]
+    return {f"stride_{name}{dim}": stride for dim, stride in zip(dims, strides)}
+
+
+def _side_strides(bias, scale_b) -> dict[str, int]:
+    return dict(
+        stride_bias_g=0 if bias is None else bias.stride(0),
+        stride_bias_n=0 if bias is None else bias.stride(1),
+        stride_scale_g=0 if scale_b is None else scale_b.stride(0),
+    )
+
+
+def _block_scales(problem: Problem, scale_a, scale_b, dims_a, dims_b) -> dict[str, int | None]:
+    """Lines of the kernel's A and B that share a factor, and the strides of these; strides that are None, and no lines,
+    for other scales: then nothing is compiled of them."""
+    if problem.block_lines is None:
+        names = [f"stride_s{name}_{dim}" for name, dims in (("a", dims_a), ("b", dims_b)) for dim in dims]
+        return dict.fromkeys(names) | dict(A_LINES=0, B_LINES=0)
+    lines = problem.block_lines[:: -1 if problem.mode == "n" else 1]
+    if problem.mode != "n" and lines[1] == BLOCK:
+        scale_b = scale_b.mT  # stored as B is, with K before N
+    found = dict(A_LINES=lines[0], B_LINES=lines[1])
+    for name, dims, scale in (("a", dims_a, scale_a), ("b", dims_b, scale_b)):
+        strides = (0, *scale.stride())[-len(dims) :]
+        found |= {f"stride_s{name}_{dim}": stride for dim, stride in zip(dims, strides)}
+    return found
+
+
+def _options(config: GemmConfig) -> dict[str, int]:
+    return dict(num_warps=config.num_warps, num_stages=config.num_stages)
+
+
+def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
+    if max_tiles >= 2**31:  # kernels count them in 32 bits
+        raise ValueError(
+            f"the product may have {max_tiles} tiles of {config.block}, more than one launch can count (2**31)"
+        )
+    programs = config.programs
+    if programs is None:
+        programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
+    return max(1, min(programs, max_tiles))
+
+
+def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) -> GemmConfig:
+    """The given configuration, or the tuned one with as many stages as the GPU's shared memory holds, launched as the
+    options ask for."""
+    kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
+    limits = dict(
+        capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,
+        accumulate=problem.options.accumulate,
+    )  # fmt: skip
+    config, wanted = problem.options.config, None
+    if isinstance(config, LaunchOptions):
+        config, wanted = None, config
+    if config is not None:
+        if reason := config.valid_for(kernel, *sizes, **limits):
+            raise ValueError(f"config does not suit {reason}; got {config}")
+        if problem.block_lines is not None and BLOCK % config.block_k:
+            raise ValueError(
+                f"config does not suit block scales, whose blocks are {BLOCK} deep: block_k is {config.block_k}; "
+                f"got {config}"
+            )
+        return config
+    dtype = FP8 if mat_a.dtype in SCALED_DTYPES else mat_a.dtype
+    chosen = _choose(problem, op, extents, dtype, accesses, device, wanted.programs if wanted else None)
+    if problem.block_lines is not None:
+        chosen = with_block_scales(chosen)
+    fitted = chosen.fitted(kernel, *sizes, **limits)
+    if fitted is None:
+        raise ValueError(f"no configuration suits this GPU: {chosen.valid_for(kernel, *sizes, **limits)}")
+    if wanted is None:
+        return fitted
+    launched = wanted.applied(fitted)
+    if reason := launched.valid_for(kernel, *sizes, **limits):
+        raise ValueError(f"config does not suit {reason}; got {wanted}")
+    return launched
+
+
+def _choose(problem, op, extents, dtype, accesses, device: Device, programs: int | None) -> GemmConfig:
+    """The configuration that the time model expects to be the fastest, where it knows the GPU and the product; else the
+    table's. ``programs``: how many the caller asks for, or None."""
+    M, K, N, groups = extents
+    if problem.ragged is not None:  # what came first must not decide for totals like it
+        typical = problem.rows_per_group
+        M, K = (M, round(typical * groups)) if op == "grouped_mm_k" else (round(typical * groups), K)
+    uses_tma = all(access.has_descriptor for access in accesses)
+    if uses_tma:
+        major = "k" if accesses[1].kind == Layout.ROW_MAJOR else "n"
+        gpu = time_model.Gpu.of(device)
+        blocks = problem.block_lines is not None
+        if found := time_model.for_triton(op, M, K, N, groups, dtype, gpu, major, blocks, programs):
+            return found
+    return get_config(
+        op,
+        *(M, K, N, groups),
+        dtype=dtype,
+        arch=device.arch,
+        precision=problem.precision,
+        uses_tma=uses_tma,
+        accumulate=problem.options.accumulate,
+    )

@@ -1,0 +1,98 @@
+"""Float8 operands of mode "k" in which every group is whole blocks of 128.
+
+Tensor cores read 8-bit operands with their depth contiguous. Groups along that depth begin anywhere, but the hardware
+loads from multiples of 16 bytes alone, and a block with a factor of its own begins with its group. So each group begins
+at a multiple of 128 here, and zeros fill its last block. Its factors are those of blocks that do not restart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_kernels import runtime
+from course_kernels.engine.scaling import BLOCK, padded_columns
+
+
+class WholeBlocks(NamedTuple):
+    """Groups as whole blocks.
+
+    Attributes:
+        values: (lines, 128 * blocks), contiguous, with ``blocks = total // 128 + G``: no more are needed. What follows
+            the last group is undefined.
+        scale: float32 (lines, blocks), stored block by block, or None.
+        ends: int32 (G,), multiples of 128.
+    """
+
+    values: Tensor
+    scale: Tensor | None
+    ends: Tensor
+
+
+def allocate(lines: Tensor, groups: int, dtype: torch.dtype, scaled: bool) -> WholeBlocks:
+    """Memory for lines (lines, total)."""
+    count, blocks = lines.shape[0], padded_columns(lines.shape[1], groups)
+    scale = lines.new_empty((blocks, count), dtype=torch.float32).mT if scaled else None
+    ends = lines.new_empty((groups,), dtype=torch.int32)
+    return WholeBlocks(lines.new_empty((count, blocks * BLOCK), dtype=dtype), scale, ends)
+
+
+def pack(values: Tensor, offs: Tensor, scale: Tensor | None = None, restart: bool = True) -> WholeBlocks:
+    """A copy of 8-bit lines (lines, total) of any strides, on the current stream.
+
+    Args:
+        values: the lines.
+        offs: (G,), contiguous, the ends of the groups.
+        scale: (lines, C) factors of blocks, any strides, or None.
+        restart: whether blocks restart at every group in ``scale``.
+    """
+    from course_kernels.kernels.quantize import pack_lines_kernel
+
+    made = allocate(values, offs.shape[0], values.dtype, scale is not None)
+    lines, columns = values.shape[0], made.values.shape[1] // BLOCK
+    block, groups = 64, offs.shape[0]
+    strides = [0] * 4 if scale is None else [*scale.stride(), *made.scale.stride()]
+    with runtime.interpreting() if not values.is_cuda else torch.cuda.device(values.device):
+        pack_lines_kernel[(columns * -(-lines // block),)](
+            values.view(torch.uint8), made.values.view(torch.uint8), scale, made.scale, offs, made.ends,
+            *(lines, values.shape[1], columns, groups), *values.stride(), made.values.stride(0), *strides,
+            RESTART=restart, GROUPS=1 << groups.bit_length(), BLOCK_L=block, num_warps=8,
+        )  # fmt: skip
+    return made
+
+
+def pack_by_torch(values: Tensor, offs: Tensor, scale: Tensor) -> WholeBlocks:
+    """``pack`` without a kernel, of blocks that restart; values after the last group, and factors that no block has,
+    are zeros."""
+    made = allocate(values, offs.shape[0], values.dtype, True)
+    if not offs.shape[0]:
+        made.values.zero_(), made.scale.zero_()
+        return made
+    starts, blocks, lasts = _spans(offs, values.shape[1])
+    made.ends.copy_(lasts * BLOCK)
+    to = torch.arange(made.values.shape[1] // BLOCK, device=values.device)
+    g = torch.searchsorted(lasts, to, right=True)
+    inside, g = g < offs.shape[0], g.clamp(max=offs.shape[0] - 1)
+    in_group = to - (lasts - blocks)[g]
+    column = torch.where(inside, starts[g] // BLOCK + g + in_group, 0)
+    made.scale.copy_(torch.where(inside, scale[:, column], 0.0))
+    at = ((starts[g] + in_group * BLOCK)[:, None] + torch.arange(BLOCK, device=values.device)).flatten()
+    inside = inside.repeat_interleave(BLOCK) & (at < offs.long().clamp(0, values.shape[1])[g].repeat_interleave(BLOCK))
+    padded = torch.nn.functional.pad(values.view(torch.uint8), (0, 1))  # one more, of zeros
+    made.values.view(torch.uint8).copy_(padded[:, torch.where(inside, at, values.shape[1])])
+    return made
+
+
+def ends_of(offs: Tensor, total: int) -> Tensor:
+    """Where groups end that are whole blocks."""
+    return (_spans(offs, total)[2] * BLOCK).to(torch.int32)
+
+
+def _spans(offs: Tensor, total: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where each group begins, how many blocks it has, and how many it has with all groups before it."""
+    ends = offs.long().clamp(0, total)
+    starts = torch.cat([ends.new_zeros(1), ends])[:-1]
+    blocks = ((ends - starts).clamp(min=0) + BLOCK - 1) // BLOCK
+    return starts, blocks, blocks.cumsum(0)

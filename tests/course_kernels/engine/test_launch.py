@@ -1,0 +1,64 @@
+"""The Triton backend: plans for what is empty, in the interpreter, and run again on other operands."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig, runtime
+from course_kernels.engine import launch as triton
+from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.testing import integers, reference
+
+pytestmark = [
+    *([pytest.mark.gpu] if runtime.mode() == "gpu" else []),
+    pytest.mark.skipif(runtime.mode() == "compile-only", reason="kernels cannot run in this process"),
+]
+DEVICE = runtime.device()
+
+
+def layer(total=40, groups=3, depth=32, columns=24, dtype=torch.float32):
+    a = integers((total, depth), dtype, total, device=DEVICE)
+    b = integers((groups, depth, columns), dtype, 1, device=DEVICE)
+    return Operands(
+        a, b, torch.tensor([total // 2] * (groups - 1) + [total - 1] if groups else [], device=DEVICE).int()
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_plan_runs_again_on_another_batch(dtype):
+    operands, options = layer(dtype=dtype), Options()
+    out = torch.full((40, 24), float("nan"), dtype=dtype, device=DEVICE)
+    plan = triton.multiply(operands, out, options)
+    assert torch.equal(out, reference.grouped_mm(*operands[:3], dtype))
+    other = layer(47, dtype=dtype)
+    out = torch.full((47, 24), float("nan"), dtype=dtype, device=DEVICE)
+    plan.run(other, out)
+    assert torch.equal(out, reference.grouped_mm(*other[:3], dtype))
+
+
+@pytest.mark.parametrize("changes", [dict(depth=0), dict(groups=0), dict(total=0), dict(columns=0)], ids=str)
+def test_what_is_empty_needs_no_kernel(changes):
+    operands = layer(**changes)
+    problem = Problem.of(operands, Options())
+    out = torch.full(problem.out_shape, 7.0, device=DEVICE)
+    plan = triton.plan(problem, operands, out)
+    assert isinstance(plan, triton.EmptyPlan)
+    plan.run(operands, out)
+    assert not out.any()
+
+
+def test_without_depth_a_bias_is_written_and_a_tail_kept():
+    operands = layer(depth=0)._replace(bias=torch.arange(72.0, device=DEVICE).view(3, 24))
+    out = torch.full((40, 24), 7.0, device=DEVICE)
+    triton.multiply(operands, out, Options(keep_tail=True))
+    assert torch.equal(out[0], operands.bias[0])
+    assert torch.equal(out[20], operands.bias[2])
+    assert (out[39] == 7).all()
+
+
+@pytest.mark.skipif(runtime.mode() == "interpreter", reason="there is no limit in the interpreter")
+def test_a_configuration_too_large_is_refused_before_a_launch():
+    out = torch.empty(40, 24, device=DEVICE)
+    with pytest.raises(ValueError, match="config does not suit"):
+        triton.multiply(layer(), out, Options(config=GemmConfig(256, 256, 128, num_stages=4)))

@@ -1,0 +1,53 @@
+"""Which backend computes a product: the named one where it can, else the first in order that supports it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels import GemmConfig
+from course_kernels.engine import launch as triton
+from course_kernels.engine import offers as choice
+from course_kernels.engine import torch_loop
+from course_kernels.engine.hopper import cute
+from course_kernels.engine.product import Operands, Options, Problem
+
+
+def chosen(total=300, config=None, bias=None, backend="auto"):
+    a, b = torch.zeros(total, 24).bfloat16(), torch.zeros(3, 40, 24).bfloat16().mT
+    operands = Operands(a, b, torch.zeros(3, dtype=torch.int32), bias)
+    problem = Problem.of(operands, Options(backend=backend, config=config))
+    return choice.choose(problem, operands, torch.zeros(total, 40).bfloat16())
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A machine where the kernel in CuTe DSL runs, as far as the choice sees it."""
+    monkeypatch.setattr(cute, "runs_on", lambda device: True)
+    monkeypatch.setattr(cute, "installed", lambda: True)
+
+
+def test_the_named_backend(hopper):
+    assert chosen(backend="torch") is torch_loop
+    assert chosen(backend="triton") is triton
+    assert chosen(backend="cute") is cute
+
+
+def test_auto_takes_torch_on_cpu_tensors():
+    assert chosen() is torch_loop
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        (dict(config=GemmConfig()), "a configuration is one of the Triton kernels"),
+        (dict(bias=torch.zeros(3, 40)), "the kernel in CuTe DSL adds no bias"),
+    ],
+)
+def test_the_triton_kernels_take_what_cute_does_not(hopper, options, why):
+    assert chosen(backend="cute", **options) is triton, why
+
+
+def test_a_machine_without_the_kernel_says_so():
+    with pytest.raises(ValueError, match=r"backend='cute' needs a GPU of compute capability 9\.0"):
+        chosen(backend="cute")

@@ -1,0 +1,114 @@
+"""Names and shapes of scales of blocks, and what of them decides about a launch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_kernels.engine.product import Operands, Options, Problem, signature
+from course_kernels.engine.scaling import (
+    BLOCK_SCALINGS,
+    block_lines,
+    block_scale_shapes,
+    blocks_restart,
+    check_scaling,
+    dequantized,
+    is_outer,
+)
+
+FP8 = torch.float8_e4m3fn
+
+
+def test_lines():
+    assert block_lines(None) is block_lines("row") is None
+    assert block_lines("1x128 128x128") == (1, 128)
+    assert block_lines("128x128 1x128") == (128, 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "scaling", "shapes"),
+    [
+        ("m", "1x128 128x128", ([(300, 2)], [(3, 2, 4)])),
+        ("m", "1x128 1x128", ([(300, 2)], [(3, 500, 2)])),
+        ("n", "128x128 1x128", ([(3, 3, 2)], [(500, 2)])),
+        ("batch", "128x128 1x128", ([(3, 3, 2)], [(3, 500, 2)])),
+        ("k", "1x128 1x128", ([(300, 4), (300, 2)], [(500, 4), (500, 2)])),
+    ],
+)
+def test_shapes(mode, scaling, shapes):
+    assert block_scale_shapes(mode, (300, 500, 200, 3), scaling) == shapes
+
+
+def test_groups_never_share_a_column():
+    """The columns of a group's blocks end before the next group's begin, and within the tensor."""
+    for total in (0, 1, 127, 128, 129, 384, 500):
+        for first in range(0, total + 1, 7):
+            for second in range(first, total + 1, 13):
+                ends, start, free = (first, second, total), 0, 0
+                for g, end in enumerate(ends):
+                    column = start // 128 + g
+                    assert column >= free
+                    free = column + -(-(end - start) // 128)
+                    start = end
+                assert free <= total // 128 + len(ends)
+
+
+def test_pairs_by_mode():
+    for mode, scalings in BLOCK_SCALINGS.items():
+        check_scaling("row", mode)
+        for scaling in scalings:
+            check_scaling(scaling, mode)
+    with pytest.raises(ValueError, match="mode 'k': RowWise with RowWise, BlockWise1x128 with BlockWise1x128; got"):
+        check_scaling("1x128 128x128", "k")
+
+
+def test_restarting_blocks_are_told_from_whole_ones():
+    assert blocks_restart(torch.zeros(5, 4), 384, 1)
+    assert not blocks_restart(torch.zeros(5, 3), 384, 1)
+    assert blocks_restart(torch.zeros(5, 3), 383, 1), "one group restarts where it begins"
+
+
+def test_outer_scales():
+    assert is_outer(torch.zeros(3, 20).mT)
+    assert not is_outer(torch.zeros(20, 3))
+    assert not is_outer(torch.zeros(3, 40).mT[:20])
+
+
+def layer(total, scaling="1x128 128x128", outer=False, spread=1):
+    a, b = torch.zeros(total, 300, dtype=FP8), torch.zeros(3, 200, 300, dtype=FP8).mT
+    offs = torch.zeros(3, dtype=torch.int32)
+    scale_a = torch.zeros(3, total).mT if outer else torch.zeros(total, 3 * spread)[:, ::spread]
+    scale_b = torch.zeros(3, 3, 2) if scaling.endswith("128x128") else torch.zeros(3, 200, 3)
+    return Operands(a, b, offs, None, scale_a, scale_b), Options(scaling=scaling)
+
+
+def test_a_signature_leaves_out_the_total_and_nothing_else():
+    for outer in (False, True):
+        assert len({signature(*layer(total, outer=outer)) for total in (290, 291, 260, 296)}) == 1
+    kinds = [layer(300), layer(300, "1x128 1x128"), layer(300, outer=True), layer(300, spread=2)]
+    made, options = layer(300)
+    kinds.append((made._replace(scale_a=torch.zeros(903)[3:].view(300, 3)), options))
+    kinds.append((made, options._replace(scaling="row")))
+    keys = [signature(*each) for each in kinds]
+    assert keys[-1] is None, "scales of other shapes than the scaling's"
+    assert None not in keys[:-1]
+    assert len(set(keys)) == len(keys)
+    assert signature(made._replace(scale_a=torch.zeros(299, 3)), options) is None
+    negated = torch.zeros(300, 3, dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    assert signature(made._replace(scale_a=negated), options) is None
+
+
+def test_a_problem_knows_its_scaling():
+    made, options = layer(300)
+    assert Problem.of(made, options).block_lines == (1, 128)
+    unscaled = Operands(torch.zeros(4, 8), torch.zeros(2, 8, 6), torch.zeros(2, dtype=torch.int32))
+    assert Problem.of(unscaled, Options()).scaling is None
+    assert Problem.of(unscaled, Options()).block_lines is None
+
+
+def test_dequantized():
+    matrix = torch.ones(130, 200).to(FP8)
+    assert torch.equal(dequantized(matrix, torch.tensor([[2.0, 3.0], [4.0, 5.0]]), 128)[[0, 129]][:, [0, 199]],
+                       torch.tensor([[2.0, 3.0], [4.0, 5.0]]))  # fmt: skip
+    assert dequantized(matrix, torch.rand(130, 2), 1).shape == (130, 200)
