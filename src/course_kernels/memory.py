@@ -51,6 +51,18 @@ def share_memory(x: Tensor, y: Tensor) -> bool:
     return _reaches((x_start - y_start) // size, [extent for extent in extents if max(extent[1:]) > 1])
 
 
+def are_apart(tensor: Tensor, others: Sequence[Tensor | None]) -> bool:
+    """Whether a tensor's addresses are surely none of the others'. Asks no more than where they begin and end, so
+    columns of one matrix count as not apart."""
+    start, end = byte_range(tensor)
+    for other in others:
+        if other is not None:
+            first, last = byte_range(other)
+            if first < end and start < last:
+                return False
+    return True
+
+
 def _reaches(distance: int, extents: list[tuple[int, int, int]]) -> bool:
     """Whether steps within both tensors' extents, largest stride first, add up to a distance."""
     if not extents:
@@ -92,6 +104,29 @@ def check_writable(name: str, tensor: Tensor) -> None:
         raise ValueError(
             f"{name} was made in torch.inference_mode(), and can be written to there alone: pass a clone of it"
         )
+
+
+def check_written(name: str, tensor: Tensor, others: Mapping[str, Tensor | None] | None) -> None:
+    """Raise where writing to a tensor would change an argument, or one element with another; nothing is written.
+
+    Args:
+        name: of the tensor.
+        tensor: to be written to.
+        others: arguments by name that it must not overlap; None where addresses cannot be compared.
+
+    Raises:
+        ValueError: naming both.
+    """
+    check_writable(name, tensor)
+    if others is None:
+        return
+    if tensor.is_neg():  # its memory would hold the result with the other sign
+        raise ValueError(f"{name} is a lazily negated view, which kernels cannot write: pass another tensor")
+    if not tensor.is_contiguous() and overlaps_itself(tensor):
+        raise ValueError(f"{name} has elements that share memory (strides {tensor.stride()}); pass a clone of it")
+    for other, each in others.items():
+        if each is not None and share_memory(tensor, each):
+            raise ValueError(f"{name} shares memory with {other}; they must not overlap")
 
 
 def check_has_memory(tensors: Mapping[str, Tensor | None]) -> None:

@@ -9,7 +9,7 @@ from course_kernels.engine import launch as triton
 from course_kernels.engine import plans as execute
 from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands
+from course_kernels.engine.product import Product
 
 ROW = ScalingType.RowWise
 
@@ -35,7 +35,8 @@ def call_scaled(a, b, scale_a, scale_b, out_dtype=None, **arguments):
 
 def variant_of(mat_a, mat_b, offs, out, bias=None, scale_a=None, scale_b=None, keep_tail=False, scaling="row"):
     """The kernel's variant for operands that are named one by one."""
-    return cute.match_variant(Operands(mat_a, mat_b, offs, bias, scale_a, scale_b), out, keep_tail, scaling=scaling)
+    tensors = mat_a, mat_b, offs, bias, scale_a, scale_b
+    return cute.match_variant(Product.packed(*tensors, scaling=scaling, keep_tail=keep_tail), out)
 
 
 def kept_kernel(config, dtype: str, out_dtype: str, **arguments):

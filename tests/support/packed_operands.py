@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 from torch.nn.functional import ScalingType
 
 from course_kernels import grouped_mm, runtime
+from course_kernels.engine.product import Product
 from course_kernels.testing import integers
 
 MODES = ("m", "n", "k", "batch")
@@ -18,6 +22,21 @@ FP8 = torch.float8_e4m3fn
 
 
 ROW = ScalingType.RowWise
+
+
+class Operands(NamedTuple):
+    """The arguments of ``Product.packed``, and of ``grouped_mm``, in their order."""
+
+    mat_a: Tensor
+    mat_b: Tensor
+    offs: Tensor | None = None
+    bias: Tensor | None = None
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
+
+    def product(self, **parts) -> Product:
+        """The product of these; ``scaling``, ``keep_tail`` and ``accumulate`` as there."""
+        return Product.packed(*self, **parts)
 
 
 def shapes(mode, total=20, G=3, M=6, N=10, K=7):

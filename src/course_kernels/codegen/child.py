@@ -15,7 +15,7 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from course_kernels.codegen.spec import FunctionName
+from course_kernels.kernels.codes import FunctionName
 from course_kernels.service import answer_all
 
 ARTEFACTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn", "cubin", "hsaco")

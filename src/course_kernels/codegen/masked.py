@@ -12,9 +12,11 @@ from course_kernels.codegen.spec import Build
 from course_kernels.codegen.targets import Target
 from course_kernels.config import GemmConfig
 from course_kernels.dtypes import FP8, FP8_FNUZ, OUT_DTYPES, dtype_name, find_dtype
+from course_kernels.engine.arguments import prepare
+from course_kernels.engine.options import Options
+from course_kernels.engine.scaling import BLOCK
 from course_kernels.engine.tuning import lookup as tuned
-from course_kernels.masked.launch_arguments import prepare
-from course_kernels.masked.problem import DTYPES, FP8_DTYPES, SCALED, Operands, Options, Problem, readable
+from course_kernels.masked.checks import DTYPES, FP8_DTYPES, Call, check_call
 
 SCALES = ("group", "channel", "block")
 _ROWS, _EXTENT, _GROUPS = 256, 512, 8  # of the stand-in operands
@@ -53,21 +55,20 @@ def build_masked(
         raise ValueError(f"scales must be one of {SCALES}, got {scales!r}")
     if w_layout not in ("row", "col") or (shuffled and w_layout == "col"):
         raise ValueError(f"w_layout must be 'row', or 'col' where not shuffled, got {w_layout!r}")
-    operands = stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups)
-    problem = Problem.of(operands, Options(shuffled, config=config))
-    arguments = prepare(problem, readable(operands), device_of(target, config))
+    call = stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups)
+    problem, product = check_call(call, Options(config=config), call.Y)
+    arguments = prepare(problem, product, call.Y, device_of(target, config))
     signature, constexprs, divisible = specialized("masked", arguments.arguments)
     values = arguments.arguments
     label = f"masked {dtype_name(dtype)}" + f" {scales}" * (dtype in FP8_DTYPES)
     label += f" {'shuffled' if shuffled else w_layout} " + "×".join(str(values[f"BLOCK_{dim}"]) for dim in "MNK")
     label += f" {arguments.options['num_warps']}w {arguments.options['num_stages']}s"
-    through_tma = all_through_tma({"a": values["x"], "b": values["w"], "c_desc": values["y_desc"]})
-    label += " unaligned" * (not aligned) + " pointers" * (not through_tma)
+    label += " unaligned" * (not aligned) + " pointers" * (not all_through_tma(values))
     return Build("masked", signature, constexprs, divisible, label=label, **arguments.options)
 
 
-def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> Operands:
-    """Operands whose memory is never touched."""
+def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> Call:
+    """Arguments whose memory is never touched."""
 
     def batch(rows, cols, kind, whole=False):
         return torch.empty(groups, rows, cols + (not aligned and not whole), dtype=kind)[..., :cols]
@@ -76,11 +77,11 @@ def stand_ins(dtype, out_dtype, scales, aligned, w_layout, shuffled, groups) -> 
     w = batch(_EXTENT, _EXTENT, dtype, whole=shuffled)
     sizes = torch.empty(groups, dtype=torch.int32)
     if dtype not in FP8_DTYPES:
-        return Operands(x, w if w_layout == "row" else w.mT, y, sizes)
-    blocks = _EXTENT // SCALED
+        return Call(x, w if w_layout == "row" else w.mT, y, sizes, shuffled=shuffled)
+    blocks = _EXTENT // BLOCK
     of_w = {"group": (groups,), "channel": (groups, _EXTENT), "block": (groups, blocks, blocks)}[scales]
     x_scale = torch.empty(groups, _ROWS, blocks if scales == "block" else 1)
-    return Operands(x, w if w_layout == "row" else w.mT, y, sizes, x_scale, torch.empty(of_w))
+    return Call(x, w if w_layout == "row" else w.mT, y, sizes, x_scale, torch.empty(of_w), shuffled)
 
 
 def shipped_masked(target: Target) -> list[Build]:

@@ -21,11 +21,13 @@ from course_kernels.dtypes import (
     type_name,
 )
 from course_kernels.engine.arguments import prepare
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import ROW, block_scale_shapes
 from course_kernels.engine.tuning import lookup as tuned
 from course_kernels.engine.tuning.defaults import ONE_TILE
 from course_kernels.packed import group_sums
+from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
 
 MODES = {"contiguous": ("m", "n", "batch"), "transposed": ("k",)}
@@ -100,10 +102,10 @@ def build_packed(
     if precision not in ("ieee", "tf32") or (precision == "tf32" and dtype != torch.float32):
         raise ValueError(f"precision must be 'ieee', or 'tf32' for float32, got {precision!r} for {dtype}")
     layouts = a_layout, b_layout, c_layout
-    operands, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling, b_dtype)
-    options = Options(out_dtype, keep_tail, config=config, accumulate=accumulate, scaling=scaling)
-    problem = Problem.of(operands, options)._replace(precision=precision)
-    prepared = prepare(problem, operands, out, device_of(target, config))
+    tensors, out = stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling, b_dtype)
+    product = Product.packed(*tensors, scaling=scaling, keep_tail=keep_tail, accumulate=accumulate)
+    problem = problem_of(product, Options(out_dtype, config=config))._replace(precision=precision)
+    prepared = prepare(problem, product, out, device_of(target, config))
     signature, constexprs, divisible = specialized(kernel, prepared.arguments)
     name = dtype_name(dtype) + f" {dtype_name(b_dtype)}" * (b_dtype != dtype)
     name += "" if precision == "ieee" else f" {precision}"
@@ -136,7 +138,7 @@ def all_through_tma(arguments: dict) -> bool:
 
 
 def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=ROW, b_dtype=None):
-    """Operands and a result. The memory is never touched."""
+    """Operands in the order of ``Product.packed``, and a result. The memory is never touched."""
     one, all_, some = _EXTENT, _EXTENT * groups, (groups, _EXTENT, _EXTENT)
     shapes = {
         "m": ((all_, one), some, (all_, one)),
@@ -160,7 +162,7 @@ def stand_ins(mode, dtype, out_dtype, layouts, aligned, bias, groups, scaling=RO
         sides = {"m": (all_, (groups, one)), "n": ((groups, one), all_)}.get(mode, ((groups, one), (groups, one)))
         scales = tuple(torch.empty(side, dtype=torch.float32) for side in sides)
     of_bias = out_dtype if dtype.itemsize == 1 else dtype
-    return Operands(a, b, offs, torch.empty(groups, one, dtype=of_bias) if bias else None, *scales), c
+    return (a, b, offs, torch.empty(groups, one, dtype=of_bias) if bias else None, *scales), c
 
 
 def build_group_sums(

@@ -14,13 +14,6 @@ KERNELS = (*LIST_KERNELS, *PACKED_KERNELS, "masked")
 LAYOUTS = {"any": Layout.ANY, "row": Layout.ROW_MAJOR, "col": Layout.COL_MAJOR}
 
 
-@dataclasses.dataclass(frozen=True)
-class FunctionName:
-    """A compile-time argument that is a ``@triton.jit`` function of the kernel's module."""
-
-    name: str
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Build:
     """One specialisation of a kernel, ready to be compiled.

@@ -1,4 +1,5 @@
-"""How the Triton kernels read or write a matrix: through which descriptor, or through pointers."""
+"""How the Triton kernels read or write a matrix: through which descriptor, or through pointers; and the order of
+shuffled weights."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from course_kernels.engine.product import WINDOW_ROWS
+from course_kernels.engine.signature import WINDOW_ROWS
 from course_kernels.kernels.codes import Layout, Store
+
+LINES, PACK_BYTES = 16, 16  # of a shuffled weight: so many bytes of each of so many lines lie together
 
 
 class Access(NamedTuple):
@@ -94,3 +97,20 @@ def strides_for_store(matrix: torch.Tensor) -> tuple[int, ...] | None:
     if matrix.shape[-1] * matrix.element_size() % 16:
         return None
     return strides_for_load(matrix)
+
+
+def flat_rows(tensor: torch.Tensor) -> torch.Tensor | None:
+    """(G, max_M, columns) as (G * max_M, columns), the same memory; None where its strides do not allow it."""
+    groups, rows, columns = tensor.shape
+    of_group, of_row, of_column = tensor.stride()
+    if groups > 1 and rows > 1 and of_group != rows * of_row:
+        return None
+    return tensor.as_strided((groups * rows, columns), (of_row if rows > 1 else of_group, of_column))
+
+
+def unshuffled(weight: torch.Tensor) -> torch.Tensor:
+    """A weight (..., N, K) in the order of ``shuffle_weight``, as a contiguous one in the order of its indices."""
+    *groups, lines, depth = weight.shape
+    pack = PACK_BYTES // weight.element_size()
+    parts = weight.reshape(*groups, lines // LINES, depth // pack, LINES, pack)
+    return parts.transpose(-3, -2).contiguous().reshape(weight.shape)

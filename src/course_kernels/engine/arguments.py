@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from course_kernels.config import GemmConfig, LaunchOptions
-from course_kernels.dtypes import FP8, SCALED_DTYPES
-from course_kernels.engine.access import Access, batch_access, load_access, ragged_access
-from course_kernels.engine.product import Operands, Problem
-from course_kernels.engine.scaling import BLOCK, blocks_restart, is_outer
+from course_kernels.dtypes import FP8
+from course_kernels.engine.access import Access, batch_access, flat_rows, load_access, ragged_access
+from course_kernels.engine.product import Problem, Product
+from course_kernels.engine.scaling import BLOCK, Blocks, Lines, blocks_restart, is_outer
 from course_kernels.engine.tuning import time_model
 from course_kernels.engine.tuning.defaults import with_block_scales
 from course_kernels.engine.tuning.lookup import get_config, kernel_of
-from course_kernels.kernels.codes import Layout, Schedule
+from course_kernels.kernels.codes import Layout, Scales, Schedule
 from course_kernels.runtime import Device
 
 INTERPRETER_PROGRAMS = 4
@@ -43,14 +43,19 @@ class Prepared(NamedTuple):
     totals: dict[str, int | None]
 
 
-def prepare(problem: Problem, operands: Operands, out: Tensor, device: Device) -> Prepared:
-    """The launch for operands of a problem, on a device that need not be where the tensors are."""
-    return (_transposed if problem.mode == "k" else _contiguous)(problem, operands, out, device)
+def prepare(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
+    """The launch for operands of a problem, on a device that need not be where the tensors are.
+
+    Raises:
+        ValueError: the configuration does not fit the kernel or the GPU's shared memory.
+    """
+    return {"k": _transposed, "masked": _masked}.get(problem.mode, _contiguous)(problem, product, out, device)
 
 
-def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Device) -> Prepared:
+def _contiguous(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
     """Modes "m", "n" (as "m" of the transposed operands) and "batch"."""
-    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+    mat_a, mat_b, offs, bias = product.a, product.b, product.offs, product.epilogue.bias
+    scale_a, scale_b = product.scaling.a, product.scaling.b
     if problem.mode == "n":
         mat_a, mat_b, out, scale_a, scale_b = mat_b.mT, mat_a.mT, out.mT, scale_b, scale_a
     ragged = problem.mode != "batch"
@@ -81,19 +86,22 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
         total=rows, M=0 if ragged else rows, N=columns, K=depth, G=groups,
         **_strides("a", ("g", "m", "k"), mat_a), **_strides("b", ("g", "k", "n"), mat_b),
         **_strides("c", ("g", "m", "n"), out), **_side_strides(bias, scale_b), **blocks,
+        LOAD_A=product.rows.load, EPILOGUE=product.epilogue.function,
         A_KIND=a.kind, B_KIND=b.kind, C_KIND=c.kind, RAGGED=ragged, SHARED_B=shared_b, ROW_STEP=row_step,
-        ZERO_TAIL=ragged and not problem.options.keep_tail,
+        ZERO_TAIL=ragged and not problem.keep_tail,
         GROUPS=max(2, 1 << (groups - 1).bit_length()) if ragged else 2,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
         SCHEDULE=int(Schedule.DYNAMIC if counter is not None else Schedule.ROUND_ROBIN), PRECISION=problem.precision,
         NUM_XCDS=config.num_xcds,
     )  # fmt: skip
 
+    num_sms = problem.options.num_sms
+
     def programs(total):
         # The groups' sizes are on the device; this many tiles there are at most.
         if ragged:
-            return _programs(config, config.tiles(total, columns) + groups * -(-columns // block_n), device)
-        return _programs(config, groups * config.tiles(rows, columns), device)
+            return _programs(config, config.tiles(total, columns) + groups * -(-columns // block_n), device, num_sms)
+        return _programs(config, groups * config.tiles(rows, columns), device, num_sms)
 
     totals = {"total": None} if ragged else {}
     if ragged and problem.block_lines is not None and is_outer(scale_a):
@@ -103,11 +111,12 @@ def _contiguous(problem: Problem, operands: Operands, out: Tensor, device: Devic
     return Prepared("contiguous", programs, arguments, _options(config), totals)
 
 
-def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Device) -> Prepared:
+def _transposed(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
     """Mode "k"."""
-    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
+    mat_a, mat_b, offs, bias = product.a, product.b, product.offs, product.epilogue.bias
+    scale_a, scale_b = product.scaling.a, product.scaling.b
     (rows, total), columns, groups = mat_a.shape, mat_b.shape[1], out.shape[0]
-    uses_tma, accumulate = device.uses_tma, problem.options.accumulate
+    uses_tma, accumulate = device.uses_tma, problem.accumulate
     a, b = ragged_access(mat_a.mT, uses_tma), ragged_access(mat_b, uses_tma)
     # The hardware adds to float32; to others it would add rounded products, and round again. The interpreter cannot.
     adds = out.dtype == torch.float32 and device.num_sms is not None
@@ -117,7 +126,7 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
     blocks = _block_scales(problem, scale_a, scale_b, ("m", "k"), ("n", "k"))
     del blocks["B_LINES"]  # there are no others here than A's
     tiles = groups * config.tiles(rows, columns)
-    programs = _programs(config, tiles, device)
+    programs = _programs(config, tiles, device, problem.options.num_sms)
     arguments = dict(
         a=a.descriptor(mat_a, (block_k, block_m)) or mat_a,
         b=b.descriptor(mat_b, (block_k, block_n)) or mat_b,
@@ -133,6 +142,49 @@ def _transposed(problem: Problem, operands: Operands, out: Tensor, device: Devic
         ACCUMULATE=accumulate,
     )  # fmt: skip
     return Prepared("transposed", lambda total: programs, arguments, _options(config), {"total": None})
+
+
+def _masked(problem: Problem, product: Product, out: Tensor, device: Device) -> Prepared:
+    """Counted rows."""
+    a, b, scaling = product.a, product.b.mT, product.scaling
+    reads_a = load_access(a, device.uses_tma)
+    reads_b = load_access(b, device.uses_tma and not problem.pack)
+    rows = flat_rows(out)
+    writes = ragged_access(rows if rows is not None else out, device.uses_tma and rows is not None, stored=True)
+    op = "masked_block" if type(scaling) is Blocks else "masked"
+    extents = problem.rows_per_group, problem.K, problem.N, problem.G
+    config = _resolve_config(problem, op, extents, a, out, (reads_a, reads_b, writes), device)
+    block_m, block_n, block_k = config.block
+    scale_a, scale_b = (None, None) if scaling.a is None else _grouped_factors(scaling)
+    arguments = dict(
+        a=_block(reads_a, a, block_m, block_k),
+        b=_block(reads_b, b, block_n, block_k),
+        c_desc=writes.descriptor(out, (block_m, block_n // config.store_parts)), c_ptr=out, sizes_ptr=product.offs,
+        scale_a_ptr=scaling.a, scale_b_ptr=scaling.b, max_M=problem.M, N=problem.N, K=problem.K, G=problem.G,
+        **_strides("a", ("g", "m", "k"), a), **_strides("b", ("g", "n", "k"), b), **_strides("c", ("g", "m", "n"), out),
+        **_factor_strides("sa_", "gmk", scale_a), **_factor_strides("sb_", "gnk", scale_b),
+        A_KIND=reads_a.kind, B_KIND=reads_b.kind, C_KIND=writes.kind,
+        PACK=problem.pack,
+        SCALES=int({Lines: Scales.LINES, Blocks: Scales.BLOCKS}.get(type(scaling), Scales.NONE)),
+        GROUPS=max(2, 1 << (problem.G - 1).bit_length()),
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_M=config.group_m, STORE_PARTS=config.store_parts,
+    )  # fmt: skip
+    programs = _programs(config, problem.G * config.tiles(problem.M, problem.N), device, problem.options.num_sms)
+    return Prepared("masked", lambda total: programs, arguments, _options(config), {})
+
+
+def _grouped_factors(scaling: Lines | Blocks) -> tuple[Tensor, Tensor]:
+    """Factors of counted rows, each (G, lines, blocks of K)."""
+    if isinstance(scaling, Lines):
+        return scaling.a[:, :, None], scaling.b[:, :, None]
+    return scaling.a, scaling.b.mT
+
+
+def _factor_strides(name: str, dims: str, factors: Tensor | None) -> dict[str, int]:
+    """Stride arguments of factors (G, lines, blocks), 0 along an extent of 1, and where there are none."""
+    strides = (0, 0, 0) if factors is None else factors.stride()
+    extents = (1, 1, 1) if factors is None else factors.shape
+    return {f"stride_{name}{dim}": stride * (extent > 1) for dim, stride, extent in zip(dims, strides, extents)}
 
 
 def _block(access: Access, tensor: Tensor, lines: int, depth: int):
@@ -175,14 +227,15 @@ def _options(config: GemmConfig) -> dict[str, int]:
     return dict(num_warps=config.num_warps, num_stages=config.num_stages)
 
 
-def _programs(config: GemmConfig, max_tiles: int, device: Device) -> int:
+def _programs(config: GemmConfig, max_tiles: int, device: Device, num_sms: int | None) -> int:
     if max_tiles >= 2**31:  # kernels count them in 32 bits
         raise ValueError(
             f"the product may have {max_tiles} tiles of {config.block}, more than one launch can count (2**31)"
         )
     programs = config.programs
     if programs is None:
-        programs = INTERPRETER_PROGRAMS if device.num_sms is None else device.num_sms * config.programs_per_sm
+        sms = device.num_sms if num_sms is None or device.num_sms is None else min(num_sms, device.num_sms)
+        programs = INTERPRETER_PROGRAMS if sms is None else sms * config.programs_per_sm
     return max(1, min(programs, max_tiles))
 
 
@@ -192,7 +245,7 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
     kernel, sizes = kernel_of(op), (mat_a.element_size(), out.element_size())
     limits = dict(
         capability=device.capability, shared_limit=device.shared_limit, uses_tma=accesses[-1].has_descriptor,
-        accumulate=problem.options.accumulate,
+        accumulate=problem.accumulate,
     )  # fmt: skip
     config, wanted = problem.options.config, None
     if isinstance(config, LaunchOptions):
@@ -206,9 +259,9 @@ def _resolve_config(problem, op, extents, mat_a, out, accesses, device: Device) 
                 f"got {config}"
             )
         return config
-    dtype = FP8 if mat_a.dtype in SCALED_DTYPES else mat_a.dtype
+    dtype = FP8 if mat_a.element_size() == 1 else mat_a.dtype
     chosen = _choose(problem, op, extents, dtype, accesses, device, wanted.programs if wanted else None)
-    if problem.block_lines is not None:
+    if problem.block_lines is not None and problem.mode != "masked":  # which has choices of its own for them
         chosen = with_block_scales(chosen)
     fitted = chosen.fitted(kernel, *sizes, **limits)
     if fitted is None:
@@ -242,5 +295,5 @@ def _choose(problem, op, extents, dtype, accesses, device: Device, programs: int
         arch=device.arch,
         precision=problem.precision,
         uses_tma=uses_tma,
-        accumulate=problem.options.accumulate,
+        accumulate=problem.accumulate,
     )

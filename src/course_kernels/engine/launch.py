@@ -1,55 +1,58 @@
-"""The Triton kernels: every packed product, on every GPU that Triton compiles for, and in its interpreter.
+"""The Triton kernels: every product, on every GPU that Triton compiles for, and in its interpreter.
 
 A plan holds what depends on shapes, strides, dtypes and alignment alone: descriptors, the configuration, the compiled
-kernel, the argument list. Running it fills in addresses and the total, and launches. It reads nothing on the device.
+kernel, the argument list. Running it fills in addresses and the total, and launches. It reads nothing on the device: a
+launch can be in a CUDA graph, and each replay computes the groups that the ends or counts give then.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import torch
 from torch import Tensor
 
 from course_kernels import runtime
-from course_kernels.dtypes import FP8, FP8_E5M2, SCALED_DTYPES
-from course_kernels.engine.arguments import prepare
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.dtypes import FP8, FP8_E5M2, FP8_FNUZ, SCALED_DTYPES
+from course_kernels.engine.arguments import Prepared, prepare
+from course_kernels.engine.product import Problem, Product
 from course_kernels.engine.relaunch import Address, Relaunch
-from course_kernels.kernels import contiguous, transposed
+from course_kernels.kernels import contiguous, masked, transposed
+from course_kernels.kernels.codes import FunctionName
 from course_kernels.layout import GroupLayout
 
-KERNELS = {"contiguous": contiguous.contiguous_kernel, "transposed": transposed.transposed_kernel}
-# Arguments that are addresses, by their place among operands and out, as a kernel's a and b are mat_a and mat_b.
-_SOURCES = {"a": 0, "b": 1, "offs_ptr": 2, "bias_ptr": 3, "scale_a_ptr": 4, "scale_b_ptr": 5, "c_desc": 6, "c_ptr": 6}
-_COUNTER = 7
-_DEFAULT = Options()
-_SWAPPED = {0: 1, 1: 0, 4: 5, 5: 4}  # a ragged N is computed as a ragged M of the transposed operands
+KERNELS = {
+    "contiguous": contiguous.contiguous_kernel,
+    "transposed": transposed.transposed_kernel,
+    "masked": masked.masked_kernel,
+}
+# Arguments of the kernels that are addresses, and the tensors that they are the addresses of.
+_SOURCES = {
+    "a": "a", "b": "b", "offs_ptr": "offs", "sizes_ptr": "offs", "bias_ptr": "bias", "scale_a_ptr": "scale_a",
+    "scale_b_ptr": "scale_b", "c_desc": "out", "c_ptr": "out", "counter_ptr": "counter",
+}  # fmt: skip
+_TENSORS = ("a", "b", "offs", "bias", "scale_a", "scale_b", "out", "counter")  # in the order of ``_addresses``
+_SWAPPED = {"a": "b", "b": "a", "scale_a": "scale_b", "scale_b": "scale_a"}  # a ragged N is the M of what is transposed
 
 
-def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
-    """Every product whose form is right."""
-    return True
-
-
-def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan | InterpretedPlan | EmptyPlan:
+def plan(problem: Problem, product: Product, out: Tensor) -> Plan | InterpretedPlan | EmptyPlan:
     """The launch for products like this one.
 
     Raises:
         ValueError: the configuration does not fit the kernel or the GPU's shared memory.
         RuntimeError: the process cannot run kernels.
     """
-    runtime.check_can_launch(operands.mat_a.device)
+    runtime.check_can_launch(product.a.device)
     if not out.numel() or (problem.mode != "k" and not (problem.G and problem.K)):
         return EmptyPlan(problem)
     return (Plan if out.is_cuda else InterpretedPlan)(problem)
 
 
-def multiply(operands: Operands, out: Tensor, options: Options = _DEFAULT) -> Plan | InterpretedPlan | EmptyPlan:
+def multiply(problem: Problem, product: Product, out: Tensor) -> Plan | InterpretedPlan | EmptyPlan:
     """Write a checked product to ``out``. Returns the plan, which can be run again."""
-    problem = Problem.of(operands, options)
-    made = plan(problem, operands, out)
-    made.run(operands, out)
+    made = plan(problem, product, out)
+    made.run(product, out)
     return made
 
 
@@ -58,39 +61,53 @@ class InterpretedPlan:
 
     def __init__(self, problem: Problem):
         self._problem = problem
-        # Where the ragged extent's total is read off: an operand and its axis.
-        self._ragged = {"m": (0, 0), "n": (1, 1), "k": (0, 1), "batch": None}[problem.mode]
 
-    def run(self, operands: Operands, out: Tensor) -> None:
+    def run(self, product: Product, out: Tensor) -> None:
         """Interpret the kernel on float32 copies of what the interpreter cannot multiply: it takes the bits of bfloat16
-        for integers, subnormal numbers of float8_e5m2 for others, and NaN of float8_e4m3fn for 480."""
-        widened = {torch.bfloat16}
-        matrices = operands.mat_a, operands.mat_b
-        if any(m.dtype == FP8_E5M2 or (m.dtype == FP8 and m.float().isnan().any()) for m in matrices):
+        for integers, subnormal numbers of float8_e5m2 for others, and NaN of float8_e4m3fn for 480, and does not know
+        gfx942's float8."""
+        widened = {torch.bfloat16, FP8_FNUZ}
+        if any(m.dtype == FP8_E5M2 or (m.dtype == FP8 and m.float().isnan().any()) for m in product[:2]):
             widened.update(SCALED_DTYPES)  # both: a product has operands of one type, or of float8
 
         def wide(tensor):
             return tensor.float() if tensor is not None and tensor.dtype in widened else tensor
 
-        copies, result = Operands(*map(wide, operands)), wide(out)
+        epilogue, result = product.epilogue, wide(out)
+        if epilogue.bias is not None:
+            epilogue = epilogue._replace(bias=wide(epilogue.bias))
+        copies = product._replace(a=wide(product.a), b=wide(product.b), epilogue=epilogue)
         kernel, programs, arguments, options, _ = self._prepare(copies, result)
-        before = result.clone() if result is not out and self._problem.options.accumulate else None
+        before = result.clone() if result is not out and self._keeps_bits else None
         with runtime.interpreting():
             kernel[(programs(self._total(copies)),)](**arguments, **options)
-        if before is not None:  # what was not added to keeps its bits: rounding changes those of a NaN
+        if before is not None:  # what was not written to keeps its bits: rounding changes those of a NaN
             changed = result.view(torch.int32) != before.view(torch.int32)
             out[changed] = result[changed].to(out.dtype)
         elif result is not out:
             out.copy_(result)
 
-    def _total(self, operands: Operands) -> int:
-        """The ragged extent; 0 in mode "batch"."""
-        return operands[self._ragged[0]].shape[self._ragged[1]] if self._ragged else 0
+    @property
+    def _keeps_bits(self) -> bool:
+        """Whether a part of the result may stay as it is."""
+        return self._problem.accumulate or self._problem.mode == "masked"
 
-    def _prepare(self, operands: Operands, out: Tensor):
-        """As ``launch_arguments.prepare``, with the kernel itself."""
-        name, *rest = prepare(self._problem, operands, out, runtime.Device.of(out.device))
-        return KERNELS[name], *rest
+    def _total(self, product: Product) -> int:
+        """The ragged extent; 0 where the groups share none out."""
+        mode = self._problem.mode
+        if mode == "m":
+            return product.a.shape[0]
+        return product.a.shape[1] if mode == "k" else product.b.shape[1] if mode == "n" else 0
+
+    def _prepare(self, product: Product, out: Tensor) -> tuple:
+        """As ``arguments.prepare``, with the kernel itself."""
+        prepared: Prepared = prepare(self._problem, product, out, runtime.Device.of(out.device))
+        kernel = KERNELS[prepared.kernel]
+        functions = sys.modules[kernel.fn.__module__]
+        for name, value in prepared.arguments.items():
+            if isinstance(value, FunctionName):
+                prepared.arguments[name] = getattr(functions, value.name)
+        return kernel, *prepared[1:]
 
 
 class Plan(InterpretedPlan):
@@ -101,32 +118,34 @@ class Plan(InterpretedPlan):
         self._lock = threading.Lock()
         self._relaunch: Relaunch | None = None
 
-    def run(self, operands: Operands, out: Tensor) -> None:
+    def run(self, product: Product, out: Tensor) -> None:
         """Launch on the current stream. The tensors' device is the current one."""
         with self._lock:  # the plan's descriptors are filled in and read in one go
             if self._relaunch is None:
-                self._compile(operands, out)
+                self._compile(product, out)
                 return
-            addresses = [None if tensor is None else tensor.data_ptr() for tensor in (*operands, out)]
-            if self._needs_counter:
-                counter = torch.zeros(1, dtype=torch.int32, device=out.device)
-                addresses.append(counter.data_ptr())
-            total = self._total(operands)
+            addresses = self._addresses(product, out)
+            total = self._total(product)
             stream = torch._C._cuda_getCurrentRawStream(out.device.index)
             self._relaunch(addresses, stream, self._programs(total), total)
 
-    def _compile(self, operands: Operands, out: Tensor) -> None:
+    def _addresses(self, product: Product, out: Tensor) -> list[int | None]:
+        """Of ``_TENSORS``. A counter, where the schedule is dynamic, is new in every launch."""
+        a, b, rows, scaling, epilogue, _ = product
+        counter = torch.zeros(1, dtype=torch.int32, device=out.device) if self._needs_counter else None
+        tensors = (a, b, rows[0] if rows else None, epilogue.bias, scaling.a, scaling.b, out, counter)
+        return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+    def _compile(self, product: Product, out: Tensor) -> None:
         """Launch through Triton's own path, which compiles, and keep what it made."""
-        kernel, self._programs, arguments, options, totals = self._prepare(operands, out)
-        programs = self._programs(self._total(operands))
+        kernel, self._programs, arguments, options, totals = self._prepare(product, out)
+        programs = self._programs(self._total(product))
         compiled = kernel[(programs,)](**arguments, **options)
-        swapped = _SWAPPED if self._problem.mode == "n" else {}
-        places = {name: swapped.get(place, place) for name, place in _SOURCES.items()} | {"counter_ptr": _COUNTER}
         values = [arguments[name] for name in kernel.arg_names]
-        sources = {}
+        sources, swapped = {}, _SWAPPED if self._problem.mode == "n" else {}
         for position, (name, value) in enumerate(zip(kernel.arg_names, values)):
-            if name in places and value is not None:
-                sources[position] = places[name]
+            if name in _SOURCES and value is not None:
+                sources[position] = _TENSORS.index(swapped.get(_SOURCES[name], _SOURCES[name]))
                 if isinstance(value, Tensor):  # which would keep its memory
                     values[position] = 0
                 else:
@@ -140,12 +159,15 @@ class EmptyPlan:
     """Products over no K, of no groups, or without elements: zeros, or the bias."""
 
     def __init__(self, problem: Problem):
-        self._mode, self._keep_tail = problem.mode, problem.options.keep_tail
+        self._mode, self._keep_tail = problem.mode, problem.keep_tail
 
-    def run(self, operands: Operands, out: Tensor) -> None:
+    def run(self, product: Product, out: Tensor) -> None:
         """Write the result."""
-        offs, bias = operands.offs, operands.bias
+        offs, bias = product.offs, product.epilogue.bias
         if not out.numel():
+            return
+        if self._mode == "masked":
+            out.masked_fill_((torch.arange(out.shape[1], device=out.device) < offs[:, None])[:, :, None], 0)
             return
         if self._mode == "batch":
             out.zero_() if bias is None else out.copy_(bias[:, None, :].expand_as(out))

@@ -1,25 +1,24 @@
-"""From operands to a result in memory: checks, the choice of a backend, and the plans that earlier calls left.
+"""From a call to a launch, and the plans that earlier calls left.
 
-A warm call finds its plan under ``problem.signature`` and launches. Whatever has no plan yet goes through the checks,
-asks the backends in order, and leaves one.
+A call without a plan is checked, a backend plans it, and the plan is cached under the product's ``signature``. A warm
+call finds its plan and launches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import unwrapped
-from course_kernels.engine.checks import check_ends, check_options, check_out
 from course_kernels.engine.offers import choose
-from course_kernels.engine.product import Operands, Options, Problem, signature
-from course_kernels.engine.scaling import check_whole_blocks
-from course_kernels.memory import check_has_memory
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Problem, Product
+from course_kernels.engine.signature import signature
+from course_kernels.memory import are_apart, overlaps_itself
 
 MAX_PLANS = 4096
 
@@ -59,77 +58,89 @@ class _Known(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def allocate(self, operands: Operands) -> Tensor:
+    def allocate(self, product: Product) -> Tensor:
         """A result for a batch, which may have another total."""
         columns = self.shape[-1]
         if self.mode == "m":  # the frequent case, a third of a microsecond faster than torch.empty
-            shape = (operands.mat_a.shape[0], columns)
+            shape = (product.a.shape[0], columns)
             return torch.empty_strided(shape, (columns, 1), dtype=self.dtype, device=self.device)
-        return torch.empty(self.shape_for(operands), dtype=self.dtype, device=self.device)
+        return torch.empty(self.shape_for(product), dtype=self.dtype, device=self.device)
 
-    def shape_for(self, operands: Operands) -> tuple[int, ...]:
+    def shape_for(self, product: Product) -> tuple[int, ...]:
         """The result's shape for a batch."""
         if self.mode == "m":
-            return operands.mat_a.shape[0], self.shape[1]
-        return (self.shape[0], operands.mat_b.shape[1]) if self.mode == "n" else self.shape
+            return product.a.shape[0], self.shape[1]
+        return (self.shape[0], product.b.shape[1]) if self.mode == "n" else self.shape
 
-    def run(self, operands: Operands, out: Tensor) -> Tensor:
+    def is_writable(self, product: Product, out: Tensor) -> bool:
+        """Whether a result tensor is surely one that can be written to. The signature says its dtype and device."""
+        return (
+            out.shape == self.shape_for(product)
+            and not (out.requires_grad or out.is_inference() or out.is_neg())
+            and (out.is_contiguous() or not overlaps_itself(out))
+            and are_apart(out, (product.a, product.b, *product.rows[:1], *product.scaling[:2], product.epilogue.bias))
+        )
+
+    def run(self, product: Product, out: Tensor) -> Tensor:
         """Write the product to ``out``, with its device as the current one."""
         index = self.device.index
         if index is None or index == torch.cuda.current_device():
-            self.plan.run(operands, out)
+            self.plan.run(product, out)
         else:
             with torch.cuda.device(index):
-                self.plan.run(operands, out)
+                self.plan.run(product, out)
         return out
 
 
-def execute(operands: Operands, options: Options, out: Tensor | None = None) -> Tensor:
+def execute(
+    product: Product | None,
+    options: Options,
+    out: Tensor | None,
+    check: Callable[[Any, Options, Tensor | None], tuple[Problem, Product]],
+    arguments: Any = None,
+) -> Tensor:
     """The product of operands, which need not have been checked.
 
     Args:
-        operands: dense tensors in memory, or what the caller passed instead.
+        product: of dense tensors in memory, or of what the caller passed instead; None where no product can be made of
+            that, which ``check`` refuses.
         options: how to compute it.
         out: where to write it, or what to add it to; None allocates. Fresh memory is aligned, as it was when the plan
             was made.
+        check: the checks of an API, in the words of its arguments. It takes ``arguments``, ``options`` and ``out``, and
+            returns the problem, and the product as kernels read it.
+        arguments: of the API. Default: the product.
 
     Raises:
-        TypeError, ValueError, RuntimeError, ImportError: as ``grouped_mm``. Nothing is written before.
+        TypeError, ValueError, RuntimeError, ImportError: as ``check``, and as ``offers.choose``. Nothing is written
+            before.
     """
-    try:
-        known = plans.get(None if options.check else signature(operands, options, out))
-    except TypeError:  # an option that is not hashable
-        known = None
+    known = None
+    if product is not None and not options.check:
+        try:
+            known = plans.get(signature(product, options, out))
+        except TypeError:  # an option that is not hashable
+            known = None
+    arguments = product if arguments is None else arguments
     if known is None:
-        return _execute_unknown(operands, options, out)
+        return _execute_unknown(*check(arguments, options, out), options, out)
     if out is None:
-        return known.run(operands, known.allocate(operands))
-    check_out(out, known.shape_for(operands), known.dtype, operands._asdict())
-    return known.run(operands, out)
+        return known.run(product, known.allocate(product))
+    if not known.is_writable(product, out):
+        check(arguments, options, out)
+    return known.run(product, out)
 
 
-def _execute_unknown(operands: Operands, options: Options, out: Tensor | None) -> Tensor:
-    operands = Operands(*map(unwrapped, operands))  # vjp's function runs after its transform has ended
-    problem = Problem.of(operands, options)
-    check_has_memory(operands._asdict())
-    if out is None:
-        check_options("zero", None, False, options.accumulate)
-    given, operands = operands, problem.readable(operands)
-    if out is not None:
-        check_out(out, problem.out_shape, problem.out_dtype, given._asdict())
-        check_has_memory({"out": out})
-    if options.check:
-        check_ends(operands.offs, problem.mode, problem.ragged)
-        if problem.mode == "k" and problem.block_lines is not None:
-            check_whole_blocks(operands.offs, operands.scale_a, problem.K)
-    key = signature(operands, options._replace(check=False), out)
+def _execute_unknown(problem: Problem, product: Product, options: Options, out: Tensor | None) -> Tensor:
+    """A call that has been checked."""
+    key = signature(product, options._replace(check=False), out)
     known = plans.get(key)
     if out is None:
-        out = torch.empty(problem.out_shape, dtype=problem.out_dtype, device=operands.mat_a.device)
+        out = torch.empty(problem.out_shape, dtype=problem.out_dtype, device=product.a.device)
     if known is None:
         with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
-            plan = choose(problem, operands, out).plan(problem, operands, out)
+            plan = choose(problem, product, out)
         known = _Known(plan, out.device, problem.mode, problem.out_shape, problem.out_dtype)
         if key is not None:
             plans.put(key, known)
-    return known.run(operands, out)
+    return known.run(product, out)

@@ -1,4 +1,4 @@
-"""Which factors ``scaled_grouped_mm`` takes: one for each row and column, or one for each block of 128 along K.
+"""The factors of a product of float8: one for each row and column, or one for each block of 128 along K.
 
 A scaling has a name: "row", or the blocks of both operands, A's first, as in "1x128 128x128". A block of 1x128 is 128
 elements along K of one row of A, or of one column of B; one of 128x128 is of 128 such lines.
@@ -6,12 +6,14 @@ elements along K of one row of A, or of one column of B; one of 128x128 is of 12
 
 from __future__ import annotations
 
+from typing import NamedTuple, TypeAlias
+
 import torch
 from torch import Tensor
 
-from course_kernels.dtypes import MODE_OF_RANKS
+from course_kernels.kernels.codes import SCALE_BLOCK
 
-BLOCK = 128
+BLOCK = SCALE_BLOCK
 ROW = "row"
 LINE, SQUARE = f"1x{BLOCK}", f"{BLOCK}x{BLOCK}"
 # Lines of the ragged extent are scaled one by one, because a group begins anywhere.
@@ -21,6 +23,82 @@ BLOCK_SCALINGS = {
     "k": (f"{LINE} {LINE}",),
     "batch": (f"{LINE} {SQUARE}", f"{SQUARE} {LINE}", f"{LINE} {LINE}"),
 }
+BLOCKS, LINES = f"{LINE} {SQUARE}", f"{LINE} {LINE}"  # of a layer's products, and of the gradients of its weights
+
+
+class Unscaled(NamedTuple):
+    """No factors."""
+
+    a = None
+    b = None
+    name = None
+
+    def key(self, mode: str, total: int | None, groups: int) -> tuple:
+        """What decides about a launch, but for the ragged extent's ``total``; None where kernels cannot read it."""
+        return ()
+
+
+class Lines(NamedTuple):
+    """Float32 factors of A's rows and of B's columns: (total,) where the groups share that extent out, else (G, M) and
+    (G, N). Those of counted rows may have any strides."""
+
+    a: Tensor
+    b: Tensor
+
+    name = ROW
+
+    def key(self, mode: str, total: int | None, groups: int) -> tuple | None:
+        """As for ``Unscaled``."""
+        found = []
+        for scale, ragged in ((self.a, mode == "m"), (self.b, mode == "n")):
+            shape = scale.shape
+            if mode == "masked":
+                if scale.is_neg():
+                    return None
+                found.append(scale.stride())
+            elif not scale.is_contiguous() or (shape != (total,) if ragged else len(shape) != 2):
+                return None
+            at = scale.data_ptr()
+            found += [None if ragged else shape, scale.dtype, scale.device, at & 15 if at else None]
+        return tuple(found)
+
+
+class Blocks(NamedTuple):
+    """Float32 factors of blocks; shapes as in ``scaled_grouped_mm``, any strides.
+
+    Attributes:
+        a, b: the factors.
+        name: the blocks of both operands, of ``BLOCK_SCALINGS``.
+    """
+
+    a: Tensor
+    b: Tensor
+    name: str
+
+    def key(self, mode: str, total: int | None, groups: int) -> tuple | None:
+        """As for ``Unscaled``; None for factors of other shapes, too."""
+        found = [self.name]
+        ragged = {"m": (0, None), "n": (None, 0), "k": (1, 1)}.get(mode, (None, None))
+        for scale, dim in zip((self.a, self.b), ragged):
+            if scale.is_neg():
+                return None
+            shape, strides = tuple(scale.shape), scale.stride()
+            if dim == 0:
+                if shape[0] != total:
+                    return None
+                shape, strides = shape[1:], "outer" if is_outer(scale) else strides
+            elif dim == 1:
+                forms = {_blocks(total): "whole", padded_columns(total, groups): "restarting"}
+                if shape[1] not in forms:
+                    return None
+                shape = (shape[0], forms[shape[1]])
+            at = scale.data_ptr()
+            found += [shape, strides, scale.dtype, scale.device, at & 15 if at else None]
+        return tuple(found)
+
+
+UNSCALED = Unscaled()
+Scaling: TypeAlias = Unscaled | Lines | Blocks
 
 
 def block_lines(scaling: str | None) -> tuple[int, int] | None:
@@ -62,6 +140,42 @@ def block_scale_shapes(mode: str, extents: tuple[int, int, int, int], scaling: s
     rows, cols = (extent if lines == 1 else _blocks(extent) for extent, lines in ((M, lines_a), (N, lines_b)))
     of_b = [(*batch_b, cols, depth) if lines_b == 1 else (*batch_b, depth, cols) for depth in depths]
     return [(*batch_a, rows, depth) for depth in depths], of_b
+
+
+def check_row_scales(mode: str, extents: tuple[int, int, int], scale_a, scale_b, device: torch.device) -> list[Tensor]:
+    """Row-wise scales in the form that kernels read: (total,) or (G, extent), contiguous.
+
+    Args:
+        mode: of the product.
+        extents: M, N and G.
+        scale_a, scale_b: as given.
+        device: of mat_a.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what it got and what it wants.
+    """
+    M, N, G = extents
+    found = []
+    for name, scale, extent, ragged_mode, line in (
+        ("scale_a", scale_a, M, "m", "row of mat_a"),
+        ("scale_b", scale_b, N, "n", "column of mat_b"),
+    ):
+        if not isinstance(scale, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(scale).__name__}")
+        if scale.dtype != torch.float32:
+            raise TypeError(f"{name} must be torch.float32, got {scale.dtype}")
+        if scale.device != device:
+            raise ValueError(f"{name} must be on the device of mat_a, {device}, got {scale.device}")
+        shape = (extent,) if mode == ragged_mode else (G, extent)
+        flat = (G * extent,)
+        if mode == "k" and tuple(scale.shape) == flat:
+            scale = scale.reshape(shape)
+        if tuple(scale.shape) != shape:
+            either = f"{flat} or {shape}" if mode == "k" else f"{shape}"
+            of = line if shape == (extent,) else f"{line} and group"
+            raise ValueError(f"{name} must have shape {either}, one factor for each {of}, got {tuple(scale.shape)}")
+        found.append(scale.contiguous())
+    return found
 
 
 def check_block_scales(
@@ -111,29 +225,6 @@ def blocks_restart(scale_a: Tensor, total: int, groups: int) -> bool:
 def is_outer(scale: Tensor) -> bool:
     """Whether (total, blocks) scales are stored block by block without gaps: then a stride is the total."""
     return scale.dim() == 2 and scale.stride() == (1, scale.shape[0])
-
-
-def block_scale_signature(rank_a: int, rank_b: int, total: int | None, groups: int, scale_a, scale_b) -> tuple | None:
-    """What of block scales decides about a launch: all but the ragged extent's total. None for scales of other shapes,
-    and lazily negated ones."""
-    mode, found = MODE_OF_RANKS[rank_a, rank_b], []
-    ragged = {"m": (0, None), "n": (None, 0), "k": (1, 1), "batch": (None, None)}[mode]
-    for scale, dim in zip((scale_a, scale_b), ragged):
-        if scale.is_neg():
-            return None
-        shape, strides = tuple(scale.shape), scale.stride()
-        if dim == 0:
-            if shape[0] != total:
-                return None
-            shape, strides = shape[1:], "outer" if is_outer(scale) else strides
-        elif dim == 1:
-            forms = {_blocks(total): "whole", padded_columns(total, groups): "restarting"}
-            if shape[1] not in forms:
-                return None
-            shape = (shape[0], forms[shape[1]])
-        at = scale.data_ptr()
-        found += [shape, strides, scale.dtype, scale.device, at & 15 if at else None]
-    return tuple(found)
 
 
 def check_whole_blocks(offs: Tensor, scale_a: Tensor, total: int) -> None:

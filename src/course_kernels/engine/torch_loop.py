@@ -8,84 +8,88 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_kernels.engine.product import Operands, Problem
-from course_kernels.engine.scaling import BLOCK, blocks_restart, dequantized
-
-
-def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
-    """Every product, on every device."""
-    return True
-
-
-def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
-    """The loop for products like this one."""
-    return Plan(problem)
+from course_kernels.engine.access import unshuffled
+from course_kernels.engine.product import Problem, Product
+from course_kernels.engine.scaling import BLOCK, Scaling, blocks_restart, dequantized
 
 
 class Plan:
-    """A loop over the groups. Running it waits for the device, to read ``offs``."""
+    """A loop over the groups. Running it waits for the device, to read the groups' ends or counts."""
 
     def __init__(self, problem: Problem):
-        self._mode, self._keep_tail = problem.mode, problem.options.keep_tail
-        self._accumulate = problem.options.accumulate
-        self._blocks = problem.block_lines
+        self._problem = problem
 
     @torch.no_grad()
-    def run(self, operands: Operands, out: Tensor) -> None:
-        """Write the product to ``out``, or add it; zeros to the tail unless it is kept."""
-        mode = self._mode
-        mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-        extent = {"m": mat_a.shape[0], "n": mat_b.shape[-1], "k": mat_a.shape[-1], "batch": 0}[mode]
-        ends = [] if offs is None else offs.tolist()
+    def run(self, product: Product, out: Tensor) -> None:
+        """Write the product to ``out``, or add it; zeros to the tail unless it is kept, nothing to rows that do not
+        count."""
+        mode, extent = self._problem.mode, _extent(self._problem.mode, product)
+        given = [] if product.offs is None else product.offs.tolist()
         start = 0
-        with torch.autocast(mat_a.device.type, enabled=False):  # it would round the widened operands again
-            for g in range(mat_a.shape[0] if mode == "batch" else len(ends)):
-                # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
-                end = 0 if mode == "batch" else max(start, min(ends[g], extent))
-                if self._accumulate and end == start:
-                    continue  # adding zeros would change -0.0, and the bits of a NaN
-                part = slice(start, end)
-                a, b, c = _parts(mode, g, part, mat_a, mat_b, out)
-                if self._blocks is not None:
-                    factors = self._factors(g, start, end, extent, len(ends), scale_a, scale_b)
-                    lines = zip((a, b.mT), factors, self._blocks)
-                    a, b = (dequantized(*each) for each in lines)
-                    product = a @ b.mT
+        with torch.autocast(product.a.device.type, enabled=False):  # it would round the widened operands again
+            for g in range(self._problem.G):
+                if mode == "masked":
+                    start, end = 0, max(0, min(given[g], extent))
                 else:
-                    product = a.float() @ b.float()
-                if scale_a is not None and self._blocks is None:
-                    product *= (scale_a[part] if mode == "m" else scale_a[g])[:, None]
-                    product *= scale_b[part] if mode == "n" else scale_b[g]
-                if bias is not None:
-                    product += bias[g].float()
-                if self._accumulate:
-                    product += c.float()
-                c.copy_(product)
-                start = end
-        if not self._keep_tail and mode in ("m", "n"):
+                    # Ends that decrease or reach too far must not lead out of the operands; check=True reports them.
+                    end = extent if mode == "batch" else max(start, min(given[g], extent))
+                # Adding zeros would change -0.0, and the bits of a NaN.
+                if end > start or (mode == "k" and not self._problem.accumulate):
+                    self._multiply(product, out, g, slice(start, end), extent)
+                start = 0 if mode == "batch" else end
+        if not self._problem.keep_tail and mode in ("m", "n"):
             (out[start:] if mode == "m" else out[:, start:]).zero_()
 
-    def _factors(self, g, start, end, total, groups, scale_a, scale_b):
-        """A group's factors of blocks, each (lines, or their blocks, by blocks of K)."""
-        if self._blocks[1] == BLOCK:
-            scale_b = scale_b.mT
-        if self._mode == "k":
-            first = start // BLOCK + (g if blocks_restart(scale_a, total, groups) else 0)
-            of_group = slice(first, first - (start - end) // BLOCK)
-            return scale_a[:, of_group], scale_b[:, of_group]
-        part = slice(start, end)
-        return (
-            scale_a[part] if self._mode == "m" else scale_a[g],
-            scale_b[part] if self._mode == "n" else scale_b[g],
-        )
+    def _multiply(self, product: Product, out: Tensor, g: int, part: slice, extent: int) -> None:
+        """One group's product; ``part`` is what it has of the ragged extent."""
+        problem, bias = self._problem, product.epilogue.bias
+        a, b, c = _parts(problem, g, part, product, out)
+        if problem.block_lines is not None:
+            factors = _block_factors(problem, product.scaling, g, part, extent)
+            a, b = (dequantized(*each) for each in zip((a, b.mT), factors, problem.block_lines))
+            result = a @ b.mT
+        else:
+            result = a.float() @ b.float()
+        if problem.scaling is not None and problem.block_lines is None:
+            rows, cols = product.scaling
+            rows = rows if problem.mode == "m" else rows[g]
+            result *= (rows[part] if problem.mode in ("m", "masked") else rows)[:, None]
+            result *= cols[part] if problem.mode == "n" else cols[g]
+        if bias is not None:
+            result += bias[g].float()
+        if problem.accumulate:
+            result += c.float()
+        c.copy_(result)
 
 
-def _parts(mode, g, part, mat_a, mat_b, out):
+def _extent(mode: str, product: Product) -> int:
+    """What of the product the groups share out, or what each has room for."""
+    return {"n": product.b.shape[-1], "k": product.a.shape[-1]}.get(mode, product.a.shape[-2])
+
+
+def _parts(problem: Problem, g: int, part: slice, product: Product, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Views of one group's operands and result."""
-    if mode == "m":
-        return mat_a[part], mat_b[g], out[part]
-    if mode == "n":
-        return mat_a[g], mat_b[:, part], out[:, part]
-    if mode == "k":
-        return mat_a[:, part], mat_b[part], out[g]
-    return mat_a[g], mat_b[g], out[g]
+    a, b = product.a, product.b
+    if problem.mode == "m":
+        return a[part], b[g], out[part]
+    if problem.mode == "n":
+        return a[g], b[:, part], out[:, part]
+    if problem.mode == "k":
+        return a[:, part], b[part], out[g]
+    if problem.pack:
+        return a[g, part], unshuffled(b.mT[g]).mT, out[g, part]
+    return a[g, part], b[g], out[g, part]
+
+
+def _block_factors(problem: Problem, scaling: Scaling, g: int, part: slice, extent: int) -> tuple[Tensor, Tensor]:
+    """A group's factors of blocks, each (lines, or their blocks, by blocks of K)."""
+    scale_a, scale_b, _ = scaling
+    if problem.block_lines[1] == BLOCK:
+        scale_b = scale_b.mT
+    if problem.mode == "k":
+        first = part.start // BLOCK + (g if blocks_restart(scale_a, extent, problem.G) else 0)
+        of_group = slice(first, first - (part.start - part.stop) // BLOCK)
+        return scale_a[:, of_group], scale_b[:, of_group]
+    rows = scale_a if problem.mode == "m" else scale_a[g]
+    cols = scale_b if problem.mode == "n" else scale_b[g]
+    return rows[part] if problem.mode in ("m", "masked") else rows, cols[part] if problem.mode == "n" else cols

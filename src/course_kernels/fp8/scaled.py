@@ -10,10 +10,12 @@ from torch.overrides import handle_torch_function
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import has_overrides, is_compiling, refuse_tangents, wants_grad
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.engine.checks import Backend, Tail, check_options
-from course_kernels.engine.product import Operands, Options
+from course_kernels.engine.checks import Backend
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import LINE, ROW, SQUARE
 from course_kernels.packed.api import cut_to_shared_k
+from course_kernels.packed.checks import Tail, check_options
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
 
@@ -37,6 +39,7 @@ def scaled_grouped_mm(
     check: bool = False,
     backend: Backend = "auto",
     config: GemmConfig | None = None,
+    num_sms: int | None = None,
 ) -> Tensor:
     """Multiply the float8 matrices of each group, scaled by factors of rows and columns or of blocks of 128 along K.
 
@@ -88,8 +91,8 @@ def scaled_grouped_mm(
         contraction_dim: () or (-1, -2).
         use_fast_accum: accepted for the sake of callers. Sums are kept as where it is False: the tensor cores add the
             products of a block of K, and float32 the blocks, each multiplied with its factors where blocks have some.
-        out, tail, check, backend, config: as for ``grouped_mm``; backend "auto" takes "cute" for few rows as well. A
-            config for scales of blocks has a block_k that divides 128.
+        out, tail, check, backend, config, num_sms: as for ``grouped_mm``; backend "auto" takes "cute" for few rows as
+            well. A config for scales of blocks has a block_k that divides 128.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given.
@@ -116,22 +119,24 @@ def scaled_grouped_mm(
         return handle_torch_function(
             scaled_grouped_mm, tensors, mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a,
             swizzle_b, bias, offs, output_dtype, contraction_dim, use_fast_accum, out=out, tail=tail, check=check,
-            backend=backend, config=config,
+            backend=backend, config=config, num_sms=num_sms,
         )  # fmt: skip
-    check_options(tail, config, out is not None)
+    check_options(tail, config, out is not None, num_sms=num_sms)
     scaling, of_tensors = _scaling(scale_recipe_a, scale_recipe_b)
     scale_a, scale_b = _scale("a", scale_a, swizzle_a), _scale("b", scale_b, swizzle_b)
     if not isinstance(contraction_dim, (list, tuple)) or tuple(contraction_dim) not in ((), (-1, -2)):
         raise ValueError(f"contraction_dim must be () or (-1, -2), got {contraction_dim!r}")
     if any(of_tensors):
         scale_a, scale_b = _of_rows(of_tensors, mat_a, mat_b, offs, scale_a, scale_b)
-    operands = Operands(*cut_to_shared_k(mat_a, mat_b), offs, bias, scale_a, scale_b)
-    for name, tensor in operands._asdict().items():
+    matrices = cut_to_shared_k(mat_a, mat_b)
+    named = dict(mat_a=matrices[0], mat_b=matrices[1], offs=offs, bias=bias, scale_a=scale_a, scale_b=scale_b)
+    for name, tensor in named.items():
         if wants_grad(tensor):
             raise TypeError(f"{name} requires a gradient, and scaled_grouped_mm has none: detach it")
-    refuse_tangents("scaled_grouped_mm", *operands)
-    options = Options(output_dtype or torch.bfloat16, tail == "keep", check, backend, config, scaling=scaling)
-    return multiply(operands, options) if out is None else multiply_into(out, operands, options)
+    refuse_tangents("scaled_grouped_mm", *named.values())
+    product = Product.packed(**named, scaling=scaling, keep_tail=tail == "keep")
+    options = Options(output_dtype or torch.bfloat16, check, backend, config, num_sms)
+    return multiply(product, options) if out is None else multiply_into(out, product, options)
 
 
 def _scaling(recipe_a, recipe_b) -> tuple[str, tuple[bool, bool]]:

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, in_memory, is_compiling, refuse_tangents, wants_grad
-from course_kernels.engine.checks import Backend
-from course_kernels.engine.product import Operands, Options
+from course_kernels.engine.checks import Backend, check_out_form
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
 from course_kernels.gmm import checks
 from course_kernels.gmm.configs import launch_of
 from course_kernels.gmm.ends import group_ends
-from course_kernels.memory import share_memory
+from course_kernels.memory import check_written, share_memory
 from course_kernels.packed.group_sums import sum_into
 from course_kernels.packed.torch_ops import multiply, multiply_into
 
@@ -90,7 +91,7 @@ def gmm(
     refuse_tangents("gmm", lhs, rhs, bias)
     ends = group_ends(group_sizes, M, "the rows of lhs", check)
     options = Options(preferred_element_type, backend=backend, config=launch)
-    return _multiply(existing_out, Operands(lhs, matrices, ends, bias), options)
+    return _multiply(existing_out, Product.packed(lhs, matrices, ends, bias), options)
 
 
 def ptgmm(
@@ -206,15 +207,15 @@ def _tgmm(name, lhs, rhs, group_sizes, preferred_element_type, written, asked, l
     if existing_out is not None:
         _check_existing_out(existing_out, (G, K, N), preferred_element_type, group_sizes, lhs, rhs)
     if bias_grad is not None:  # the product is written first, so all is checked here
-        checks.check_written("bias_grad", bias_grad, (G, K), torch.float32, lhs.device)
+        check_out_form("bias_grad", bias_grad, (G, K), torch.float32, "lhs", lhs.device)
         if in_memory(lhs, rhs, group_sizes, bias_grad, existing_out):
             others = dict(lhs=lhs, rhs=rhs, group_sizes=group_sizes, existing_out=existing_out)
-            checks.check_apart("bias_grad", bias_grad, others)
+            check_written("bias_grad", bias_grad, others)
     launch = launch_of(name, *asked)
     refuse_tangents(name, lhs, rhs)
     ends = group_ends(group_sizes, M, "the M of lhs and rhs", check)
-    options = Options(preferred_element_type, backend=backend, config=launch, accumulate=bool(accumulate))
-    product = _multiply(existing_out, Operands(columns, rhs, ends), options)
+    options = Options(preferred_element_type, backend=backend, config=launch)
+    product = _multiply(existing_out, Product.packed(columns, rhs, ends, accumulate=bool(accumulate)), options)
     if bias_grad is not None:
         sums = bias_grad, columns.detach().mT, ends, bool(accumulate), backend, existing_out
         _in_our_names("bias_grad", sum_into, *sums)
@@ -233,7 +234,7 @@ def _autocast(existing_out, lhs, rhs, bias) -> tuple:
 def _check_existing_out(existing_out, shape, dtype, group_sizes, lhs, *others) -> None:
     """Raise unless the result can be written to a given tensor. ``packed`` compares its memory with the operands',
     which the sizes are none of."""
-    checks.check_written("existing_out", existing_out, shape, dtype, lhs.device)
+    check_out_form("existing_out", existing_out, shape, dtype, "lhs", lhs.device)
     if wants_grad(lhs, *others):
         raise ValueError(
             "existing_out must be None where an operand requires a gradient: detach the operands, or leave it out"
@@ -242,11 +243,11 @@ def _check_existing_out(existing_out, shape, dtype, group_sizes, lhs, *others) -
         raise ValueError("existing_out shares memory with group_sizes; they must not overlap")
 
 
-def _multiply(out: Tensor | None, operands: Operands, options: Options) -> Tensor:
-    """The product."""
+def _multiply(out: Tensor | None, product: Product, options: Options) -> Tensor:
+    """Compute a product."""
     if out is None:
-        return _in_our_names("existing_out", multiply, operands, options)
-    return _in_our_names("existing_out", multiply_into, out, operands, options)
+        return _in_our_names("existing_out", multiply, product, options)
+    return _in_our_names("existing_out", multiply_into, out, product, options)
 
 
 def _in_our_names(written: str, function: Callable[..., Tensor], *arguments) -> Tensor:

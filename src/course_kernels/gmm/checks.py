@@ -1,13 +1,12 @@
 """Checks of the arguments of ``gmm``, ``ptgmm`` and ``nptgmm``: the argument, what it got, what it wants.
 
-All is checked before anything is written, and in AITER's names. No check but ``check_apart`` reads an address, so that
-fake tensors will do.
+All is checked before anything is written, and in AITER's names. No check here reads an address, so that fake
+tensors will do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from course_kernels.dtypes import OUT_DTYPES
 from course_kernels.engine.checks import BACKENDS, check_dense
-from course_kernels.memory import check_writable, overlaps_itself, share_memory
 
 RhsLayout: TypeAlias = Literal["auto", "gkn", "gnk"]
 LhsLayout: TypeAlias = Literal["auto", "km", "mk"]
@@ -111,28 +109,3 @@ def check_bias(bias, shape: tuple[int, int], lhs: Tensor) -> None:
         raise TypeError(f"bias must have the dtype of lhs, {lhs.dtype}, or torch.float32, got {bias.dtype}")
     if bias.device != lhs.device:
         raise ValueError(f"bias must be on the device of lhs, {lhs.device}, got {bias.device}")
-
-
-def check_written(name: str, value, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    """Raise unless a tensor that will be written to has the form of the result."""
-    check_dense(name, value)
-    if _shape(value) != tuple(shape):
-        raise ValueError(f"{name} must have shape {tuple(shape)}, got {_shape(value)}")
-    if value.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {dtype}, got {value.dtype}")
-    if value.device != device:
-        raise ValueError(f"{name} must be on the device of lhs, {device}, got {value.device}")
-    if value.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"{name} requires a gradient, which a write into it would lose: pass {name}.detach()")
-
-
-def check_apart(name: str, value: Tensor, others: Mapping[str, Tensor | None]) -> None:
-    """Raise where writing to a tensor would change another argument, or one element with another."""
-    check_writable(name, value)
-    if value.is_neg():
-        raise ValueError(f"{name} is a lazily negated view, which kernels cannot write: pass another tensor")
-    if not value.is_contiguous() and overlaps_itself(value):
-        raise ValueError(f"{name} has elements that share memory (strides {value.stride()}); pass a clone of it")
-    for other_name, other in others.items():
-        if other is not None and share_memory(value, other):
-            raise ValueError(f"{name} shares memory with {other_name}; they must not overlap")

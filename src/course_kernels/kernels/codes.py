@@ -5,7 +5,17 @@ A kernel's module makes its own ``tl.constexpr`` of each, under the same name.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+
+SCALE_BLOCK = 128  # elements along K, and lines of a square block, that share a factor
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionName:
+    """A compile-time argument that is a ``@triton.jit`` function of the kernel's module."""
+
+    name: str
 
 
 class Layout(enum.IntEnum):

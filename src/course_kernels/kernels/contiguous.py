@@ -17,14 +17,14 @@ from __future__ import annotations
 from course_kernels.kernels.language import tl, triton  # isort: skip (sets Triton up)
 from triton.tools.ragged_tma import to_ragged_indices
 
-from course_kernels.kernels.codes import Store
+from course_kernels.kernels.codes import SCALE_BLOCK, Store
 from course_kernels.kernels.common import add_scaled, multiply_add, tile_position, xcd_tile
 from course_kernels.kernels.round_robin import ANY, DYNAMIC, ROW_MAJOR, next_dynamic_tile
 
 POINTERS = tl.constexpr(int(Store.POINTERS))
 WINDOW = tl.constexpr(int(Store.WINDOW))
 GROUPED = tl.constexpr(int(Store.GROUPED))
-SCALE_DEPTH = tl.constexpr(128)  # of a block that shares a factor
+SCALE_DEPTH = tl.constexpr(SCALE_BLOCK)  # of a block that shares a factor
 
 
 @triton.jit
@@ -120,11 +120,42 @@ def store_result(
 
 
 @triton.jit
+def load_rows(
+    operand, g, row, k, rows, K, KIND: tl.constexpr, IN_GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """``LOAD_A`` of rows that are read where they are; ``operand``: A and its strides (a, group, row, k)."""
+    return load_block(
+        operand[0], g, row, k, rows, K, operand[1], operand[2], operand[3], KIND, IN_GROUP, BLOCK_M, BLOCK_K
+    )
+
+
+@triton.jit
+def store_sums(
+    parts, acc, g, start, end, row, row_a, col, N, KIND: tl.constexpr, STORE_PARTS: tl.constexpr,
+    SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """``EPILOGUE`` of plain results: factors of rows and columns where SCALED, a bias, one rounding, the store.
+
+    Args:
+        parts: the result and its strides (desc, ptr, group, row, column); the bias and its strides (ptr, group,
+            column); the factors (of A's rows, of B's columns, group).
+        acc: the tile's sums; its first row of C, ``row``, is ``row_a`` among the factors of A's rows.
+    """
+    bias_ptr, scale_a_ptr, scale_b_ptr = parts[5], parts[8], parts[9]
+    if not SCALED:
+        scale_a_ptr, scale_b_ptr = None, None
+    acc = scaled_and_biased(
+        acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N, parts[6], parts[7], parts[10],
+        BLOCK_M, BLOCK_N,
+    )  # fmt: skip
+    store_result(parts[0], parts[1], acc, g, start, end, row, col, N, parts[2], parts[3], parts[4], KIND, STORE_PARTS)
+
+
+@triton.jit
 def compute_tile(
-    a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
-    total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
-    stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-    stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+    operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
+    total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A: tl.constexpr, EPILOGUE: tl.constexpr,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -150,35 +181,22 @@ def compute_tile(
     b_group = 0 if SHARED_B else g
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
-        block_a = load_block(
-            a, g, row, k * BLOCK_K, end, K, stride_ag, stride_am, stride_ak, A_KIND, not RAGGED,
-            BLOCK_M, BLOCK_K,
-        )  # fmt: skip
+        block_a = LOAD_A(operand_a, g, row, k * BLOCK_K, end, K, A_KIND, not RAGGED, BLOCK_M, BLOCK_K)
         block_b = load_block(
             b, b_group, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, True, BLOCK_N, BLOCK_K
         )
         if A_LINES == 0:
             acc = multiply_add(block_a, block_b.T, acc, PRECISION)
         else:
-            from_a, from_b = scale_a_ptr, scale_b_ptr + g * (tl.full((), 1, tl.int64) * stride_sb_g)
+            from_a, from_b = block_scales[0], block_scales[1] + g * (tl.full((), 1, tl.int64) * block_scales[5])
             if not RAGGED:
-                from_a += g * (tl.full((), 1, tl.int64) * stride_sa_g)
+                from_a += g * (tl.full((), 1, tl.int64) * block_scales[2])
             acc = add_scaled(
                 acc, block_a, block_b.T, from_a, from_b, k * BLOCK_K // SCALE_DEPTH, row, end - row, col, N - col,
-                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, A_LINES, B_LINES, BLOCK_M, BLOCK_N,
+                block_scales[3], block_scales[4], block_scales[6], block_scales[7], A_LINES, B_LINES, BLOCK_M, BLOCK_N,
             )  # fmt: skip
-    if A_LINES == 0:
-        row_a = row if RAGGED else g * (tl.full((), 1, tl.int64) * M) + row
-        acc = scaled_and_biased(
-            acc, scale_a_ptr, scale_b_ptr, bias_ptr, g, row_a, end - row, col, N,
-            stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
-    else:
-        acc = scaled_and_biased(
-            acc, None, None, bias_ptr, g, row, end - row, col, N,
-            stride_bias_g, stride_bias_n, stride_scale_g, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
-    store_result(c_desc, c_ptr, acc, g, start, end, row, col, N, stride_cg, stride_cm, stride_cn, C_KIND, STORE_PARTS)
+    row_a = row if RAGGED else g * (tl.full((), 1, tl.int64) * M) + row
+    EPILOGUE(parts, acc, g, start, end, row, row_a, col, N, C_KIND, STORE_PARTS, A_LINES == 0, BLOCK_M, BLOCK_N)
 
 
 # A batch has its own number of rows: not worth a compilation each time it is a multiple of 16, or is not.
@@ -188,6 +206,7 @@ def contiguous_kernel(
     total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
     stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
     stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+    LOAD_A: tl.constexpr, EPILOGUE: tl.constexpr,
     A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, RAGGED: tl.constexpr, SHARED_B: tl.constexpr,
     A_LINES: tl.constexpr, B_LINES: tl.constexpr, ROW_STEP: tl.constexpr, ZERO_TAIL: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
@@ -205,6 +224,8 @@ def contiguous_kernel(
         A_LINES, B_LINES: 0, or lines of A's and B's blocks of 128 along K, 1 or 128 each: then scale_a_ptr is
             (total, blocks) or (G, M, blocks), or M in blocks of its own, with any strides, and scale_b_ptr is likewise
             (G, N, blocks). BLOCK_K divides 128.
+        LOAD_A: how a block of A is loaded, a device function such as ``load_rows``; its first argument is one tuple.
+        EPILOGUE: what becomes of a tile's sums, a device function such as ``store_sums``; likewise.
         ROW_STEP: tiles begin at multiples of it. It is 1, except where A is a descriptor whose innermost dimension is
             the rows: that coordinate must be aligned, so it is the number of elements in 16 bytes. Then C goes through
             pointers, which leave out the rows before the group.
@@ -212,6 +233,21 @@ def contiguous_kernel(
         ZERO_TAIL: write zeros to the rows after the last group.
         NUM_XCDS: of ``common.xcd_tile``; the dynamic schedule has none.
     """
+    operand_a = (a, stride_ag, stride_am, stride_ak)
+    parts = (
+        c_desc, c_ptr, stride_cg, stride_cm, stride_cn, bias_ptr, stride_bias_g, stride_bias_n,
+        scale_a_ptr, scale_b_ptr, stride_scale_g,
+    )  # fmt: skip
+    block_scales = (
+        scale_a_ptr,
+        scale_b_ptr,
+        stride_sa_g,
+        stride_sa_m,
+        stride_sa_k,
+        stride_sb_g,
+        stride_sb_n,
+        stride_sb_k,
+    )
     tiles_n = tl.cdiv(N, BLOCK_N)
     groups = tl.arange(0, GROUPS)
     row_ends = groups
@@ -226,10 +262,8 @@ def contiguous_kernel(
         tile = next_dynamic_tile(counter_ptr, tiles)
         while tile < tiles:
             compute_tile(
-                a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, offs_ptr, row_ends, groups,
-                total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
-                stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-                stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+                operand_a, b, parts, block_scales, tile, tiles_n, offs_ptr, row_ends, groups,
+                total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, EPILOGUE,
                 A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip
@@ -241,10 +275,8 @@ def contiguous_kernel(
             else:
                 position = tile
             compute_tile(
-                a, b, c_desc, c_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, position, tiles_n, offs_ptr, row_ends, groups,
-                total, M, N, K, G, stride_ag, stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
-                stride_cg, stride_cm, stride_cn, stride_bias_g, stride_bias_n, stride_scale_g,
-                stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+                operand_a, b, parts, block_scales, position, tiles_n, offs_ptr, row_ends, groups,
+                total, M, N, K, G, stride_bg, stride_bk, stride_bn, LOAD_A, EPILOGUE,
                 A_KIND, B_KIND, C_KIND, RAGGED, SHARED_B, A_LINES, B_LINES,
                 ROW_STEP, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS, PRECISION,
             )  # fmt: skip

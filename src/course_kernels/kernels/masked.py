@@ -10,13 +10,13 @@ With few rows, reading the weights takes the time. Some libraries *shuffle* them
 16 bytes of K lie together, in the order in which the lanes of a matrix instruction take them. ``load_shuffled`` reads
 them where they are.
 
-Block scales (1 × 128 of X, 128 × 128 of W) change inside a sum, so they cannot wait for the epilogue: each block of K
+Block scales (1 × 128 of A, 128 × 128 of B) change inside a sum, so they cannot wait for the epilogue: each block of K
 is multiplied apart, scaled and added in float32. That costs a second set of accumulators.
 """
 
 from __future__ import annotations
 
-from course_kernels.kernels.codes import Scales, Store
+from course_kernels.kernels.codes import SCALE_BLOCK, Scales, Store
 from course_kernels.kernels.common import add_scaled, multiply_add, tile_position
 from course_kernels.kernels.contiguous import load_block, store_result
 from course_kernels.kernels.language import tl, triton
@@ -24,7 +24,7 @@ from course_kernels.kernels.language import tl, triton
 WINDOW = tl.constexpr(int(Store.WINDOW))
 LINES = tl.constexpr(int(Scales.LINES))
 BLOCKS = tl.constexpr(int(Scales.BLOCKS))
-SCALED = tl.constexpr(128)  # elements along K, and along N, that share a block scale
+SCALED = tl.constexpr(SCALE_BLOCK)
 
 
 @triton.jit
@@ -56,10 +56,10 @@ def load_factors(ptr, at, extent, stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def compute_tile(
-    x, w, y_desc, y_ptr, x_scale_ptr, w_scale_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
-    stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
-    stride_xsg, stride_xsm, stride_xsk, stride_wsg, stride_wsn, stride_wsk,
-    X_KIND: tl.constexpr, W_KIND: tl.constexpr, Y_KIND: tl.constexpr, PACK: tl.constexpr, SCALES: tl.constexpr,
+    a, b, c_desc, c_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
+    stride_ag, stride_am, stride_ak, stride_bg, stride_bn, stride_bk, stride_cg, stride_cm, stride_cn,
+    stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, PACK: tl.constexpr, SCALES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     STORE_PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -72,55 +72,55 @@ def compute_tile(
     row, col = tile_m * BLOCK_M, tile_n * BLOCK_N
     wide = tl.full((), 1, tl.int64)
     if SCALES:
-        x_scale_ptr += g * (wide * stride_xsg)
-        w_scale_ptr += g * (wide * stride_wsg)
+        scale_a_ptr += g * (wide * stride_sa_g)
+        scale_b_ptr += g * (wide * stride_sb_g)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
-        block_x = load_block(
-            x, g, row, k * BLOCK_K, rows, K, stride_xg, stride_xm, stride_xk, X_KIND, True, BLOCK_M, BLOCK_K
+        block_a = load_block(
+            a, g, row, k * BLOCK_K, rows, K, stride_ag, stride_am, stride_ak, A_KIND, True, BLOCK_M, BLOCK_K
         )
         if PACK:
-            block_w = load_shuffled(w, g, col, k * BLOCK_K, N, K, stride_wg, PACK, BLOCK_N, BLOCK_K)
+            block_b = load_shuffled(b, g, col, k * BLOCK_K, N, K, stride_bg, PACK, BLOCK_N, BLOCK_K)
         else:
-            block_w = load_block(
-                w, g, col, k * BLOCK_K, N, K, stride_wg, stride_wn, stride_wk, W_KIND, True, BLOCK_N, BLOCK_K
+            block_b = load_block(
+                b, g, col, k * BLOCK_K, N, K, stride_bg, stride_bn, stride_bk, B_KIND, True, BLOCK_N, BLOCK_K
             )
         if SCALES == BLOCKS:
             acc = add_scaled(
-                acc, block_x, block_w.T, x_scale_ptr, w_scale_ptr, k * BLOCK_K // SCALED, row, rows - row, col, N - col,
-                stride_xsm, stride_xsk, stride_wsn, stride_wsk, 1, SCALED, BLOCK_M, BLOCK_N,
+                acc, block_a, block_b.T, scale_a_ptr, scale_b_ptr, k * BLOCK_K // SCALED, row, rows - row, col, N - col,
+                stride_sa_m, stride_sa_k, stride_sb_n, stride_sb_k, 1, SCALED, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         else:
-            acc = multiply_add(block_x, block_w.T, acc, "ieee")
+            acc = multiply_add(block_a, block_b.T, acc, "ieee")
     if SCALES == LINES:
-        acc *= load_factors(x_scale_ptr, row, rows, stride_xsm, BLOCK_M)[:, None]
-        acc *= load_factors(w_scale_ptr, col, N, stride_wsn, BLOCK_N)[None, :]
+        acc *= load_factors(scale_a_ptr, row, rows, stride_sa_m, BLOCK_M)[:, None]
+        acc *= load_factors(scale_b_ptr, col, N, stride_sb_n, BLOCK_N)[None, :]
     # A window's coordinates are rows of the result seen as (G * max_M, N).
-    start = g * max_M if Y_KIND == WINDOW else 0
+    start = g * max_M if C_KIND == WINDOW else 0
     store_result(
-        y_desc, y_ptr, acc, g, start, start + rows, start + row, col, N, stride_yg, stride_ym, stride_yn,
-        Y_KIND, STORE_PARTS,
+        c_desc, c_ptr, acc, g, start, start + rows, start + row, col, N, stride_cg, stride_cm, stride_cn,
+        C_KIND, STORE_PARTS,
     )  # fmt: skip
 
 
 @triton.jit
 def masked_kernel(
-    x, w, y_desc, y_ptr, sizes_ptr, x_scale_ptr, w_scale_ptr, max_M, N, K, G,
-    stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
-    stride_xsg, stride_xsm, stride_xsk, stride_wsg, stride_wsn, stride_wsk,
-    X_KIND: tl.constexpr, W_KIND: tl.constexpr, Y_KIND: tl.constexpr, PACK: tl.constexpr, SCALES: tl.constexpr,
+    a, b, c_desc, c_ptr, sizes_ptr, scale_a_ptr, scale_b_ptr, max_M, N, K, G,
+    stride_ag, stride_am, stride_ak, stride_bg, stride_bn, stride_bk, stride_cg, stride_cm, stride_cn,
+    stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+    A_KIND: tl.constexpr, B_KIND: tl.constexpr, C_KIND: tl.constexpr, PACK: tl.constexpr, SCALES: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, STORE_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Y[g, :n] = X[g, :n] @ W[g].T for every group g with n rows that count; any number of programs on grid axis 0.
+    """C[g, :n] = A[g, :n] @ B[g].T for every group g with n rows that count; any number of programs on grid axis 0.
 
     Args:
-        x: (G, max_M, K); w: (G, N, K): descriptors of blocks (1, ., .), or pointers where X_KIND or W_KIND is ANY.
-        y_desc: window of Y (G * max_M, N), or None; y_ptr: pointer to Y (G, max_M, N).
+        a: (G, max_M, K); b: (G, N, K): descriptors of blocks (1, ., .), or pointers where A_KIND or B_KIND is ANY.
+        c_desc: window of C (G * max_M, N), or None; c_ptr: pointer to C (G, max_M, N).
         sizes_ptr: (G,) rows that count.
-        x_scale_ptr, w_scale_ptr: float32, with strides along groups, lines and blocks of K. LINES: a factor for each
-            row of X and each line of W; with stride 0, one factor for all lines. BLOCKS: a factor for each 1 × 128 of
-            X and each 128 × 128 of W.
+        scale_a_ptr, scale_b_ptr: float32, with strides along groups, lines and blocks of K. LINES: a factor for each
+            row of A and each line of B; with stride 0, one factor for all lines. BLOCKS: a factor for each 1 × 128 of
+            A and each 128 × 128 of B.
         PACK: 0; for a shuffled weight the elements of 16 bytes.
         GROUPS: at least G, a power of two.
     """
@@ -130,8 +130,8 @@ def masked_kernel(
     tiles = tl.max(row_ends, 0) * tiles_n
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         compute_tile(
-            x, w, y_desc, y_ptr, x_scale_ptr, w_scale_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
-            stride_xg, stride_xm, stride_xk, stride_wg, stride_wn, stride_wk, stride_yg, stride_ym, stride_yn,
-            stride_xsg, stride_xsm, stride_xsk, stride_wsg, stride_wsn, stride_wsk,
-            X_KIND, W_KIND, Y_KIND, PACK, SCALES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS,
+            a, b, c_desc, c_ptr, scale_a_ptr, scale_b_ptr, tile, tiles_n, sizes_ptr, row_ends, groups, max_M, N, K, G,
+            stride_ag, stride_am, stride_ak, stride_bg, stride_bn, stride_bk, stride_cg, stride_cm, stride_cn,
+            stride_sa_g, stride_sa_m, stride_sa_k, stride_sb_g, stride_sb_n, stride_sb_k,
+            A_KIND, B_KIND, C_KIND, PACK, SCALES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STORE_PARTS,
         )  # fmt: skip

@@ -6,9 +6,10 @@ depth can be written as whole blocks: each begins at a multiple of 128, and zero
 
 from __future__ import annotations
 
+from course_kernels.kernels.codes import SCALE_BLOCK
 from course_kernels.kernels.language import tl, triton
 
-DEPTH = tl.constexpr(128)
+DEPTH = tl.constexpr(SCALE_BLOCK)
 LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
 LEAST = tl.constexpr(2.0**-100)  # of the magnitudes that a factor is made from
 

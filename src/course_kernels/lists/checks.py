@@ -12,7 +12,7 @@ from course_kernels import runtime
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, refuse_beside_dtensors
 from course_kernels.dtypes import IN_DTYPES, MAX_EXTENT, OUT_DTYPES, PRECISIONS, default_out_dtype
-from course_kernels.memory import check_apart, check_writable, overlaps_itself
+from course_kernels.memory import check_apart, check_written
 
 Method: TypeAlias = Literal["auto", "naive", "round_robin", "tma"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -124,8 +124,6 @@ def prepare_out(group_A, group_B, settings: Settings, out) -> list[torch.Tensor]
             raise ValueError(f"out[{i}] must be on {device}, got {tensor.device}")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"out[{i}] requires a gradient, which a write into it would lose: pass out[{i}].detach()")
-        check_writable(f"out[{i}]", tensor)
-        if overlaps_itself(tensor):
-            raise ValueError(f"out[{i}] has elements that share memory (strides {tensor.stride()}); pass a clone of it")
+        check_written(f"out[{i}]", tensor, {})
     check_apart({"group_A": group_A, "group_B": group_B}, out)
     return out

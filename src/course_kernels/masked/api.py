@@ -7,7 +7,8 @@ from torch import Tensor
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import refuse_tangents
 from course_kernels.engine.checks import Backend
-from course_kernels.masked.problem import Operands, Options, resolve_mark, rows_class
+from course_kernels.engine.options import Options
+from course_kernels.masked.checks import Call, resolve_mark, rows_class
 from course_kernels.masked.torch_op import multiply
 
 
@@ -24,6 +25,7 @@ def deepgemm(
     backend: Backend = "auto",
     config: GemmConfig | None = None,
     expected_m: int | None = None,
+    num_sms: int | None = None,
 ) -> Tensor:
     """Multiply the rows that count of each group: ``Y[g, :n] = XQ[g, :n] @ WQ[g].T`` with ``n = group_layout[g]``.
 
@@ -51,6 +53,7 @@ def deepgemm(
         config: for the Triton kernel, instead of the chosen one.
         expected_m: rows of an average group, which choose the tiles; any value is right. Default: max_M. Say it where
             max_M is a bound that is seldom reached.
+        num_sms: as for ``grouped_mm``.
 
     Returns:
         Y.
@@ -74,6 +77,6 @@ def deepgemm(
         if expected_m < 0:
             raise ValueError(f"expected_m must not be negative, got {expected_m}")
         rows = rows_class(expected_m)
-    operands = Operands(XQ, WQ, Y, group_layout, x_scale, w_scale)
-    refuse_tangents("deepgemm", *operands)
-    return multiply(operands, Options(shuffled, rows, check, backend, config))
+    call = Call(XQ, WQ, Y, group_layout, x_scale, w_scale, shuffled, rows)
+    refuse_tangents("deepgemm", *call[:6])
+    return multiply(call, Options(None, check, backend, config, num_sms))

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from course_kernels.contexts import has_memory, is_compiling, refuse_dtensors
 from course_kernels.dtypes import FP8, FP8_FNUZ, dtype_name
+from course_kernels.engine.access import LINES, PACK_BYTES, unshuffled
 
 DTYPES = (torch.float16, torch.bfloat16, FP8, FP8_FNUZ)
-LINES, DEPTH = 16, 32  # N and K are multiples of these, in elements
-PACK_BYTES = 16  # of one line that lie together
+DEPTH = 32  # K is a multiple of it, in elements, as N is of LINES
 
 
 class ShuffledWeight(Tensor):
@@ -239,10 +239,7 @@ def unshuffle_weight(w: Tensor) -> Tensor:
     """
     check_weight("w", w)
     w = plain(w.detach())
-    *groups, lines, depth = w.shape
-    pack = PACK_BYTES // w.element_size()
-    parts = w.reshape(*groups, lines // LINES, depth // pack, LINES, pack)
-    return parts.transpose(-3, -2).contiguous().reshape(w.shape)
+    return unshuffled(w)
 
 
 def check_weight(name: str, w) -> None:

@@ -11,10 +11,10 @@ import functools
 import torch
 from torch import Tensor
 
-from course_kernels.contexts import is_profiling, refuse_dtensors
-from course_kernels.masked.execute import execute
-from course_kernels.masked.problem import Operands, Options, Problem
-from course_kernels.packed.torch_ops import decode_config, encode_config, is_plain, wants_grad
+from course_kernels.contexts import is_plain, is_profiling, refuse_dtensors, wants_grad
+from course_kernels.engine.options import Options, decode_launch, encode_launch
+from course_kernels.engine.plans import execute
+from course_kernels.masked.checks import Call, check_call, problem_of
 
 _library = torch.library.Library("course_kernels", "FRAGMENT")
 _library.define(
@@ -24,38 +24,39 @@ _library.define(
 )
 
 
-def multiply(operands: Operands, options: Options) -> Tensor:
+def multiply(call: Call, options: Options) -> Tensor:
     """A masked product in any of torch's contexts; no gradients.
 
     Raises:
         TypeError: an operand requires a gradient.
     """
-    for name, tensor in operands._asdict().items():
+    for name, tensor in call.tensors().items():
         if name != "Y" and wants_grad(tensor):
             raise TypeError(f"{name} requires a gradient, and deepgemm has none: detach it, or call it in no_grad")
-    if is_plain(*operands) and not is_profiling():
-        execute(operands, options)
-        torch.autograd.graph.increment_version(operands.Y)  # a kernel's writes are not seen by autograd
-        return operands.Y
+    if is_plain(*call[:6]) and not is_profiling():
+        return _execute(call, options)
     if not torch.compiler.is_compiling():
-        refuse_dtensors("deepgemm", **operands._asdict())
-        Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
-    torch.ops.course_kernels.deepgemm(
-        *operands, options.shuffled, options.rows, bool(options.check), options.backend, encode_config(options.config)
-    )
-    return operands.Y
+        refuse_dtensors("deepgemm", **call.tensors())
+        problem_of(call, options)  # raises in our words, before the dispatcher does in its own
+    torch.ops.course_kernels.deepgemm(*call, bool(options.check), options.backend, encode_launch(options))
+    return call.Y
+
+
+def _execute(call: Call, options: Options) -> Tensor:
+    execute(call.product(), options, call.Y, check_call, call)
+    torch.autograd.graph.increment_version(call.Y)  # a kernel's writes are not seen by autograd
+    return call.Y
 
 
 def _deepgemm(
     XQ, WQ, Y, group_layout, x_scale, w_scale, shuffled, rows, check, backend, config, fake=False
 ):  # fmt: skip
-    operands = Operands(XQ, WQ, Y, group_layout, x_scale, w_scale)
-    options = Options(shuffled, rows, check, backend, decode_config(config))
+    call = Call(XQ, WQ, Y, group_layout, x_scale, w_scale, shuffled, rows)
+    options = Options(None, check, backend, *decode_launch(config))
     if fake:
-        Problem.of(operands, options)
+        problem_of(call, options)
     else:
-        execute(operands, options)
-        torch.autograd.graph.increment_version(Y)
+        _execute(call, options)
 
 
 _library.impl("deepgemm", _deepgemm, "CompositeExplicitAutograd")

@@ -8,8 +8,10 @@ from torch.overrides import handle_torch_function
 
 from course_kernels.config import GemmConfig
 from course_kernels.contexts import autocast_dtype, cast, has_overrides, is_compiling, refuse_tangents
-from course_kernels.engine.checks import Backend, Tail, check_options
-from course_kernels.engine.product import Operands, Options
+from course_kernels.engine.checks import Backend
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
+from course_kernels.packed.checks import Tail, check_options
 from course_kernels.packed.torch_ops import multiply, multiply_collecting, multiply_into
 
 
@@ -27,6 +29,7 @@ def grouped_mm(
     config: GemmConfig | None = None,
     accumulate: bool = False,
     main_grad: Tensor | None = None,
+    num_sms: int | None = None,
 ) -> Tensor:
     """Multiply the matrices of each group; the ranks of the operands say which extent the groups share out.
 
@@ -71,6 +74,8 @@ def grouped_mm(
             ``torch.export``, nor for gradients of gradients. It runs between two graphs of ``torch.compile``, so not
             with ``fullgraph=True``. Its version is not checked: as with ``.grad``, a second backward through the same
             graph adds again.
+        num_sms: SMs that the product and its gradients may use, at least 1; the others stay free, for communication
+            say. Nothing is compiled anew for another number. Default: all.
 
     Returns:
         The result, row-major and contiguous; ``out`` itself if it was given. An empty group of mode "k" gives zeros (or
@@ -135,10 +140,10 @@ def grouped_mm(
         return handle_torch_function(
             grouped_mm, (mat_a, mat_b, offs, bias, out), mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype,
             out=out, tail=tail, check=check, backend=backend, config=config, accumulate=accumulate,
-            main_grad=main_grad,
+            main_grad=main_grad, num_sms=num_sms,
         )  # fmt: skip
-    if tail != "zero" or config is not None or accumulate:
-        check_options(tail, config, out is not None, accumulate)
+    if tail != "zero" or config is not None or accumulate or num_sms is not None:
+        check_options(tail, config, out is not None, accumulate, num_sms)
     if isinstance(mat_a, Tensor) and isinstance(mat_b, Tensor):
         if out is None and (dtype := autocast_dtype(mat_a.device.type)):
             mat_a, mat_b = cast(mat_a, dtype), cast(mat_b, dtype)
@@ -146,15 +151,15 @@ def grouped_mm(
                 bias = cast(bias, dtype)
         if mat_b.dim() == 2:
             mat_a, mat_b = cut_to_shared_k(mat_a, mat_b)
-    operands = Operands(mat_a, mat_b, offs, bias)
-    options = Options(out_dtype, tail == "keep", check, backend, config, bool(accumulate))
+    product = Product.packed(mat_a, mat_b, offs, bias, keep_tail=tail == "keep", accumulate=bool(accumulate))
+    options = Options(out_dtype, check, backend, config, num_sms)
     if out is not None or main_grad is not None:
         refuse_tangents("grouped_mm with out or main_grad", mat_a, mat_b, bias)
     if main_grad is not None:
         if out is not None:
             raise ValueError("main_grad must be None where out is given, which has no gradients")
-        return multiply_collecting(operands, options, main_grad)
-    return multiply(operands, options) if out is None else multiply_into(out, operands, options)
+        return multiply_collecting(product, options, main_grad)
+    return multiply(product, options) if out is None else multiply_into(out, product, options)
 
 
 def cut_to_shared_k(mat_a, mat_b):

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_kernels import operators as derivatives
-from course_kernels import runtime
+from course_kernels import operators, runtime
 from course_kernels.contexts import (
     functorch_level,
     is_batched_by_autograd,
@@ -23,9 +22,9 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MAX_EXTENT, OUT_DTYPES
-from course_kernels.engine.checks import BACKENDS, Backend, check_dense, check_offs, check_out, check_out_form
+from course_kernels.engine.checks import BACKENDS, Backend, check_dense, check_offs, check_out_form
 from course_kernels.layout import GroupLayout
-from course_kernels.memory import check_has_memory
+from course_kernels.memory import check_has_memory, check_written
 from course_kernels.packed import sharding
 
 CHUNK = 256  # rows that one program sums; fixed, so that sums do not depend on the GPU
@@ -88,7 +87,7 @@ def sum_into(
     else:
         if not is_compiling():
             refuse_beside_dtensors("out", out, matrix, offs)
-        check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
+        check_out_form("out", out, (offs.shape[0], matrix.shape[1]), torch.float32, "matrix", matrix.device)
         torch.ops.course_kernels.group_sums_out(matrix, offs, out, bool(accumulate), backend, product)
     return out
 
@@ -124,8 +123,8 @@ def _sums(matrix: Tensor, offs: Tensor, backend: str) -> Tensor:
 def _sums_into(
     matrix: Tensor, offs: Tensor, out: Tensor, accumulate: bool, backend: str, product: Tensor | None = None
 ) -> None:
-    others = {"matrix": matrix, "offs": offs, "product": product}
-    check_out(out, (offs.shape[0], matrix.shape[1]), torch.float32, others)
+    check_out_form("out", out, (offs.shape[0], matrix.shape[1]), torch.float32, "matrix", matrix.device)
+    check_written("out", out, {"matrix": matrix, "offs": offs, "product": product})
     _execute(matrix, offs, out, accumulate, backend)
     torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
 
@@ -220,7 +219,7 @@ def _operator(matrix, offs, backend, fake=False):
 def _operator_out(matrix, offs, out, accumulate, backend, product=None, fake=False):
     _check(matrix, offs, backend)
     if fake:
-        check_out_form(out, (offs.shape[0], matrix.shape[1]), torch.float32, matrix.device, "matrix")
+        check_out_form("out", out, (offs.shape[0], matrix.shape[1]), torch.float32, "matrix", matrix.device)
     else:
         _sums_into(matrix, offs, out, accumulate, backend, product)
 
@@ -275,5 +274,5 @@ class _Sums(torch.autograd.Function):
     backward = staticmethod(_gradients)
 
 
-derivatives.register(_library, "group_sums", _setup, _gradients, _tangent)
+operators.register(_library, "group_sums", _setup, _gradients, _tangent)
 torch.library.register_vmap("course_kernels::group_sums", _batched, lib=_library)

@@ -12,9 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
-from course_kernels import operators as derivatives
-from course_kernels import runtime
-from course_kernels.config import GemmConfig, LaunchOptions
+from course_kernels import operators, runtime
 from course_kernels.contexts import (
     functorch_level,
     in_memory,
@@ -26,24 +24,27 @@ from course_kernels.contexts import (
     wants_grad,
 )
 from course_kernels.dtypes import MODE_OF_RANKS
-from course_kernels.engine.checks import check_main_grad, check_out_form
+from course_kernels.engine.checks import check_out_form
+from course_kernels.engine.options import Options, decode_launch, encode_launch
 from course_kernels.engine.plans import execute
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.product import Problem, Product, in_words_of
 from course_kernels.engine.scaling import ROW
 from course_kernels.packed import flops, sharding
+from course_kernels.packed.checks import NAMES, check_call, check_main_grad, problem_of, readable
 from course_kernels.packed.group_sums import group_sums
 
 
-def multiply(operands: Operands, options: Options) -> Tensor:
+def multiply(product: Product, options: Options) -> Tensor:
     """A grouped product, scaled or not, in any of torch's contexts but autocast; differentiable without scales."""
-    if is_plain(*operands) and not is_profiling():
-        if operands.scale_a is None and wants_grad(operands.mat_a, operands.mat_b, operands.bias):
-            return _Differentiable.apply(*operands[:4], options)
-        return execute(operands, options)
+    a, b, rows, scaling, epilogue, _ = product
+    if is_plain(a, b, *rows, *scaling[:2], epilogue.bias) and not is_profiling():
+        if not scaling and wants_grad(a, b, epilogue.bias):
+            return _Differentiable.apply(a, b, product.offs, epilogue.bias, options)
+        return execute(product, options, None, check_call)
     if not is_compiling():
-        Problem.of(operands, options)  # raises in our words, before the dispatcher does in its own
+        problem_of(product, options)  # raises in our words, before the dispatcher does in its own
         _tell_torch()
-    return _dispatched(operands, options)
+    return _dispatched(product, options)
 
 
 def _tell_torch() -> None:
@@ -52,84 +53,56 @@ def _tell_torch() -> None:
     sharding.register()
 
 
-def _dispatched(operands: Operands, options: Options) -> Tensor:
+def _dispatched(product: Product, options: Options) -> Tensor:
     """The operator."""
-    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-    tail = (options.out_dtype, bool(options.check), options.backend, encode_config(options.config))
+    a, b, offs, bias, scale_a, scale_b = product.tensors().values()
+    tail = (options.out_dtype, bool(options.check), options.backend, encode_launch(options))
     if scale_a is None:
-        return torch.ops.course_kernels.grouped_mm(mat_a, mat_b, offs, bias, *tail)
-    return torch.ops.course_kernels.scaled_grouped_mm(
-        mat_a, mat_b, scale_a, scale_b, offs, bias, *tail, options.scaling
-    )  # fmt: skip
+        return torch.ops.course_kernels.grouped_mm(a, b, offs, bias, *tail)
+    scaling = product.scaling.name
+    return torch.ops.course_kernels.scaled_grouped_mm(a, b, scale_a, scale_b, offs, bias, *tail, scaling)
 
 
-def multiply_into(out: Tensor, operands: Operands, options: Options) -> Tensor:
+def multiply_into(out: Tensor, product: Product, options: Options) -> Tensor:
     """A grouped product, scaled or not, written to a given tensor; no gradients."""
-    plain = is_plain(out, *operands)
+    tensors = product.tensors().values()
+    plain = is_plain(out, *tensors)
     if not plain and not is_compiling() and functorch_level() is not None:
         raise RuntimeError("out must be None under torch.func, which does not notice writes to it")
-    if wants_grad(operands.mat_a, operands.mat_b, operands.bias):
+    if wants_grad(product.a, product.b, product.epilogue.bias):
         raise ValueError("out cannot be given when an operand requires a gradient: detach the operands, or omit out")
     if plain and not is_profiling():
-        execute(operands, options, out)
+        execute(product, options, out, check_call)
         torch.autograd.graph.increment_version(out)  # a kernel's writes are not seen by autograd
         return out
     if not is_compiling():
-        refuse_beside_dtensors("out", out, *operands)
-        problem = Problem.of(operands, options)
-        check_out_form(out, problem.out_shape, problem.out_dtype, operands.mat_a.device)
+        refuse_beside_dtensors("out", out, *tensors)
+        problem = problem_of(product, options)
+        check_out_form("out", out, problem.out_shape, problem.out_dtype, "mat_a", product.a.device)
         _tell_torch()
     torch.ops.course_kernels.grouped_mm_out(
-        *operands, options.out_dtype, out, options.keep_tail, bool(options.check), options.backend,
-        encode_config(options.config), bool(options.accumulate), options.scaling,
+        *tensors, options.out_dtype, out, product.epilogue.keep_tail, bool(options.check), options.backend,
+        encode_launch(options), product.epilogue.accumulates, product.scaling.name or ROW,
     )  # fmt: skip
     return out
 
 
 @runtime.outside_graphs("grouped_mm with main_grad, which graphs do not see written to, runs between two graphs")
-def multiply_collecting(operands: Operands, options: Options, main_grad: Tensor) -> Tensor:
+def multiply_collecting(product: Product, options: Options, main_grad: Tensor) -> Tensor:
     """A grouped product of mode "m" whose backward adds mat_b's gradient to ``main_grad``, in float32."""
     if functorch_level() is not None:
         raise RuntimeError("main_grad must be None under torch.func, which does not see it written to")
     if torch.compiler.is_exporting():
         raise RuntimeError("main_grad must be None under torch.export, whose graphs have no backward that adds to it")
-    mat_a, mat_b, _, bias, *_ = operands
-    refuse_beside_dtensors("main_grad", main_grad, *operands)
-    named = operands._asdict() if in_memory(main_grad, *operands) else None
-    check_main_grad(main_grad, mat_a, mat_b, named)
+    tensors = in_words_of(NAMES, product)
+    mat_a, mat_b, bias = product.a, product.b, product.epilogue.bias
+    refuse_beside_dtensors("main_grad", main_grad, *tensors.values())
+    check_main_grad(main_grad, mat_a, mat_b, tensors if in_memory(main_grad, *tensors.values()) else None)
     if not wants_grad(mat_a, mat_b, bias):
-        return multiply(operands, options)
+        return multiply(product, options)
     if not mat_b.requires_grad:
         raise ValueError("main_grad must be None where mat_b requires no gradient: there is none to add")
-    return _Collecting.apply(*operands[:4], options, main_grad)
-
-
-# ---- configurations as strings, which operators can take
-
-_FIELDS = tuple(GemmConfig.__dataclass_fields__)
-_LAUNCH = "launch"  # the first word of options for a launch
-
-
-def encode_config(config: GemmConfig | LaunchOptions | None) -> str:
-    """A configuration as an operator's argument; "" for none."""
-    if isinstance(config, LaunchOptions):
-        return f"{_LAUNCH} {config.programs} {config.schedule}"
-    return "" if config is None else " ".join([str(getattr(config, name)) for name in _FIELDS])
-
-
-@functools.lru_cache(maxsize=1024)
-def decode_config(text: str | GemmConfig | LaunchOptions | None) -> GemmConfig | LaunchOptions | None:
-    """The configuration that ``encode_config`` wrote; one that was never written comes back as it is."""
-    if not text:
-        return None
-    if not isinstance(text, str):
-        return text
-    words = [None if word == "None" else int(word) if word.isdigit() else word for word in text.split()]
-    if words[0] == _LAUNCH and len(words) == 3:
-        return LaunchOptions(*words[1:])
-    if len(words) != len(_FIELDS):
-        raise ValueError(f"config must name the {len(_FIELDS)} values {' '.join(_FIELDS)}, got {text!r}")
-    return GemmConfig(*words)
+    return _Collecting.apply(mat_a, mat_b, product.offs, bias, options, main_grad)
 
 
 # ---- operators
@@ -158,14 +131,19 @@ def _grouped_mm(mat_a, mat_b, offs, bias, out_dtype, check, backend, config, fak
     return _scaled_grouped_mm(mat_a, mat_b, None, None, offs, bias, out_dtype, check, backend, config, ROW, fake)
 
 
+def _decoded(out_dtype, check, backend, launch) -> Options:
+    """The options of an operator's last arguments."""
+    return Options(out_dtype, check, backend, *decode_launch(launch))
+
+
 def _scaled_grouped_mm(
     mat_a, mat_b, scale_a, scale_b, offs, bias, out_dtype, check, backend, config, scaling, fake=False
 ):  # fmt: skip
-    operands = Operands(mat_a, mat_b, offs, bias, scale_a, scale_b)
-    options = Options(out_dtype, False, check, backend, decode_config(config), scaling=scaling)
+    product = Product.packed(mat_a, mat_b, offs, bias, scale_a, scale_b, scaling=scaling)
+    options = _decoded(out_dtype, check, backend, config)
     if not fake:
-        return execute(operands, options)
-    problem = _check_fake(operands, options)
+        return execute(product, options, None, check_call)
+    problem = _check_fake(product, options)
     return mat_a.new_empty(problem.out_shape, dtype=problem.out_dtype)
 
 
@@ -174,20 +152,21 @@ def _grouped_mm_out(
     scaling=ROW, fake=False,
 ):  # fmt: skip
     """The others into a given tensor."""
-    operands = Operands(mat_a, mat_b, offs, bias, scale_a, scale_b)
-    options = Options(out_dtype, keep_tail, check, backend, decode_config(config), accumulate, scaling)
+    tensors, epilogue = (mat_a, mat_b, offs, bias, scale_a, scale_b), dict(keep_tail=keep_tail, accumulate=accumulate)
+    product = Product.packed(*tensors, **epilogue, scaling=scaling)
+    options = _decoded(out_dtype, check, backend, config)
     if not fake:
-        execute(operands, options, out)
+        execute(product, options, out, check_call)
         torch.autograd.graph.increment_version(out)
         return
-    problem = _check_fake(operands, options)
-    check_out_form(out, problem.out_shape, problem.out_dtype, mat_a.device)
+    problem = _check_fake(product, options)
+    check_out_form("out", out, problem.out_shape, problem.out_dtype, "mat_a", mat_a.device)
 
 
-def _check_fake(operands: Operands, options: Options) -> Problem:
+def _check_fake(product: Product, options: Options) -> Problem:
     _tell_torch()
-    problem = Problem.of(operands, options)
-    problem.readable(operands)
+    problem = problem_of(product, options)
+    readable(problem, product)
     return problem
 
 
@@ -203,10 +182,12 @@ for _name, _function in (
 # ---- gradients
 
 
-def _keep(ctx, mat_a, mat_b, offs, bias, backend) -> None:
+def _keep(ctx, mat_a, mat_b, offs, bias, options: Options) -> None:
     """What the gradients need of a product. Each operand is kept for the other one's gradient only."""
     needs_a, needs_b = ctx.needs_input_grad[:2]
-    ctx.backend, ctx.mode, ctx.dtype = backend, MODE_OF_RANKS[mat_a.dim(), mat_b.dim()], mat_a.dtype
+    # A configuration was meant for other extents: gradients choose theirs.
+    ctx.options = Options(backend=options.backend, num_sms=options.num_sms)
+    ctx.mode, ctx.dtype = MODE_OF_RANKS[mat_a.dim(), mat_b.dim()], mat_a.dtype
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.across = is_column_major(mat_a), is_column_major(mat_b)
     ctx.save_for_backward(mat_a if needs_b else None, mat_b if needs_a else None, offs)
@@ -220,16 +201,15 @@ def is_column_major(matrix: Tensor) -> bool:
 
 
 def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:
-    """Of mat_a, mat_b, offs and bias, those of them that ``needs`` says: products of the other modes. Configurations
-    are chosen anew, since a given one was meant for other extents. mat_b's is added to ``main_grad`` instead, if that
-    is given."""
+    """Of mat_a, mat_b, offs and bias, those of them that ``needs`` says: products of the other modes. mat_b's is added
+    to ``main_grad`` instead, if that is given."""
     mat_a, mat_b, offs = ctx.saved_tensors
     needs_a, needs_b, _, needs_bias, *_ = needs
     if is_batched_by_autograd(grad):  # by is_grads_batched: only the dispatcher handles it
         compute = _dispatched
     if 0 in grad.stride():  # sum() hands back one element, expanded: no descriptor reads strides of 0
         grad = grad.contiguous()
-    options = Options(backend=ctx.backend)
+    options = ctx.options
     narrow = grad.to(ctx.dtype)
     grad_a = _product(compute, ctx.across[0], narrow, mat_b.mT, offs, options) if needs_a else None
     grad_b = grad_bias = None
@@ -242,9 +222,9 @@ def _gradients(ctx, grad, needs, main_grad=None, compute=multiply) -> tuple:
         if ctx.mode != "m":
             sums = grad.sum(1, dtype=torch.float32)
         elif compute is multiply:
-            sums = group_sums(grad, offs, backend=ctx.backend)
+            sums = group_sums(grad, offs, backend=options.backend)
         else:
-            sums = torch.ops.course_kernels.group_sums(grad, offs, ctx.backend)
+            sums = torch.ops.course_kernels.group_sums(grad, offs, options.backend)
         grad_bias = sums.to(ctx.bias_dtype)
     return grad_a, grad_b, None, grad_bias
 
@@ -256,12 +236,12 @@ def _product(
     With ``added_to``, the gradient is added to it in float32, in its own layout. ``compute`` multiplies."""
     if across:  # the transposed product, which kernels write row by row
         left, right = right.mT, left.mT
-    operands = Operands(left, right, offs)
     if added_to is not None:
-        options = options._replace(out_dtype=torch.float32, accumulate=True)
-        return multiply_into(added_to.mT if across else added_to, operands, options)
-    product = compute(operands, options)
-    return product.mT if across else product
+        product = Product.packed(left, right, offs, accumulate=True)
+        options = options._replace(out_dtype=torch.float32)
+        return multiply_into(added_to.mT if across else added_to, product, options)
+    result = compute(Product.packed(left, right, offs), options)
+    return result.mT if across else result
 
 
 class _Differentiable(torch.autograd.Function):
@@ -269,9 +249,9 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, mat_a, mat_b, offs, bias, options):
-        product = execute(Operands(mat_a, mat_b, offs, bias), options)  # which checks the arguments
-        _keep(ctx, mat_a, mat_b, offs, bias, options.backend)
-        return product
+        result = execute(Product.packed(mat_a, mat_b, offs, bias), options, None, check_call)
+        _keep(ctx, mat_a, mat_b, offs, bias, options)
+        return result
 
     @staticmethod
     def backward(ctx, grad):
@@ -283,10 +263,10 @@ class _Collecting(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, mat_a, mat_b, offs, bias, options, main_grad):
-        product = multiply(Operands(mat_a, mat_b, offs, bias), options)
-        _keep(ctx, mat_a, mat_b, offs, bias, options.backend)
+        result = multiply(Product.packed(mat_a, mat_b, offs, bias), options)
+        _keep(ctx, mat_a, mat_b, offs, bias, options)
         ctx.main_grad = main_grad  # not saved: other products may add to it before this one's backward
-        return product
+        return result
 
     @staticmethod
     def backward(ctx, grad):
@@ -311,8 +291,8 @@ def _is_asked_for_b(ctx) -> bool:
 
 
 def _setup_operator(ctx, inputs, _) -> None:
-    mat_a, mat_b, offs, bias, _, _, backend, _ = inputs
-    _keep(ctx, mat_a, mat_b, offs, bias, backend)
+    mat_a, mat_b, offs, bias, *options = inputs
+    _keep(ctx, mat_a, mat_b, offs, bias, _decoded(*options))
 
 
 def _operator_gradients(ctx, grad) -> tuple:
@@ -321,31 +301,32 @@ def _operator_gradients(ctx, grad) -> tuple:
 
 def _tangent(inputs, tangents, product) -> Tensor:
     """Forward mode: each operand's tangent times the other operand, summed in float32 and rounded once."""
-    mat_a, mat_b, offs, _, _, _, backend, _ = inputs
+    mat_a, mat_b, offs, _, *options = inputs
     tangent_a, tangent_b, _, tangent_bias, *_ = tangents
-    options, terms = Options(torch.float32, backend=backend), []
+    options, terms = _decoded(*options)._replace(out_dtype=torch.float32, check=False, config=None), []
     if tangent_a is not None:
-        terms.append(_dispatched(Operands(tangent_a, mat_b, offs), options))
+        terms.append(_dispatched(Product.packed(tangent_a, mat_b, offs), options))
     if tangent_b is not None:
-        terms.append(_dispatched(Operands(mat_a, tangent_b, offs), options))
+        terms.append(_dispatched(Product.packed(mat_a, tangent_b, offs), options))
     if tangent_bias is not None and MODE_OF_RANKS[mat_a.dim(), mat_b.dim()] == "m":
-        only_bias = Operands(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias)  # K = 0
+        only_bias = Product.packed(mat_a[:, :0], mat_b[:, :0], offs, tangent_bias)  # K = 0
         terms.append(_dispatched(only_bias, options))
     elif tangent_bias is not None:
         terms.append(tangent_bias[:, None, :].expand(product.shape).float())
     return sum(terms).to(product.dtype)
 
 
-derivatives.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _tangent)
+operators.register(_library, "grouped_mm", _setup_operator, _operator_gradients, _tangent)
 
 
 def _batched(info, in_dims, mat_a, mat_b, offs, bias, out_dtype, check, backend, config):
     """vmap: one product for each element of the batch."""
     tensors = (mat_a, mat_b, offs, bias)
-    options = Options(out_dtype, False, check, backend, decode_config(config))
+    options = _decoded(out_dtype, check, backend, config)
 
     def element(i):
-        return _dispatched(Operands(*(t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))), options)
+        parts = (t if d is None else t.select(d, i) for t, d in zip(tensors, in_dims))
+        return _dispatched(Product.packed(*parts), options)
 
     return torch.stack([element(i) for i in range(info.batch_size)]), 0
 

@@ -13,8 +13,9 @@ from course_kernels.codegen import TARGETS, build
 from course_kernels.codegen.masked import SCALES, build_masked, dtypes_on, shipped_masked, stand_ins
 from course_kernels.codegen.packed import specialized
 from course_kernels.dtypes import FP8, FP8_FNUZ
-from course_kernels.masked.launch_arguments import prepare
-from course_kernels.masked.problem import Options, Problem, readable
+from course_kernels.engine.arguments import prepare
+from course_kernels.engine.options import Options
+from course_kernels.masked.checks import check_call
 from course_kernels.runtime import Device
 
 # The newest target of each kind is compiled whole elsewhere; here every kind of launch once for each of these.
@@ -86,10 +87,10 @@ def test_build_is_what_deepgemm_launches(options, scales):
     config = GemmConfig(32, 32, 32, 4, 2)
     settings = {"aligned": True, "shuffled": False, "w_layout": "row"} | options
     spec = build_masked(dtype=FP8, out_dtype="float16", scales=scales, config=config, **settings)
-    operands = stand_ins(FP8, torch.float16, scales, settings["aligned"],
+    call = stand_ins(FP8, torch.float16, scales, settings["aligned"],
                          settings["w_layout"], settings["shuffled"], 8)  # fmt: skip
-    problem = Problem.of(operands, Options(settings["shuffled"], config=config))
-    launched = prepare(problem, readable(operands), Device.of(runtime.device()))
+    problem, product = check_call(call, Options(config=config), call.Y)
+    launched = prepare(problem, product, call.Y, Device.of(runtime.device()))
     assert launched.options == {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
     signature, constexprs, divisible = specialized("masked", launched.arguments)
     assert (signature, constexprs, tuple(sorted(divisible))) == (

@@ -15,10 +15,12 @@ from course_kernels.codegen.packed import MODES, build_group_sums, specialized, 
 from course_kernels.codegen.spec import KERNELS, PACKED_KERNELS
 from course_kernels.dtypes import TYPE_BYTES
 from course_kernels.engine.arguments import prepare
-from course_kernels.engine.product import Options, Problem
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
 from course_kernels.engine.scaling import BLOCK_SCALINGS
 from course_kernels.engine.tuning import lookup as tuned
 from course_kernels.engine.tuning.defaults import candidates
+from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
 
 MEASURED = ("bfloat16", "float8_e4m3fn", "tf32", "float32")
@@ -247,9 +249,10 @@ def test_build_is_what_grouped_mm_launches(mode, options):
     spec = build(kernel, mode=mode, dtype="float16", config=config, **settings)
     out_dtype = torch.float32 if settings["out_dtype"] else torch.float16
     layouts = (settings["a_layout"], settings["b_layout"], "row")
-    operands, out = stand_ins(mode, torch.float16, out_dtype, layouts, settings["aligned"], settings["bias"], 8)
-    problem = Problem.of(operands, Options(out_dtype, config=config))
-    launched, _, arguments, compile_options, _ = prepare(problem, operands, out, Device.of(runtime.device()))
+    tensors, out = stand_ins(mode, torch.float16, out_dtype, layouts, settings["aligned"], settings["bias"], 8)
+    product = Product.packed(*tensors)
+    problem = problem_of(product, Options(out_dtype, config=config))
+    launched, _, arguments, compile_options, _ = prepare(problem, product, out, Device.of(runtime.device()))
     assert launched == kernel
     assert compile_options == {"num_warps": spec.num_warps, "num_stages": spec.num_stages}
     signature, constexprs, divisible = specialized(kernel, arguments)
@@ -275,9 +278,10 @@ def test_descriptors_are_specialised_as_triton_does():
     from triton.backends.compiler import BaseBackend
     from triton.runtime.jit import native_specialize_impl
 
-    operands, out = stand_ins("m", torch.bfloat16, torch.bfloat16, ("row", "row", "row"), True, False, 8)
-    problem = Problem.of(operands, Options(config=GemmConfig()))
-    arguments = prepare(problem, operands, out, Device((9, 0), (9, 0), 132, None, True)).arguments
+    tensors, out = stand_ins("m", torch.bfloat16, torch.bfloat16, ("row", "row", "row"), True, False, 8)
+    product = Product.packed(*tensors)
+    problem = problem_of(product, Options(config=GemmConfig()))
+    arguments = prepare(problem, product, out, Device((9, 0), (9, 0), 132, None, True)).arguments
     signature, _, _ = specialized("contiguous", arguments)
     for name in ("a", "b", "c_desc"):
         assert signature[name] == native_specialize_impl(BaseBackend, arguments[name], False, True, True)[0]

@@ -8,11 +8,13 @@ import torch
 from course_kernels import GemmConfig
 from course_kernels.config import LaunchOptions
 from course_kernels.engine.arguments import prepare
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.options import Options
 from course_kernels.engine.tuning import time_model
 from course_kernels.engine.tuning.defaults import ONE_TILE
 from course_kernels.kernels.codes import Layout, Schedule, Store
+from course_kernels.packed.checks import problem_of
 from course_kernels.runtime import Device
+from packed_operands import Operands
 
 H200 = Device((9, 0), (9, 0), 132, 232448, True)
 A100 = Device((8, 0), (8, 0), 108, 166912, False)
@@ -24,9 +26,10 @@ def layer(total=4096, groups=8, columns=512, depth=512):
     return Operands(a, b, torch.empty(groups, dtype=torch.int32)), torch.empty(total, columns, dtype=torch.bfloat16)
 
 
-def prepared(device=H200, operands_and_out=None, **options):
+def prepared(device=H200, operands_and_out=None, scaling="row", **options):
     operands, out = operands_and_out or layer()
-    return prepare(Problem.of(operands, Options(**options)), operands, out, device)
+    product = operands.product(scaling=scaling)
+    return prepare(problem_of(product, Options(**options)), product, out, device)
 
 
 def test_a_layer_goes_through_descriptors_on_hopper_and_pointers_before():

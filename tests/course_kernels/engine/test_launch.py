@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, runtime
-from course_kernels.engine import launch as triton
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine import launch
+from course_kernels.engine.options import Options
+from course_kernels.packed.checks import problem_of
 from course_kernels.testing import integers, reference
+from packed_operands import Operands
 
 pytestmark = [
     *([pytest.mark.gpu] if runtime.mode() == "gpu" else []),
     pytest.mark.skipif(runtime.mode() == "compile-only", reason="kernels cannot run in this process"),
 ]
 DEVICE = runtime.device()
+_DEFAULT = Options()
 
 
 def layer(total=40, groups=3, depth=32, columns=24, dtype=torch.float32):
@@ -25,33 +28,38 @@ def layer(total=40, groups=3, depth=32, columns=24, dtype=torch.float32):
     )
 
 
+def multiply(operands, out, options=_DEFAULT, **parts):
+    product = operands.product(**parts)
+    return launch.multiply(problem_of(product, options), product, out)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_plan_runs_again_on_another_batch(dtype):
-    operands, options = layer(dtype=dtype), Options()
+    operands = layer(dtype=dtype)
     out = torch.full((40, 24), float("nan"), dtype=dtype, device=DEVICE)
-    plan = triton.multiply(operands, out, options)
+    plan = multiply(operands, out)
     assert torch.equal(out, reference.grouped_mm(*operands[:3], dtype))
     other = layer(47, dtype=dtype)
     out = torch.full((47, 24), float("nan"), dtype=dtype, device=DEVICE)
-    plan.run(other, out)
+    plan.run(other.product(), out)
     assert torch.equal(out, reference.grouped_mm(*other[:3], dtype))
 
 
 @pytest.mark.parametrize("changes", [dict(depth=0), dict(groups=0), dict(total=0), dict(columns=0)], ids=str)
 def test_what_is_empty_needs_no_kernel(changes):
-    operands = layer(**changes)
-    problem = Problem.of(operands, Options())
+    product = layer(**changes).product()
+    problem = problem_of(product, Options())
     out = torch.full(problem.out_shape, 7.0, device=DEVICE)
-    plan = triton.plan(problem, operands, out)
-    assert isinstance(plan, triton.EmptyPlan)
-    plan.run(operands, out)
+    plan = launch.plan(problem, product, out)
+    assert isinstance(plan, launch.EmptyPlan)
+    plan.run(product, out)
     assert not out.any()
 
 
 def test_without_depth_a_bias_is_written_and_a_tail_kept():
     operands = layer(depth=0)._replace(bias=torch.arange(72.0, device=DEVICE).view(3, 24))
     out = torch.full((40, 24), 7.0, device=DEVICE)
-    triton.multiply(operands, out, Options(keep_tail=True))
+    multiply(operands, out, keep_tail=True)
     assert torch.equal(out[0], operands.bias[0])
     assert torch.equal(out[20], operands.bias[2])
     assert (out[39] == 7).all()
@@ -61,4 +69,4 @@ def test_without_depth_a_bias_is_written_and_a_tail_kept():
 def test_a_configuration_too_large_is_refused_before_a_launch():
     out = torch.empty(40, 24, device=DEVICE)
     with pytest.raises(ValueError, match="config does not suit"):
-        triton.multiply(layer(), out, Options(config=GemmConfig(256, 256, 128, num_stages=4)))
+        multiply(layer(), out, Options(config=GemmConfig(256, 256, 128, num_stages=4)))

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig
-from course_kernels.engine import launch as triton
-from course_kernels.engine import offers as choice
-from course_kernels.engine import torch_loop
+from course_kernels.engine import launch, offers, torch_loop
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Product
+from course_kernels.packed.checks import problem_of
 
 
 def chosen(total=300, config=None, bias=None, backend="auto"):
     a, b = torch.zeros(total, 24).bfloat16(), torch.zeros(3, 40, 24).bfloat16().mT
-    operands = Operands(a, b, torch.zeros(3, dtype=torch.int32), bias)
-    problem = Problem.of(operands, Options(backend=backend, config=config))
-    return choice.choose(problem, operands, torch.zeros(total, 40).bfloat16())
+    product = Product.packed(a, b, torch.zeros(3, dtype=torch.int32), bias)
+    problem = problem_of(product, Options(backend=backend, config=config))
+    return offers.choose(problem, product, torch.zeros(total, 40).bfloat16())
 
 
 @pytest.fixture
@@ -25,16 +25,18 @@ def hopper(monkeypatch):
     """A machine where the kernel in CuTe DSL runs, as far as the choice sees it."""
     monkeypatch.setattr(cute, "runs_on", lambda device: True)
     monkeypatch.setattr(cute, "installed", lambda: True)
+    monkeypatch.setattr(cute, "plan", lambda problem, product, out: cute)
+    monkeypatch.setattr(launch, "plan", lambda problem, product, out: launch)
 
 
 def test_the_named_backend(hopper):
-    assert chosen(backend="torch") is torch_loop
-    assert chosen(backend="triton") is triton
+    assert isinstance(chosen(backend="torch"), torch_loop.Plan)
+    assert chosen(backend="triton") is launch
     assert chosen(backend="cute") is cute
 
 
 def test_auto_takes_torch_on_cpu_tensors():
-    assert chosen() is torch_loop
+    assert isinstance(chosen(), torch_loop.Plan)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_auto_takes_torch_on_cpu_tensors():
     ],
 )
 def test_the_triton_kernels_take_what_cute_does_not(hopper, options, why):
-    assert chosen(backend="cute", **options) is triton, why
+    assert chosen(backend="cute", **options) is launch, why
 
 
 def test_a_machine_without_the_kernel_says_so():

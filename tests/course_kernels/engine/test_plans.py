@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime
-from course_kernels.engine import plans as execute
-from course_kernels.engine.product import Operands, Options, Problem, signature
+from course_kernels.engine import plans as kept
+from course_kernels.engine.options import Options
+from course_kernels.engine.signature import signature
+from course_kernels.packed.checks import problem_of
 from course_kernels.testing import integers, reference
+from packed_operands import Operands
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 DEVICE = runtime.device()
@@ -19,8 +22,8 @@ DEVICE = runtime.device()
 
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
-    monkeypatch.setattr(execute, "plans", execute.PlanCache())
-    return execute.plans
+    monkeypatch.setattr(kept, "plans", kept.PlanCache())
+    return kept.plans
 
 
 def layer(total, mode="m", groups=3, rows=16, columns=24, depth=40):
@@ -37,34 +40,36 @@ def layer(total, mode="m", groups=3, rows=16, columns=24, depth=40):
     return Operands(a, b, offs)
 
 
+def key(operands, options=None, **parts):
+    return signature(operands.product(**parts), options or Options())
+
+
 @pytest.mark.parametrize("mode", ["m", "k"])
 def test_a_new_total_is_no_new_key(mode):
-    keys = {signature(layer(total, mode), Options()) for total in (290, 291, 260, 296)}  # a quarter of an octave
+    keys = {key(layer(total, mode)) for total in (290, 291, 260, 296)}  # a quarter of an octave
     assert len(keys) == 1
     assert None not in keys
 
 
 @pytest.mark.parametrize("totals", [(0, 1), (296, 297), (3000, 4000)], ids=str)
 def test_totals_at_which_a_backend_may_choose_otherwise_have_keys_of_their_own(totals):
-    assert len({signature(layer(total), Options()) for total in totals}) == 2
-    assert len({Problem.of(layer(total), Options()).rows_per_group for total in totals}) == 2
+    assert len({key(layer(total)) for total in totals}) == 2
+    assert len({problem_of(layer(total).product(), Options()).rows_per_group for total in totals}) == 2
 
 
 def test_everything_else_is_in_the_key():
-    made, options = layer(300), Options()
+    made = layer(300)
     others = [
-        (made._replace(mat_a=made.mat_a.double()), options),
-        (made._replace(mat_a=torch.zeros(300, 41, device=DEVICE)[:, :40]), options),
-        (made._replace(mat_a=torch.zeros(300 * 40 + 1, device=DEVICE)[1:].view(300, 40)), options),
-        (made._replace(mat_b=made.mat_b.mT.contiguous().mT), options),
-        (made._replace(offs=made.offs.long()), options),
-        (made._replace(bias=torch.zeros(3, 24, device=DEVICE)), options),
-        (made, Options(out_dtype=torch.float16)),
-        (made, Options(keep_tail=True)),
-        (made, Options(backend="torch")),
-        (made, Options(config=GemmConfig())),
+        made._replace(mat_a=made.mat_a.double()),
+        made._replace(mat_a=torch.zeros(300, 41, device=DEVICE)[:, :40]),
+        made._replace(mat_a=torch.zeros(300 * 40 + 1, device=DEVICE)[1:].view(300, 40)),
+        made._replace(mat_b=made.mat_b.mT.contiguous().mT),
+        made._replace(offs=made.offs.long()),
+        made._replace(bias=torch.zeros(3, 24, device=DEVICE)),
     ]
-    keys = [signature(*each) for each in [(made, options), *others]]
+    options = [dict(out_dtype=torch.float16), dict(backend="torch"), dict(config=GemmConfig()), dict(num_sms=100)]
+    keys = [key(each) for each in (made, *others)]
+    keys += [key(made, Options(**each)) for each in options] + [key(made, keep_tail=True)]
     assert len(set(keys)) == len(keys)
     assert None not in keys
 
@@ -78,7 +83,7 @@ def test_everything_else_is_in_the_key():
     ],
 )  # fmt: skip
 def test_what_no_plan_is_kept_for(change):
-    assert signature(layer(300)._replace(**change), Options()) is None
+    assert key(layer(300)._replace(**change)) is None
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
@@ -99,7 +104,7 @@ def test_a_ragged_n_of_another_total_has_a_result_of_other_strides(b_col_major):
         b = made.mat_b.mT.contiguous().mT if b_col_major else made.mat_b
         out = grouped_mm(made.mat_a, b, offs=made.offs, backend="triton", config=GemmConfig(16, 32, 32))
         assert torch.equal(out, reference.grouped_mm(*made[:3], torch.float32))
-        keys.add(signature(made._replace(mat_b=b), Options()))
+        keys.add(key(made._replace(mat_b=b)))
     assert len(keys) == 3
 
 
@@ -126,7 +131,7 @@ def test_values_of_ends_are_checked_at_every_call(plans):
 
 def test_a_full_cache_makes_room_under_threads():
     """Without the lock, this test fails."""
-    cache, failures, interval = execute.PlanCache(8), [], sys.getswitchinterval()
+    cache, failures, interval = kept.PlanCache(8), [], sys.getswitchinterval()
 
     def fill(start):
         try:
@@ -150,7 +155,7 @@ def test_a_full_cache_makes_room_under_threads():
 
 
 def test_the_newest_plans_stay():
-    cache = execute.PlanCache(2)
+    cache = kept.PlanCache(2)
     for key in "abc":
         cache.put(key, key.upper())
     assert [cache.get(key) for key in "abc"] == [None, "B", "C"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_kernels.engine.product import Operands, Options, Problem, signature
+from course_kernels.engine.options import Options
 from course_kernels.engine.scaling import (
     BLOCK_SCALINGS,
     block_lines,
@@ -15,6 +15,9 @@ from course_kernels.engine.scaling import (
     dequantized,
     is_outer,
 )
+from course_kernels.engine.signature import signature
+from course_kernels.packed.checks import problem_of
+from packed_operands import Operands
 
 FP8 = torch.float8_e4m3fn
 
@@ -79,32 +82,36 @@ def layer(total, scaling="1x128 128x128", outer=False, spread=1):
     offs = torch.zeros(3, dtype=torch.int32)
     scale_a = torch.zeros(3, total).mT if outer else torch.zeros(total, 3 * spread)[:, ::spread]
     scale_b = torch.zeros(3, 3, 2) if scaling.endswith("128x128") else torch.zeros(3, 200, 3)
-    return Operands(a, b, offs, None, scale_a, scale_b), Options(scaling=scaling)
+    return Operands(a, b, offs, None, scale_a, scale_b), scaling
+
+
+def key(operands, scaling):
+    return signature(operands.product(scaling=scaling), Options())
 
 
 def test_a_signature_leaves_out_the_total_and_nothing_else():
     for outer in (False, True):
-        assert len({signature(*layer(total, outer=outer)) for total in (290, 291, 260, 296)}) == 1
+        assert len({key(*layer(total, outer=outer)) for total in (290, 291, 260, 296)}) == 1
     kinds = [layer(300), layer(300, "1x128 1x128"), layer(300, outer=True), layer(300, spread=2)]
-    made, options = layer(300)
-    kinds.append((made._replace(scale_a=torch.zeros(903)[3:].view(300, 3)), options))
-    kinds.append((made, options._replace(scaling="row")))
-    keys = [signature(*each) for each in kinds]
+    made, scaling = layer(300)
+    kinds.append((made._replace(scale_a=torch.zeros(903)[3:].view(300, 3)), scaling))
+    kinds.append((made, "row"))
+    keys = [key(*each) for each in kinds]
     assert keys[-1] is None, "scales of other shapes than the scaling's"
     assert None not in keys[:-1]
     assert len(set(keys)) == len(keys)
-    assert signature(made._replace(scale_a=torch.zeros(299, 3)), options) is None
+    assert key(made._replace(scale_a=torch.zeros(299, 3)), scaling) is None
     negated = torch.zeros(300, 3, dtype=torch.complex64).conj().imag
     assert negated.is_neg()
-    assert signature(made._replace(scale_a=negated), options) is None
+    assert key(made._replace(scale_a=negated), scaling) is None
 
 
 def test_a_problem_knows_its_scaling():
-    made, options = layer(300)
-    assert Problem.of(made, options).block_lines == (1, 128)
-    unscaled = Operands(torch.zeros(4, 8), torch.zeros(2, 8, 6), torch.zeros(2, dtype=torch.int32))
-    assert Problem.of(unscaled, Options()).scaling is None
-    assert Problem.of(unscaled, Options()).block_lines is None
+    made, scaling = layer(300)
+    assert problem_of(made.product(scaling=scaling), Options()).block_lines == (1, 128)
+    unscaled = Operands(torch.zeros(4, 8), torch.zeros(2, 8, 6), torch.zeros(2, dtype=torch.int32)).product()
+    assert problem_of(unscaled, Options()).scaling is None
+    assert problem_of(unscaled, Options()).block_lines is None
 
 
 def test_dequantized():

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from course_kernels.engine import torch_loop
-from course_kernels.engine.product import Operands, Options, Problem
+from course_kernels.engine.options import Options
+from course_kernels.packed.checks import problem_of
 from course_kernels.testing import integers, reference
+from packed_operands import Operands
 
 SHAPES = {
     "m": ((20, 8), (3, 8, 5)),
@@ -17,13 +19,13 @@ SHAPES = {
 }
 
 
-def run(mode, ends=(5, 5, 17), out=None, **options):
+def run(mode, ends=(5, 5, 17), out=None, **parts):
     a, b = (integers(shape, torch.float32, i) for i, shape in enumerate(SHAPES[mode]))
     operands = Operands(a, b, None if mode == "batch" else torch.tensor(ends, dtype=torch.int32))
-    problem = Problem.of(operands, Options(**options))
+    product = operands.product(**parts)
+    problem = problem_of(product, Options())
     out = torch.full(problem.out_shape, 7.0) if out is None else out
-    assert torch_loop.supports(problem, operands, out)
-    torch_loop.plan(problem, operands, out).run(operands, out)
+    torch_loop.Plan(problem).run(product, out)
     return operands, out
 
 

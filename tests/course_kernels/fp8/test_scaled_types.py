@@ -9,7 +9,7 @@ from torch.nn.functional import ScalingType
 from course_kernels import codegen, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.codegen import build, compile_kernel
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands
+from course_kernels.engine.product import Product
 from course_kernels.testing import integers, reference
 from packed_errors import assert_message
 
@@ -140,7 +140,7 @@ def test_the_kernel_in_cute_dsl_is_for_one_type():
     offs = torch.tensor([128, 256], dtype=torch.int32, device=DEVICE)
     for dtype in (E4M3, E5M2):
         b = of((2, 128, 128), 2, dtype).mT
-        variant = cute.match_variant(Operands(a, b, offs, None, *scales), out)
+        variant = cute.match_variant(Product.packed(a, b, offs, None, *scales), out)
         assert (variant is not None) == (dtype == E4M3)
 
 

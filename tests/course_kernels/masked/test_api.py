@@ -143,7 +143,7 @@ def test_blocks_of_the_kernel_and_blocks_of_scales(block_n, block_k):
 
 
 def test_a_block_of_k_has_one_scale():
-    with pytest.raises(ValueError, match="block_k must divide 128, the depth of a scale, and is 256"):
+    with pytest.raises(ValueError, match="does not suit block scales, whose blocks are 128 deep: block_k is 256"):
         multiply(case(FP8, "block", K=272), backend="triton", config=GemmConfig(16, 64, 256, 4, 2))
 
 

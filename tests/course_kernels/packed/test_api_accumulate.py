@@ -7,9 +7,12 @@ import torch
 
 from course_kernels import GemmConfig, grouped_mm, runtime
 from course_kernels.engine.arguments import prepare
+from course_kernels.engine.options import Options
 from course_kernels.engine.plans import execute
-from course_kernels.engine.product import Operands, Options, Problem, signature
+from course_kernels.engine.product import Product
+from course_kernels.engine.signature import signature
 from course_kernels.kernels.codes import Store
+from course_kernels.packed.checks import check_call, problem_of
 from course_kernels.runtime import Device
 from course_kernels.testing import integers, poisoned, reference
 from course_kernels.testing.canaries import canaries, laid_out
@@ -105,7 +108,7 @@ def test_five_times_is_the_same_bit_for_bit(backend):
 def test_a_plan_of_its_own():
     a, b, offs, _ = product(torch.float32)
     out = torch.ones(4, 24, 40, device=DEVICE)
-    keys = {signature(Operands(a, b, offs), Options(accumulate=each), out) for each in (False, True)}
+    keys = {signature(Product.packed(a, b, offs, accumulate=each), Options(), out) for each in (False, True)}
     assert len(keys) == 2
     grouped_mm(a, b, offs=offs, out=out)
     once = out.clone()
@@ -117,13 +120,13 @@ def test_a_plan_of_its_own():
 def test_through_which_access_is_added():
     """Float32 through the descriptor, whose hardware adds it; all else through pointers, and so is all in the
     interpreter."""
-    operands = Operands(torch.empty(4096, 512).bfloat16().mT, torch.empty(4096, 256).bfloat16(), torch.empty(8).int())
+    tensors = torch.empty(4096, 512).bfloat16().mT, torch.empty(4096, 256).bfloat16(), torch.empty(8).int()
     h200, interpreter = Device((9, 0), (9, 0), 132, 232448, True), Device(None, None, None, None, True)
 
     def access(device, dtype, accumulate):
         out = torch.empty(8, 512, 256, dtype=dtype)
-        problem = Problem.of(operands, Options(dtype, accumulate=accumulate))
-        arguments = prepare(problem, operands, out, device).arguments
+        product = Product.packed(*tensors, accumulate=accumulate)
+        arguments = prepare(problem_of(product, Options(dtype)), product, out, device).arguments
         assert arguments["ACCUMULATE"] == accumulate
         return arguments["C_KIND"]
 
@@ -175,7 +178,7 @@ def test_nothing_to_add_to_and_a_bias_are_refused():
     with pytest.raises(ValueError, match="accumulate must be False where out is not given"):
         grouped_mm(a, b, offs=offs, accumulate=True)
     with pytest.raises(ValueError, match="accumulate must be False where out is not given"):
-        execute(Operands(a, b, offs), Options(accumulate=True))
+        execute(Product.packed(a, b, offs, accumulate=True), Options(), None, check_call)
     out = torch.ones(3, 6, 10, device=DEVICE)
     with pytest.raises(ValueError, match="bias must be None where accumulate is set"):
         grouped_mm(a, b, offs=offs, bias=bias, out=out, accumulate=True)

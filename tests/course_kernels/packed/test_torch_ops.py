@@ -14,8 +14,10 @@ from course_kernels import GemmConfig, grouped_mm, runtime, scaled_grouped_mm
 from course_kernels.config import LaunchOptions
 from course_kernels.engine import launch as triton
 from course_kernels.engine import plans as execute
-from course_kernels.engine.product import Operands, Options, Problem
-from course_kernels.packed import torch_ops as grouped_ops
+from course_kernels.engine.options import Options, decode_launch, encode_launch
+from course_kernels.engine.product import Product
+from course_kernels.packed import torch_ops
+from course_kernels.packed.checks import problem_of
 from course_kernels.testing import assert_exact, integers, reference
 from packed_operands import DEVICE, FP8, MODES, ROW, call, operands, scales, shapes
 
@@ -76,9 +78,10 @@ def test_configurations_survive_the_operator():
     launches = (LaunchOptions(), LaunchOptions(304), LaunchOptions(None, "dynamic"), LaunchOptions(7, "round_robin"))
     configs = (GemmConfig(), GemmConfig(16, 32, 64, 8, 2, 4, 1, 2, "dynamic"), GemmConfig(programs=7, num_xcds=8))
     for config in (None, *configs, *launches):
-        assert grouped_ops.decode_config(grouped_ops.encode_config(config)) == config
+        for num_sms in (None, 100):
+            assert decode_launch(encode_launch(Options(config=config, num_sms=num_sms))) == (config, num_sms)
     with pytest.raises(ValueError, match="config must name the"):
-        grouped_ops.decode_config("64 64")
+        decode_launch("64 64")
 
 
 def test_the_operator_hands_its_configuration_on(monkeypatch):
@@ -221,17 +224,17 @@ def test_traced_program_holds_the_operator():
 
 def test_the_plain_way_is_taken_by_plain_tensors_alone():
     a, b, offs, _ = operands("m")
-    assert grouped_ops.is_plain(a, b, offs, None)
-    assert grouped_ops.is_plain(a, torch.nn.Parameter(b), offs, None)
-    assert not grouped_ops.is_plain(a.to("meta"), b, offs, None)
+    assert torch_ops.is_plain(a, b, offs, None)
+    assert torch_ops.is_plain(a, torch.nn.Parameter(b), offs, None)
+    assert not torch_ops.is_plain(a.to("meta"), b, offs, None)
     with FlopCounterMode(display=False):
-        assert not grouped_ops.is_plain(a, b, offs, None)
+        assert not torch_ops.is_plain(a, b, offs, None)
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(a)
-    assert not grouped_ops.is_plain(fake, b, offs, None)
-    torch.func.vmap(lambda row: (grouped_ops.is_plain(a, b, offs, None), row)[1])(a)
+    assert not torch_ops.is_plain(fake, b, offs, None)
+    torch.func.vmap(lambda row: (torch_ops.is_plain(a, b, offs, None), row)[1])(a)
     seen = []
-    torch.func.grad(lambda x: (seen.append(grouped_ops.is_plain(x, b, offs, None)), x.sum())[1])(a)
+    torch.func.grad(lambda x: (seen.append(torch_ops.is_plain(x, b, offs, None)), x.sum())[1])(a)
     assert seen == [False]
 
 
@@ -334,11 +337,11 @@ def test_meta_results_of_scaled(mode):
     a, b, offs, *both = [None if t is None else t.to("meta") for t in (a, b, offs, *scales(mode))]
     out = scaled_grouped_mm(a, b, both[0], ROW, both[1], ROW, offs=offs)
     assert (out.dtype, out.device.type) == (torch.bfloat16, "meta")
-    assert out.shape == Problem.of(Operands(a, b, offs, None, *both), Options()).out_shape
+    assert out.shape == problem_of(Product.packed(a, b, offs, None, *both), Options()).out_shape
 
 
 def test_fake_tensors_reach_no_kernel(monkeypatch):
-    monkeypatch.setattr(grouped_ops, "execute", lambda *args, **options: pytest.fail("a kernel was called"))
+    monkeypatch.setattr(torch_ops, "execute", lambda *args, **options: pytest.fail("a kernel was called"))
     a, b, offs, _ = operands("m", grad=True)
     with FakeTensorMode() as mode:
         a, b, offs = (mode.from_tensor(t) for t in (a, b, offs))

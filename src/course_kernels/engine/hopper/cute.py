@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -23,10 +24,11 @@ from torch import Tensor
 
 from course_kernels import runtime
 from course_kernels.dtypes import FP8, dtype_name
-from course_kernels.engine.hopper import compiled_cache as cute_cache
-from course_kernels.engine.hopper import counters as cute_counters
-from course_kernels.engine.product import WINDOW_ROWS, Operands, Problem
-from course_kernels.engine.scaling import BLOCK, LINE, ROW, SQUARE, blocks_restart, padded_columns
+from course_kernels.engine.access import flat_rows
+from course_kernels.engine.hopper import compiled_cache, counters
+from course_kernels.engine.product import Counts, Ends, Problem, Product
+from course_kernels.engine.scaling import BLOCK, BLOCKS, LINES, ROW, Lines, blocks_restart, padded_columns
+from course_kernels.engine.signature import WINDOW_ROWS
 from course_kernels.engine.tuning import time_model
 from course_kernels.engine.whole_blocks import pack
 from course_kernels.kernels.cute_sm90.config import (
@@ -38,7 +40,6 @@ from course_kernels.kernels.cute_sm90.config import (
 
 CAPABILITY = (9, 0)
 DTYPES = (torch.float16, torch.bfloat16, FP8)  # of operands
-BLOCKS, LINES = f"{LINE} {SQUARE}", f"{LINE} {LINE}"  # scales of blocks in mode "m", and in mode "k"
 _PACKAGES = ("cutlass", "tvm_ffi")
 FEW_ROWS = 64  # up to here, reading the weights takes most of the time, and tiles are low
 # Without constants, 8-bit weights whose depth is not contiguous are copied from here on. In the record "block_scaled"
@@ -58,15 +59,15 @@ def runs_on(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None and runtime.capability(device) == CAPABILITY
 
 
-def check_available(device: torch.device) -> None:
-    """Raise unless the kernel can run on a device.
+def check_available(device: torch.device, name: str = "mat_a") -> None:
+    """Raise unless the kernel can run on a device, which the argument ``name`` is on.
 
     Raises:
         ValueError: the device is no Hopper GPU.
         ImportError: a package is missing; the message names the extra.
     """
     if not runs_on(device):
-        what = f"{device} has {runtime.capability(device)}" if device.type == "cuda" else f"mat_a is on {device}"
+        what = f"{device} has {runtime.capability(device)}" if device.type == "cuda" else f"{name} is on {device}"
         raise ValueError(
             f"backend='cute' needs a GPU of compute capability 9.0 (H100, H200), and {what}; backend='auto' chooses "
             "what runs"
@@ -78,17 +79,16 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def preferred(problem: Problem, operands: Operands, out: Tensor) -> bool:
+def preferred(problem: Problem, product: Product, out: Tensor) -> bool:
     """Whether ``backend="auto"`` asks this kernel first: where it runs, for products that it is expected to compute
     sooner than the Triton kernels."""
-    mat_a, device = operands.mat_a, operands.mat_a.device
-    if mat_a.dim() != 2 or operands.offs is None or not runs_on(device) or not installed():
+    device = product.a.device
+    if problem.mode not in ("m", "k", "masked") or not runs_on(device) or not installed():
         return False
-    variant, copied = _variant_of(problem, operands, out)
+    variant, copied = _variant_of(problem, product, out)
     if variant is None or copied:
         return copied
-    size = tuple(out.shape[-2:])
-    return is_expected_faster(variant, problem.rows_per_group, size, mat_a.shape[1], problem.G, gpu_of(device))
+    return is_expected_faster(variant, *_extents(problem), gpu_of(device))
 
 
 class KernelVariant(NamedTuple):
@@ -108,14 +108,43 @@ class KernelVariant(NamedTuple):
     block_scaled: bool = False
 
 
-def match_variant(
-    operands: Operands,
-    out: Tensor,
-    keep_tail: bool = False,
-    accumulate: bool = False,
-    scaling: str = ROW,
-    whole: bool = False,
-) -> KernelVariant | None:
+class Views(NamedTuple):
+    """The tensors that the kernel is given, in its order. Counted groups follow each other along M, each with all the
+    rows that it has room for."""
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    offs: Tensor
+    scale_a: Tensor | None
+    scale_b: Tensor | None
+
+    @classmethod
+    def of(cls, product: Product, out: Tensor) -> Views | None:
+        """Of a checked product; None where counted groups are not equally far apart. Factors of blocks whose groups are
+        not are copied: they are small beside A."""
+        a, b, rows, scaling, *_ = product
+        scale_a, scale_b = scaling.a, scaling.b
+        if type(rows) is not Counts:
+            return cls(a, b, out, product.offs, scale_a, scale_b)
+        a, out = flat_rows(a), flat_rows(out)
+        if a is None or out is None:
+            return None
+        if type(scaling) is Lines:
+            scale_a = scale_a.reshape(-1)
+            scale_b = scale_b[:, 0] if is_of_groups(scale_b) else scale_b
+        elif scale_a is not None:
+            flat = flat_rows(scale_a)
+            scale_a = flat_rows(scale_a.contiguous()) if flat is None else flat
+        return cls(a, b, out, rows.sizes, scale_a, scale_b)
+
+
+def is_of_groups(scale_b: Tensor) -> bool:
+    """Whether one factor serves all columns of a group."""
+    return scale_b.stride(1) == 0
+
+
+def match_variant(product: Product, out: Tensor, whole: bool = False) -> KernelVariant | None:
     """The variant that computes a checked product, or None.
 
     The kernel takes modes "m" and "k", 8-bit operands with scales where the depth of both is contiguous, and 16-bit
@@ -123,79 +152,95 @@ def match_variant(
     float32 results alone: to others the hardware would add rounded products, and round again. Extents of contiguous
     dimensions are multiples of 8, but not that which groups divide; addresses and other strides multiples of 16 bytes;
     scales of blocks may be anywhere. In mode "k" groups of 8-bit operands are whole blocks: that is known where blocks
-    do not restart at groups, or where ``whole``.
+    do not restart at groups, or where ``whole``. Rows that are counted are those of groups at equal distances.
     """
-    mat_a, mat_b, offs, bias, scale_a, scale_b = operands
-    if mat_a.dim() != 2 or mat_a.dtype not in DTYPES or bias is not None or keep_tail:
+    epilogue, scaling = product.epilogue, product.scaling.name or ROW
+    if product.shuffled or epilogue.bias is not None or epilogue.keep_tail or product.offs is None:
         return None
-    if mat_b.dtype != mat_a.dtype:  # float8_e5m2 beside float8_e4m3fn
+    views = Views.of(product, out)
+    if views is None:
         return None
-    if accumulate and (mat_b.dim() != 2 or out.dtype != torch.float32):
+    a, b, c, offs, scale_a, scale_b = views
+    if a.dim() != 2 or a.dtype not in DTYPES or b.dtype != a.dtype:  # float8_e5m2 beside float8_e4m3fn
         return None
-    along = "m" if mat_b.dim() == 3 else "k"
-    eight_bits, block_scaled = mat_a.element_size() == 1, scaling == {"m": BLOCKS, "k": LINES}[along]
+    if epilogue.accumulates and (b.dim() != 2 or c.dtype != torch.float32):
+        return None
+    along = "m" if b.dim() == 3 else "k"
+    eight_bits, block_scaled = a.element_size() == 1, scaling == {"m": BLOCKS, "k": LINES}[along]
     if eight_bits != (scale_a is not None) or not (scaling == ROW or block_scaled):
         return None
-    if eight_bits and scaling == ROW and scale_b.data_ptr() % 16:
+    if (
+        eight_bits
+        and scaling == ROW
+        and (scale_b.data_ptr() % 16 or not (scale_a.is_contiguous() and scale_b.is_contiguous()))
+    ):
         return None
-    if not (offs.numel() and mat_a.numel() and mat_b.numel() and out.numel()):
+    if not (offs.numel() and a.numel() and b.numel() and c.numel()):
         return None
-    total = mat_a.shape[0] if along == "m" else mat_b.shape[0]
-    if total > WINDOW_ROWS or out.shape[-1] % 8 or not _has_descriptor(out, out.dim() - 1):
+    total = a.shape[0] if along == "m" else b.shape[0]
+    if total > WINDOW_ROWS or c.shape[-1] % 8 or not _has_descriptor(c, c.dim() - 1):
         return None
     if along == "k" and eight_bits:
         whole = whole or (block_scaled and not blocks_restart(scale_a, total, offs.shape[0]))
-        suits = whole and _has_descriptor(mat_a, 1) and _has_descriptor(mat_b, 0)
+        suits = whole and _has_descriptor(a, 1) and _has_descriptor(b, 0)
         return KernelVariant("k", "k", 1, block_scaled) if suits else None
     if along == "k":
-        suits = mat_a.shape[0] % 8 == 0 and _has_descriptor(mat_a, 0) and _has_descriptor(mat_b, 1)
+        suits = a.shape[0] % 8 == 0 and _has_descriptor(a, 0) and _has_descriptor(b, 1)
         return KernelVariant("k", "n") if suits else None
-    if mat_a.shape[1] % 8 or not _has_descriptor(mat_a, 1):
+    if a.shape[1] % 8 or not _has_descriptor(a, 1):
         return None
-    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(mat_b, dim)), 0))
+    major = {1: "k", 2: "n"}.get(next((dim for dim in (1, 2) if _has_descriptor(b, dim)), 0))
     if major is None or (eight_bits and major == "n"):
         return None
-    return KernelVariant("m", major, mat_a.element_size(), block_scaled)
+    return KernelVariant("m", major, a.element_size(), block_scaled)
 
 
-def supports(problem: Problem, operands: Operands, out: Tensor) -> bool:
+def supports(problem: Problem, product: Product, out: Tensor) -> bool:
     """Whether the kernel computes a product; a configuration for the Triton kernels is never for this one."""
-    return problem.options.config is None and _variant_of(problem, operands, out)[0] is not None
+    return problem.options.config is None and _variant_of(problem, product, out)[0] is not None
 
 
-def plan(problem: Problem, operands: Operands, out: Tensor) -> Plan:
-    """The launch for products like this one, in the chosen configuration."""
-    mat_a, (variant, copied) = operands.mat_a, _variant_of(problem, operands, out)
-    rows = problem.rows_per_group
-    config = choose(variant, rows, tuple(out.shape[-2:]), mat_a.shape[1], problem.G, gpu_of(mat_a.device))
-    function = _function(config, variant, operands, out, problem.options.accumulate)
+def plan(problem: Problem, product: Product, out: Tensor) -> Plan:
+    """The launch for products like this one, in the chosen configuration. Where the rows that are expected of counted
+    groups fit into one tile, the weights are read once, and L2 does not keep them. The time model does not know of
+    that: it was fitted to kernels that let L2 keep what they read."""
+    variant, copied = _variant_of(problem, product, out)
+    config = choose(variant, *_extents(problem), gpu_of(out.device))
+    if problem.mode == "masked":
+        config = replace(config, stream_b=problem.rows_per_group <= config.tile_m)
+    function = _function(config, variant, product, out)
     if copied and problem.mode == "k":
         blocks = problem.block_lines is not None
-        return PackingPlan(function, blocks, blocks and blocks_restart(operands.scale_a, problem.K, problem.G))
+        return PackingPlan(function, blocks, blocks and blocks_restart(product.scaling.a, problem.K, problem.G))
     return (CopyingPlan if copied else Plan)(function, config.dynamic)
 
 
-def _variant_of(problem: Problem, operands: Operands, out: Tensor) -> tuple[KernelVariant | None, bool]:
+def _extents(problem: Problem) -> tuple[float, tuple[int, int], int, int]:
+    """A product as ``choose`` takes it: rows of an average group, size of the result, depth, groups."""
+    rows = problem.G * problem.M if problem.mode == "masked" else problem.M
+    return problem.rows_per_group, (rows, problem.N), problem.K, problem.G
+
+
+def _variant_of(problem: Problem, product: Product, out: Tensor) -> tuple[KernelVariant | None, bool]:
     """The variant that computes a product, and whether B, or in mode "k" both operands, have to be copied for it."""
-    options, mat_b = problem.options, operands.mat_b
-    given = out, options.keep_tail, options.accumulate, options.scaling
-    variant = match_variant(operands, *given)
-    if variant is None and mat_b.element_size() == 1 and problem.mode == "k" and problem.K:
+    b = product.b
+    variant = match_variant(product, out)
+    if variant is None and b.element_size() == 1 and problem.mode == "k" and problem.K:
         depth = padded_columns(problem.K, problem.G) * BLOCK
-        a = torch.empty(problem.M, depth, dtype=operands.mat_a.dtype, device="meta")
-        b = torch.empty(problem.N, depth, dtype=mat_b.dtype, device="meta").mT
-        variant = match_variant(operands._replace(mat_a=a, mat_b=b), *given, whole=True)
+        packed_a = torch.empty(problem.M, depth, dtype=product.a.dtype, device="meta")
+        packed_b = torch.empty(problem.N, depth, dtype=b.dtype, device="meta").mT
+        variant = match_variant(product._replace(a=packed_a, b=packed_b), out, whole=True)
         return variant, variant is not None
-    if variant is None and mat_b.element_size() == 1 and mat_b.dim() == 3 and _copy_pays(problem, mat_b):
-        variant = match_variant(operands._replace(mat_b=depth_contiguous(mat_b, "meta")), *given)
+    if variant is None and b.element_size() == 1 and problem.mode == "m" and _copy_pays(problem, b):
+        variant = match_variant(product._replace(b=depth_contiguous(b, "meta")), out)
         return variant, variant is not None
     return variant, False
 
 
-def _copy_pays(problem: Problem, mat_b: Tensor) -> bool:
+def _copy_pays(problem: Problem, b: Tensor) -> bool:
     """Whether a copy of 8-bit weights and this kernel are expected to be faster than the Triton kernel."""
     kind, rows = time_model.kind_of_8_bit("n", problem.block_lines is not None), problem.rows_per_group
-    estimate = time_model.fastest(kind, rows, problem.N, problem.K, problem.G, gpu_of(mat_b.device))
+    estimate = time_model.fastest(kind, rows, problem.N, problem.K, problem.G, gpu_of(b.device))
     return estimate.backend == "cute" if estimate else rows >= COPIED_ROWS
 
 
@@ -205,12 +250,10 @@ def depth_contiguous(mat_b: Tensor, device: torch.device | str) -> Tensor:
     return torch.empty(groups, columns, -(-depth // 16) * 16, dtype=mat_b.dtype, device=device)[..., :depth].mT
 
 
-def multiply(
-    operands: Operands, out: Tensor, variant: KernelVariant, config: CuteConfig, accumulate: bool = False
-) -> None:
+def multiply(product: Product, out: Tensor, variant: KernelVariant, config: CuteConfig) -> None:
     """Write a product to ``out``, or add it, with a given configuration; ``match_variant`` found the variant."""
     with torch.cuda.device(out.device):
-        Plan(_function(config, variant, operands, out, accumulate), config.dynamic).run(operands, out)
+        Plan(_function(config, variant, product, out), config.dynamic).run(product, out)
 
 
 class Plan:
@@ -219,23 +262,23 @@ class Plan:
     def __init__(self, function, dynamic: bool = False):
         self._function, self._dynamic = function, dynamic
 
-    def run(self, operands: Operands, out: Tensor) -> None:
+    def run(self, product: Product, out: Tensor) -> None:
         """Launch on the current stream; zeros to the tail. int64 ends are converted there first: those that int32
         does not hold are wrong in any case."""
-        mat_a, mat_b, offs, _, scale_a, scale_b = operands
+        a, b, c, offs, scale_a, scale_b = Views.of(product, out)
         if offs.dtype != torch.int32:
-            offs = offs.to(torch.int32)
-        counter = cute_counters.take(out.device) if self._dynamic else None
-        self._function(mat_a, mat_b, out, offs, scale_a, scale_b, counter)
+            offs = (offs.clamp(0, a.shape[0]) if type(product.rows) is Counts else offs).to(torch.int32)
+        counter = counters.take(out.device) if self._dynamic else None
+        self._function(a, b, c, offs, scale_a, scale_b, counter)
 
 
 class CopyingPlan(Plan):
     """A compiled kernel that is run on a copy of B."""
 
-    def run(self, operands: Operands, out: Tensor) -> None:
+    def run(self, product: Product, out: Tensor) -> None:
         """Copy and launch, on the current stream."""
-        copy = depth_contiguous(operands.mat_b, out.device).copy_(operands.mat_b)
-        super().run(operands._replace(mat_b=copy), out)
+        copy = depth_contiguous(product.b, out.device).copy_(product.b)
+        super().run(product._replace(b=copy), out)
 
 
 class PackingPlan(Plan):
@@ -246,14 +289,14 @@ class PackingPlan(Plan):
         super().__init__(function)
         self._blocks, self._restart = blocks, restart
 
-    def run(self, operands: Operands, out: Tensor) -> None:
+    def run(self, product: Product, out: Tensor) -> None:
         """Copy and launch, on the current stream."""
-        mat_a, mat_b, offs, _, scale_a, scale_b = operands
-        a = pack(mat_a, offs, scale_a if self._blocks else None, self._restart)
-        b = pack(mat_b.mT, offs, scale_b if self._blocks else None, self._restart)
+        scaling, offs = product.scaling, product.offs
+        a = pack(product.a, offs, scaling.a if self._blocks else None, self._restart)
+        b = pack(product.b.mT, offs, scaling.b if self._blocks else None, self._restart)
         if self._blocks:
-            scale_a, scale_b = a.scale, b.scale
-        super().run(Operands(a.values, b.values.mT, a.ends, None, scale_a, scale_b), out)
+            scaling = scaling._replace(a=a.scale, b=b.scale)
+        super().run(product._replace(a=a.values, b=b.values.mT, rows=Ends(a.ends), scaling=scaling), out)
 
 
 def _has_descriptor(tensor: torch.Tensor, contiguous: int) -> bool:
@@ -277,22 +320,20 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _function(config: CuteConfig, variant: KernelVariant, operands: Operands, out: Tensor, accumulate: bool):
-    whole = config.whole_rounds(operands.mat_a.shape[1], variant.block_scaled, variant.offsets_along)
-    return _compiled(config, variant, operands.mat_a.dtype, out.dtype, out.device, accumulate, whole)
+def _function(config: CuteConfig, variant: KernelVariant, product: Product, out: Tensor):
+    whole = config.whole_rounds(product.a.shape[-1], variant.block_scaled, variant.offsets_along)
+    counted = type(product.rows) is Counts
+    of_groups = counted and type(product.scaling) is Lines and is_of_groups(product.scaling.b)
+    of = product.a.dtype, out.dtype, out.device, product.epilogue.accumulates, whole, counted, of_groups
+    return _compiled(config, variant, *of)
 
 
 @functools.cache
 def _compiled(
-    config: CuteConfig,
-    variant: KernelVariant,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype,
-    device: torch.device,
-    accumulate: bool = False,
-    whole: bool = False,
-):
-    return cute_cache.compiled(
+    config: CuteConfig, variant: KernelVariant, dtype: torch.dtype, out_dtype: torch.dtype, device: torch.device,
+    accumulate: bool = False, whole: bool = False, masked: bool = False, group_scales: bool = False,
+):  # fmt: skip
+    return compiled_cache.compiled(
         config,
         dtype_name(dtype),
         dtype_name(out_dtype),
@@ -301,6 +342,8 @@ def _compiled(
         scaled=variant.operand_bytes == 1 and not variant.block_scaled,
         accumulate=accumulate,
         block_scaled=variant.block_scaled,
+        masked=masked,
+        group_scales=group_scales,
         whole_rounds=whole,
         multiprocessors=_processors(device),
     )

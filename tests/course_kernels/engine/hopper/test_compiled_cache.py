@@ -22,7 +22,7 @@ import torch
 import forked
 from course_kernels.engine.hopper import compiled_cache as cute_cache
 from course_kernels.engine.hopper import cute
-from course_kernels.engine.product import Operands
+from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import PINGPONG, CuteConfig
 
 CONFIG = CuteConfig(64, 64, 64, 1, 2, PINGPONG)
@@ -116,7 +116,7 @@ def test_another_process_loads_what_one_compiled(original):
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == said
     plan = cute.Plan(function)
-    assert here["said"](lambda a, b, c, offs, *_: plan.run(Operands(a, b, offs), c)) == said
+    assert here["said"](lambda a, b, c, offs, *_: plan.run(Product.packed(a, b, offs), c)) == said
 
 
 def test_the_kernel_behind_grouped_mm_is_kept(compiles, monkeypatch):

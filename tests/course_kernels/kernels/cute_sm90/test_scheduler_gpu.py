@@ -15,7 +15,7 @@ import torch
 
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.cute import KernelVariant
-from course_kernels.engine.product import Operands
+from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, configs_for
 from course_kernels.testing.grouped_cases import GroupedCase, check
 from cute_calls import call, call_scaled, cute_alone, kept_kernel
@@ -105,9 +105,9 @@ def by(form, config, compiled=None):
     """The kernel in one configuration as `check` calls it, by way of ``cute`` or as it was compiled."""
 
     def function(mat_a, mat_b, offs, out, **scales):
-        assert cute.match_variant(Operands(mat_a, mat_b, offs, **scales), out) == form
+        assert cute.match_variant(Product.packed(mat_a, mat_b, offs, **scales), out) == form
         if compiled is None:
-            cute.multiply(Operands(mat_a, mat_b, offs, **scales), out, form, config)
+            cute.multiply(Product.packed(mat_a, mat_b, offs, **scales), out, form, config)
         else:
             counter = [torch.zeros(1, dtype=torch.float64, device=offs.device)] if config.dynamic else []
             compiled(mat_a, mat_b, out, offs, *(scales.values() or [None, None][: 2 * len(counter)]), *counter)

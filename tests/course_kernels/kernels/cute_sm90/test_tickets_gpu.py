@@ -10,7 +10,7 @@ import torch
 
 from course_kernels.engine.hopper import cute
 from course_kernels.engine.hopper.cute import KernelVariant
-from course_kernels.engine.product import Operands
+from course_kernels.engine.product import Product
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, CuteConfig
 
 pytestmark = pytest.mark.gpu
@@ -41,7 +41,7 @@ def name_of(config: CuteConfig) -> str:
     return config.name
 
 
-class Product:
+class Case:
     """Operands of a product of normal numbers, and its result in a fixed order."""
 
     def __init__(self, along: str, sizes, M: int, N: int, seed: int, device, out_dtype=torch.bfloat16):
@@ -55,10 +55,10 @@ class Product:
 
         offs = torch.tensor(sizes, device=device).cumsum(0).int()
         if along == "k":
-            self.operands = Operands(normal(total, M).mT, normal(total, N), offs)
+            self.operands = Product.packed(normal(total, M).mT, normal(total, N), offs)
             self.shape = len(sizes), M, N
         else:
-            self.operands = Operands(normal(total, K), normal(len(sizes), N, K).mT, offs)
+            self.operands = Product.packed(normal(total, K), normal(len(sizes), N, K).mT, offs)
             self.shape = total, N
 
     def out(self) -> torch.Tensor:

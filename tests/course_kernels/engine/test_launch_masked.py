@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from course_kernels import deepgemm, runtime
-from course_kernels.masked import launch
-from course_kernels.masked.problem import Operands, Options, Problem, readable
+from course_kernels.engine import launch
+from course_kernels.engine.options import Options
+from course_kernels.masked.checks import Call, check_call
 from course_kernels.testing.canaries import canaries
 from masked_operands import DEVICE, case, result_for
 
@@ -15,8 +16,8 @@ pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
 
 def planned(made, y):
-    operands = Operands(made.XQ, made.WQ, y, *made[2:])
-    return launch.plan(Problem.of(operands, Options(backend="triton")), readable(operands)), readable(operands)
+    problem, product = check_call(Call(made.XQ, made.WQ, y, *made[2:]), Options(backend="triton"), y)
+    return launch.plan(problem, product, y), product
 
 
 def test_a_plan_runs_again_on_other_tensors_and_sizes():
@@ -27,7 +28,7 @@ def test_a_plan_runs_again_on_other_tensors_and_sizes():
     for made, y in zip((first, second, first), (*ys, ys[1])):
         y.fill_(7.0)
         before = y.clone()
-        plan.run(planned(made, y)[1])
+        plan.run(planned(made, y)[1], y)
         made.check(y, before)
 
 
@@ -43,10 +44,9 @@ def test_odd_nans_in_rows_that_do_not_count_keep_their_bits(dtype):
 def test_no_depth_is_a_sum_of_nothing():
     made = case(K=0)
     y, verify = result_for(made)
-    plan, operands = planned(made, y)
+    plan, product = planned(made, y)
     assert type(plan) is launch.EmptyPlan
     before = y.clone()
-    plan.run(operands)
+    plan.run(product, y)
     made.check(y, before)
     verify()
-    assert not launch.rows_that_count(operands).any(1)[0]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from course_kernels import GemmConfig, deepgemm, runtime
-from course_kernels.engine.plans import PlanCache
-from course_kernels.masked import execute as executed
-from course_kernels.masked import hopper, torch_loop
+from course_kernels.engine import plans as kept
+from course_kernels.engine import torch_loop
+from course_kernels.engine.hopper import cute
 from masked_operands import DEVICE, FP8, case, result_for
 
 pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.gpu] if runtime.mode() == "gpu" else []
 
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
-    monkeypatch.setattr(executed, "plans", PlanCache())
-    return executed.plans
+    monkeypatch.setattr(kept, "plans", kept.PlanCache())
+    return kept.plans
 
 
 def call(made, y=None, **options):
@@ -31,7 +31,7 @@ def call(made, y=None, **options):
 def test_plans_are_found_again_for_other_values_and_sizes(plans, monkeypatch):
     made = case(FP8, "channel", sizes=(1, 0, 40))
     call(made, backend="triton")
-    monkeypatch.setattr(executed, "_choose", lambda *_: pytest.fail("a plan was there"))
+    monkeypatch.setattr(kept, "choose", lambda *_: pytest.fail("a plan was there"))
     other = case(FP8, "channel", sizes=(40, 7, 0))
     call(other._replace(x_scale=made.x_scale * 4), backend="triton")
     call(other, backend="triton", check=True)
@@ -68,7 +68,7 @@ def test_who_computes_what(monkeypatch):
     asked = []
     plan = torch_loop.Plan
     monkeypatch.setattr(torch_loop, "Plan", lambda problem: asked.append("torch") or plan(problem))
-    monkeypatch.setattr(hopper, "preferred", lambda *_: asked.append("asked") or False)
+    monkeypatch.setattr(cute, "preferred", lambda *_: asked.append("asked") or False)
     call(case(), backend="torch")
     call(case(), backend="auto")
     call(case(), backend="triton")

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from course_kernels import deepgemm, runtime, shuffle_weight
-from course_kernels.kernels.codes import Scales
-from course_kernels.masked.problem import Operands, Options, Problem, flat_rows, readable, rows_class, signature
+from course_kernels.engine.access import flat_rows
+from course_kernels.engine.options import Options
+from course_kernels.engine.scaling import Blocks, Lines
+from course_kernels.engine.signature import signature
+from course_kernels.masked.checks import Call, check_call, problem_of, rows_class
 from course_kernels.testing import integers, poisoned
 from packed_errors import BACKENDS, DEVICE, assert_message
 
@@ -111,50 +114,58 @@ def test_a_gpu_names_the_types_that_it_multiplies():
         deepgemm(x, w, torch.zeros(2, 5, 32, device=DEVICE), SIZES, XS, WS)
 
 
-def operands(**changes):
-    arguments = scaled(Y=torch.zeros(2, 5, 32, device=DEVICE)) | changes
-    return Operands(*(arguments[name] for name in Operands._fields))
+def call(**changes):
+    return Call(**(scaled(Y=torch.zeros(2, 5, 32, device=DEVICE)) | changes))
+
+
+def key(made, **options):
+    product = made.product()
+    return None if product is None else signature(product, Options(**options), made.Y)
 
 
 @pytest.mark.parametrize(
     ("shape_x", "shape_w", "N", "K", "scales"),
-    [((2, 5), (2,), 32, 96, Scales.LINES), ((2, 5, 1), (2, 1, 1), 32, 256, Scales.LINES),
-     ((2, 5), (2, 32), 32, 96, Scales.LINES), ((2, 5, 1), (2, 32, 1), 32, 256, Scales.LINES),
-     ((2, 5, 2), (2, 1, 2), 32, 256, Scales.BLOCKS), ((2, 5, 3), (2, 3, 3), 257, 257, Scales.BLOCKS),
-     ((2, 5, 1), (2, 2, 1), 200, 128, Scales.BLOCKS), ((2, 5), (2, 2, 1), 200, 128, Scales.BLOCKS),
-     ((2, 5, 1), (2, 1, 1), 128, 128, Scales.LINES)],
+    [((2, 5), (2,), 32, 96, Lines), ((2, 5, 1), (2, 1, 1), 32, 256, Lines),
+     ((2, 5), (2, 32), 32, 96, Lines), ((2, 5, 1), (2, 32, 1), 32, 256, Lines),
+     ((2, 5, 2), (2, 1, 2), 32, 256, Blocks), ((2, 5, 3), (2, 3, 3), 257, 257, Blocks),
+     ((2, 5, 1), (2, 2, 1), 200, 128, Blocks), ((2, 5), (2, 2, 1), 200, 128, Blocks),
+     ((2, 5, 1), (2, 1, 1), 128, 128, Lines)],
 )  # fmt: skip
 def test_scales_are_known_by_their_shapes(shape_x, shape_w, N, K, scales):
     x, w = torch.zeros(2, 5, K, device=DEVICE).to(FP8), torch.zeros(2, N, K, device=DEVICE).to(FP8)
     factors = (torch.ones(shape, device=DEVICE) for shape in (shape_x, shape_w))
-    made = Operands(x, w, torch.zeros(2, 5, N, device=DEVICE), SIZES, *factors)
-    assert Problem.of(made, Options()).scales == scales
-    assert [readable(made)[i].dim() for i in (4, 5)] == [3, 3]
+    made = Call(x, w, torch.zeros(2, 5, N, device=DEVICE), SIZES, *factors)
+    problem, product = check_call(made, Options(), made.Y)
+    assert type(product.scaling) is scales
+    assert problem.scaling == product.scaling.name
+    blocks = -(-K // 128), -(-N // 128)
+    of_b = (2, *blocks) if scales is Blocks else (2, N)
+    assert (product.scaling.a.shape, product.scaling.b.shape) == ((2, 5, blocks[0])[: product.scaling.a.dim()], of_b)
 
 
 def test_keys_differ_where_launches_do():
-    base = signature(operands(), Options())
-    assert signature(operands(), Options()) == base
-    assert signature(operands(x_scale=XS + 1, group_layout=SIZES + 1), Options()) == base, "values"
+    base = key(call())
+    assert key(call()) == base
+    assert key(call(x_scale=XS + 1, group_layout=SIZES + 1)) == base, "values"
     others = [
-        operands(XQ=X8[:, :, :64], WQ=W8[:, :, :64]), operands(WQ=W8.mT.contiguous().mT),
-        operands(group_layout=SIZES.long()), operands(x_scale=XS[..., None]), operands(w_scale=torch.ones(2, 32)),
-        operands(Y=torch.zeros(2, 5, 32, dtype=torch.float16)), operands(Y=torch.zeros(2, 5, 36)[..., 4:]),
-        operands(Y=torch.zeros(2, 5, 33)[..., 1:]), operands(x_scale=torch.ones(2, 6)[:, 1:]),
+        call(XQ=X8[:, :, :64], WQ=W8[:, :, :64]), call(WQ=W8.mT.contiguous().mT),
+        call(group_layout=SIZES.long()), call(w_scale=torch.ones(2, 32)),
+        call(Y=torch.zeros(2, 5, 32, dtype=torch.float16)), call(Y=torch.zeros(2, 5, 36)[..., 4:]),
+        call(Y=torch.zeros(2, 5, 33)[..., 1:]), call(x_scale=torch.ones(2, 6)[:, 1:]),
     ]  # fmt: skip
-    options = [Options(shuffled=True), Options(rows=16), Options(backend="triton")]
-    keys = [signature(each, Options()) for each in others] + [signature(operands(), each) for each in options]
+    others += [call(shuffled=True), call(rows=16)]
+    keys = [key(each) for each in others] + [key(call(), backend="triton")]
     assert len({base, *keys}) == 1 + len(keys)
-    assert signature(operands(group_layout=torch.stack([SIZES, SIZES], 1)[:, 0]), Options()) is None
-    assert signature(operands(XQ=None, Y=3), Options()) is None
+    assert key(call(group_layout=torch.stack([SIZES, SIZES], 1)[:, 0])) is None
+    assert key(call(XQ=None, Y=3)) is None
 
 
 def test_expected_rows_come_in_few_classes():
     assert [rows_class(rows) for rows in (0, 1, 16, 17, 33, 64, 65, 100, 300, 5000)] == [
         16, 16, 16, 32, 64, 64, 128, 128, 256, 4096,
     ]  # fmt: skip
-    assert Problem.of(operands(), Options()).rows == 16
-    assert Problem.of(operands(), Options(rows=512)).rows == 512
+    assert problem_of(call(), Options()).rows_per_group == 16
+    assert problem_of(call(rows=512), Options()).rows_per_group == 512
 
 
 def test_rows_of_all_groups_as_one_matrix():

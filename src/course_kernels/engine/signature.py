@@ -1,0 +1,72 @@
+"""The key under which a product's launch is kept: all that decides about it."""
+
+from __future__ import annotations
+
+from torch import float32
+
+from course_kernels import runtime
+from course_kernels.engine.options import Options
+from course_kernels.engine.product import Counts, Ends, Product, quarter_octave
+
+WINDOW_ROWS = 2**30  # rows that a descriptor with a sliding bound can hold (triton.tools.ragged_tma)
+
+
+def signature(product: Product, options: Options, out=None) -> tuple | None:
+    """All that a launch is prepared for: everything but values, addresses, and the ragged extent's total.
+
+    Tensors without memory, whose storage was resized to 0, have a signature of their own.
+    Of the total, which changes from batch to batch, only a size class counts, so that the same layer on another batch
+    has the same signature. In mode "n" the whole total counts: it is a stride of the result. All that an API checks but
+    values, and memory that is shared, is a function of the signature.
+
+    Returns:
+        A key, hashable if the options are; None for operands that no launch is kept for: no tensors, without strides,
+        lazily negated views, ends with gaps between them, scales that kernels cannot read as they are.
+    """
+    a, b, rows, scaling, epilogue, shuffled = product
+    try:
+        shape_a, shape_b = a.shape, b.shape
+        total = None
+        if len(shape_a) == 2:
+            if len(shape_b) == 3:
+                mode, total, fixed_a, fixed_b = "m", shape_a[0], shape_a[1], shape_b
+            else:
+                mode, (fixed_a, total), (depth, fixed_b) = "k", shape_a, shape_b
+                if depth != total:
+                    return None
+        elif len(shape_b) == 2:  # the total is the step between rows of a fresh result
+            mode, total, fixed_a, fixed_b = "n", shape_b[1], shape_a, shape_b
+        elif type(rows) is Ends or not len(shape_a) == len(shape_b) == 3:
+            return None
+        else:
+            mode, fixed_a, fixed_b = "masked" if type(rows) is Counts else "batch", shape_a, shape_b
+        if a.is_neg() or b.is_neg():
+            return None
+        found, ends = rows.key(), epilogue.key()
+        if found is None or ends is None:
+            return None
+        groups = found[0][0] if type(rows) is Ends else 0
+        key = (
+            fixed_a, a.stride(), a.dtype, a.device, (at & 15 if (at := a.data_ptr()) else None),
+            fixed_b, b.stride(), b.dtype, b.device, (at & 15 if (at := b.data_ptr()) else None),
+            found, ends, options, shuffled, None if total is None else _size_class(total, groups),
+        )  # fmt: skip
+        if scaling:
+            scales = scaling.key(mode, total, groups)
+            if scales is None:
+                return None
+            key = (*key, scales)
+        if out is not None:
+            key = (*key, out.stride(), out.dtype, out.device, (at & 15 if (at := out.data_ptr()) else None), "out")
+        if a.dtype == float32:
+            key = (*key, runtime.allows_tf32())
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        return None  # not tensors, or options of other types: the checks say so
+    return key
+
+
+def _size_class(total: int, groups: int) -> int:
+    """What of a total decides about a launch."""
+    if total < 2 or total > WINDOW_ROWS:  # strides without a meaning; extents that no window has
+        return total
+    return ~quarter_octave(total, groups)  # a negative number is no total
