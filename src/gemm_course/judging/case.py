@@ -1,11 +1,12 @@
-"""What the judge and an exercise's module exchange: drawn inputs, what came back, and findings."""
+"""What the judge and an exercise's examiner exchange: drawn inputs, what came back, and findings."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -103,6 +104,16 @@ class Written:
         for each in ("values", "missing", "counts", "writers"):
             setattr(found, each, getattr(self, each)[rows, columns])
         return found
+
+
+class Examiner(Protocol):
+    """The trusted half of an exercise: the module `examine` in its folder."""
+
+    def draw(self, rng: random.Random) -> list[Case]:
+        """Inputs that tell right answers from wrong ones."""
+
+    def examine(self, case: Case, ran: Ran) -> Iterable[Finding]:
+        """What is wrong with what came back for one input; nothing if it is right."""
 
 
 def expect_value(value, kind: type, wanted: str | None = None) -> str | None:

@@ -30,25 +30,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import random
-import signal
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
 from course_kernels import runtime
-from course_kernels.service import answer_all
 from gemm_course.isolation import bubblewrap
 from gemm_course.judging import isolation_report, request
-from gemm_course.judging.case import Case, Ran
+from gemm_course.judging.case import Case, Examiner, Ran
 from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.failures import (
     compiler_message,
@@ -59,7 +54,6 @@ from gemm_course.judging.failures import (
 )
 from gemm_course.judging.feedback import explain_mask, quote_line, sentence
 from gemm_course.judging.isolation_report import GPU_MB
-from gemm_course.judging.judge_process import Task
 from gemm_course.judging.request import Outcome
 from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Property, Result
 from gemm_course.judging.untrusted import Layout, Reply, not_stored, parse_watched, printable, remove
@@ -73,9 +67,14 @@ _BROKEN_LOOP = "can be converted to Python scalars"  # an interpreter with a pro
 
 
 class Judge:
-    """Checks answers, one at a time. Starting one takes a second or two, in the background."""
+    """Checks answers, one at a time. Starting one takes a second or two, in the background.
 
-    def __init__(self):
+    Args:
+        examiner_of: gives the examiner of an exercise, as `gemm_course.exercises.manifest.examiner` does.
+    """
+
+    def __init__(self, examiner_of: Callable[[Exercise], Examiner]):
+        self._examiner_of = examiner_of
         self._server: ForkServer | None = None
         self._folder = tempfile.mkdtemp(prefix="course-")  # the only one that answers' processes see
         self._templates: dict[str, Template] = {}
@@ -149,7 +148,8 @@ class Judge:
         with self._new_folder() as folder:
             path = Path(folder) / "answer.py"
             path.write_bytes(source.encode("utf-8", "surrogatepass"))
-            cases = exercise.module().draw(random.Random(seed))
+            examiner = self._examiner_of(exercise)
+            cases = examiner.draw(random.Random(seed))
             cancelled = threading.Event()
             with ThreadPoolExecutor(len(MODES)) as alongside:
                 try:
@@ -157,7 +157,7 @@ class Judge:
                         mode: alongside.submit(self._run, mode, exercise, path, cases, cancelled)
                         for mode in _modes_alongside(exercise, compiling)
                     }
-                    outcome = self._run_first(exercise, path, cases, result)
+                    outcome = self._run_first(exercise, examiner, path, cases, result)
                     if not result.points:
                         cancelled.set()
                     outcomes = {mode: future.result() for mode, future in futures.items()}
@@ -169,7 +169,7 @@ class Judge:
             if result.status != TODO and "compile" in outcomes:
                 _note_compiled(result, outcomes["compile"], outcome.defined, path)
             if result.status != TODO and "gpu" in outcomes:
-                self._note_gpu(exercise, cases, outcomes["gpu"], result)
+                self._note_gpu(exercise, examiner, cases, outcomes["gpu"], result)
         if result.status == FAILED and all(each.status == "pass" for each in result.properties):
             result.status = PASSED
         for each in result.properties:
@@ -191,7 +191,7 @@ class Judge:
     def _run(self, mode: str, exercise: Exercise, path: Path, cases: list[Case], cancelled=None) -> Outcome:
         exercise = _limited(exercise, mode)
         wanted = {
-            "path": str(path), "module": exercise.runs_name, "function": exercise.function,
+            "path": str(path), "module": exercise.run, "function": exercise.function,
             "imports": list(exercise.imports),
             "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "files_mb": exercise.files_mb,
             "scratch": tempfile.mkdtemp(dir=path.parent),
@@ -199,7 +199,9 @@ class Judge:
         }  # fmt: skip
         return self.ask(mode, wanted, exercise.seconds, cancelled)
 
-    def _run_first(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> Outcome:
+    def _run_first(
+        self, exercise: Exercise, examiner: Examiner, path: Path, cases: list[Case], result: Result
+    ) -> Outcome:
         """Run the answer where its verdict counts first, and note the findings. Returns what came back."""
         mode = _first_mode(exercise)
         outcome = self._run(mode, exercise, path, cases)
@@ -209,7 +211,7 @@ class Judge:
             result.status, result.properties, result.printed = TODO, [], ""
             result.message = todo[0] if todo[0].startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"
             return outcome
-        _note_outcome(_limited(exercise, mode), cases, outcome, result, probed=mode == "run")
+        _note_outcome(_limited(exercise, mode), examiner, cases, outcome, result, probed=mode == "run")
         problem = runtime.interpreter_problem()
         if mode == "run" and problem and any(_BROKEN_LOOP in error.text for error in errors):
             result.status, result.message = UNCHECKED, f"this cannot be checked here: {problem}"
@@ -222,13 +224,15 @@ class Judge:
             result.status = UNCHECKED
         return outcome
 
-    def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
+    def _note_gpu(
+        self, exercise: Exercise, examiner: Examiner, cases: list[Case], outcome: Outcome, result: Result
+    ) -> None:
         """Note what is wrong on the GPU with an answer that is right in the interpreter."""
         if any(each.status != "pass" for each in result.properties):
             return  # the interpreter says more about the same mistakes
         properties = [dataclasses.replace(each, status="skip") for each in result.properties]
         there = dataclasses.replace(result, message="", panels=[], properties=properties)
-        _note_outcome(_limited(exercise, "gpu"), cases, outcome, there, probed=False)
+        _note_outcome(_limited(exercise, "gpu"), examiner, cases, outcome, there, probed=False)
         if there.message and (problem := self._gpu_problem(outcome)):
             result.message = f"{NOT_ON_GPU}: {problem}"
             return
@@ -275,7 +279,9 @@ def _limited(exercise: Exercise, mode: str) -> Exercise:
     return msgspec.structs.replace(exercise, seconds=seconds, memory_mb=memory_mb)
 
 
-def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
+def _note_outcome(
+    exercise: Exercise, examiner: Examiner, cases: list[Case], outcome: Outcome, result: Result, probed: bool
+) -> None:
     """Note what came back from running an answer. A check holds if all its inputs ran and none led to a finding.
 
     All properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an output.
@@ -291,10 +297,10 @@ def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, resul
             if message.case is None or message.case in seen or not 0 <= message.case < len(cases):
                 raise ValueError("a result for no input")
             seen.add(message.case)
-            if _examine(exercise.module(), cases[message.case], message, outcome.layouts, result, probed):
+            if _examine(examiner, cases[message.case], message, outcome.layouts, result, probed):
                 done.add(message.case)
         except Exception as error:
-            # The answer's process sends what it likes. A bug in an exercise's module looks the same, so report it.
+            # The answer's process sends what it likes. A bug in an examiner looks the same, so report it.
             result.message = result.message or malformed_reply(error)
     if len(done) < len(cases) and not result.message:
         result.message = outcome.not_started or describe_exit(outcome, exercise)
@@ -326,7 +332,9 @@ def _note_compiled(result: Result, outcome: Outcome, defined: dict[str, str], pa
         which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
 
 
-def _examine(module, case: Case, message: Reply, layouts: list[Layout], result: Result, probed: bool) -> bool:
+def _examine(
+    examiner: Examiner, case: Case, message: Reply, layouts: list[Layout], result: Result, probed: bool
+) -> bool:
     """Note what is wrong with one input's outcome; returns whether there was anything to examine."""
     layout = layouts[message.case]
     outputs, events = parse_watched(message.watched, layout)
@@ -336,7 +344,7 @@ def _examine(module, case: Case, message: Reply, layouts: list[Layout], result: 
         atomics = [sentence(event) for event in events if event.get("kind") == "atomic"]
         result.message = result.message or "\n".join([*atomics[:1], strange[0]])
         return False
-    for finding in module.examine(case, Ran(message.value, outputs, events, layout.addresses)):
+    for finding in examiner.examine(case, Ran(message.value, outputs, events, layout.addresses)):
         text = finding.message + (f"\n({case.label})" if case.label else "")
         if finding.check == "*":
             result.message = result.message or text
@@ -349,20 +357,3 @@ def _examine(module, case: Case, message: Reply, layouts: list[Layout], result: 
         if not result.panels:
             result.panels = list(finding.panels)
     return True
-
-
-def serve(connection: Connection) -> None:
-    """The life of a `JudgeProcess`: check each `Task` that arrives, until the other end is closed."""
-
-    def end(*_) -> None:  # so that folders and processes are cleared away, and not only half: a second signal comes
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    with Judge() as judge:
-
-        def answer(data: bytes) -> bytes:
-            task = msgspec.convert(json.loads(data), Task)
-            return json.dumps(judge.check(task.exercise, task.source, task.seed).as_dict()).encode()
-
-        answer_all(connection, answer)

@@ -170,7 +170,7 @@ def test_another_python_changes_the_key(tree, monkeypatch):
 
 
 # The processes that check an answer begin with these, and import the exercise by its name.
-BEGIN = ("gemm_course.judging.pool", "gemm_course.runner.fork_server", "gemm_course.runner.worker")
+BEGIN = ("gemm_course.grading.pool", "gemm_course.runner.fork_server", "gemm_course.runner.worker")
 
 
 def file_of(module):
@@ -200,8 +200,8 @@ def imports_of(module, exported=None):
 
 
 def test_every_module_that_a_check_imports_is_declared():
-    todo = [*BEGIN, *(f"gemm_course.exercises.e{each.name}" for each in manifest.exercises())]
-    todo += [each.runs_name for each in manifest.exercises()]
+    todo = [*BEGIN, *(manifest.examiner(each).__name__ for each in manifest.exercises())]
+    todo += [each.run for each in manifest.exercises()]
     seen = set(todo)
     while todo:
         each = todo.pop()

@@ -10,7 +10,7 @@ from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.untrusted import parse_reply
-from gemm_course.notebook_files import cells as submission
+from gemm_course.notebook import cells as submission
 from places import MUTANTS, ROOT
 
 ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
@@ -53,7 +53,7 @@ def stage():
     """A judge whose GPU is played; a template has one child at a time, so another judge lends its own."""
     if runtime.mode() == "gpu":
         pytest.skip("there is a GPU: it plays itself")
-    with Judge() as lender, Played(lender) as judge:
+    with Judge(manifest.examiner) as lender, Played(lender) as judge:
         yield judge
 
 
@@ -238,7 +238,7 @@ def gpu_first(monkeypatch):
 @pytest.mark.gpu
 @every_exercise
 def test_the_solution_passes_on_a_gpu(exercise):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         results = [judge.check(exercise, source_of("solutions", exercise)) for _ in range(2)]
         assert all(result.passed and not result.message for result in results), told(judge, *results)
 
@@ -247,7 +247,7 @@ def test_the_solution_passes_on_a_gpu(exercise):
 @pytest.mark.usefixtures("gpu_first")
 @every_exercise
 def test_the_solution_passes_where_only_a_gpu_is_asked(exercise):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         results = [judge.check(exercise, source_of("solutions", exercise), seed, compiling=False) for seed in range(3)]
         assert all(result.passed and not result.message for result in results), told(judge, *results)
 
@@ -256,7 +256,7 @@ def test_the_solution_passes_where_only_a_gpu_is_asked(exercise):
 @pytest.mark.usefixtures("gpu_first")
 @every_exercise
 def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         right = judge.check(exercise, source_of("solutions", exercise), compiling=False)
         assert right.passed, told(judge, right)
         found = {}
@@ -275,7 +275,7 @@ def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["endless", "store_unmasked"])
 def test_after_a_wrong_answer_a_right_one_passes_on_a_gpu(name):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         wrong = judge.check(MASKS, mutant(name))
         result = judge.check(MASKS, source_of("solutions", MASKS))
         assert wrong.status == "failed", told(judge, wrong)
