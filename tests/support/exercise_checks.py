@@ -5,7 +5,6 @@ The test module of an exercise imports all of them; the fixtures ``exercise`` an
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 import re
@@ -18,6 +17,7 @@ from gemm_course.exercises import manifest
 from gemm_course.judging import judge as judging
 from gemm_course.judging.results import REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import parse_watched
+from gemm_course.judging.verdict import Verdict
 from gemm_course.notebook import cells as submission
 from gemm_course.notebook import stubs as generate
 from places import MUTANTS, ROOT
@@ -69,11 +69,10 @@ def _judged_and_replies(judge, exercise, source, seed):
     return _judged[key]
 
 
-def _examine_alone(module, case, message, layouts, result, probed):
+def _examine_alone(examiner, case, message, layouts, verdict, probed):
     """Whether there was anything to examine in what came back for an input, and a result of this input's own."""
-    properties = [dataclasses.replace(each, status="skip", message="") for each in result.properties]
-    own = dataclasses.replace(result, message="", panels=[], properties=properties)
-    return EXAMINE(module, case, message, layouts, own, probed), own
+    own = Verdict(verdict.exercise)
+    return EXAMINE(examiner, case, message, layouts, own, probed), own.result("")
 
 
 def telling_input(judge, exercise, source, check):
@@ -154,8 +153,8 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
     if not seeds:
         return found
 
-    def examine(module, case, *reply):
-        done, own = _examine_alone(module, case, *reply)
+    def examine(examiner, case, *reply):
+        done, own = _examine_alone(examiner, case, *reply)
         found.append((seeds[id(case)], message_of(own, check)))
         return done
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Written
+from gemm_course.judging.causes import Event, Observed
 
 _END_FOR_SIZE = ": as many as `ends[g]` says, which is where the group ends and not how many tokens it has"
 
@@ -32,12 +33,11 @@ def most_telling_first(groups: Iterable[int], bounds: list[tuple[int, int]]) -> 
     return sorted(groups, key=lambda g: (bounds[g][0] > 0, bounds[g][1] - bounds[g][0]), reverse=True)
 
 
-def explain_table(event: dict) -> str:
-    """A message on a read outside of `ends`."""
-    text = feedback.sentence(event)
-    if event["place"][1] < 0:
-        return f"{text}. Group 0 starts at 0, and no entry of `ends` says so"
-    return f"{text}. `ends` has as many entries as there are groups: does each program have one of these?"
+def explain_table(event: Event) -> Observed:
+    """A read outside of `ends`, and the likely mistake."""
+    if event.place is not None and event.place[1] < 0:
+        return Observed(event, ". Group 0 starts at 0, and no entry of `ends` says so")
+    return Observed(event, ". `ends` has as many entries as there are groups: does each program have one of these?")
 
 
 def held_before(written: Written) -> Tensor:
@@ -99,9 +99,9 @@ def explain_rounding(got: Tensor, blocks: list[Tensor]) -> str:
         blocks: the sum of each block, float64 of the same shape.
     """
     for dtype in (torch.bfloat16, torch.float16):
-        ways = [torch.zeros_like(blocks[0])] * len(feedback.roundings(blocks[0], dtype))
+        ways = [torch.zeros_like(blocks[0])] * len(diagnosis.roundings(blocks[0], dtype))
         for block in blocks:
-            ways = [feedback.roundings(way + block, dtype)[i] for i, way in enumerate(ways)]
+            ways = [diagnosis.roundings(way + block, dtype)[i] for i, way in enumerate(ways)]
         if any(torch.equal(got, way.to(got.dtype)) for way in ways):
             name = str(dtype).removeprefix("torch.")
             return f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"

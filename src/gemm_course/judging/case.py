@@ -6,11 +6,12 @@ import copy
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
 from course_kernels import testing
+from gemm_course.judging.causes import Causes, Event
 
 
 @dataclass
@@ -23,14 +24,15 @@ class Case:
     label: str = ""  # what was drawn, for messages, such as "M = 37, N = 20, K = 50"
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """Something wrong."""
 
     # Name of the check that it breaks. "*" if nothing was computed at all: then no check of this input holds, and the
-    # message is shown above them.
+    # cause is shown above them.
     check: str
-    message: str  # what is wrong and where, and a likely reason
-    panels: Sequence[dict] = ()  # pictures of it, from `feedback.panel` or `feedback.row_panel`
+    cause: Causes  # what is wrong and where, and a likely reason
+    panels: Sequence[dict] = ()  # pictures of it, from `panels`
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Ran:
 
     value: object  # what the exercise's call of the answer returned
     outputs: dict[str, Written]  # every output of its `Watch`, by name
-    events: list[dict]  # what the probes saw, see `feedback.sentence`; nothing on a GPU
+    events: list[Event]  # what the probes saw; nothing on a GPU
     # By matrix: its address in the process that ran the answer, its buffer's, and the buffer's length in bytes.
     addresses: dict[str, list[int]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The picture of a failed check: tiles in three colours, as `feedback.panel` and `row_panel` describe them."""
+"""The picture of a failed check: tiles in three colours, as `panels.panel` and `row_panel` describe them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from gemm_course.figures.style import BLACK, GREY, ORANGE, SKY, WIDTH, ink_on, styled
 from gemm_course.figures.style import WRONG as RED
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
+from gemm_course.judging.panels import MISSING, RIGHT, WRONG
 
 _OUTSIDE = max(RIGHT, WRONG, MISSING) + 1  # of the legend only: no tile is in this state
 _COLORS = {RIGHT: SKY, WRONG: ORANGE, MISSING: "white", _OUTSIDE: RED}

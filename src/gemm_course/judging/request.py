@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from gemm_course.isolation.landlock import PATIENCE
+from gemm_course.judging.causes import MaskProblem
 from gemm_course.judging.untrusted import Layout, Reply, bytes_in, parse_reply
 from gemm_course.runner import wire
 from gemm_course.runner.fork_server import MAX_THREADS, Template
@@ -37,7 +38,7 @@ class Outcome:
     ready: bool = False  # confined, and about to load the answer; an error before that is not the answer's
     setup_error: str = ""  # its own words on why it did not get there
     layouts: list[Layout] = field(default_factory=list)  # of each input, from before the answer was loaded
-    masks: dict[str, str] = field(default_factory=dict)
+    masks: list[MaskProblem] = field(default_factory=list)
     defined: dict[str, str] = field(default_factory=dict)
 
     def take(self, messages: list) -> None:
@@ -49,7 +50,7 @@ class Outcome:
             if not (self.ready or self.setup_error):
                 raise ValueError("a process whose first message is another")
         for each in replies:
-            self.masks, self.defined = self.masks or each.masks or {}, self.defined or each.defined or {}
+            self.masks, self.defined = self.masks or each.masks or [], self.defined or each.defined or {}
         self.messages += [each for each in replies if each.masks is None and each.defined is None]
 
 

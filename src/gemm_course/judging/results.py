@@ -25,6 +25,8 @@ class Property:
     points: int
     status: str  # "pass", "fail", or "skip" if the code did not get that far, or this machine cannot check it
     message: str = ""  # what is wrong and where; empty after a pass
+    shown: str = ""  # of the message, what no earlier one says; all of it if empty
+    follows: bool = False  # whether the reason is with a later property
 
 
 @dataclass(repr=False)
@@ -59,7 +61,7 @@ class Result:
     def first_failure(self) -> Property | None:
         """The first property that fails with a reason of its own, or else the first that fails; None if none does."""
         failed = [each for each in self.properties if each.status == "fail"]
-        return min(failed, key=lambda each: not each.message or REASON_BELOW in each.message, default=None)
+        return min(failed, key=lambda each: not each.message or each.follows, default=None)
 
     def __repr__(self) -> str:
         return f"<exercise {self.exercise}: {self.status}, {self.points} of {self.max_points} points>"
@@ -85,9 +87,9 @@ class Result:
         if self.message:
             lines += [self.message, ""]
         shown = self.properties if any(each.status != "skip" for each in self.properties) else []
-        for each, message in zip(shown, _each_line_once(self.message, [each.message for each in shown])):
+        for each in shown:
             lines.append(f"  {_MARKS[each.status]} {each.title}")
-            lines += [f"      {line}" for line in message]
+            lines += [f"      {line}" for line in (each.shown or each.message).splitlines()]
         if self.properties and not shown:
             lines.append(f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked")
         if self.passed:
@@ -99,22 +101,6 @@ class Result:
         if self.printed:
             lines += ["", "your code printed:", *(f"  | {line[:_WIDTH]}" for line in self.printed.splitlines())]
         return "\n".join(lines)
-
-
-def _each_line_once(first: str, messages: list[str]) -> list[list[str]]:
-    """Lines of messages without those that an earlier one has: one mistake often breaks several properties, and is
-    explained once, as are the inputs. What replaces a first line says that the reason is above."""
-    seen, found = set(first.splitlines()), []
-    for message in messages:
-        lines = message.splitlines()
-        new = [line for line in lines if line not in seen]
-        seen.update(lines)
-        if new[:1] != lines[:1]:
-            new = [REASON_ABOVE, *new]
-        elif new and new[-1].endswith(":"):
-            new[-1] += " for the reason above"
-        found.append(new)
-    return found
 
 
 def exit_code(results: Iterable[Result | None]) -> int:

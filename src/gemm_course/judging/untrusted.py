@@ -6,38 +6,19 @@ import contextlib
 import math
 import os
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import torch
 from msgspec import Meta, Struct
 
 from gemm_course.judging.case import Written
+from gemm_course.judging.causes import Event, Failure, MaskProblem
 
 MAX_TEXT = 4000
 MAX_FILES = 1000  # with folders; a compiler leaves a dozen, and each takes time to remove
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _Extents = list[Annotated[int, Meta(ge=0)]]
-
-
-class StuckLoop(Struct):
-    """The loop in which an answer made no progress, as `stuck_loops.Loop` has it."""
-
-    line: int
-    code: str
-    names: list[str]
-
-
-class Failure(Struct):
-    """Why an answer gave no result for an input, or none at all, as `worker` describes it."""
-
-    kind: Literal["todo", "exception", "missing", "endless", "refused"]
-    type: str
-    text: str
-    line: int
-    code: str
-    program: Annotated[list[int], Meta(min_length=1)] | None = None
-    loop: StuckLoop | None = None
 
 
 class Output(Struct):
@@ -71,7 +52,7 @@ class Reply(Struct):
     value: Any = None
     watched: Any = None
     error: Failure | None = None
-    masks: dict[str, str] | None = None  # what is wrong with the masks of loads and stores, see `masks.problems`
+    masks: list[MaskProblem] | None = None  # of the answer's loads and stores
     defined: dict[str, str] | None = None  # what the cell has defined, see `worker.definitions`
     done: bool = False
 
@@ -89,7 +70,7 @@ class _Stored(Struct):
 
 class _Watched(Struct):
     outputs: list[_Stored] = []
-    events: Annotated[list[dict], Meta(max_length=100)] = []
+    events: Annotated[list[Event], Meta(max_length=100)] = []
 
 
 def _convert(data, form):
@@ -104,7 +85,7 @@ def parse_reply(data) -> Reply:
     return _convert(data, Reply)
 
 
-def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[dict]]:
+def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[Event]]:
     """The outputs that came back, by name, and the events that the probes saw, from what `Watch.report` makes.
 
     Raises ValueError, also if an output's memory is not what was laid out for it.
@@ -120,11 +101,9 @@ def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[dict]]
     return found, watched.events
 
 
-def not_stored(written: Written) -> str | None:
+def changed_without_store(written: Written) -> bool:
     """Whether an output changed otherwise than by a kernel's store; only the interpreter's probes can tell."""
-    if not (~written.missing & (written.counts == 0)).any():
-        return None
-    return f"{written.name} changed, and no kernel's tl.store did it: the exercise asks for a kernel that stores"
+    return bool((~written.missing & (written.counts == 0)).any())
 
 
 def printable(text: str) -> str:

@@ -246,7 +246,7 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
     source = Path(request["path"]).read_bytes().decode("utf-8", "surrogatepass")
     error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}
     if violation := static_check.find_violation(source, request["function"], request["imports"]):
-        wire.send(results, {"error": {**error, "kind": "refused", "text": violation}})
+        wire.send(results, {"error": {**error, "kind": "refused", "line": violation.line, "text": violation.text}})
         return None
     wire.send(results, {"masks": masks.problems(source)})
     answer = load(request["path"], getattr(runs, "GIVEN", {}))

@@ -1,4 +1,4 @@
-"""What several exercises draw: whole numbers, bounds of groups, watched tables, panels of cells."""
+"""What several exercises draw: whole numbers, bounds of groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from gemm_course.exercises import inputs
-from gemm_course.judging import picture
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
 
 
 def test_whole_numbers_are_exact_and_of_the_seed():
@@ -28,14 +26,3 @@ def test_whole_numbers_are_exact_and_of_the_seed():
 def test_bounds_begin_at_0_and_an_empty_group_has_none_of_the_rows():
     assert inputs.bounds_of([3, 3, 8]) == [(0, 3), (3, 3), (3, 8)]
     assert inputs.bounds_of([]) == []
-
-
-def test_a_panel_has_a_cell_for_each_state():
-    states = [[RIGHT, WRONG, MISSING], [RIGHT, RIGHT, WRONG]]
-    panel = inputs.table_panel("ends", states, height=2)
-    assert panel == {"title": "ends", "shape": [4, 3], "block": [2, 1], "states": states}
-    labelled = inputs.table_panel("ends", [[RIGHT, WRONG]], [["7", "x"]])
-    assert (labelled["shape"], labelled["labels"]) == ([1, 2], [["7", "x"]])
-    (axes,) = picture.tiles([panel, labelled]).axes
-    assert len([patch for patch in axes.patches if patch.get_fill()]) == 8
-    assert {"7", "x"} <= {text.get_text() for text in axes.texts}

@@ -230,7 +230,7 @@ WRITES = (  # to every descriptor that could be the one for results
         ("import os", "os._exit(0)", "ended its own process \\(exit code 0\\)"),
         ("import atexit, os\natexit.register(os._exit, 0)", "return 1", "returned a int"),
         ("import torch\ntorch.equal = torch.allclose = lambda *a, **k: True", "return sizes", "returned a Tensor"),
-        ("from gemm_course.judging import feedback, judge, results\nfrom gemm_course.exercises.e01_offsets "
+        ("from gemm_course.judging import diagnosis, judge, results\nfrom gemm_course.exercises.e01_offsets "
          "import examine\nexamine.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
          "results.PASSED = 'failed'", "return sizes", "no file to open"),
         ("import gemm_course.exercises.e01_offsets.examine as e\ne._mistake = lambda *a: None\n"
@@ -544,7 +544,7 @@ def test_addresses_are_those_from_before_the_answer(open_judge, x, status):
         "    asked.append(1)\n    watches = [each for each in gc.get_objects() if type(each).__name__ == 'Watch']\n"
         "    for region in [region for each in watches for region in each._regions]:\n"
         "        if region.name.startswith('X'): region.base = 64\n"
-        "    everywhere(wire.pack({'masks': {}, 'layouts': [each.layout() for each in watches]}))\n    problems ="
+        "    everywhere(wire.pack({'masks': [], 'layouts': [each.layout() for each in watches]}))\n    problems ="
     )
     source = (
         "import gc\nasked = []\n" + WRITES + source.replace("    problems =", forge, 1).replace("x.data_ptr()", x, 1)

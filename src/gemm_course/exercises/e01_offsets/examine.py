@@ -8,12 +8,12 @@ from itertools import accumulate
 
 import torch
 
-from gemm_course.exercises.inputs import made_on_cpu
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
-from gemm_course.judging.feedback import in_line, row_panel, sentence
+from gemm_course.judging.causes import Cause, MadeOnCPU, Observed, Words
+from gemm_course.judging.panels import row_panel
 
 SHOWN = 24
-MADE_THERE = made_on_cpu("sizes.device")
+MADE_THERE = MadeOnCPU("sizes.device")
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -83,24 +83,21 @@ def _groups_of(ends: list[int], total: int) -> list[int]:
     return torch.where(group < len(ends), group, -1).tolist()
 
 
-def _waits(case: Case, ran: Ran) -> str | None:
-    """A message about steps that make the CPU wait or run on it; None if there are none."""
-    events = {kind: next((e for e in ran.events if e["kind"] == kind), None) for kind in ("sync", "devices", "host")}
-    if events["sync"]:
-        return sentence(events["sync"])
-    if events["devices"]:
-        where, name = in_line(events["devices"]["line"]), events["devices"]["what"]
-        return f"{where}{name}() gets a tensor on the CPU and one on the GPU, which is an error there:\n{MADE_THERE}"
-    if events["host"]:
-        text = f"`{events['host']['what']}` is on the CPU, and `sizes` is on a GPU"
-        return f"{text}:\n{MADE_THERE}"
+def _waits(case: Case, ran: Ran) -> Cause | None:
+    """Steps that make the CPU wait or run on it; None if there are none."""
+    first = {event.kind: event for event in reversed(ran.events)}
+    if sync := first.get("sync"):
+        return Observed(sync)
+    if mixed := first.get("devices"):
+        text = f"{mixed.what}() gets a tensor on the CPU and one on the GPU, which is an error there"
+        return Words(text, mixed.line, MADE_THERE)
+    if host := first.get("host"):
+        return Words(f"`{host.what}` is on the CPU, and `sizes` is on a GPU", because=MADE_THERE)
     total = case.inputs["total_m"]
     for event in ran.events:
-        if event["kind"] == "calls" and event["count"] >= total // 2:
-            return (
-                f"{in_line(int(event['what']))}{event['count']} calls of torch's functions for {total} rows: a loop "
-                "over rows launches at least one kernel for each row"
-            )
+        if event.kind == "calls" and event.count >= total // 2:
+            text = f"{event.count} calls of torch's functions for {total} rows: a loop over rows launches at least one "
+            return Words(f"{text}kernel for each row", int(event.what))
     return None
 
 

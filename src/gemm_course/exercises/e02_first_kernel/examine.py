@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.results import REASON_BELOW
+from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.panels import panel
 
 # Relative. A float32 softmax of these rows is off by 2e-6 at most, the exponent's rounding times its size. With any
 # float16 number in it, some element of every input is off by 1e-4 or more.
@@ -56,27 +57,26 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     x, y = case.inputs["x"].double(), ran.outputs["Y"]
     want, block = torch.softmax(x, dim=1), (case.inputs["block_m"], case.expected["block_n"])
     right = _close(y.values.double(), want)
-    picture = [feedback.panel(y, want, block, "your Y", right=right, reach=8)]
-    text = feedback.tiles(y, want, block, right)
+    picture = [panel(y, want, block, "your Y", right=right, reach=8)]
+    text = diagnosis.tiles(y, want, block, right)
     check, why = _why(x, y, want, block, ran) if text else (None, "")
     if check == "*":
-        yield Finding("*", f"{text}{why}", picture)
+        yield Finding("*", (text, why), picture)
         return
     for event in ran.events:
-        sentence = feedback.sentence(event)
-        if event["kind"] == "undefined":
+        if event.kind == "undefined":
             if text:  # otherwise nothing of it reaches Y: other code leaves it out
-                yield Finding("masked", sentence, picture)
-        elif event["kind"] == "load":
-            yield Finding("loads", sentence, picture)
-    if outside := feedback.stores_outside(ran):
+                yield Finding("masked", Observed(event), picture)
+        elif event.kind == "load":
+            yield Finding("loads", Observed(event), picture)
+    if outside := diagnosis.stores_outside(ran):
         yield Finding("store", outside, picture)
     if check == "rows":
-        yield Finding("rows", f"{text}{why}", picture)
+        yield Finding("rows", (text, why), picture)
     elif check:
         if "rows" in case.checks:
-            yield Finding("rows", f"{text}\n{REASON_BELOW}", picture)
-        yield Finding(check, why.lstrip(), picture)
+            yield Finding("rows", (text, BELOW), picture)
+        yield Finding(check, why, picture)
 
 
 def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
@@ -84,36 +84,36 @@ def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> to
     return want.isfinite() & ((got - want).abs() <= relative * want.abs() + absolute)
 
 
-def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, str]:
-    """The check that a wrong Y breaks ("*": all), and a likely mistake, on a line of its own; perhaps ""."""
+def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
+    """The check that a wrong Y breaks ("*": all), and a likely mistake, if one is known."""
     got, seen = y.values.double(), ~y.missing
     if not seen.any():
         return "*", ""
-    if stride := feedback.wrong_stride(ran):
-        return "rows", f"\n{stride}"
+    if stride := diagnosis.wrong_stride(ran):
+        return "rows", stride
     if _close(got, want)[seen].all() or (not ran.events and not seen.any(0).all()):
         return "rows", _never_written(seen, y.counts, block)
-    loads = [event for event in ran.events if event["kind"] != "store"]
+    loads = [event for event in ran.events if event.kind != "store"]
     if not loads:
         for product, why in _likely(x, block):
             same = _close(got, product) | (got == product) | (got.isnan() & product.isnan())
             if same[seen].all():
-                return "rows", f"\n{why}"
+                return "rows", why
         if why := _overflow(x, got, seen, block[0]):
-            return "large", f"\n{why}"
+            return "large", why
         if (value := _counted_outside(x, got, seen, block)) is not None:
             return "masked", (
-                f"\nthe sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
+                f"the sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
                 'With `other=float("-inf")` it adds exp(-inf) = 0'
             )
     if _close(got, want, OF_HALF, 2e-7)[seen].all():
         return "rows", (
-            "\nright to about three digits, so something here has 16 bits: convert what you load by .to(tl.float32), "
+            "right to about three digits, so something here has 16 bits: convert what you load by .to(tl.float32), "
             "and keep it"
         )
     if torch.isnan(got[seen]).any():
         check = "rows" if loads else "masked"
-        return check, "\nNaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
+        return check, "NaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
     nothing_right = not loads and not (_close(got, want) | ~seen).all(1).any()
     return ("*" if nothing_right else "rows"), ""
 
@@ -207,7 +207,7 @@ def _never_written(seen, counts, block) -> str:
     if not seen.any(0).all():
         first = int((~seen.any(0)).nonzero()[0])
         return (
-            f"\ncolumns from {first} on were never written: each program computes all columns, and BLOCK_N is "
+            f"columns from {first} on were never written: each program computes all columns, and BLOCK_N is "
             f"{block[1]} here. Use it in tl.arange"
         )
     missing, times = (~seen).any(1).nonzero(), counts.amax(1)
@@ -215,6 +215,6 @@ def _never_written(seen, counts, block) -> str:
         return ""
     often = f", and row {int(times.argmax())} was written {int(times.max())} times" if times.max() > 1 else ""
     return (
-        f"\nrow {int(missing[0])} was not written{often}. Each program computes BLOCK_M = {block[0]} rows here, from "
+        f"row {int(missing[0])} was not written{often}. Each program computes BLOCK_M = {block[0]} rows here, from "
         "row tl.program_id(0) * BLOCK_M on"
     )

@@ -9,9 +9,11 @@ import torch
 
 from gemm_course.exercises.e03_tail_masks.run import BLOCK
 from gemm_course.exercises.inputs import whole_numbers
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.results import REASON_BELOW
+from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.panels import panel
+from gemm_course.judging.sentences import counted
 
 
 def draw(rng: random.Random) -> list[Case]:
@@ -41,36 +43,36 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     """Assign the probes' events to the masks; then compare C, also with the results of likely mistakes."""
     a, b = case.inputs["a"].double(), case.inputs["b"].double()
     want, c = a.T @ b, ran.outputs["C"]
-    picture = [feedback.panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
-    text = feedback.tiles(c, want, (BLOCK, BLOCK))
+    picture = [panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
+    text = diagnosis.tiles(c, want, (BLOCK, BLOCK))
     check, why = _why(a, b, c, want, ran) if text else (None, "")
     if check == "*":
-        yield Finding("*", f"{text}{why}", picture)
+        yield Finding("*", (text, why), picture)
         return
     for event in ran.events:
-        sentence = feedback.sentence(event)
-        if event["kind"] == "undefined":
+        if event.kind == "undefined":
             if not text:  # nothing of it reaches C: other code leaves it out
                 continue
-            yield Finding("zeros", sentence, picture)
-        elif event["kind"] == "load" and event["side"] == "rows":
-            yield Finding("tail", f"{sentence}. Rows of {event['matrix']} run along K: look at the K mask", picture)
-        elif event["kind"] == "load":
-            yield Finding("loads", sentence, picture)
-    if outside := feedback.stores_outside(ran):
+            yield Finding("zeros", Observed(event), picture)
+        elif event.kind == "load" and event.side == "rows":
+            note = f". Rows of {event.matrix} run along K: look at the K mask"
+            yield Finding("tail", Observed(event, note), picture)
+        elif event.kind == "load":
+            yield Finding("loads", Observed(event), picture)
+    if outside := diagnosis.stores_outside(ran):
         yield Finding("store", outside, picture)
     if text and check == "tiles":
-        yield Finding("tiles", f"{text}{why}", picture)
+        yield Finding("tiles", (text, why), picture)
     elif text:
-        yield Finding("tiles", f"{text}\n{REASON_BELOW}", picture)
-        yield Finding(check, why.lstrip(), picture)
+        yield Finding("tiles", (text, BELOW), picture)
+        yield Finding(check, why, picture)
 
 
-def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
-    """The check that a wrong C breaks ("*": all), and a likely mistake, on a line of its own; perhaps ""."""
+def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
+    """The check that a wrong C breaks ("*": all), and a likely mistake, if one is known."""
     depth, (rows, cols) = len(a), want.shape
     last = (depth - 1) // BLOCK * BLOCK
-    got, stores = c.values.double(), [event["kind"] == "store" for event in ran.events]
+    got, stores = c.values.double(), [event.kind == "store" for event in ran.events]
     seen = ~c.missing & ~torch.isnan(got)
 
     def gave(product) -> bool:
@@ -78,44 +80,44 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, str]:
 
     if seen.any() and not gave(want):
         if gave(want.half().double()):
-            return "tiles", "\nthese are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
-        if any(map(gave, feedback.roundings(want, torch.bfloat16))):
-            return "tiles", "\nthese are the right sums, rounded to bfloat16: the type of C is c_ptr.dtype.element_ty"
+            return "tiles", "these are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
+        if any(map(gave, diagnosis.roundings(want, torch.bfloat16))):
+            return "tiles", "these are the right sums, rounded to bfloat16: the type of C is c_ptr.dtype.element_ty"
         if why := _rounded_or_doubled(a, b, gave):
-            return "tiles", f"\n{why}"
+            return "tiles", why
         for summed in range(depth):
             if gave(a[:summed].T @ b[:summed]):
                 return _sum_ends_early(summed, depth, c)
         if gave(a[last:].T @ b[last:]):
-            return "tiles", f"\nthis is the sum over rows {last} to {depth - 1} of A and B alone: is each block added?"
+            return "tiles", f"this is the sum over rows {last} to {depth - 1} of A and B alone: is each block added?"
         for names, product in _turned(a, b):
             if gave(product[:rows, :cols]):
                 why = f"every block of {names} was transposed in the load: load a and b as they are stored"
-                return "tiles", f"\n{why}"
+                return "tiles", why
         alive = got != 0
         rows_alive, cols_alive = alive.any(1), alive.any(0)
         if gave(want * rows_alive[:, None] * cols_alive):
             noun, name, kept = ("row", "A", rows_alive) if not rows_alive.all() else ("column", "B", cols_alive)
             place = int((~kept).nonzero()[0])
-            text = f"\n{noun} {place} of C is 0: does the mask of {name}'s load leave out column {place} of {name}?"
+            text = f"{noun} {place} of C is 0: does the mask of {name}'s load leave out column {place} of {name}?"
             return "loads", text
         beyond, off = last + BLOCK - depth, (got - want)[seen]
         if beyond and (off == off[0]).all():
             return "zeros", (
-                f"\nevery sum is off by {off[0]:g}: the last block has {feedback.counted(beyond, 'row')} beyond K, and "
+                f"every sum is off by {off[0]:g}: the last block has {counted(beyond, 'row')} beyond K, and "
                 f"each adds {off[0] / beyond:g}. A masked element counts as `other=`, so that must be 0"
             )
-    nothing_right = all(stores) and not feedback.right_as_written(c, want, (BLOCK, BLOCK))
+    nothing_right = all(stores) and not diagnosis.right_as_written(c, want, (BLOCK, BLOCK))
     check = "*" if nothing_right else "tiles"
     if torch.isnan(c.values[~c.missing]).any():
-        return check, "\nNaN comes from elements outside of A and B: they must count as zero"
+        return check, "NaN comes from elements outside of A and B: they must count as zero"
     if c.missing.any() and any(stores):
         return check, (
-            "\nthe store's mask leaves out elements of C and accepts elements outside of it: are M and N exchanged?"
+            "the store's mask leaves out elements of C and accepts elements outside of it: are M and N exchanged?"
         )
     if c.missing.any() and not ran.events and not nothing_right:
         row, col = c.missing.nonzero()[0].tolist()
-        return check, f"\n({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
+        return check, f"({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
     return check, ""
 
 
@@ -139,12 +141,12 @@ def _rounded_or_doubled(a, b, gave) -> str:
 
 def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
     """As `_why`, for a C that is the sum over the first rows of A and B only."""
-    text = f"\nthis is the sum over the first {summed} of {depth} rows of A and B only"
+    text = f"this is the sum over the first {summed} of {depth} rows of A and B only"
     if (times := int(c.counts.max())) > 1:
         return "tiles", f"{text}, and each element was stored {times} times: is the store in the loop, before tl.dot?"
     if summed == 0:
         # With one block, a store before tl.dot gives this, too; with more, nothing was computed.
-        return ("*" if depth > BLOCK else "tiles"), "\nC is 0 everywhere: nothing was added to `acc`"
+        return ("*" if depth > BLOCK else "tiles"), "C is 0 everywhere: nothing was added to `acc`"
     if summed == depth - 1:
         return "tail", f"{text}: is the mask along K one short?"
     return "tail", f"{text}: the masks along K leave out the rest. `depth` includes k * BLOCK: compare it with K"

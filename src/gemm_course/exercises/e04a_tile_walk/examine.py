@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from gemm_course.exercises.e04a_tile_walk.run import BARE, BLOCK_M, BLOCK_N, LOG, grid_of
-from gemm_course.exercises.inputs import table_panel
 from gemm_course.exercises.tile_orders import about_strips, about_turns, in_strip
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
+from gemm_course.judging.causes import Causes, Words
+from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
+from gemm_course.judging.sentences import counted
 
 GRIDS = [(3, 2), (2, 3), (4, 2), (2, 4), (4, 3), (3, 4)]  # none is square: exchanged coordinates leave the grid
 SHOWN = 4
@@ -219,16 +220,16 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if any(want) and not any(logs) and not any(bare):
         yield Finding("*", "no program computes any tile", picture)
         return
-    if check == "once" and (text := feedback.loads_outside(ran)):
-        yield Finding(check, text, picture)
+    if check == "once" and (reads := diagnosis.loads_outside(ran)):
+        yield Finding(check, reads, picture)
     if check == "empty":
-        if logs != want and (text := _about_empty(problems, logs, bare)):
-            yield Finding(check, text, picture)
+        if logs != want and (cause := _about_empty(problems, logs, bare)):
+            yield Finding(check, cause, picture)
     elif logs != want:
         walk = _explain(problems, logs)
         found = _about_programs(walk, logs, want) if check == "programs" else _about_walk(walk, grids, logs, want)
-        for name, text in found:
-            yield Finding(name, text, picture)
+        for name, cause in found:
+            yield Finding(name, cause, picture)
 
 
 def _read(ran: Ran, name: str) -> list[list[Tile]]:
@@ -241,12 +242,12 @@ def _read(ran: Ran, name: str) -> list[list[Tile]]:
     ]
 
 
-def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, str]]:
-    """(check, message) of every property that a wrong walk breaks."""
-    because = f":\n{walk.why}" if walk and walk.why else ""
+def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, Causes]]:
+    """(check, cause) of every property that a wrong walk breaks."""
+    because = walk.why if walk else ""
     wrong_count = _about_count(grids, logs, want)
     if wrong_count:
-        yield "once", wrong_count + because
+        yield "once", Words(wrong_count, because=because)
     if walk is None and (found := _about_order(logs, want)):
         yield found
     elif walk is None:
@@ -256,10 +257,10 @@ def _about_walk(walk: _Walk | None, grids, logs, want) -> Iterator[tuple[str, st
             yield "place", "not judged, since the tiles are not in an order that counting could give"
         yield "turn", _difference(logs, want)
     elif walk.why:
-        yield "turn", _difference(logs, want) + because
+        yield "turn", Words(_difference(logs, want), because=because)
     if walk and walk.place:
         should = walk._replace(place="").logs(len(logs))
-        yield "place", f"{_difference(logs, should)}:\n{walk.place}"
+        yield "place", Words(_difference(logs, should), because=walk.place)
     if walk and walk.step != len(logs):
         yield "turn", _about_step(walk, logs, want)
 
@@ -285,29 +286,30 @@ def _about_count(grids, logs, want) -> str | None:
     return None
 
 
-def _about_order(logs, want) -> tuple[str, str] | None:
-    """(check, message) if only the order of each problem's tiles is wrong, or who computes them; else None."""
+def _about_order(logs, want) -> tuple[str, Causes] | None:
+    """(check, cause) if only the order of each problem's tiles is wrong, or who computes them; else None."""
     found = about_turns(logs, want, lambda tile: tile[0], "problem", "program")
     if found is None:
         return None
     check, why = found
     rule = "; column by column is (0, 0), (1, 0), (2, 0), …" if check == "place" else ""
-    return check, f"{_difference(logs, want)}:\n{why}{rule}"
+    return check, Words(_difference(logs, want), because=f"{why}{rule}")
 
 
-def _about_step(walk: _Walk, logs, want) -> str:
+def _about_step(walk: _Walk, logs, want) -> Words:
     """A step that is not the number of programs."""
     program = next(p for p, (line, should) in enumerate(zip(logs, want)) if len(line) != len(should))
     does, turns = (_numbers(program, step, len(line[program]))
                    for step, line in ((walk.step, logs), (len(logs), want)))  # fmt: skip
     text = f"program {program} of {len(logs)} computes {does}; its turns are {turns}"
+    rule = "; tl.num_programs(0) is the number of programs"
     if len(logs[program]) > 1:
-        text += f":\na step of {walk.step} leads to another program's tile"
-    return text + "; tl.num_programs(0) is the number of programs"
+        return Words(text, because=f"a step of {walk.step} leads to another program's tile{rule}")
+    return Words(text + rule)
 
 
-def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]:
-    """(check, message): a step by another number of programs, a wrong share, or another mistake."""
+def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, Causes]]:
+    """(check, cause): a step by another number of programs, a wrong share, or another mistake."""
     if walk is None and (found := _about_order(logs, want)):
         yield found
     elif walk is None:
@@ -321,10 +323,10 @@ def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, str]]
     elif walk.step != len(logs):
         yield "programs", _about_step(walk, logs, want)
     else:
-        yield "place" if walk.place else "turn", f"{_difference(logs, want)}:\n{walk.place or walk.why}"
+        yield "place" if walk.place else "turn", Words(_difference(logs, want), because=walk.place or walk.why)
 
 
-def _about_empty(problems, logs, bare) -> str | None:
+def _about_empty(problems, logs, bare) -> Causes:
     """Whether the same walk without the empty problems computes the same."""
     grids = [grid_of(size) for size in problems]
     full = [g for g, (rows, cols) in enumerate(grids) if rows * cols]
@@ -338,7 +340,8 @@ def _about_empty(problems, logs, bare) -> str | None:
             at = _first_difference(line, should)
             got, want = (_tile(tiles[at]) if at < len(tiles) else "no further tile" for tiles in (line, should))
             text = f"program {program} computes {got}; without the empty problems it computes {want}"
-            return f"{text}:\nthe empty problems are {', '.join(str(g) for g in range(len(grids)) if g not in full)}"
+            listed = ", ".join(str(g) for g in range(len(grids)) if g not in full)
+            return Words(text, because=f"the empty problems are {listed}")
     return None
 
 

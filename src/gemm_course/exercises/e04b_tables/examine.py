@@ -20,9 +20,12 @@ from gemm_course.exercises.e04b_tables.run import (
     matrices,
     matrix_name,
 )
-from gemm_course.exercises.inputs import made_on_cpu, table_panel, whole_numbers
-from gemm_course.judging import feedback
+from gemm_course.exercises.inputs import whole_numbers
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.causes import Causes, MadeOnCPU, Observed, Words
+from gemm_course.judging.panels import RIGHT, WRONG, panel, table_panel
+from gemm_course.judging.sentences import counted
 from gemm_course.runner import probes
 from gemm_course.runner.fake_gpu import FakeGPU
 
@@ -77,9 +80,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("form", wrong)
         if table.get("device") != str(FakeGPU.GPU):
             text = f"`{name}` is on the CPU, and the matrices are on a GPU, which cannot read it"
-            if "numbers" in table:
-                text += f":\n{made_on_cpu('inputs[0].device')}"
-            yield Finding("device", text)
+            made_there = MadeOnCPU("inputs[0].device") if "numbers" in table else ""
+            yield Finding("device", Words(text, because=made_there))
         got = _rows(name, table, len(problems))
         if got is None:
             yield from (Finding(check, f"not judged, since `{name}` has another form") for check in (name, "device"))
@@ -133,17 +135,17 @@ def _rows(name: str, table: dict, count: int) -> list[list[int]] | None:
     return numbers.tolist() if "int" in str(numbers.dtype) else None
 
 
-def _about(name: str, got: list, true: dict, later: dict, ran: Ran) -> str:
+def _about(name: str, got: list, true: dict, later: dict, ran: Ran) -> Causes:
     """What is wrong with the numbers of a table."""
     if name == "sizes":
         return _about_sizes(got, true[name])
     return _about_strides(got, true) if name == "strides" else _about_pointers(got, true[name], later[name], ran)
 
 
-def _about_second(name: str) -> str:
+def _about_second(name: str) -> Words:
     noun = "addresses" if name == "pointers" else "numbers"
     text = f"called again with other matrices of the same sizes and strides, `{name}` has the wrong {noun}"
-    return f"{text}:\ndoes the function keep anything from the first call?"
+    return Words(text, because="does the function keep anything from the first call?")
 
 
 def _about_turned(here: list, after: list) -> Iterator[Finding]:
@@ -154,8 +156,8 @@ def _about_turned(here: list, after: list) -> Iterator[Finding]:
             if (shape, strides) == was:
                 continue
             text = f"{matrix_name(g, which)} was {was[0]} with strides {was[1]} before the call, and is {shape} with "
-            text += f"{strides} after:\nthe matrices belong to the caller. `.t_()` changes a matrix itself; `.t()` "
-            yield Finding("strides", f"{text}makes a view of it")
+            rule = "the matrices belong to the caller. `.t_()` changes a matrix itself; `.t()` makes a view of it"
+            yield Finding("strides", Words(f"{text}{strides} after", because=rule))
             return
 
 
@@ -191,18 +193,18 @@ def _about_pointers(got: list, want: list, later: list, ran: Ran) -> str:
     )
 
 
-def _about_sizes(got: list, want: list) -> str:
+def _about_sizes(got: list, want: list) -> Words:
     g = _first(got, want)[0]
     has, should = (", ".join(map(str, table[g])) for table in (got, want))
     text = f"`sizes[{g}]` is {has}; problem {g} has M, N, K = {should}"
     for order in itertools.product(range(3), repeat=3):
         if got == [[row[e] for e in order] for row in want]:
-            text += f":\nthese are {', '.join(EXTENTS[e] for e in order)}"
-            return text + ("; W is (N, K), so N is its number of rows" if order == (0, 2, 2) else "")
-    return text + (f":\nthese are the sizes of problem {want.index(got[g])}" if got[g] in want else "")
+            rule = "; W is (N, K), so N is its number of rows" if order == (0, 2, 2) else ""
+            return Words(text, because=f"these are {', '.join(EXTENTS[e] for e in order)}{rule}")
+    return Words(text, because=f"these are the sizes of problem {want.index(got[g])}" if got[g] in want else "")
 
 
-def _about_strides(got: list, true: dict) -> str:
+def _about_strides(got: list, true: dict) -> Words:
     want = true["strides"]
     if got == [[*row[:2], row[3], row[2], *row[4:]] for row in want]:
         g, c = 0, 2
@@ -210,9 +212,9 @@ def _about_strides(got: list, true: dict) -> str:
     else:
         g, c = _first(got, want)
         why = _why_stride(got, want, true["sizes"][g], g, c)
-    steps = feedback.counted(want[g][c], "element")
+    steps = counted(want[g][c], "element")
     text = f"`strides[{g}, {c}]` is {got[g][c]}; in problem {g} {STRIDES[c]} in steps of {steps}"
-    return f"{text}:\n{why}" if why else text
+    return Words(text, because=why)
 
 
 def _why_stride(got: list, want: list, size: list, g: int, c: int) -> str:
@@ -236,7 +238,7 @@ def _why_stride(got: list, want: list, size: list, g: int, c: int) -> str:
 
 def _picture(name: str, got: list, want: list) -> list[dict]:
     """A table with wrong numbers marked; addresses have no labels."""
-    states = [[feedback.RIGHT if a == b else feedback.WRONG for a, b in zip(*rows)] for rows in zip(got, want)]
+    states = [[RIGHT if a == b else WRONG for a, b in zip(*rows)] for rows in zip(got, want)]
     labels = [[str(number) if name != "pointers" else "" for number in row] for row in got]
     title = f"your {name}: {'M, N, K' if name == 'sizes' else 'X, W, Y' if name == 'pointers' else 'X, Wᵀ, Y'}"
     return [table_panel(title, states, labels)]
@@ -246,14 +248,14 @@ def _about_products(problems: list, ran: Ran, tables_are_right: bool) -> Iterato
     if not ran.value["launched"]:
         yield Finding("products", "not run: with these tables the kernel might read any address")
         return
-    lines, panels = [feedback.sentence(event) for event in ran.events[:1]], []
+    wrong, panels = [Observed(event) for event in ran.events[:1]], []
     for g, problem in enumerate(problems):
         want = reference.gemm(problem["x"], problem["w"].T, torch.float32)
         written = ran.outputs[matrix_name(g, 2)]
-        panels.append(feedback.panel(written, want, (BLOCK_M, BLOCK_N)))
-        if text := feedback.tiles(written, want, (BLOCK_M, BLOCK_N)):
-            lines.append(text)
-    if lines:
-        yield Finding("products", "\n".join(lines[:2]), panels)
+        panels.append(panel(written, want, (BLOCK_M, BLOCK_N)))
+        if different := diagnosis.tiles(written, want, (BLOCK_M, BLOCK_N)):
+            wrong.append(different)
+    if wrong:
+        yield Finding("products", wrong[:2], panels)
     elif not tables_are_right:
         yield Finding("products", "not judged, since not all tables are right")

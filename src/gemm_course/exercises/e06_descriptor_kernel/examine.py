@@ -11,9 +11,10 @@ import torch
 
 from gemm_course.exercises.e06_descriptor_kernel.run import BLOCK_K, BLOCK_M, BLOCK_N, UNIT
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.results import REASON_ABOVE
+from gemm_course.judging.causes import ABOVE, Causes, Observed, Words
+from gemm_course.judging.panels import panel
 
 AS_THE_MATRIX = "The descriptor's extents and strides must be those of this matrix"
 NOT_JUDGED = "not judged, as nothing of C is right"
@@ -68,16 +69,15 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     pictures = _pictures(c, want, bounds, groups)
     read = False
     for event in ran.events:
-        if event["kind"] == "pointer":
-            text = f"{feedback.in_line(event['line'])}a pointer leads into {event['matrix']}, not a descriptor"
-            yield Finding("descriptors", text)
-        elif event["kind"] == "load":
+        if event.kind == "pointer":
+            text = f"a pointer leads into {event.matrix}, not a descriptor"
+            yield Finding("descriptors", Words(text, event.line))
+        elif event.kind == "load":
             read = True
-            yield Finding("extents", f"{feedback.sentence(event)}.\n{AS_THE_MATRIX}", pictures)
+            yield Finding("extents", (Observed(event, "."), AS_THE_MATRIX), pictures)
     past = _past_the_end(c, bounds, groups)
-    if text := feedback.stores_outside(ran):
-        text += f".\n{AS_THE_MATRIX}"
-    if written := text or past:
+    outside: Causes = diagnosis.stores_outside(ran, ".")
+    if written := (outside, AS_THE_MATRIX) if outside else past:
         yield Finding("group", written, pictures)
 
     right = c.values.double() == want
@@ -92,29 +92,29 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     kept = [row for g in groups for row in range(bounds[g][0] + skip[g], bounds[g][1])]
     explained = read and bool((torch.isnan(c.values) & (c.counts > 0))[mine].any())
     if explained or (past and right[kept].all()) or (written and _elsewhere(c, right, want[mine])):
-        yield Finding("tiles", REASON_ABOVE)
+        yield Finding("tiles", ABOVE)
         # Wrong reads and stores hide other mistakes.
         yield from _not_judged(case, some)
         return
     wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
     rows = slice(*bounds[wrong]), slice(None)
-    text = feedback.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
+    tiles = diagnosis.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
     check, why = _why(a, b, c, bounds, groups, skip)
     if check == "tiles" or check is None:
-        yield Finding(check or ("tiles" if some else "*"), f"{why}\n{text}".lstrip(), pictures)
+        yield Finding(check or ("tiles" if some else "*"), (why, tiles), pictures)
         yield from _not_judged(case, some or why != ZERO)
     else:
         yield Finding(check, why, pictures)
-        yield Finding("tiles", REASON_ABOVE)
+        yield Finding("tiles", ABOVE)
 
 
-def _past_k(ran: Ran, depth: int) -> str | None:
+def _past_k(ran: Ran, depth: int) -> Words | None:
     """The loads of blocks that lie past K, where there is more than one to a tile: a loop may load one ahead."""
     for event in ran.events:
-        if event["kind"] == "beyond" and event["side"] == "columns" and event["far"][1] >= depth + BLOCK_K:
-            where = f"{feedback.in_line(event['line'])}blocks are loaded up to column {event['far'][1]} of"
-            has = f"{event['matrix']}, which has columns 0 to {depth - 1}"
-            return f"{where} {has}: every element of C is right, and the loop goes on past K, over zeros"
+        if event.kind == "beyond" and event.side == "columns" and event.far[1] >= depth + BLOCK_K:
+            has = f"{event.matrix}, which has columns 0 to {depth - 1}"
+            text = f"blocks are loaded up to column {event.far[1]} of {has}: every element of C is right, and the loop "
+            return Words(f"{text}goes on past K, over zeros", event.line)
     return None
 
 
@@ -215,7 +215,7 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
             return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
-        if any(gave(lambda x, y, i=i, dtype=dtype: feedback.roundings(x @ y.T, dtype)[-i]) for i in (0, 1)):
+        if any(gave(lambda x, y, i=i, dtype=dtype: diagnosis.roundings(x @ y.T, dtype)[-i]) for i in (0, 1)):
             return "tiles", f"these are the right sums, rounded to {name}: C holds c.dtype, and a store converts to it"
         if any(gave(lambda x, y, i=i, dtype=dtype: _summed_in(dtype, i, x, y)) for i in (0, 1)):
             return "depth", f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
@@ -250,10 +250,10 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
 
 
 def _summed_in(dtype: torch.dtype, which: int, x, y):
-    """The product if its sum is rounded to a type after each block of K, in one of the ways of `feedback.roundings`."""
+    """The product if its sum is rounded to a type after each block of K, in one of the `roundings`."""
     found = torch.zeros(len(x), len(y), dtype=torch.float64)
     for k in range(0, x.shape[1], BLOCK_K):
-        found = feedback.roundings(found + _block(x, k) @ _block(y, k).T, dtype)[-which]
+        found = diagnosis.roundings(found + _block(x, k) @ _block(y, k).T, dtype)[-which]
     return found
 
 
@@ -336,7 +336,7 @@ def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
             if not alone.all():
                 part.missing = torch.zeros_like(alone)
                 title = f"group {g}, not yours"
-                panels.append(feedback.panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
+                panels.append(panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
         elif end > start:
-            panels.append(feedback.panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
+            panels.append(panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
     return panels

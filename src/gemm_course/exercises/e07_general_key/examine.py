@@ -6,11 +6,13 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.feedback import row_panel
+from gemm_course.judging.causes import Words
+from gemm_course.judging.panels import row_panel
 
 JITTER = 0.1
 ANY = 0  # the label of batches that may share keys with each other, or not
@@ -114,12 +116,12 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     for label in sorted(set(labels) - {ANY}):
         edge = _edge(check, calls, keys, [i for i in range(len(calls)) if labels[i] == label])
         if edge is not None:
-            yield edge._replace(message=edge.message + why)
+            yield replace(edge, cause=(edge.cause, why))
             return
     for i, j in itertools.combinations(range(len(calls)), 2):
         if labels[i] != labels[j] and keys[i] == keys[j]:
-            text = _shares(check, calls[i], calls[j], keys[i]) + why
-            yield Finding(check, text, [_picture(keys, labels)])
+            cause = _shares(check, calls[i], calls[j], keys[i]), why
+            yield Finding(check, cause, [_picture(keys, labels)])
             return
 
 
@@ -145,7 +147,7 @@ def _edge(check: str, calls: list, keys: list, alike: list[int]) -> Finding | No
 
 
 def _about_rounding(calls: list, keys: list) -> str:
-    """What is wrong with the rounded logarithm that these keys hold, on a line of its own; empty without one."""
+    """The mistake in the rounded logarithm that these keys hold; empty without one."""
     numbers = [list(each) for each in zip(*(key if isinstance(key, list) else [key] for key in keys))]
     rows = {"rows": [max(total / groups, 1) for total, groups, *_ in calls], "total_m": [max(c[0], 1) for c in calls]}
     for of, log, factor, rounding in itertools.product(rows, _LOGARITHMS, (1, 2, 3, 4), _ROUNDINGS):
@@ -163,7 +165,7 @@ def _about_rounding(calls: list, keys: list) -> str:
         else:
             return ""
         times = f"{factor} * " if factor > 1 else ""
-        return f"\nthese keys hold {rounding}({times}math.{log}({of})): {why}"
+        return f"these keys hold {rounding}({times}math.{log}({of})): {why}"
     return ""
 
 
@@ -177,29 +179,32 @@ def _shown(key) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _shares(check: str, one: list, other: list, key) -> str:
+def _shares(check: str, one: list, other: list, key) -> Words:
     if check == "types" and one[3] != other[3]:
-        return (
-            f"{one[4]} with K = {one[3]} and {other[4]} with K = {other[3]} share the key {_shown(key)}:\ntheir rows "
-            "have equally many bytes, but another number of elements; the key needs both, the size of an element and K"
+        return Words(
+            f"{one[4]} with K = {one[3]} and {other[4]} with K = {other[3]} share the key {_shown(key)}",
+            because="their rows have equally many bytes, but another number of elements; the key needs both, the size "
+            "of an element and K",
         )
     if check == "types":
         sizes = [getattr(torch, call[4]).itemsize for call in (one, other)]
-        return (
+        return Words(
             f"{one[4]} and {other[4]} share the key {_shown(key)}, and their elements have {sizes[0]} and {sizes[1]} "
-            "bytes:\nwhat fits into shared memory for one may not fit for the other"
+            "bytes",
+            because="what fits into shared memory for one may not fit for the other",
         )
     if check != "layer":
         text = f"{_rows(one)} and\n{_rows(other)} share the key {_shown(key)}"
         if check in ("hits", "between"):
-            return f"{text}: it does not depend on the rows, or too little"
+            return Words(f"{text}: it does not depend on the rows, or too little")
         largest = check == "rows" and one[0] >= 2048 * one[1]
-        return text + (": is there a largest number of rows, above which all are alike?" if largest else "")
+        return Words(text + (": is there a largest number of rows, above which all are alike?" if largest else ""))
     names = [f"{name} = {a} and {b}" for name, a, b in zip(("groups", "N", "K"), one[1:4], other[1:4]) if a != b]
     text = f"two layers share the key {_shown(key)}; they differ in {', '.join(names)}"
     if "".join(map(str, one[1:4])) == "".join(map(str, other[1:4])):
-        text += ":\nin a row their digits are the same, so put something between the numbers, or return a tuple"
-    return text
+        rule = "in a row their digits are the same, so put something between the numbers, or return a tuple"
+        return Words(text, because=rule)
+    return Words(text)
 
 
 def _picture(keys: list, labels: Sequence[int]) -> dict:

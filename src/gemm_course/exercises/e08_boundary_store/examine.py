@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
 
 from gemm_course.exercises.e08_boundary_store.run import BLOCK_M, BLOCK_N, DEPTH
-from gemm_course.exercises.inputs import bounds_of, table_panel, whole_numbers
-from gemm_course.judging import feedback
+from gemm_course.exercises.inputs import bounds_of, whole_numbers
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
-from gemm_course.judging.results import REASON_ABOVE
+from gemm_course.judging.causes import ABOVE, Cause, Causes, Observed, causes_of
+from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
 
 STRIP = 6  # height of a tile's row in the picture, in tokens
 
@@ -61,16 +62,23 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     found = list(_compared(case, ran))
     why = (_about_stores(ran) or _known(case, ran.outputs["C"])) if found else ""
     for finding, guess in found:
-        text = finding.message if why in finding.message else f"{why}\n{finding.message}"
-        yield finding._replace(message=text if why else finding.message + guess)
+        if not why:
+            yield replace(finding, cause=guess or finding.cause)
+        else:
+            yield finding if _says(finding, why) else replace(finding, cause=(why, finding.cause))
 
 
-def _about_stores(ran: Ran) -> str:
-    """What is wrong with stores of all tiles alike, as the probes saw them; empty without anything."""
+def _says(finding: Finding, why: Cause | str) -> bool:
+    """Whether a finding has this stride in its own cause already."""
+    return any(isinstance(each, Observed) and each.event.wrong_stride == why for each in causes_of(finding.cause))
+
+
+def _about_stores(ran: Ran) -> Cause | None:
+    """A mistake of all stores alike, as the probes saw them; None without one."""
     for event in ran.events:
-        if event["kind"] == "atomic":
-            return f"{feedback.sentence(event)}, which combines a number with what C holds: tl.store replaces it"
-    return feedback.wrong_stride(ran)
+        if event.kind == "atomic":
+            return Observed(event, ", which combines a number with what C holds: tl.store replaces it")
+    return diagnosis.wrong_stride(ran)
 
 
 # Mistake → (first row and column, end of rows and of columns) of what tile (j, i) of a group stores, from j, i, the
@@ -157,10 +165,10 @@ def _room(case: Case) -> int:
     return 2 * max(case.inputs["capacity"], BLOCK_N) + BLOCK_N * BLOCK_M
 
 
-def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, str]]:
+def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, Causes]]:
     """First stores outside of the computed groups; then these groups, full and partial tiles separately.
 
-    Each finding with what its columns suggest, which follows its message unless the mistake is known.
+    Each finding with its cause as its columns suggest it, for a mistake that is not known.
     """
     c, groups = ran.outputs["C"], sorted(case.inputs["groups"])
     bounds = bounds_of(case.inputs["ends"])
@@ -186,13 +194,13 @@ def _compared(case: Case, ran: Ran) -> Iterator[tuple[Finding, str]]:
         return
     if (rounded := _rounded(c, exact, mine)) is not None:
         yield Finding("tiles", rounded, pictures), ""
-        yield Finding("partial", REASON_ABOVE, pictures), ""
+        yield Finding("partial", ABOVE, pictures), ""
         return
     if not _pieces(c.values.double(), BLOCK_M) & _pieces(want[:, mine], BLOCK_N):
         g = groups[0]
         part = slice(None), slice(*bounds[g])
-        text = feedback.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M)) or ""
-        yield Finding("*", text, pictures), ""
+        wrong = diagnosis.tiles(c.part(*part, f"group {g}"), want[part], (BLOCK_N, BLOCK_M))
+        yield Finding("*", wrong, pictures), ""
         return
     for g in groups:
         start, end = bounds[g]
@@ -214,7 +222,7 @@ def _rounded(c: Written, exact, mine) -> str | None:
     for dtype in (torch.float16, torch.bfloat16):
         if dtype == c.values.dtype:
             continue
-        roundings = (each[:, mine].to(c.values.dtype) for each in feedback.roundings(exact, dtype))
+        roundings = (each[:, mine].to(c.values.dtype) for each in diagnosis.roundings(exact, dtype))
         if any(torch.equal(c.values[:, mine], each) for each in roundings):
             name, holds = (str(each).removeprefix("torch.") for each in (dtype, c.values.dtype))
             return f"these are the right numbers, rounded to {name}; C is {holds}, as c_ptr.dtype.element_ty says"
@@ -225,12 +233,12 @@ def _outside(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
     """Stores outside of C: along its rows, or along its columns."""
     c = ran.outputs["C"]
     for event in ran.events:
-        if event["kind"] == "store":
-            yield Finding("features" if event["side"] == "rows" else "tail", feedback.sentence(event), pictures)
+        if event.kind == "store":
+            yield Finding("features" if event.side == "rows" else "tail", Observed(event), pictures)
     if c.outside and not ran.events:
         # The side is unknown here; where N is a multiple of a tile, it is not past row N.
         check = "tail" if len(c.values) % BLOCK_N == 0 else "features"
-        yield Finding(check, feedback.stores_outside(ran), pictures)
+        yield Finding(check, diagnosis.stores_outside(ran), pictures)
 
 
 def _writer(case: Case, program: int) -> tuple[int, str]:
@@ -243,7 +251,8 @@ def _writer(case: Case, program: int) -> tuple[int, str]:
 
 
 def _damaged(case: Case, ran: Ran, bounds: list, token: int) -> tuple[str, str]:
-    """A written column outside of the computed groups: its owner and the tile that wrote it; and a likely mistake."""
+    """A written column outside of the computed groups: its owner and the tile that wrote it; and the same with a likely
+    mistake, or ""."""
     c, groups = ran.outputs["C"], case.inputs["groups"]
     owner = next((g for g, (start, end) in enumerate(bounds) if start <= token < end), None)
     program = int(c.writers[:, token].max())
@@ -260,48 +269,51 @@ def _damaged(case: Case, ran: Ran, bounds: list, token: int) -> tuple[str, str]:
     text += f"Group {g} has columns {start} to {end - 1}"
     if token < start:
         if token + BLOCK_M == end:
-            return text, ": a tile must not be moved back so as to end with its group"
-        return text, f", and none of its tiles begins before {start}"
+            return text, f"{text}: a tile must not be moved back so as to end with its group"
+        return text, f"{text}, and none of its tiles begins before {start}"
     if token == end and c.missing[:, end + 1 : end + 2].all():
-        return text, ": one too many, as `<=` in place of `<` gives"
+        return text, f"{text}: one too many, as `<=` in place of `<` gives"
     if _past_c(ran):
-        return text, ": the whole tile was written, whatever of it is the group's"
-    return text, ": its tiles are cut off where C ends, not where the group does"
+        return text, f"{text}: the whole tile was written, whatever of it is the group's"
+    return text, f"{text}: its tiles are cut off where C ends, not where the group does"
 
 
 def _past_c(ran: Ran) -> bool:
     """Whether a store went past the last column of C."""
     c = ran.outputs["C"]
-    sides = [event["side"] for event in ran.events if event["kind"] == "store"]
+    sides = [event.side for event in ran.events if event.kind == "store"]
     return "columns" in sides or (not ran.events and c.outside > 0)
 
 
-def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> tuple[str, str]:
-    """What is wrong with a group's full tiles, or with its last one; and a likely mistake."""
+def _wrong(case: Case, c: Written, want, g: int, bounds: tuple[int, int], columns: range) -> tuple[Causes, Causes]:
+    """The wrong elements of a group's full tiles, or of its last one; and the same with a likely mistake, or ""."""
     first, stop, (start, end) = columns.start, columns.stop, bounds
     part = c.part(slice(None), slice(first, stop), f"group {g}")
     text = f"columns {first} to {stop - 1} of C, of group {g}, were never written"
+    cause: Causes = text
     if not part.missing.all():
-        text = f"{feedback.tiles(part, want[:, columns], (BLOCK_N, BLOCK_M))}\n(tiles counted from column {first} of C)"
+        wrong = diagnosis.tiles(part, want[:, columns], (BLOCK_N, BLOCK_M))
+        cause = wrong, f"(tiles counted from column {first} of C)"
     left_out = c.missing.all(0)[start:end]
     if left_out.any():
         size, since = end - start, start + int(left_out.nonzero()[0])
         if since == first == start + size // BLOCK_M * BLOCK_M and left_out[since - start :].all():
-            return text, f": its last tile has {stop - first} of {BLOCK_M} columns, and they have to be stored, too"
+            has = f"its last tile has {stop - first} of {BLOCK_M} columns"
+            return cause, f"{text}: {has}, and they have to be stored, too"
         if since == end - 1:
-            return text, f"\ncolumn {end - 1} is group {g}'s last, and the mask leaves it out: is it one short?"
-        return text, ""
+            return cause, (cause, f"column {end - 1} is group {g}'s last, and the mask leaves it out: is it one short?")
+        return cause, ""
     row, col = (part.values.double() != want[:, columns]).nonzero()[0].tolist()
     program = int(part.writers[row, col])
     if program < 0 or part.missing[row, col]:
-        return text, ""
+        return cause, ""
     by, tile = _writer(case, program)
     if by != g:
-        return text, f"\ncolumn {first + col} belongs to group {g}, and {tile} wrote it last"
+        return cause, (cause, f"column {first + col} belongs to group {g}, and {tile} wrote it last")
     if (times := int(part.counts[row, col])) > 1:
         moved = "elements past an end are left out, not moved"
-        return text, f"\ncolumn {first + col} was written {times} times: {moved}"
-    return text, ""
+        return cause, (cause, f"column {first + col} was written {times} times: {moved}")
+    return cause, ""
 
 
 def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:

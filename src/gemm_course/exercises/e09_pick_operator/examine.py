@@ -22,7 +22,7 @@ from gemm_course.exercises.e09_pick_operator.operators import (
 )
 from gemm_course.exercises.e09_pick_operator.run import ALIGNMENT_BYTES, ALONG_K, ALONG_N, Operator, from_plain
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.feedback import row_panel
+from gemm_course.judging.panels import row_panel
 
 # The mistakes that each case is drawn to tell apart; those of the last, of operators that compute the same.
 IN_ORDER = (("first", "total", "fetched", "clusters"), ("tile", "pair"), ("exchanged", "columns"), ("empty", "rest"))

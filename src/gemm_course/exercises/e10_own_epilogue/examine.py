@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from gemm_course.exercises.e10_own_epilogue.ptx_threads import CannotFollow, follow
-from gemm_course.exercises.inputs import table_panel
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
+from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
 
 TILE_M, GROUP = 128, 128  # rows of a tile; threads of a warp group
 WIDTHS = (160, 192)  # above 128, where a thread has 64 sums: an answer may hard-code these
@@ -94,7 +93,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
         found = follow(text, sums.numpy())
     except CannotFollow as error:
         text = f"the check follows the threads through the PTX, and cannot follow this epilogue: {error}."
-        yield Finding("*", text + "\nArithmetic, comparisons and loops over the sums are enough")
+        yield Finding("*", (text, "Arithmetic, comparisons and loops over the sums are enough"))
         return
     got = torch.from_numpy(found.bits.view(np.int16)).view(torch.bfloat16).double()
     got[torch.from_numpy(~found.stored)] = torch.nan
@@ -129,14 +128,15 @@ def _compare(got: torch.Tensor, sums: torch.Tensor, ptx: str) -> Iterator[Findin
     if places.any() and not places.all():
         count, of = int((~places).sum()), len(places)
         text = f"{count} of a thread's {of} sums are not activated; in their place C has {there[1]}"
-        yield Finding("shape", f"{text}\nthe number of sums depends on the tile: take it from the tensor", panels)
+        yield Finding("shape", (text, "the number of sums depends on the tile: take it from the tensor"), panels)
     elif threads.any():
         groups = [int(each.sum()) for each in threads.view(2, GROUP)]
         if sorted(groups) == [0, GROUP]:
             text = f"only warp group {1 + groups.index(GROUP)} applies it; in the other's rows C has {there[1]}"
         else:
             text = f"only {sum(groups)} of {2 * GROUP} threads apply it; in the others C has {there[1]}"
-        yield Finding("threads", text + "\neach thread has sums of its own, so all of them have to apply it", panels)
+        every = "each thread has sums of its own, so all of them have to apply it"
+        yield Finding("threads", (text, every), panels)
     else:
         yield Finding(there[0], f"C has {there[1]}", panels)
         if there[0] == "silu":

@@ -11,9 +11,10 @@ import torch
 from gemm_course.exercises import token_sums
 from gemm_course.exercises.e11a_weight_gradient.run import BLOCK
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.results import REASON_BELOW
+from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.panels import panel
 
 CHECKS = ("tokens", "tail", "empty", "rounding", "once")
 
@@ -50,14 +51,15 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     k, c = len(a), ran.outputs["C"]
     groups = [c.part(slice(g * k, (g + 1) * k), slice(None), f"C[{g}]") for g in range(len(bounds))]
     pictures = [
-        feedback.panel(each, want[g].half(), (BLOCK, BLOCK), f"C[{g}]") for g, each in enumerate(groups)
+        panel(each, want[g].half(), (BLOCK, BLOCK), f"C[{g}]") for g, each in enumerate(groups)
     ]  # fmt: skip
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
     if token_sums.held_before(c).all() and filled:
-        text = "C is NaN everywhere. It held NaN before: store the result, do not add to C"
-        if feedback.wrong_stride(ran):
-            text = f"C is NaN everywhere, from what was read outside of A and B:\n{feedback.loads_outside(ran)}"
-        yield Finding("*", text, pictures)
+        cause = Words("C is NaN everywhere. It held NaN before: store the result, do not add to C")
+        if diagnosis.wrong_stride(ran):
+            text = "C is NaN everywhere, from what was read outside of A and B"
+            cause = Words(text, because=diagnosis.loads_outside(ran))
+        yield Finding("*", cause, pictures)
         return
     if c.missing.all() and filled:
         yield Finding("*", "nothing of C was written", pictures)
@@ -76,22 +78,21 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     if check:
         yield Finding(check, why, pictures)
         if check != "tokens" and len(wrong) == len(filled):
-            yield Finding("tokens", REASON_BELOW)
+            yield Finding("tokens", BELOW)
 
 
 def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
     """Accesses outside of the matrices, loads without `other=`, elements stored twice."""
     for event in ran.events:
-        text = feedback.sentence(event)
-        if event["kind"] == "undefined":
-            yield Finding("tail", text, pictures)
-        elif event["matrix"] == "ends":
+        if event.kind == "undefined":
+            yield Finding("tail", Observed(event), pictures)
+        elif event.matrix == "ends":
             yield Finding("tokens", token_sums.explain_table(event), pictures)
-        elif event["kind"] in ("load", "store"):
-            yield Finding("once", text, pictures)
+        elif event.kind in ("load", "store"):
+            yield Finding("once", Observed(event), pictures)
     c = ran.outputs["C"]
     if c.outside and not ran.events:
-        yield Finding("once", feedback.stores_outside(ran), pictures)
+        yield Finding("once", diagnosis.stores_outside(ran), pictures)
     if (times := int(c.counts.max())) > 1:
         row, column = (c.counts == times).nonzero()[0].tolist()
         g, row = divmod(row, len(case.inputs["a"]))
@@ -99,42 +100,43 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
         yield Finding("once", text, pictures)
 
 
-def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, str]:
+def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake."""
     order = token_sums.most_telling_first(wrong, bounds)
     told = [g for g in order if not torch.isnan(groups[g].values).any()]
     g = (told or order)[0]
-    got, text = groups[g].values, feedback.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
-    if stride := feedback.wrong_stride(ran):
-        return "tokens", f"{text}\n{stride}"
+    got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
+    if stride := diagnosis.wrong_stride(ran):
+        return "tokens", (tiles, stride)
     if not told and not groups[g].missing.any():
-        return "tail", f"{text}\nthe rows after the last group hold NaN, and a block adds some of them"
+        return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if groups[g].missing.any():
-        return "tokens", f"{text}\nis each tile of C stored, to its last row and column?"
+        return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
     if all((groups[each].values == 0).all() for each in wrong):
-        return "*", f"{text}\nC is 0 everywhere: nothing was added to `acc`"
+        return "*", (tiles, "C is 0 everywhere: nothing was added to `acc`")
     part = parts[slice(*bounds[g])]
     if len(part) > 1 and torch.allclose(got.double(), want[g] / len(part), rtol=1e-3):
-        return "tokens", f"{text}\nthis is the average of group {g}'s {len(part)} tokens: the product is their sum"
+        return "tokens", (tiles, f"this is the average of group {g}'s {len(part)} tokens: the product is their sum")
     close = ((got.double() - want[g]).abs() <= want[g] / 128).all()
     for each in told:
         if found := token_sums.range_of_sum(groups[each].values, parts):
             tail, why = token_sums.explain_range(found, bounds, each, BLOCK)
-            text = feedback.tiles(groups[each], want[each].half(), (BLOCK, BLOCK))
-            return "tail" if tail else "tokens", f"{text}\n{why}"
+            tiles = diagnosis.tiles(groups[each], want[each].half(), (BLOCK, BLOCK))
+            return "tail" if tail else "tokens", (tiles, why)
     if why := token_sums.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK)]):
-        return "rounding", f"{text}\n{why}"
+        return "rounding", (tiles, why)
     if close:
         return "rounding", (
-            f"{text}\nthe numbers are nearly right: they were rounded on the way. Is `acc` float32, and converted only "
-            "where it is stored?"
+            tiles,
+            "the numbers are nearly right: they were rounded on the way. Is `acc` float32, and converted only "
+            "where it is stored?",
         )
     if why := _twice(got, part):
-        return "tokens", f"{text}\n{why}"
+        return "tokens", (tiles, why)
     if _turned(groups, want):
-        return "tokens", f"{text}\nthis is a transposed tile: rows of C[g] are rows of A, its columns are those of B"
+        return "tokens", (tiles, "this is a transposed tile: rows of C[g] are rows of A, its columns are those of B")
     filled = [(part, right.half()) for part, right in zip(groups, want) if right.any()]
-    return "tokens" if any(feedback.right_as_written(*each, (BLOCK, BLOCK)) for each in filled) else "*", text or ""
+    return "tokens" if any(diagnosis.right_as_written(*each, (BLOCK, BLOCK)) for each in filled) else "*", tiles
 
 
 def _twice(got, parts) -> str:

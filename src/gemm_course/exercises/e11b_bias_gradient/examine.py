@@ -11,9 +11,10 @@ import torch
 from gemm_course.exercises import token_sums
 from gemm_course.exercises.e11b_bias_gradient.run import BLOCK
 from gemm_course.exercises.inputs import bounds_of, whole_numbers
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran, Written
-from gemm_course.judging.results import REASON_BELOW
+from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.panels import panel
 
 CHECKS = ("sums", "tail", "empty", "writer", "float32", "bounds")
 
@@ -46,68 +47,69 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     parts = case.inputs["grad"][: bounds[-1][1]].double()  # what each token adds
     want = torch.stack([parts[slice(*each)].sum(0) for each in bounds])
     rows = [out.part(slice(g, g + 1), slice(None), f"out[{g}]") for g in range(len(bounds))]
-    pictures = [feedback.panel(out, want, (1, BLOCK), "your out")]
+    pictures = [panel(out, want, (1, BLOCK), "your out")]
     filled = [g for g, (start, end) in enumerate(bounds) if start < end]
     wrong = [g for g in filled if not torch.equal(rows[g].values[0].double(), want[g])]
     writers = _writers(ran, bounds, not wrong)
-    some = any(feedback.right_as_written(rows[g], want[g : g + 1], (1, BLOCK)) for g in filled)
+    some = any(diagnosis.right_as_written(rows[g], want[g : g + 1], (1, BLOCK)) for g in filled)
     if pitch := out.wrong_pitch():
         stride = out.values.stride(0)
         text = f"the rows of out are stride_out = {stride} elements apart, and they were stored {pitch} apart"
         checks = {"sums" if g in filled else "empty" for g in range(len(bounds))}
         yield from (Finding(check, text, pictures) for check in checks)
-        if outside := feedback.stores_outside(ran):
-            yield Finding("bounds", f"{outside}\n{text}", pictures)
+        if outside := diagnosis.stores_outside(ran):
+            yield Finding("bounds", (outside, text), pictures)
         return
     if filled and not some and (text := writers or _nothing(ran)):
         yield Finding("*", text, pictures)
         return
     check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong)
     if check == "*" or (check and not (why or some)):
-        yield Finding("*", why or feedback.tiles(out, want, (1, BLOCK)) or "", pictures)
+        yield Finding("*", why or diagnosis.tiles(out, want, (1, BLOCK)), pictures)
         return
     for event in ran.events:
-        if event["kind"] == "undefined":
-            yield Finding("tail", feedback.sentence(event), pictures)
-        elif event["matrix"] == "ends":
+        if event.kind == "undefined":
+            yield Finding("tail", Observed(event), pictures)
+        elif event.matrix == "ends":
             yield Finding("sums", token_sums.explain_table(event), pictures)
-        elif event["kind"] in ("load", "store"):
-            yield Finding("bounds", feedback.sentence(event), pictures)
+        elif event.kind in ("load", "store"):
+            yield Finding("bounds", Observed(event), pictures)
     if out.outside and not ran.events:
-        yield Finding("bounds", feedback.stores_outside(ran), pictures)
+        yield Finding("bounds", diagnosis.stores_outside(ran), pictures)
     if writers:
         yield Finding("writer", writers, pictures)
         if wrong:
-            yield Finding("sums", REASON_BELOW)
+            yield Finding("sums", BELOW)
     in_loop = int(out.counts.max()) > 1
     empty = [g for g in range(len(bounds)) if g not in filled]
     texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], f"group {g}", in_loop) for g in empty]
     if text := next(filter(None, texts), ""):
         yield Finding("empty", text, pictures)
     if check:
-        yield Finding(check, why or feedback.tiles(out, want, (1, BLOCK)) or "", pictures)
+        yield Finding(check, why or diagnosis.tiles(out, want, (1, BLOCK)), pictures)
         if check != "sums" and len(wrong) == len(filled):
-            yield Finding("sums", REASON_BELOW)
+            yield Finding("sums", BELOW)
 
 
-def _nothing(ran: Ran) -> str:
-    """A message if no sum was stored, or none but NaN; empty otherwise."""
+def _nothing(ran: Ran) -> Causes:
+    """Why no sum was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
     if token_sums.held_before(out).all():
-        if reads := [event for event in ran.events if event["kind"] == "load" and event["matrix"] == "grad"]:
-            return f"out is NaN everywhere, from what was read outside of grad:\n{feedback.sentence(reads[0])}"
+        if reads := [event for event in ran.events if event.kind == "load" and event.matrix == "grad"]:
+            return Words("out is NaN everywhere, from what was read outside of grad", because=Observed(reads[0]))
         return "out is NaN everywhere. It held NaN before: store the sum, do not add to out"
     return "nothing of out was written" if out.missing.all() else ""
 
 
-def _writers(ran: Ran, bounds: list, right: bool) -> str:
-    """A message about atomics, or elements stored several times; empty without any."""
+def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
+    """Atomics, or elements stored several times; empty without any."""
     out = ran.outputs["out"]
     for event in ran.events:
-        if event["kind"] == "atomic":
-            return (
-                f"{feedback.sentence(event)}. Atomics add in the order in which programs arrive, and a float32 sum "
-                "depends on that order: let one program own each sum"
+        if event.kind == "atomic":
+            return Observed(
+                event,
+                ". Atomics add in the order in which programs arrive, and a float32 sum depends on that order: let one "
+                "program own each sum",
             )
     if (times := int(out.counts.max())) < 2:
         return ""
@@ -122,46 +124,49 @@ def _writers(ran: Ran, bounds: list, right: bool) -> str:
     )
 
 
-def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, str]:
+def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
     order = token_sums.most_telling_first(wrong, bounds)
     told = [g for g in order if not torch.isnan(rows[g].values).any()]
-    text = feedback.tiles(rows[(told or order)[0]], want[(told or order)[0]][None], (1, BLOCK))
-    if stride := feedback.wrong_stride(ran):
-        return "sums", f"{text}\n{stride}"
+    tiles = diagnosis.tiles(rows[(told or order)[0]], want[(told or order)[0]][None], (1, BLOCK))
+    if stride := diagnosis.wrong_stride(ran):
+        return "sums", (tiles, stride)
     if _axes_exchanged(rows):
         return "sums", (
-            f"{text}\nthe kernel has no program for it: are the grid's two numbers, and program_id(0) and "
-            "program_id(1), in the same order?"
+            tiles,
+            "the kernel has no program for it: are the grid's two numbers, and program_id(0) and "
+            "program_id(1), in the same order?",
         )
     lost = [each.missing.all() for each in rows]
     if lost[-1] and lost == sorted(lost):
-        return "sums", f"{text}\nno program computes it: the grid needs programs for each of {len(rows)} groups"
+        return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
     if any(rows[g].missing.any() for g in wrong):
-        return "sums", f"{text}\nis each sum stored, to the last column?"
+        return "sums", (tiles, "is each sum stored, to the last column?")
     if not told:
-        return "tail", f"{text}\nthe rows after the last group hold NaN, and a block adds some of them"
+        return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if all((rows[g].values == 0).all() for g in wrong):
-        return "*", f"{text}\nout is 0 everywhere: nothing was added"
+        return "*", (tiles, "out is 0 everywhere: nothing was added")
     for g in told:
-        text = feedback.tiles(rows[g], want[g][None], (1, BLOCK))
+        tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
         if found := token_sums.range_of_sum(rows[g].values[0], parts):
             tail, why = token_sums.explain_range(found, bounds, g, BLOCK)
-            return "tail" if tail else "sums", f"{text}\n{why}"
+            return "tail" if tail else "sums", (tiles, why)
     g = told[0]
-    text = feedback.tiles(rows[g], want[g][None], (1, BLOCK))
+    tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
     got, size = rows[g].values[0].double(), bounds[g][1] - bounds[g][0]
     if size > 1 and torch.allclose(got, want[g] / size, rtol=1e-6):
-        return "sums", f"{text}\nthis is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
+        average = f"this is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
+        return "sums", (tiles, average)
     if torch.equal(got, _along_columns(parts[slice(*bounds[g])])):
-        return "sums", f"{text}\nthese are sums over columns, one for each row of a block: rows are axis 0"
+        return "sums", (tiles, "these are sums over columns, one for each row of a block: rows are axis 0")
     blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK)]
     if why := token_sums.explain_rounding(rows[g].values[0], blocks):
-        return "float32", f"{text}\n{why}"
+        return "float32", (tiles, why)
     if ((got - want[g]).abs() <= want[g] / 128).all():
         return "float32", (
-            f"{text}\nthe numbers are nearly right: they were rounded on the way. tl.sum keeps the type of what it "
-            "sums, and that is float16 until you convert it"
+            tiles,
+            "the numbers are nearly right: they were rounded on the way. tl.sum keeps the type of what it "
+            "sums, and that is float16 until you convert it",
         )
     return "sums", ""
 

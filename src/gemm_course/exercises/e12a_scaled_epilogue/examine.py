@@ -11,9 +11,11 @@ from torch import Tensor
 
 from course_kernels import testing
 from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK, BLOCK_K, FP8
-from gemm_course.judging import feedback
+from gemm_course.judging import diagnosis
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.results import REASON_BELOW
+from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.panels import panel
+from gemm_course.judging.sentences import counted
 
 CHECKS = ("token", "group", "rounding", "rows")
 
@@ -62,11 +64,11 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
     sums = {g: a[g, : sizes[g]] @ b[g].T for g in filled}
     want = {g: (sums[g] * scale_a[g, : sizes[g], None] * scale_b[g]).half() for g in filled}
     parts = {g: c.part(slice(g * max_m, g * max_m + sizes[g]), slice(None), f"C[{g}]") for g in filled}
-    pictures = [feedback.panel(parts[g], want[g], (BLOCK, BLOCK), f"C[{g}]") for g in filled]
+    pictures = [panel(parts[g], want[g], (BLOCK, BLOCK), f"C[{g}]") for g in filled]
     wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
     found = _why(case, parts, sums, want, wrong) if wrong else []
-    if wrong and any(event["matrix"] == "scale_b" and event["kind"] == "load" for event in ran.events):
-        found = [("token", REASON_BELOW)]
+    if wrong and any(event.matrix == "scale_b" and event.kind == "load" for event in ran.events):
+        found = [("token", BELOW)]
     for check, why in found:
         yield Finding(check, why, pictures)
         if check == "*":
@@ -84,62 +86,60 @@ def _past_the_rows(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Findi
         written[:size] = (c.counts[rows][:size] > 1).any(1)
         if written.any():
             row = int(written.nonzero()[0])
-            text = f"row {row} of C[{g}] was written, and group {g} has {feedback.counted(size, 'row')}"
+            text = f"row {row} of C[{g}] was written, and group {g} has {counted(size, 'row')}"
             if row < size:
                 text = f"row {row} of C[{g}] was written {int(c.counts[rows][row].max())} times"
             text += ": a tile's last rows may belong to the next group, so mask the store with `inside`"
             yield Finding("rows", text, pictures)
             break
     for event in ran.events:
-        text = feedback.sentence(event)
-        if event["kind"] in ("load", "store") and event["matrix"] == "scale_b":
-            yield Finding(
-                "group", f"{text}: it has one number for each group, and scale_a one for each token", pictures
-            )
-        elif event["kind"] in ("load", "store"):
-            yield Finding("rows", text, pictures)
+        if event.kind in ("load", "store") and event.matrix == "scale_b":
+            note = ": it has one number for each group, and scale_a one for each token"
+            yield Finding("group", Observed(event, note), pictures)
+        elif event.kind in ("load", "store"):
+            yield Finding("rows", Observed(event), pictures)
     if c.outside and not ran.events:
-        yield Finding("rows", feedback.stores_outside(ran), pictures)
+        yield Finding("rows", diagnosis.stores_outside(ran), pictures)
 
 
-def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> list[tuple[str, str]]:
-    """(check, message) for each check that a wrong C breaks, with the likely mistake; "*": all of them."""
-    text, scale_b = feedback.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK, BLOCK)), case.inputs["scale_b"].double()
+def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> list[tuple[str, Causes]]:
+    """(check, cause) for each check that a wrong C breaks, with the likely mistake; "*": all of them."""
+    tiles, scale_b = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK, BLOCK)), case.inputs["scale_b"].double()
     if all(part.missing.all() for part in parts.values()):
         return [("*", "nothing of C was written")]
     if any(parts[g].missing.any() for g in wrong):
-        return [("rows", f"{text}\nrows 0 to {case.inputs['sizes'][wrong[0]] - 1} of it have to be stored")]
+        return [("rows", (tiles, f"rows 0 to {case.inputs['sizes'][wrong[0]] - 1} of it have to be stored"))]
 
     def gave(results) -> bool:
         return all(parts[g].values.allclose(results(g).half(), rtol=0, atol=0, equal_nan=True) for g in parts)
 
     for checks, why, scales in _likely_scales(case):
         if gave(lambda g, scales=scales: sums[g] * scales(g)):
-            return [(check, f"{text}\n{why}") for check in checks]
+            return [(check, (tiles, why)) for check in checks]
     for check, name in (("token", "tokens' scales were"), ("group", "group's scale was")):
         if gave(lambda g, check=check: _scaled_in_the_loop(case, g, check)):
             return [
-                (check, f"{text}\nthe {name} applied in the loop, to all blocks so far again: scale `acc` after it")
+                (check, (tiles, f"the {name} applied in the loop, to all blocks so far again: scale `acc` after it"))
             ]
     if other := _other_groups_scale(case, parts, sums, wrong):
-        return [("group", f"{text}\n{other}")]
+        return [("group", (tiles, other))]
     if cut := _cut_off(case, parts, sums, gave):
-        return [(cut[0], f"{text}\n{cut[1]}")]
+        return [(cut[0], (tiles, f"{cut[1]}"))]
     if gave(lambda g: sums[g].half().double() * _token_scales(case, g)[:, None] * scale_b[g]):
-        return [("rounding", f"{text}\nthe sum was rounded to float16 before it was scaled: convert last")]
+        return [("rounding", (tiles, "the sum was rounded to float16 before it was scaled: convert last"))]
     for operands, convert in itertools.product(("A", "B", "A and B"), (_nearest, _interpreted)):
         if gave(lambda g, of=operands, convert=convert: _scaled_before(case, g, of, convert)):
             why = f"{operands} was scaled and rounded to FP8 again, before the sum: FP8 has 4 significant bits"
-            return [("rounding", f"{text}\n{why}. Scale `acc`")]
+            return [("rounding", (tiles, f"{why}. Scale `acc`"))]
     off = torch.cat([(parts[g].values.double() / want[g].double() - 1).abs().flatten() for g in wrong])
     if (off < 1 / 8).all():
         why = "the numbers are nearly right: they were rounded on the way. Multiply `acc` while it is float32"
-        return [("rounding", f"{text}\n{why}")]
+        return [("rounding", (tiles, why))]
     if torch.isnan(parts[wrong[0]].values).any():
         why = "the tables of scales hold NaN past their ends and past a group's rows: some of it was loaded"
-        return [("token", f"{text}\n{why}")]
-    right = any(feedback.right_as_written(parts[g], want[g], (BLOCK, BLOCK)) for g in parts)
-    return [("token" if right else "*", text)]
+        return [("token", (tiles, why))]
+    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK, BLOCK)) for g in parts)
+    return [("token" if right else "*", tiles)]
 
 
 def _token_scales(case: Case, g: int, first: int | None = None) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from course_kernels import testing
-from gemm_course.exercises.inputs import table_panel
 from gemm_course.judging.case import Case, Finding, Ran, expect_value
-from gemm_course.judging.feedback import RIGHT, WRONG
+from gemm_course.judging.causes import Causes
+from gemm_course.judging.panels import RIGHT, WRONG, table_panel
 
 ROWS, COLUMNS, PACK_BYTES = 16, 32, 16  # of a block; of a pack
 TWO_BYTES, ONE_BYTE = (torch.float16, torch.bfloat16), (torch.float8_e4m3fn, torch.int8)
@@ -71,8 +71,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             yield Finding("kept", NOT_COUNTED)
 
 
-def _why(got: Tensor, case: Case, right: Tensor) -> str:
-    """The first wrong element, and a likely mistake, on a line of its own."""
+def _why(got: Tensor, case: Case, right: Tensor) -> Causes:
+    """The first wrong element, and a likely mistake."""
     given, want = case.inputs["weight"], case.expected["weight"]
     place = (~right).nonzero()[0].tolist()
     row, column = place[-2:]
@@ -83,7 +83,7 @@ def _why(got: Tensor, case: Case, right: Tensor) -> str:
     )
     for why, result in _likely_results(given, want):
         if torch.equal(got, result.reshape(want.shape).double()):
-            return f"{text}\n{why}"
+            return text, why
     return text
 
 

@@ -9,10 +9,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gemm_course.exercises.e13_persistent_helion.language import BLOCK_M, BLOCK_N
-from gemm_course.exercises.inputs import table_panel
 from gemm_course.exercises.tile_orders import about_strips, about_turns, in_strip
 from gemm_course.judging.case import Case, Finding, Ran
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG, counted
+from gemm_course.judging.causes import Words
+from gemm_course.judging.panels import MISSING, RIGHT, WRONG, table_panel
+from gemm_course.judging.sentences import counted
 
 HARD_CODED = 4  # never drawn as a number of workers where a check compares it with other numbers
 NOT_COUNTED = "not counted, because not every tile is computed exactly once"
@@ -300,7 +301,8 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
             f"worker {worker} looks at {counted(own + count, 'number')}, and {own} of them are tiles of its own; "
             f"in all, {counted(sum(each for _, each in skipped), 'look')} are wasted"
         )
-        yield Finding("own", text + ":\nlet hl.grid step from one of its own tiles to the next", panels)
+        why = "let hl.grid step from one of its own tiles to the next"
+        yield Finding("own", Words(text, because=why), panels)
 
 
 def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
@@ -308,11 +310,11 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
     sizes, N, workers = (case.inputs[name] for name in ("sizes", "N", "workers"))
     for check, why, numbering in _NUMBERINGS:
         if got == _in_turn(numbering(sizes, N), workers):
-            yield Finding(check, f"{_difference(got, want)}:\n{why}", panels)
+            yield Finding(check, Words(_difference(got, want), because=why), panels)
             return
     for check, why, dealing in _DEALINGS:
         if got == dealing(groups, workers):
-            yield Finding(check, f"{_difference(got, want)}:\n{why}", panels)
+            yield Finding(check, Words(_difference(got, want), because=why), panels)
             return
     every = _flat(groups)
     if not any(got):
@@ -344,10 +346,10 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
         yield from (Finding(each, NOT_COUNTED) for each in ("turn", "workers") if each in case.checks)
 
 
-def _about_order(got, want) -> tuple[str, str]:
-    """(check, message) where every tile is computed once, and not in its turn."""
+def _about_order(got, want) -> tuple[str, Words]:
+    """(check, cause) where every tile is computed once, and not in its turn."""
     text, found = _difference(got, want), about_turns(got, want, lambda tile: tile[1], "group", "worker")
-    return (found[0], f"{text}:\n{found[1]}") if found else ("turn", text)
+    return (found[0], Words(text, because=found[1])) if found else ("turn", Words(text))
 
 
 def _difference(got, want) -> str:
