@@ -13,7 +13,6 @@ from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
     from gemm_course.judging.exercise import Exercise
-    from gemm_course.judging.request import Outcome
 
 Place: TypeAlias = tuple[int, int]
 
@@ -198,8 +197,10 @@ class Raised(Cause):
 class Ended(Cause):
     """A process that ended without a result."""
 
-    outcome: Outcome
-    exercise: Exercise
+    how: str  # see `Outcome.how_it_ended`
+    status: int  # exit status, as `subprocess` gives it
+    seconds: float  # its limits
+    memory_mb: int
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,10 @@ class Malformed(Cause):
 class NotCompiled(Cause):
     """The compiler refuses the answer, or takes too long or too much."""
 
-    outcome: Outcome
+    how: str  # see `Outcome.how_it_ended`
+    text: str  # the compiler's own
     source: str
-    seconds: float
+    seconds: float  # its limits
     memory_mb: int
 
 

@@ -296,17 +296,18 @@ def _note_outcome(mode: str, examiner: Examiner, cases: list[Case], outcome: Out
             # The answer's process sends what it likes. A bug in an examiner looks the same, so report it.
             verdict.stop(Malformed(error))
     if len(done) < len(cases):
-        verdict.stop(NotStarted(outcome.not_started) if outcome.not_started else Ended(outcome, exercise))
+        ended = Ended(outcome.how_it_ended, outcome.status or 0, exercise.seconds, exercise.memory_mb)
+        verdict.stop(NotStarted(outcome.not_started) if outcome.not_started else ended)
     verdict.pass_the_others({name for index, case in enumerate(cases) if index not in done for name in case.checks})
 
 
 def _note_compiled(verdict: Verdict, outcome: Outcome, defined: dict[str, str], source: str) -> None:
     """Note whether the answer compiled, and defined the same there as where it ran, which is `defined`."""
     held = verdict.checks[COMPILES]
-    failed = any(message.error for message in outcome.messages)
+    error = next((message.error for message in outcome.messages if message.error), None)
     if not verdict.earns:
         return  # nothing of it works yet: an empty function earns nothing because it compiles
-    if not failed and any(message.is_result for message in outcome.messages):
+    if error is None and any(message.is_result for message in outcome.messages):
         names = [name for name in {**defined, **outcome.defined} if defined.get(name) != outcome.defined.get(name)]
         held.status = "pass"
         if names:
@@ -314,7 +315,8 @@ def _note_compiled(verdict: Verdict, outcome: Outcome, defined: dict[str, str], 
     elif outcome.not_started:
         verdict.status, verdict.stopped = UNCHECKED, (NotStarted(outcome.not_started), *verdict.stopped)
     else:
-        held.fail(NotCompiled(outcome, source, COMPILE_S, COMPILE_MB))
+        how = "endless" if error and error.kind == "endless" else outcome.how_it_ended
+        held.fail(NotCompiled(how, error.text if error else outcome.printed[:300], source, COMPILE_S, COMPILE_MB))
 
 
 def _examine(

@@ -41,6 +41,18 @@ class Outcome:
     masks: list[MaskProblem] = field(default_factory=list)
     defined: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def how_it_ended(self) -> str:
+        """Why there is no result: it "printed" too much; was "malformed"; was "done" and sent nothing; had too many
+        "threads" or too large "files"; was "endless"; or its "status" says it.
+        """
+        facts = {
+            "printed": self.printed_too_much, "malformed": self.malformed,
+            "done": any(message.done for message in self.messages), "threads": self.started_too_much,
+            "files": self.wrote_too_much, "endless": self.timed_out,
+        }  # fmt: skip
+        return next((how for how, holds in facts.items() if holds), "status")
+
     def take(self, messages: list) -> None:
         """Note replies, ValueError for malformed ones. The first is sent before the answer could forge any."""
         replies = [parse_reply(each) for each in messages]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gemm_course.judging import causes
 from gemm_course.judging.causes import Cause, Event, Failure, MaskProblem, Observed
-from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED, Outcome
+from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED
 from gemm_course.judging.results import NOT_ON_GPU, ONLY_ON_GPU, REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import MAX_FILES, printable
 from gemm_course.runner.fork_server import MAX_THREADS
@@ -223,43 +223,32 @@ def _endless(error: Failure, text: str) -> list[Line]:
 
 @lines_of.register
 def _(cause: causes.Ended) -> list[Line]:
-    return [Line(_exit(cause.outcome, cause.exercise.seconds, cause.exercise.memory_mb))]
-
-
-def _exit(outcome: Outcome, seconds: float, memory_mb: int) -> str:
-    """Why a process ended without a result."""
-    if outcome.printed_too_much:
-        return f"this printed more than {MAX_PRINTED >> 10} kB, so it was stopped: is there a print in a loop?"
-    if outcome.malformed:
-        return "what came back is no result: is something other than the exercise's function running?"
-    if any(message.done for message in outcome.messages):
-        return "this says that it is done, and sent no result: is something other than the exercise's function running?"
-    if excess := _excess(outcome, memory_mb):
-        return excess
-    if outcome.timed_out:
-        return f"still running after {seconds:g} s and deaf to a signal, so it was killed: an endless loop?"
-    status = outcome.status or 0
-    if status in (-signal.SIGSEGV, -signal.SIGBUS):
-        return "this crashed its process (segmentation fault): it used memory far outside of its matrices"
-    if status == -signal.SIGABRT:
-        return "this crashed its process (abort): memory beside a matrix was overwritten"
-    if status == -signal.SIGXCPU:
-        return f"this used more than {seconds:g} s of processor time, so it was stopped: an endless loop?"
+    how, status = cause.how, cause.status
+    if how in _ENDS:
+        return [Line(_ENDS[how].format(seconds=cause.seconds, memory_mb=cause.memory_mb))]
+    if status < 0 and -status not in _CRASHES:
+        return [Line(f"this was ended by {signal.Signals(-status).name} before a result came back")]
     if status < 0:
-        return f"this was ended by {signal.Signals(-status).name} before a result came back"
-    return f"this ended its own process (exit code {status}) before a result came back"
+        return [Line(_CRASHES[-status].format(seconds=cause.seconds))]
+    return [Line(f"this ended its own process (exit code {status}) before a result came back")]
 
 
-def _excess(outcome: Outcome, memory_mb: int) -> str:
-    """What a process and its children had too much of, which no limit of the kernel counts; or ""."""
-    if outcome.started_too_much:
-        return (
-            f"this started more than {MAX_THREADS} threads, or programs that need more than {memory_mb} MB together, "
-            "so it was stopped"
-        )
-    if outcome.wrote_too_much:
-        return f"this wrote more than {MAX_FILES_MB} MB, or {MAX_FILES} files and folders, so it was stopped"
-    return ""
+_ENDS = {
+    "printed": f"this printed more than {MAX_PRINTED >> 10} kB, so it was stopped: is there a print in a loop?",
+    "malformed": "what came back is no result: is something other than the exercise's function running?",
+    "done": "this says that it is done, and sent no result: is something other than the exercise's function running?",
+    "threads": f"this started more than {MAX_THREADS} threads, or programs that need more than {{memory_mb}} MB "
+    "together, so it was stopped",
+    "files": f"this wrote more than {MAX_FILES_MB} MB, or {MAX_FILES} files and folders, so it was stopped",
+    "endless": "still running after {seconds:g} s and deaf to a signal, so it was killed: an endless loop?",
+}
+_SEGMENTATION = "this crashed its process (segmentation fault): it used memory far outside of its matrices"
+_CRASHES = {
+    signal.SIGSEGV: _SEGMENTATION,
+    signal.SIGBUS: _SEGMENTATION,
+    signal.SIGABRT: "this crashed its process (abort): memory beside a matrix was overwritten",
+    signal.SIGXCPU: "this used more than {seconds:g} s of processor time, so it was stopped: an endless loop?",
+}
 
 
 @lines_of.register
@@ -270,16 +259,12 @@ def _(cause: causes.Malformed) -> list[Line]:
 
 @lines_of.register
 def _(cause: causes.NotCompiled) -> list[Line]:
-    outcome = cause.outcome
-    error = next((message.error for message in outcome.messages if message.error), None)
-    if (error and error.kind == "endless") or outcome.timed_out:
+    if cause.how == "endless":
         found = [Line(f"not compiled within {cause.seconds:g} s")]
-    elif excess := _excess(outcome, cause.memory_mb):
-        found = [Line(excess)]
+    elif cause.how in ("threads", "files"):
+        found = [Line(_ENDS[cause.how].format(memory_mb=cause.memory_mb))]
     else:
-        found = _compilers_words(error.text if error else outcome.printed[:300], cause.source)
-    if not any(line.text for line in found):
-        found = [Line("the compiler died")]
+        found = _compilers_words(cause.text, cause.source) or [Line("the compiler died")]
     return [Line("it runs in the interpreter, but the compiler refuses it:", leads=True), *found]
 
 

@@ -120,13 +120,11 @@ def test_an_exception_takes_one_message(change, says):
     ],
 )
 def test_a_process_that_ended_early_says_how(parts, says):
-    assert said(causes.Ended(Outcome(**parts), LIMITS)).startswith(says)
+    assert said(causes.Ended(Outcome(**parts).how_it_ended, parts.get("status", 0), 6.0, 1024)).startswith(says)
 
 
-def compiled(text, source, **parts):
-    error = parse_reply({"error": {**ENDLESS, "kind": "exception", "text": text}}) if text else Reply()
-    cause = causes.NotCompiled(Outcome(messages=[error], **parts), source, 7.0, 4096)
-    first, *rest = lines_of(cause)
+def compiled(text, source, how="status"):
+    first, *rest = lines_of(causes.NotCompiled(how, text, source, 7.0, 4096))
     assert (first.text, first.leads) == ("it runs in the interpreter, but the compiler refuses it:", True)
     return "\n".join(line.text for line in rest)
 
@@ -142,8 +140,8 @@ def test_a_compilers_message_names_the_line_of_the_answer():
 
 
 def test_a_compiler_that_says_nothing_took_too_long_or_too_much_or_died():
-    assert compiled("", "", timed_out=True) == "not compiled within 7 s"
-    assert "more than 4096 MB together" in compiled("", "", started_too_much=True)
+    assert compiled("", "", "endless") == "not compiled within 7 s"
+    assert "more than 4096 MB together" in compiled("", "", "threads")
     assert compiled("", "") == "the compiler died"
 
 
