@@ -1,4 +1,4 @@
-"""What a learner has passed and which hints were given: one small file in the user's state directory.
+"""A learner's points and the hints that were given: one small file in the user's state directory.
 
 A file that cannot be read, or written, is reported and worked around: the course never stops for it. Fields that
 another version of the course keeps in it stay. A file without a version is from before lessons were numbered anew: its
@@ -38,7 +38,7 @@ class _Entry(msgspec.Struct):
 
 
 def path() -> Path:
-    """Where progress is kept: `$XDG_STATE_HOME`, or `~/.local/state`."""
+    """The file of the progress, in `$XDG_STATE_HOME` or `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "grouped-gemm-course" / "progress.json"
 

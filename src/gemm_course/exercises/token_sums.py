@@ -41,12 +41,12 @@ def explain_table(event: Event) -> Observed:
 
 
 def held_before(written: Written) -> Tensor:
-    """Where an output was stored and is NaN, as it was before: bool. NaN plus a number may keep all of its bits."""
+    """The places at which an output was stored and is still NaN: bool. NaN plus a number may keep all of its bits."""
     return torch.isnan(written.values) & (~written.missing | (written.counts > 0))
 
 
 def explain_empty(result: Written, parts: Tensor, start: int, name: str, in_loop: bool) -> str:
-    """What is wrong with the result of an empty group at token `start`; "" if it is zero.
+    """The mistake in the result of an empty group at token `start`; "" if it is zero.
 
     Args:
         parts: what each token adds, as for `range_of_sum`.
@@ -92,7 +92,7 @@ def range_of_sum(got: Tensor, parts: Tensor) -> tuple[int, int] | None:
 
 
 def explain_rounding(got: Tensor, blocks: list[Tensor]) -> str:
-    """What is wrong with a result whose sum was rounded after each block, to bfloat16 or float16; "" if it was not.
+    """Explain a result whose sum was rounded after each block, to bfloat16 or float16; "" if it was not.
 
     Args:
         got: the result, of any shape.
@@ -109,7 +109,7 @@ def explain_rounding(got: Tensor, blocks: list[Tensor]) -> str:
 
 
 def explain_range(found: tuple[int, int], bounds: list[tuple[int, int]], g: int, block: int) -> tuple[bool, str]:
-    """Whether only the group's last block is wrong, and the range with a likely mistake in words.
+    """True if only the group's last block is wrong; and the range with a likely mistake in words.
 
     Args:
         found: the range, from `range_of_sum`.

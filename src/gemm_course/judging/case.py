@@ -1,4 +1,4 @@
-"""What the judge and an exercise's examiner exchange: drawn inputs, what came back, and findings."""
+"""The exchange between the judge and an exercise's examiner: drawn inputs, returned results, and findings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass
 class Ran:
-    """What came back for one input."""
+    """The returned results of one input."""
 
     value: object  # what the exercise's call of the answer returned
     outputs: dict[str, Written]  # every output of its `Watch`, by name
@@ -81,16 +81,16 @@ class Written:
         view(self._around).fill_(False)
 
     def around(self, reach: int) -> torch.Tensor:
-        """Where something was written up to `reach` elements outside of it: bool, (rows + 2 * reach, columns + 2 *
-        reach), and False in the middle, where it is itself. `reach` is less than `probes.MARGIN`; beyond that there
-        are other rows.
+        """The writes around it, up to `reach` elements away: bool, (rows + 2 * reach, columns + 2 * reach).
+
+        Its own place in the middle is False. `reach` is less than `probes.MARGIN`; beyond that there are other rows.
         """
         shape, strides = self.values.shape, self.values.stride()
         start = self.values.storage_offset() - reach * sum(strides)
         return torch.as_strided(self._around, [extent + 2 * reach for extent in shape], strides, start)
 
     def wrong_pitch(self) -> int | None:
-        """How many elements apart the rows of a whole output were stored; None if that is its stride, or not clear."""
+        """The elements between the stored rows of a whole output; None if they are its stride, or unclear."""
         rows, cols = self.values.shape
         places = self._stored.nonzero()[:, 0] - self._first
         if rows < 2 or not len(places):
@@ -115,7 +115,7 @@ class Examiner(Protocol):
         """Inputs that tell right answers from wrong ones."""
 
     def examine(self, case: Case, ran: Ran) -> Iterable[Finding]:
-        """What is wrong with what came back for one input; nothing if it is right."""
+        """The findings on one input's results; none if they are right."""
 
 
 def expect_value(value, kind: type, wanted: str | None = None) -> str | None:

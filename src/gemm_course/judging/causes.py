@@ -1,4 +1,4 @@
-"""Why a check fails, as facts. `sentences` alone puts them into words.
+"""Reasons for failed checks, as facts. `sentences` alone puts them into words.
 
 Lines are those of the learner's cell, from 1; 0 is unknown. Places are (row, column).
 """
@@ -20,7 +20,7 @@ Place: TypeAlias = tuple[int, int]
 
 
 class Event(Struct, frozen=True):
-    """What a probe saw. Raises ValueError if an access outside of a matrix lacks its place."""
+    """An observation of a probe. Raises ValueError if an access outside of a matrix lacks its place."""
 
     # "load", "store": an access outside; "undefined": a load whose mask leaves out elements and gives them no value;
     # "atomic": an atomic update; "pointer": an access without a descriptor; "beyond": a descriptor's load of zeros
@@ -51,7 +51,7 @@ class Event(Struct, frozen=True):
 
 
 class MaskProblem(Struct, frozen=True):
-    """What is wrong with the mask of a load or store, as the source shows it: see `masks.problems`."""
+    """A mistake in the mask of a load or store, as the source shows it: see `masks.problems`."""
 
     first: int  # lines of the access
     last: int
@@ -70,7 +70,7 @@ class StuckLoop(Struct):
 
 
 class Failure(Struct):
-    """Why an answer gave no result for an input, or none at all, as `worker` describes it."""
+    """The reason why an answer gave no result for an input, or none at all, as `worker` describes it."""
 
     kind: Literal["todo", "exception", "missing", "endless", "refused"]
     type: str
@@ -85,7 +85,7 @@ class Failure(Struct):
 
 
 class Cause:
-    """Why a check fails: one of the classes below. `sentences.lines_of` has words for each."""
+    """A reason for a failed check: one of the classes below. `sentences.lines_of` has words for each."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class NotOnGPU(Cause):
 
 @dataclass(frozen=True)
 class CannotCheck(Cause):
-    """What this machine lacks; `on_gpu`: also for a check on the GPU."""
+    """A part that this machine lacks; `on_gpu`: also for a check on the GPU."""
 
     problem: str
     on_gpu: str = ""
@@ -252,7 +252,7 @@ class CannotCheck(Cause):
 
 @dataclass(frozen=True)
 class NotStarted(Cause):
-    """Why no process ran the answer: a message of the judge's own."""
+    """No process ran the answer; the text is the judge's own."""
 
     text: str
 
@@ -264,7 +264,7 @@ class Hole(Cause):
     text: str
 
 
-# What examiners give: a string is the exercise's own words; an empty one, or None, is left out.
+# Examiners give this: a string is the exercise's own words; an empty one, or None, is left out.
 Causes: TypeAlias = Cause | str | Sequence["Causes"] | None
 
 

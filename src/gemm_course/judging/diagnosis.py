@@ -1,4 +1,4 @@
-"""From what came back to causes: which tile, which element, which program, which access."""
+"""Finds causes in the returned results: the tile, the element, the program, the access."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tiles(written: Written, want: torch.Tensor, block: Sequence[int], right=None
 
 
 def right_as_written(written: Written, want: torch.Tensor, block: Sequence[int]) -> int:
-    """How many of the tiles that were written at all are right as far as they were written. Arguments as `tiles`.
+    """Count the tiles that are right as far as they were written, among those written at all. Arguments as `tiles`.
 
     Unlike the number of right elements it does not depend on chance: no wrong tile is right in all of them.
     """

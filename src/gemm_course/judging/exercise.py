@@ -29,8 +29,8 @@ class Exercise(Struct, frozen=True, forbid_unknown_fields=True):
     todo: Annotated[str, Meta(min_length=1)]  # what an unsolved hole says after "TODO 03: "
     hints: Annotated[tuple[str, ...], Meta(min_length=3)]  # from a nudge to nearly the answer
     checks: Annotated[tuple[Check, ...], Meta(min_length=1)]  # in the order in which they are shown
-    # Processor time that the learner's code may take, all inputs together. Of those with this limit, the slowest right
-    # answer takes 0.3 s (04a); an endless one takes it all, and so the time of whoever grades.
+    # Processor time that the learner's code may take, all inputs together. The slowest right answer with this
+    # limit takes 0.3 s (04a); an endless one takes it all, and so the time of whoever grades.
     seconds: float = 4.0
     memory_mb: int = 1024  # that it may allocate
     files_mb: int = 0  # that a compiler may write to a folder of its own; 0: no file
@@ -45,5 +45,5 @@ class Exercise(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def compiles(self) -> bool:
-        """Whether the answer is also compiled, for a GPU that need not be there."""
+        """True if the answer is also compiled, for a GPU that need not be there."""
         return any(check.name == COMPILES for check in self.checks)

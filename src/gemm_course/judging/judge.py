@@ -2,7 +2,7 @@
 
 This process never runs an answer, and parses none. It computes its report itself, from inputs that it drew itself. The
 process that runs an answer (see `worker`) holds no expected value and nothing of ours that could compute one, and our
-files are closed to it. Assume that an answer runs any code there. What can it still earn, property by property?
+files are closed to it. Assume that an answer runs any code there. It can still earn this, property by property:
 
 - Numbers that come back (products, sums, logs of tiles, tables, keys, schedules, walks): what the right ones for these
   inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
@@ -237,7 +237,7 @@ class Judge:
                 verdict.show(on_gpu.panels)
 
     def _gpu_problem(self, outcome: Outcome) -> str:
-        """Why the machine, not the answer, gave no result on the GPU, on one line; empty if it is the answer.
+        """The machine's reason for giving no result on the GPU, on one line; empty if the answer is the reason.
 
         If the answer was reached, one of the library's kernels is tried in the same confinement, until one has worked.
         A problem is not remembered: it may pass, as a full memory does.
@@ -250,7 +250,7 @@ class Judge:
 
 
 def _first_mode(exercise: Exercise) -> str:
-    """Where an answer runs first: in the interpreter, unless that does not work and a GPU has to replace it."""
+    """The mode in which an answer runs first: the interpreter, or a GPU if the interpreter does not work."""
     return "gpu" if exercise.gpu and _has_gpu() and runtime.interpreter_problem() else "run"
 
 
@@ -279,26 +279,26 @@ def _note_outcome(mode: str, examiner: Examiner, cases: list[Case], outcome: Out
     No check is decided before. In mode "run" the interpreter's probes say which program stored an output.
     """
     exercise = _limited(verdict.exercise, mode)
-    done: set[int] = set()
-    seen: set[int] = set()
+    examined: set[int] = set()
+    answered: set[int] = set()
     for message in outcome.messages:
         try:
             if message.done:
                 break
             if message.error is not None:
                 verdict.stop(Raised(message.error, exercise))
-            if message.case is None or message.case in seen or not 0 <= message.case < len(cases):
+            if message.case is None or message.case in answered or not 0 <= message.case < len(cases):
                 raise ValueError("a result for no input")
-            seen.add(message.case)
+            answered.add(message.case)
             if _examine(examiner, cases[message.case], message, outcome.layouts, verdict, mode == "run"):
-                done.add(message.case)
+                examined.add(message.case)
         except Exception as error:
             # The answer's process sends what it likes. A bug in an examiner looks the same, so report it.
             verdict.stop(Malformed(error))
-    if len(done) < len(cases):
+    if len(examined) < len(cases):
         ended = Ended(outcome.how_it_ended, outcome.status or 0, exercise.seconds, exercise.memory_mb)
         verdict.stop(NotStarted(outcome.not_started) if outcome.not_started else ended)
-    verdict.pass_the_others({name for index, case in enumerate(cases) if index not in done for name in case.checks})
+    verdict.pass_the_others({name for index, case in enumerate(cases) if index not in examined for name in case.checks})
 
 
 def _note_compiled(verdict: Verdict, outcome: Outcome, defined: dict[str, str], source: str) -> None:
@@ -328,11 +328,11 @@ def _examine(
     """
     layout = layouts[message.case]
     outputs, events = parse_watched(message.watched, layout)
-    strange = [each.name for each in outputs.values() if changed_without_store(each)]
-    if strange and probed:
+    without_store = [each.name for each in outputs.values() if changed_without_store(each)]
+    if without_store and probed:
         # Most often an output that Python sets to zero, for atomics to add to.
         atomics = [Observed(event) for event in events if event.kind == "atomic"]
-        verdict.stop(atomics[:1], NotStored(strange[0]))
+        verdict.stop(atomics[:1], NotStored(without_store[0]))
         return False
     drawn = Drawn(case.label) if case.label else None
     for finding in examiner.examine(case, Ran(message.value, outputs, events, layout.addresses)):

@@ -36,7 +36,7 @@ def panel(
 ) -> dict:
     """The picture of a matrix: its tiles in three colours. Arguments as `tile_states`.
 
-    Of its surroundings, what was written up to `reach` elements from it is shown, too.
+    It also shows writes around the matrix, up to `reach` elements from it.
     """
     states = tile_states(written, want, block, right)
     found = {"title": title or written.name, "shape": list(want.shape), "block": list(block), "states": states}

@@ -24,7 +24,7 @@ KEPT_PRINTED = 4000
 
 @dataclass
 class Outcome:
-    """What one process left."""
+    """The remains of one process."""
 
     messages: list[Reply] = field(default_factory=list)  # its replies after the first
     status: int | None = None  # exit status, as `subprocess` gives it
@@ -43,8 +43,10 @@ class Outcome:
 
     @property
     def how_it_ended(self) -> str:
-        """Why there is no result: it "printed" too much; was "malformed"; was "done" and sent nothing; had too many
-        "threads" or too large "files"; was "endless"; or its "status" says it.
+        """The reason for a missing result, a word.
+
+        The process "printed" too much, sent something "malformed", or nothing before it was "done"; it had too many
+        "threads" or too large "files", was "endless", or has an exit "status" of its own.
         """
         facts = {
             "printed": self.printed_too_much, "malformed": self.malformed,
@@ -88,19 +90,19 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
         os.close(results_end)
         os.close(prints_end)
     reader, printed = wire.Reader(results), bytearray()
-    stop, look = time.monotonic() + PATIENCE * seconds + GRACE_S, 0.0
+    stop, next_look = time.monotonic() + PATIENCE * seconds + GRACE_S, 0.0
     open_ends = {results, prints}
     try:
         while results in open_ends and not outcome.printed_too_much:
-            left = stop - time.monotonic()
-            outcome.timed_out = left <= 0
-            if time.monotonic() >= look:
+            remaining_s = stop - time.monotonic()
+            outcome.timed_out = remaining_s <= 0
+            if time.monotonic() >= next_look:
                 _look(template, request, outcome)
-                look = time.monotonic() + POLL_S
+                next_look = time.monotonic() + POLL_S
             too_much = outcome.timed_out or outcome.wrote_too_much or outcome.started_too_much
             if too_much or (cancelled is not None and cancelled.is_set()):
                 break
-            ready = select.select(list(open_ends), [], [], min(left, POLL_S))[0]
+            ready = select.select(list(open_ends), [], [], min(remaining_s, POLL_S))[0]
             if results in ready:
                 reader.pump()
                 if reader.closed:

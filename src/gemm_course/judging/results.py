@@ -1,4 +1,4 @@
-"""What a check found, and how it reads."""
+"""The result of a check, and its text."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Result:
     # on another, or repaired, the answer may earn more.
     status: str
     properties: list[Property] = field(default_factory=list)  # in the checks' order; none if unsolved
-    # What stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU`, and why, of a pass without a
-    # GPU's verdict; empty otherwise.
+    # The reason that stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU` and a reason for a
+    # pass without a GPU's verdict; empty otherwise.
     message: str = ""
     printed: str = ""  # the beginning of what the answer printed
     panels: list[dict] = field(default_factory=list)  # the picture of the first failure, for `picture.tiles`
@@ -49,7 +49,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether every property holds."""
+        """True if every property holds."""
         return self.status == PASSED
 
     @property

@@ -66,7 +66,7 @@ def _(cause: Observed) -> list[Line]:
 
 
 def _sentence(event: Event, wrong_stride: bool) -> str:
-    """What a probe saw; `wrong_stride`: whether the next line says why."""
+    """A probe's observation; `wrong_stride`: the next line explains it."""
     if event.kind == "sync":
         return f"{event.what}, so the CPU has to wait for the GPU"
     if event.kind == "undefined":
@@ -209,7 +209,7 @@ _ADVICE = {
 
 
 def _endless(error: Failure, text: str) -> list[Line]:
-    """Where an endless answer was when it was stopped, and which of its loops makes no progress."""
+    """The loop of an endless answer that makes no progress, and the line at which it was stopped."""
     at, loop = f" in line {error.line}: {error.code}" if error.line else "", error.loop
     if loop is None:
         return [Line(text + at)]
@@ -339,7 +339,7 @@ class Writer:
         return tuple(printable("\n".join(line.text for line in each)) for each in (lines, new))
 
     def _mask_problem(self, found: Sequence[Cause]) -> list[Line]:
-        """What is wrong with the mask of the access that a message begins with."""
+        """The mistake in the mask of the access that a message begins with."""
         event = found[0].event if found and isinstance(found[0], Observed) else None
         if event is None or event.kind not in _VERBS or not event.line:
             return []

@@ -1,4 +1,4 @@
-"""What the judge accepts from a process that ran an answer: replies of these forms, printable texts, stored results."""
+"""The only forms that the judge accepts from a process that ran an answer: replies, printable texts, stored results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Output(Struct):
 
 
 class Layout(Struct):
-    """Where one input and its outputs are."""
+    """The places of one input and its outputs in memory."""
 
     outputs: list[Output] = []
     addresses: dict[str, list[int]] = {}  # of each matrix: its own, its buffer's, and the buffer's length in bytes
@@ -58,7 +58,7 @@ class Reply(Struct):
 
     @property
     def is_result(self) -> bool:
-        """Whether it has an input's outcome that is no error."""
+        """True if it has an input's outcome that is no error."""
         return self.case is not None and self.error is None
 
 
@@ -102,7 +102,7 @@ def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[Event]
 
 
 def changed_without_store(written: Written) -> bool:
-    """Whether an output changed otherwise than by a kernel's store; only the interpreter's probes can tell."""
+    """True if an output changed otherwise than by a kernel's store; only the interpreter's probes can tell."""
     return bool((~written.missing & (written.counts == 0)).any())
 
 
@@ -113,20 +113,20 @@ def printable(text: str) -> str:
 
 
 def bytes_in(folder: str) -> float:
-    """How much a folder holds, in bytes. Infinite beyond `MAX_FILES`, and where it is too deep or closed to us: no
-    compiler makes such folders.
+    """The size of a folder's content in bytes. Infinite beyond `MAX_FILES`, and for folders too deep or closed:
+    no compiler makes such.
     """
-    total, count, left = 0, 0, [folder]
-    while left:
+    total, count, folders = 0, 0, [folder]
+    while folders:
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(folders.pop()) as entries:
                 for entry in entries:
                     count += 1
                     if count > MAX_FILES:
                         return math.inf
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        folders.append(entry.path)
         except FileNotFoundError:  # it is gone meanwhile
             continue
         except OSError:
@@ -136,9 +136,9 @@ def bytes_in(folder: str) -> float:
 
 def remove(folder: str) -> None:
     """Remove a folder and what is in it, however deep: each folder in it is first moved to its side."""
-    moved, left = 0, [folder]
-    while left:
-        where = left.pop()
+    moved, folders = 0, [folder]
+    while folders:
+        where = folders.pop()
         with contextlib.suppress(OSError):
             os.chmod(where, 0o700)
             for entry in list(os.scandir(where)):
@@ -146,7 +146,7 @@ def remove(folder: str) -> None:
                     os.chmod(entry.path, 0o700)  # without the right to write it cannot be moved
                     moved += 1
                     os.rename(entry.path, f"{folder}.{moved}")
-                    left.append(f"{folder}.{moved}")
+                    folders.append(f"{folder}.{moved}")
                 else:
                     os.unlink(entry.path)
             os.rmdir(where)

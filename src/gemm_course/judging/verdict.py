@@ -1,4 +1,4 @@
-"""What is known of an answer while it is checked. `Verdict.result` puts it into words."""
+"""The verdict on an answer while it is checked, in causes. `Verdict.result` puts it into words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemm_course.judging.untrusted import printable
 
 @dataclass
 class Held:
-    """Whether one check holds, and why not."""
+    """The state of one check, and the reason if it does not hold."""
 
     status: str = "skip"  # as of `Property`
     causes: tuple[Cause, ...] = ()
@@ -48,12 +48,12 @@ class Verdict:
 
     @property
     def earns(self) -> bool:
-        """Whether any check holds."""
+        """True if any check holds."""
         return any(held.status == "pass" for held in self.checks.values())
 
     @property
     def holds(self) -> bool:
-        """Whether every check holds."""
+        """True if every check holds."""
         return all(held.status == "pass" for held in self.checks.values())
 
     def pass_the_others(self, not_run: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Where an answer's source comes from: the cell of a notebook that defines the function."""
+"""Finds an answer's source: the cell of a notebook that defines the function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def of_function(function, name: str) -> str:
 
 
 def _part(source: str, first_line: int) -> str:
-    """Of a whole file, the top-level statement at a line, on the line where it was."""
+    """The top-level statement at `first_line` of a file, padded so that it keeps its line number."""
     for node in ast.parse(source).body:
         start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         if start <= first_line <= (node.end_lineno or start):
@@ -87,7 +87,7 @@ def without_shows(source: str) -> str:
 
 
 def defines(source: str, function: str) -> bool:
-    """Whether a cell, Python or not, seems to define a function."""
+    """True if a cell, Python or not, seems to define a function."""
     return re.search(rf"^def\s+{function}\s*\(", source, re.MULTILINE) is not None
 
 
@@ -117,7 +117,7 @@ def code_cells(data: bytes, name: str) -> list[Cell]:
 
 
 def _what_it_is(data: bytes, error: Exception) -> str:
-    """What the file is instead of a notebook, as far as its bytes show it."""
+    """The kind of a file that is no notebook, as far as its bytes show it."""
     if not data.strip():
         return "it is empty"
     if data.lstrip().startswith((b"<!", b"<html")):

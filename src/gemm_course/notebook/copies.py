@@ -22,7 +22,7 @@ from gemm_course.exercises.manifest import Exercise
 from gemm_course.notebook import cells, locations, stubs
 
 RECORD = ".made_from.json"
-# What lessons and README link to, or read. Of the site only the pages: its build shows every solution.
+# Lessons and README link to these, or read them. The site's build shows every solution, so only its pages are here.
 LINKED = ("benchmarks", "src", "site/*.md", "README.md", "CHANGELOG.md", "LICENSE")
 
 Cells = list[tuple[str, str]]  # type and source of each
@@ -35,13 +35,13 @@ def update(root: Path) -> list[str]:
         root: the checkout's root; the copies are in its folder `locations.COPIES`.
 
     Returns:
-        What a learner should know, a line each: what was made or replaced, and where their own versions are.
+        News for the learner, a line each: copies that were made or replaced, and the places of their own versions.
 
     Raises:
         OSError: the folder cannot be written.
 
     Notes:
-        Where the course has a new version, a copy that its learner did not change is replaced. A changed lesson is kept
+        If the course has a new version, it replaces a copy that its learner did not change. A changed lesson is kept
         beside the new one, as `NN_name.yours.ipynb`. An exercise is replaced by the new one with the learner's answer
         in it; if its task is another one now, theirs stays and the new one is put beside, as `NN_name.new.ipynb`.
     """
@@ -50,7 +50,7 @@ def update(root: Path) -> list[str]:
     for folder in ("notebooks", "exercises"):
         (place / folder).mkdir(parents=True, exist_ok=True)
     _link(root, place)
-    before, after, told, replaced = _read_record(place), {}, [], []
+    before, after, news, replaced = _read_record(place), {}, [], []
     for name, shipped, exercise in _shipped(root):
         target, made_from = place / name, before.get(name, {})
         after[name] = facts = _facts(shipped, exercise)
@@ -67,18 +67,18 @@ def update(root: Path) -> list[str]:
             yours = _free_name(target, "yours")
             target.rename(yours)
             _write(shipped, target)
-            told.append(f"{name} has a new version; yours, with your changes, is {yours.name} beside it")
+            news.append(f"{name} has a new version; yours, with your changes, is {yours.name} beside it")
         else:
             line, is_theirs = _update_exercise(target, shipped, exercise, made_from, facts)
-            told.append(line)
+            news.append(line)
             if is_theirs:
                 after[name] = {**made_from, "cells": facts["cells"]}
-    told += _remove_former(place, before, set(after))
+    news += _remove_former(place, before, set(after))
     if after != before:
         write_atomically(place / RECORD, json.dumps(after, indent=1, sort_keys=True) + "\n")
     if is_new:
         return [f"Your own copies of the lessons and exercises are in {locations.COPIES}/: change them as you like."]
-    return ([f"New versions of files that you had not changed: {', '.join(replaced)}"] if replaced else []) + told
+    return ([f"New versions of files that you had not changed: {', '.join(replaced)}"] if replaced else []) + news
 
 
 def fingerprint(found: Iterable[tuple[str, str]]) -> str:
@@ -142,7 +142,7 @@ def _task(source: str) -> str:
 
 
 def _answer_at(notebook: dict) -> int:
-    """Where the answer's cell is among the cells of an exercise as it is handed out."""
+    """The position of the answer's cell in an exercise as it is handed out."""
     ids = [each["metadata"].get("nbgrader", {}).get("grade_id") for each in notebook["cells"]]
     return ids.index(cells.SOLUTION_ID)
 
@@ -214,14 +214,14 @@ def _free_name(path: Path, word: str) -> Path:
 
 def _remove_former(place: Path, before: dict[str, dict], current: set[str]) -> list[str]:
     """Remove unchanged copies of files that the course no longer has; changed copies stay, and a line names each."""
-    told = []
+    news = []
     for name in sorted(before.keys() - current):
         found = _cells_of(place / name)
         if found is not None and fingerprint(found) == before[name].get("cells"):
             (place / name).unlink()
         elif (place / name).exists():
-            told.append(f"{name} is no longer part of the course; yours stays")
-    return told
+            news.append(f"{name} is no longer part of the course; yours stays")
+    return news
 
 
 def _link(root: Path, place: Path) -> None:

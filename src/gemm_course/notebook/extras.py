@@ -1,4 +1,4 @@
-"""What a lesson needs beyond the course's own packages: named in one sentence where it is missing."""
+"""Packages that a lesson needs beyond the course's own: one sentence names a missing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this code runs in a notebook, in which one, and what a notebook can show: bold text and Markdown."""
+"""The notebook in which this code runs, if any, and its means of display: bold text and Markdown."""
 
 from __future__ import annotations
 

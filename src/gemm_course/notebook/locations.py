@@ -1,4 +1,4 @@
-"""Where an exercise's notebook, its stub and its solution are: in a checkout, or where the learner has put them."""
+"""Finds an exercise's notebook, stub and solution: in a checkout, or in the learner's own folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checkout() -> Path | None:
 
 
 def folder() -> Path | None:
-    """Where the learner's notebooks are: the nearest folder that holds any; None if none does.
+    """The folder of the learner's notebooks: the nearest one that holds any; None if none does.
 
     An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
     `exercises/` of the course's checkout. Working copies come before the notebooks that they were made from.

@@ -104,7 +104,7 @@ def write(notebook: dict, path: Path) -> None:
 
 
 def problems(solution: dict, exercise: Exercise) -> list[str]:
-    """What a solution notebook lacks; empty if it can be handed out."""
+    """The parts that a solution notebook lacks; empty if it can be handed out."""
     found = []
     code = [cell for cell in solution["cells"] if cell["cell_type"] == "code"]
     by_id = {cell["metadata"].get("nbgrader", {}).get("grade_id"): cell for cell in code}

@@ -75,17 +75,17 @@ class _Reader:
 
     def _parts(self, mask: ast.expr) -> list[ast.AST]:
         """All parts of a mask, and of what was assigned to its names."""
-        found, names, left = [], set(), [mask]
-        while left:
-            for node in ast.walk(left.pop()):
+        found, names, pending = [], set(), [mask]
+        while pending:
+            for node in ast.walk(pending.pop()):
                 found.append(node)
                 if isinstance(node, ast.Name) and node.id not in names:
                     names.add(node.id)
-                    left.extend(self._values.get(node.id, ()))
+                    pending.extend(self._values.get(node.id, ()))
         return found
 
     def _rank(self, node: ast.expr) -> int | None:
-        """How many dimensions a value has; None if the source does not show it."""
+        """The number of dimensions of a value; None if the source does not show it."""
         if isinstance(node, ast.Name):
             return self._ranks.get(node.id, 0)
         if isinstance(node, ast.Subscript):

@@ -25,10 +25,12 @@ from gemm_course.exercises import manifest
 from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
 from gemm_course.judging.case import Case
+from gemm_course.judging.causes import Failure
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.request import Outcome
 from gemm_course.judging.results import Result
-from gemm_course.judging.untrusted import Failure, Reply
+from gemm_course.judging.untrusted import Reply
+from gemm_course.judging.verdict import Verdict
 from gemm_course.notebook import cells
 from places import MUTANTS, ROOT
 
@@ -275,10 +277,10 @@ def test_an_input_is_examined_once_whatever_is_sent_beside_it(monkeypatch):
     monkeypatch.setattr(judging, "_examine", lambda module, case, *rest: examined.append(case))
     error = Failure(kind="exception", type="ValueError", text="mine", line=0, code="")
     replies = [Reply(case=case, value=1, error=error) for case in (0, 0, -1, 0, 1, 1, None, 7)]
-    result = Result("01", "title", judging.FAILED)
-    judging._note_outcome(OFFSETS, cases, Outcome(messages=replies), result, probed=True)
+    verdict = Verdict(OFFSETS)
+    judging._note_outcome("run", manifest.examiner(OFFSETS), cases, Outcome(messages=replies), verdict)
     assert examined == cases
-    assert "mine" in result.message
+    assert "mine" in verdict.result("").message
 
 
 @pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
@@ -748,7 +750,7 @@ def test_an_input_is_examined_once_however_often_it_comes_back(monkeypatch):
     exercise = manifest.find("10")[0]
     monkeypatch.setattr(judging, "_examine", lambda module, case, *_: examined.append(case))
     outcome = judging.Outcome(messages=[Reply(case=case) for case in (0, 0, 0, 1, 0, 1)])
-    judging._note_outcome(exercise, cases, outcome, Result("10", "", "failed"), probed=False)
+    judging._note_outcome("run", manifest.examiner(exercise), cases, outcome, Verdict(exercise))
     assert [id(each) for each in examined] == [id(each) for each in cases]
 
 

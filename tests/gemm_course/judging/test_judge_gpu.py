@@ -9,6 +9,7 @@ from gemm_course.exercises import manifest
 from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
+from gemm_course.judging.results import NOT_ON_GPU
 from gemm_course.judging.untrusted import parse_reply
 from gemm_course.notebook import cells as submission
 from places import MUTANTS, ROOT
@@ -31,7 +32,7 @@ class Played(Judge):
     """A judge whose GPU is played by the interpreter; `alter` has its way with what answers, `tried` with trials."""
 
     def __init__(self, lender):
-        super().__init__()
+        super().__init__(manifest.examiner)
         self.lender = lender
 
     def playing(self, alter=None, tried=None):
@@ -138,7 +139,7 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     judge = played(alter, tried)
     result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert result.passed, result.text()
-    assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
+    assert result.message.startswith(f"{NOT_ON_GPU}: ")
     assert result.message.endswith(says)
     assert judge.modes.count("trial") == (tried is not None)
 
@@ -148,7 +149,7 @@ def test_a_gpu_that_fails_once_is_tried_again_for_the_next_answer_and_one_that_w
     judge = played(broken, lambda _: trials.pop(0))
     results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(3)]
     assert results[0].passed
-    assert results[0].message == f"{judging.NOT_ON_GPU}: out of memory"
+    assert results[0].message == f"{NOT_ON_GPU}: out of memory"
     assert [each.status for each in results[1:]] == ["failed", "failed"], "what breaks there breaks by itself"
     assert judge.modes.count("trial") == 2
 

@@ -18,6 +18,7 @@ from gemm_course.isolation import landlock, seccomp
 from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
+from gemm_course.judging.results import NOT_ON_GPU
 from gemm_course.notebook import cells
 from gemm_course.runner import fork_server, wire
 from places import ROOT
@@ -271,7 +272,7 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
     with Judge(manifest.examiner) as found:
         result = found.check(OFFSETS, RIGHT)
         assert result.passed
-        assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
+        assert result.message.startswith(f"{NOT_ON_GPU}: ")
         problem = isolation_report.try_gpu(found.ask)
         assert result.message.endswith(problem)
         assert re.search("CUDA|NVIDIA driver", problem)  # of torch built without CUDA, and with it

@@ -102,7 +102,7 @@ def _waits(case: Case, ran: Ran) -> Cause | None:
 
 
 def _mistake(name: str, got: torch.Tensor, want: list[int], sizes: list[int]) -> str | None:
-    """What is wrong with `ends` or `group`; None if it is right."""
+    """The first mistake in `ends` or `group`; None if it is right."""
     if got.dtype == torch.bool or got.is_floating_point():
         return f"`{name}` must hold integers, and it is {got.dtype}"
     if got.shape != (len(want),):

@@ -22,8 +22,8 @@ OVERFLOWS, VANISHES = 88.8, -104.0  # exp of more is infinite in float32, and of
 def draw(rng: random.Random) -> list[Case]:
     """Whole blocks; then tails along both extents, with two sizes of each block; then numbers that overflow.
 
-    Of these, most rows lie far from zero and from the other rows of their block. One row has a number far above its
-    others.
+    In the last case most rows lie far from zero and from the other rows of their block. One row has a number far above
+    its others.
     """
 
     def logits(m, n, low=-4.0, high=4.0):
@@ -80,41 +80,41 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
-    """Where two matrices agree, as bool; nowhere where one of them is infinite or NaN."""
+    """The places at which two matrices agree, as bool; never at infinity or NaN."""
     return want.isfinite() & ((got - want).abs() <= relative * want.abs() + absolute)
 
 
 def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
     """The check that a wrong Y breaks ("*": all), and a likely mistake, if one is known."""
-    got, seen = y.values.double(), ~y.missing
-    if not seen.any():
+    got, written = y.values.double(), ~y.missing
+    if not written.any():
         return "*", ""
     if stride := diagnosis.wrong_stride(ran):
         return "rows", stride
-    if _close(got, want)[seen].all() or (not ran.events and not seen.any(0).all()):
-        return "rows", _never_written(seen, y.counts, block)
+    if _close(got, want)[written].all() or (not ran.events and not written.any(0).all()):
+        return "rows", _never_written(written, y.counts, block)
     loads = [event for event in ran.events if event.kind != "store"]
     if not loads:
         for product, why in _likely(x, block):
             same = _close(got, product) | (got == product) | (got.isnan() & product.isnan())
-            if same[seen].all():
+            if same[written].all():
                 return "rows", why
-        if why := _overflow(x, got, seen, block[0]):
+        if why := _overflow(x, got, written, block[0]):
             return "large", why
-        if (value := _counted_outside(x, got, seen, block)) is not None:
+        if (value := _counted_outside(x, got, written, block)) is not None:
             return "masked", (
                 f"the sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
                 'With `other=float("-inf")` it adds exp(-inf) = 0'
             )
-    if _close(got, want, OF_HALF, 2e-7)[seen].all():
+    if _close(got, want, OF_HALF, 2e-7)[written].all():
         return "rows", (
             "right to about three digits, so something here has 16 bits: convert what you load by .to(tl.float32), "
             "and keep it"
         )
-    if torch.isnan(got[seen]).any():
+    if torch.isnan(got[written]).any():
         check = "rows" if loads else "masked"
         return check, "NaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
-    nothing_right = not loads and not (_close(got, want) | ~seen).all(1).any()
+    nothing_right = not loads and not (_close(got, want) | ~written).all(1).any()
     return ("*" if nothing_right else "rows"), ""
 
 
@@ -152,13 +152,13 @@ def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
         yield product.view(padded.shape)[:rows, :cols].double(), why
 
 
-def _overflow(x, got, seen, height: int) -> str:
-    """Why rows of large numbers came out wrong; empty if numbers are small, or something else is wrong, too.
+def _overflow(x, got, written, height: int) -> str:
+    """The mistake behind wrong rows of large numbers; empty if numbers are small, or something else is wrong, too.
 
     `height`: rows of a block.
     """
     top = x.amax(1)
-    lost = (seen & ~torch.isfinite(got)).any(1) | (seen.all(1) & (got == 0).all(1))
+    lost = (written & ~torch.isfinite(got)).any(1) | (written.all(1) & (got == 0).all(1))
     if not lost.any():
         return ""
     row = int(lost.nonzero()[0])
@@ -189,28 +189,28 @@ def _overflow(x, got, seen, height: int) -> str:
     )
 
 
-def _counted_outside(x, got, seen, block) -> float | None:
+def _counted_outside(x, got, written, block) -> float | None:
     """The number that each element outside of X seems to be, if that makes all of Y; else None."""
-    pad, full = block[1] - x.shape[1], seen.all(1)
+    pad, full = block[1] - x.shape[1], written.all(1)
     if not pad or not full.any():
         return None
     # Y is exp(x) / (sum + pad * exp(number)) then.
     total = x.exp().sum(1, keepdim=True)
     added = ((x.exp() / got - total) / pad)[full].median()
-    if not 0 < added < torch.inf or not _close(got, x.exp() / (total + pad * added), 2 * TOLERANCE)[seen].all():
+    if not 0 < added < torch.inf or not _close(got, x.exp() / (total + pad * added), 2 * TOLERANCE)[written].all():
         return None
     return round(float(added.log()), 2) + 0.0
 
 
-def _never_written(seen, counts, block) -> str:
-    """Which rows or columns a store left out."""
-    if not seen.any(0).all():
-        first = int((~seen.any(0)).nonzero()[0])
+def _never_written(written, counts, block) -> str:
+    """The rows or columns that a store left out."""
+    if not written.any(0).all():
+        first = int((~written.any(0)).nonzero()[0])
         return (
             f"columns from {first} on were never written: each program computes all columns, and BLOCK_N is "
             f"{block[1]} here. Use it in tl.arange"
         )
-    missing, times = (~seen).any(1).nonzero(), counts.amax(1)
+    missing, times = (~written).any(1).nonzero(), counts.amax(1)
     if not len(missing):
         return ""
     often = f", and row {int(times.argmax())} was written {int(times.max())} times" if times.max() > 1 else ""

@@ -17,6 +17,6 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"x_ptr": "*fp16", "y_ptr": "*fp32", **dict.fromkeys(("M", "N", "ldx", "ldy"), "i32")}
     yield answer.row_softmax, types, {"BLOCK_M": 4, "BLOCK_N": 64}

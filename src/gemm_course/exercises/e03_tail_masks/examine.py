@@ -73,12 +73,12 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
     depth, (rows, cols) = len(a), want.shape
     last = (depth - 1) // BLOCK * BLOCK
     got, stores = c.values.double(), [event.kind == "store" for event in ran.events]
-    seen = ~c.missing & ~torch.isnan(got)
+    written = ~c.missing & ~torch.isnan(got)
 
     def gave(product) -> bool:
-        return torch.equal(got[seen], product[seen])
+        return torch.equal(got[written], product[written])
 
-    if seen.any() and not gave(want):
+    if written.any() and not gave(want):
         if gave(want.half().double()):
             return "tiles", "these are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
         if any(map(gave, diagnosis.roundings(want, torch.bfloat16))):
@@ -101,7 +101,7 @@ def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
             place = int((~kept).nonzero()[0])
             text = f"{noun} {place} of C is 0: does the mask of {name}'s load leave out column {place} of {name}?"
             return "loads", text
-        beyond, off = last + BLOCK - depth, (got - want)[seen]
+        beyond, off = last + BLOCK - depth, (got - want)[written]
         if beyond and (off == off[0]).all():
             return "zeros", (
                 f"every sum is off by {off[0]:g}: the last block has {counted(beyond, 'row')} beyond K, and "

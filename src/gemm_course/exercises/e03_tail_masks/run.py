@@ -31,7 +31,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     extents = dict.fromkeys(("M", "N", "K", "lda", "ldb", "ldc"), "i32")
     types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp32", **extents}
     yield tail_masks_kernel, types, {"PRODUCT_TILE": answer.product_tile, "BLOCK": BLOCK}

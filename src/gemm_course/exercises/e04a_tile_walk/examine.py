@@ -129,7 +129,7 @@ class _Walk(NamedTuple):
     why: str = ""
 
     def logs(self, programs: int) -> list[list[Tile]]:
-        """What every program computes."""
+        """Every program's tiles, in order."""
         return [self._log(program) for program in range(programs)]
 
     def _log(self, program: int) -> list[Tile]:
@@ -327,7 +327,7 @@ def _about_programs(walk: _Walk | None, logs, want) -> Iterator[tuple[str, Cause
 
 
 def _about_empty(problems, logs, bare) -> Causes:
-    """Whether the same walk without the empty problems computes the same."""
+    """Compare the same walk without the empty problems; empty if it computes the same."""
     grids = [grid_of(size) for size in problems]
     full = [g for g, (rows, cols) in enumerate(grids) if rows * cols]
     for program, line in enumerate(logs):

@@ -77,6 +77,6 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"sizes_ptr": "*i32", "num_problems": "i32", "tables": "*i64"}
     yield tile_walk_kernel, types, {"WALK_TILES": answer.walk_tiles, "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}

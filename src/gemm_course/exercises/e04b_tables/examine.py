@@ -108,7 +108,7 @@ def _addresses(ran: Ran, count: int, batch: str) -> list[list[int]]:
 
 
 def _wrong_form(name: str, table: dict, count: int) -> str | None:
-    """What is wrong with the form of a table; None if the kernel can read it."""
+    """The mistake in the form of a table; None if the kernel can read it."""
     columns, dtype = TABLES[name]
     wanted, numbers = str(dtype).removeprefix("torch."), table.get("numbers")
     if isinstance(numbers, dict):
@@ -136,7 +136,7 @@ def _rows(name: str, table: dict, count: int) -> list[list[int]] | None:
 
 
 def _about(name: str, got: list, true: dict, later: dict, ran: Ran) -> Causes:
-    """What is wrong with the numbers of a table."""
+    """The mistake in the numbers of a table."""
     if name == "sizes":
         return _about_sizes(got, true[name])
     return _about_strides(got, true) if name == "strides" else _about_pointers(got, true[name], later[name], ran)

@@ -90,7 +90,7 @@ def _are_three(tables) -> bool:
 
 
 def _are_readable(tables, count: int) -> bool:
-    """Whether the kernel can read all tables, right or wrong."""
+    """True if the kernel can read all tables, right or wrong."""
     return _are_three(tables) and all(
         isinstance(table, torch.Tensor)
         and (table.shape, table.dtype) == ((count, columns), dtype)
@@ -119,7 +119,7 @@ def _launch(tables, count: int, watch: probes.Watch) -> bool:
 
 
 def is_harmless(pointers: list, sizes: list, strides: list, watch: probes.Watch) -> bool:
-    """Whether a launch on these tables ends soon and, on a GPU, stays in the memory of the matrices.
+    """True if a launch on these tables ends soon and, on a GPU, stays in the memory of the matrices.
 
     In the interpreter the probes stop every other access.
     """
@@ -133,7 +133,7 @@ def is_harmless(pointers: list, sizes: list, strides: list, watch: probes.Watch)
 
 
 def _stays_inside(watch: probes.Watch, address: int, shape: tuple, steps: list, itemsize: int) -> bool:
-    """Whether a matrix of this address, shape and strides is in the memory of one of the watch's."""
+    """True if a matrix of this address, shape and strides is in the memory of one of the watch's."""
     last = [(extent - 1) * step * itemsize for extent, step in zip(shape, steps)]
     low, high = (address + sum(pick(each, 0) for each in last) for pick in (min, max))
     return address % itemsize == 0 and watch.holds(low, high + itemsize)

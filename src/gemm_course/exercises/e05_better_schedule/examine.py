@@ -193,7 +193,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _malformed(schedule: list) -> str | None:
-    """What is wrong with the form of a schedule."""
+    """The mistake in the form of a schedule."""
     for p, line in enumerate(schedule):
         if not isinstance(line, list):
             return f"the schedule must have a list of tiles for each program; that of program {p} is {_brief(line)}"
@@ -211,9 +211,11 @@ def _brief(value) -> str:
 
 def _changed(costs: list[int], after) -> str:
     if not isinstance(after, list) or len(after) != len(costs):
-        left = f"{len(after)} of {len(costs)} costs are left" if isinstance(after, list) else "it is no list any more"
+        remaining = (
+            f"{len(after)} of {len(costs)} costs are left" if isinstance(after, list) else "it is no list any more"
+        )
         return (
-            f"the list of costs was changed, and {left} after the call: .pop(), .remove() and del change the "
+            f"the list of costs was changed, and {remaining} after the call: .pop(), .remove() and del change the "
             "caller's\nlist. Work on a copy, such as list(costs)"
         )
     tile = next((t for t, (was, now) in enumerate(zip(costs, after)) if was != now or type(now) is not int), 0)
@@ -234,7 +236,7 @@ def _another(schedule: list, second) -> str:
 
 
 def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]) -> Iterator[Finding]:
-    """Whether the last program ends late, and why."""
+    """A finding if the last program ends late, with the reason."""
     work = [sum(costs[tile] for tile in line) for line in schedule]
     end, last = max(work), work.index(max(work))
     allowed = _allowed(check, costs, programs)
@@ -279,7 +281,7 @@ def _late(check: str, costs: list[int], programs: int, schedule: list[list[int]]
 
 
 def _like(name: str, costs: list[int], programs: int, schedule: list[list[int]]) -> bool:
-    """Whether a schedule is that of a rule in `_OTHERS`, but for programs' order and that of tiles of equal cost."""
+    """True if a schedule is that of a rule in `_OTHERS`, but for programs' order and that of tiles of equal cost."""
     costs_of = sorted(costs, reverse=True) if name == "places" else costs
     has, rule = (
         Counter(tuple(sorted(costs_of[tile] for tile in line)) for line in lines)

@@ -125,7 +125,7 @@ def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
 
 
 def _some_line(right, bounds: list, groups: list[int]) -> bool:
-    """Whether a row or a column of a tile is right: single elements may be right by chance."""
+    """True if a row or a column of a tile is right: single elements may be right by chance."""
     for g in groups:
         for rows in right[slice(*bounds[g])].split(BLOCK_M):
             for tile in rows.split(BLOCK_N, dim=1):
@@ -135,7 +135,7 @@ def _some_line(right, bounds: list, groups: list[int]) -> bool:
 
 
 def _elsewhere(c: Written, right, want) -> bool:
-    """Whether a piece of a row of ``want`` is at a wrong place of C."""
+    """True if a piece of a row of ``want`` is at a wrong place of C."""
     places = c.values.double().masked_fill(right, torch.nan).unfold(1, UNIT, 1).reshape(-1, UNIT)
     pieces = want[:, : want.shape[1] // UNIT * UNIT].reshape(-1, UNIT)
     return not set(map(tuple, places.tolist())).isdisjoint(map(tuple, pieces.tolist()))
@@ -180,16 +180,16 @@ def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]
     last = (depth - 1) // BLOCK_K * BLOCK_K
 
     def same(group: int, expected) -> bool:
-        """Whether the written C of a group is as expected."""
+        """True if the written C of a group is as expected."""
         start, end = bounds[group]
         return torch.equal(c.values[start + skip[group] : end], expected.to(c.values.dtype)[skip[group] :])
 
     def gave(product) -> bool:
-        """Whether the written C is `product(rows of A, B)` in every group."""
+        """True if the written C is `product(rows of A, B)` in every group."""
         return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
 
     def same_but_last(group: int) -> bool:
-        """Whether the C of a group is right, except that its last row was not written."""
+        """True if the C of a group is right, except that its last row was not written."""
         start, end = bounds[group]
         product = (a[start:end] @ b[group].T).to(c.values.dtype)
         missing = c.missing[start:end]

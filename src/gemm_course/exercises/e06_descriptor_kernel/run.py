@@ -60,7 +60,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp16", "b_ptrs": "*i64", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
     types |= dict.fromkeys(("count", "total_m", "N", "K", "lda", "ldb", "ldc"), "i32")
     blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}

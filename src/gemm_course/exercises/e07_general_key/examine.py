@@ -24,7 +24,7 @@ NEVER_FOUND = "not judged: a batch with one row more has another key, so it neve
 def draw(rng: random.Random) -> list[Case]:
     """Batches around powers of two and between them; doubled rows; other layers; other types; hardly any rows.
 
-    With these numbers of groups a total is near an edge where the average is not. Of two centres, one is at an edge of
+    With these numbers of groups a total is near an edge where the average is not. One of two centres is at an edge of
     keys that are as coarse as a factor of four. Each case has batches that must share a key, and batches that must not,
     in a drawn order and some of them twice: so neither a key for each question nor one for all is worth anything.
     """
@@ -126,7 +126,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _edge(check: str, calls: list, keys: list, alike: list[int]) -> Finding | None:
-    """What is wrong if the batches with these numbers, all of about the same size, do not share a key."""
+    """A finding if the batches with these numbers, all of about the same size, do not share a key."""
     order = sorted(alike, key=lambda i: calls[i][0])
     edge = next(((i, j) for i, j in itertools.pairwise(order) if keys[i] != keys[j]), None)
     if edge is None:
@@ -209,8 +209,8 @@ def _shares(check: str, one: list, other: list, key) -> Words:
 
 def _picture(keys: list, labels: Sequence[int]) -> dict:
     """The number of each batch's key; a number that another kind of batch has, too, is marked."""
-    seen = [key for i, key in enumerate(keys) if key not in keys[:i]]
-    numbers = [seen.index(key) for key in keys]
+    distinct = [key for i, key in enumerate(keys) if key not in keys[:i]]
+    numbers = [distinct.index(key) for key in keys]
     first = [next(labels[j] for j in range(len(keys)) if keys[j] == key) for key in keys]
     want = [number if label == own else -1 for number, label, own in zip(numbers, first, labels)]
     return row_panel(numbers, want, "number of each batch's key")

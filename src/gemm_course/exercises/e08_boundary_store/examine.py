@@ -69,7 +69,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _says(finding: Finding, why: Cause | str) -> bool:
-    """Whether a finding has this stride in its own cause already."""
+    """True if a finding has this stride in its own cause already."""
     return any(isinstance(each, Observed) and each.event.wrong_stride == why for each in causes_of(finding.cause))
 
 
@@ -279,7 +279,7 @@ def _damaged(case: Case, ran: Ran, bounds: list, token: int) -> tuple[str, str]:
 
 
 def _past_c(ran: Ran) -> bool:
-    """Whether a store went past the last column of C."""
+    """True if a store went past the last column of C."""
     c = ran.outputs["C"]
     sides = [event.side for event in ran.events if event.kind == "store"]
     return "columns" in sides or (not ran.events and c.outside > 0)

@@ -52,7 +52,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "offs_ptr": "*i32", "groups_ptr": "*i32"}
     types |= dict.fromkeys(("tiles_m", "total_m", "N", "lda", "ldb", "ldc"), "i32")
     blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "DEPTH": DEPTH}

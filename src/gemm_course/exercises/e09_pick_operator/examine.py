@@ -86,7 +86,7 @@ def _problem(rng: random.Random, family, wanted, later, also, whole: bool = Fals
 
 
 def _tells_apart(found, sizes, columns, wanted, later, also, whole: bool) -> bool:
-    """Whether operators, sizes and columns are as `_problem` wants them. Few are, so quick questions come first."""
+    """True if operators, sizes and columns are as `_problem` wants them. Few are, so quick questions come first."""
     scores = [score(each, sizes, columns) for each in found]
     right = [each for each, its in zip(found, scores) if its == min(scores)]
     least = [area for area, _ in scores if area == min(scores)[0]]
@@ -103,7 +103,7 @@ def _tells_apart(found, sizes, columns, wanted, later, also, whole: bool) -> boo
 
 
 def _may_be_better(found, sizes, columns) -> bool:
-    """Whether of both families there are operators that are better than the best that was found."""
+    """True if both families have operators that are better than the best that was found."""
     least = min(score(each, sizes, columns) for each in found)
     return all(any(score(each, sizes, columns) < least for each in family) for family in (HOPPER, BLACKWELL))
 
@@ -159,15 +159,15 @@ def _plain(each: Operator) -> list:
 
 
 def examine(case: Case, ran: Ran) -> Iterator[Finding]:
-    """Whether there is a better operator, and whether this one takes the returned operands."""
+    """Look for a better operator, and compare the returned operands with this one."""
     inputs, value = case.inputs, ran.value
     catalogue, target, dtype = from_plain(inputs["catalogue"]), inputs["target"], inputs["mat_a"].dtype
     fitting = [each for each in catalogue if target in each.targets and each.dtype == dtype]
     name = str(dtype).removeprefix("torch.")
     if value is None:
         if fitting:
-            there = ", ".join(str(catalogue.index(each)) for each in fitting)
-            text = f"the function returned None; operators {there} are for {target} and {name}: is there a `return`?"
+            numbers = ", ".join(str(catalogue.index(each)) for each in fitting)
+            text = f"the function returned None; operators {numbers} are for {target} and {name}: is there a `return`?"
             yield Finding("*", text)
         return
     if "form" in value:
@@ -214,7 +214,7 @@ def _not_for(catalogue, picked, fitting, target, name) -> str:
 
 
 def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: list[Operator]) -> Iterator[Finding]:
-    """Whether another operator computes less, or fetches less."""
+    """Findings if another operator computes or fetches less."""
     sizes, columns = case.inputs["sizes"], case.inputs["mat_b"].shape[2]
     right = best(fitting, sizes, columns)
     if picked in right:
@@ -253,7 +253,7 @@ def _compared(case: Case, catalogue: list[Operator], picked: Operator, fitting: 
 
 
 def _operands(inputs: dict, picked: Operator, operands: list) -> Iterator[Finding]:
-    """Whether an operator takes the operands, and whether they still have the same numbers."""
+    """Findings if an operator does not take the operands, or their numbers have changed."""
     mat_a, mat_b = inputs["mat_a"], inputs["mat_b"]
     for name, given in zip(("mat_a", "mat_b", "offs"), operands):
         if wrong := _no_tensor(name, given):

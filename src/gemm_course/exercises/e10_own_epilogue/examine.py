@@ -124,22 +124,22 @@ def _compare(got: torch.Tensor, sums: torch.Tensor, ptx: str) -> Iterator[Findin
     panels = [_panel(right, got)]
     by_thread = _by_thread(right)
     threads, places = by_thread.all(1), by_thread.all(0)
-    there = _what(got[~right], sums[~right], ptx)
+    mistake = _what(got[~right], sums[~right], ptx)
     if places.any() and not places.all():
         count, of = int((~places).sum()), len(places)
-        text = f"{count} of a thread's {of} sums are not activated; in their place C has {there[1]}"
+        text = f"{count} of a thread's {of} sums are not activated; in their place C has {mistake[1]}"
         yield Finding("shape", (text, "the number of sums depends on the tile: take it from the tensor"), panels)
     elif threads.any():
         groups = [int(each.sum()) for each in threads.view(2, GROUP)]
         if sorted(groups) == [0, GROUP]:
-            text = f"only warp group {1 + groups.index(GROUP)} applies it; in the other's rows C has {there[1]}"
+            text = f"only warp group {1 + groups.index(GROUP)} applies it; in the other's rows C has {mistake[1]}"
         else:
-            text = f"only {sum(groups)} of {2 * GROUP} threads apply it; in the others C has {there[1]}"
+            text = f"only {sum(groups)} of {2 * GROUP} threads apply it; in the others C has {mistake[1]}"
         every = "each thread has sums of its own, so all of them have to apply it"
         yield Finding("threads", (text, every), panels)
     else:
-        yield Finding(there[0], f"C has {there[1]}", panels)
-        if there[0] == "silu":
+        yield Finding(mistake[0], f"C has {mistake[1]}", panels)
+        if mistake[0] == "silu":
             for check in (*_NUMBERS, "registers"):
                 yield Finding(check, "not compared, since the function is not SiLU")
 

@@ -171,7 +171,7 @@ class _Threads:
         self.shared = np.full(SHARED_BYTES, 0xFF, dtype=np.uint8)
         self.written = np.zeros(SHARED_BYTES, dtype=bool)
         self.local = np.zeros((count, LOCAL_BYTES), dtype=np.uint8)
-        self.used_local, self.tile_at, self.left = False, None, MAX_COST
+        self.used_local, self.tile_at, self.budget = False, None, MAX_COST
         thread = np.arange(count)
         row, col = thread // 128 * 64 + thread % 128 // 32 * 16 + thread % 32 // 4, thread % 4 * 2
         # wgmma's layout: a thread has pairs of columns, 8 apart, of two rows, 8 apart.
@@ -194,8 +194,8 @@ class _Threads:
                 self._execute(each, here, active)
 
     def _spend(self, cost: int) -> None:
-        self.left -= cost
-        if self.left < 0:
+        self.budget -= cost
+        if self.budget < 0:
             raise CannotFollow("it takes too many steps")
 
     # ---- operands

@@ -103,12 +103,12 @@ def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
 def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake."""
     order = token_sums.most_telling_first(wrong, bounds)
-    told = [g for g in order if not torch.isnan(groups[g].values).any()]
-    g = (told or order)[0]
+    finite = [g for g in order if not torch.isnan(groups[g].values).any()]
+    g = (finite or order)[0]
     got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
     if stride := diagnosis.wrong_stride(ran):
         return "tokens", (tiles, stride)
-    if not told and not groups[g].missing.any():
+    if not finite and not groups[g].missing.any():
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if groups[g].missing.any():
         return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
@@ -118,7 +118,7 @@ def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list
     if len(part) > 1 and torch.allclose(got.double(), want[g] / len(part), rtol=1e-3):
         return "tokens", (tiles, f"this is the average of group {g}'s {len(part)} tokens: the product is their sum")
     close = ((got.double() - want[g]).abs() <= want[g] / 128).all()
-    for each in told:
+    for each in finite:
         if found := token_sums.range_of_sum(groups[each].values, parts):
             tail, why = token_sums.explain_range(found, bounds, each, BLOCK)
             tiles = diagnosis.tiles(groups[each], want[each].half(), (BLOCK, BLOCK))
@@ -155,7 +155,7 @@ def _twice(got, parts) -> str:
 
 
 def _turned(groups: list[Written], want) -> bool:
-    """Whether the first tile of every group is its transpose, as far as both are in C."""
+    """True if the first tile of every group is its transpose, as far as both are in C."""
     k, n = (min(extent, BLOCK) for extent in want.shape[1:])
     small = min(k, n)
     got = torch.stack([each.values[:small, :small] for each in groups])

@@ -45,7 +45,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "ends_ptr": "*i32"}
     types |= dict.fromkeys(("K", "N", "lda", "ldb", "ldc"), "i32")
     blocks = dict.fromkeys(("BLOCK_K", "BLOCK_N", "BLOCK_M"), BLOCK)

@@ -92,7 +92,7 @@ def examine(case: Case, ran: Ran) -> Iterator[Finding]:
 
 
 def _nothing(ran: Ran) -> Causes:
-    """Why no sum was stored, or none but NaN; empty otherwise."""
+    """The reason if no sum was stored, or none but NaN; empty otherwise."""
     out = ran.outputs["out"]
     if token_sums.held_before(out).all():
         if reads := [event for event in ran.events if event.kind == "load" and event.matrix == "grad"]:
@@ -127,8 +127,8 @@ def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
 def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
     """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
     order = token_sums.most_telling_first(wrong, bounds)
-    told = [g for g in order if not torch.isnan(rows[g].values).any()]
-    tiles = diagnosis.tiles(rows[(told or order)[0]], want[(told or order)[0]][None], (1, BLOCK))
+    finite = [g for g in order if not torch.isnan(rows[g].values).any()]
+    tiles = diagnosis.tiles(rows[(finite or order)[0]], want[(finite or order)[0]][None], (1, BLOCK))
     if stride := diagnosis.wrong_stride(ran):
         return "sums", (tiles, stride)
     if _axes_exchanged(rows):
@@ -142,16 +142,16 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
         return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
     if any(rows[g].missing.any() for g in wrong):
         return "sums", (tiles, "is each sum stored, to the last column?")
-    if not told:
+    if not finite:
         return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
     if all((rows[g].values == 0).all() for g in wrong):
         return "*", (tiles, "out is 0 everywhere: nothing was added")
-    for g in told:
+    for g in finite:
         tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
         if found := token_sums.range_of_sum(rows[g].values[0], parts):
             tail, why = token_sums.explain_range(found, bounds, g, BLOCK)
             return "tail" if tail else "sums", (tiles, why)
-    g = told[0]
+    g = finite[0]
     tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
     got, size = rows[g].values[0].double(), bounds[g][1] - bounds[g][0]
     if size > 1 and torch.allclose(got, want[g] / size, rtol=1e-6):
@@ -172,7 +172,7 @@ def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[i
 
 
 def _axes_exchanged(rows: list[Written]) -> bool:
-    """Whether what was written is that of a grid whose axes are exchanged."""
+    """True if what was written is that of a grid whose axes are exchanged."""
     groups, n = len(rows), rows[0].missing.shape[1]
     blocks = -(-n // BLOCK)
     written = torch.zeros(groups, n, dtype=torch.bool)
@@ -181,7 +181,7 @@ def _axes_exchanged(rows: list[Written]) -> bool:
 
 
 def _along_columns(part: torch.Tensor) -> torch.Tensor:
-    """What sums along the wrong axis of each block give: the element of row r, in the place of column r."""
+    """The result of sums along the wrong axis of each block: the element of row r, in the place of column r."""
     size, n = part.shape
     whole = torch.zeros(-(-size // BLOCK) * BLOCK, -(-n // BLOCK) * BLOCK, dtype=part.dtype)
     whole[:size, :n] = part

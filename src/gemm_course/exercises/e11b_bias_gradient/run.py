@@ -19,7 +19,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"grad_ptr": "*fp16", "ends_ptr": "*i32", "out_ptr": "*fp32"}
     types |= dict.fromkeys(("N", "stride_grad", "stride_out"), "i32")
     blocks = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK}

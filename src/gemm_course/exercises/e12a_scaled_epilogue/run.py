@@ -56,7 +56,7 @@ def prepare(inputs: dict, watch) -> Callable:
 
 
 def builds(answer) -> Iterator[tuple]:
-    """What to compile: (kernel, types of its run-time arguments, values of the others)."""
+    """The builds: (kernel, types of its run-time arguments, values of the others)."""
     types = {"a_ptr": "*fp8e4nv", "b_ptr": "*fp8e4nv", "c_ptr": "*fp16", "sizes_ptr": "*i32"}
     types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     types |= dict.fromkeys(("max_m", "N", "K", "lda", "ldb", "ldc"), "i32")

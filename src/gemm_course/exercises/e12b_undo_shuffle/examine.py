@@ -140,9 +140,9 @@ def _likely_results(given: Tensor, want: Tensor) -> Iterator[tuple[str, Tensor]]
     names = ("blocks along N", "blocks along K", "packs", "rows")
     parts = given.view(-1, *blocks, packs, ROWS, own)
     for order in itertools.permutations(range(4)):
-        now = ", ".join(names[axis] for axis in order)
+        current = ", ".join(names[axis] for axis in order)
         yield (
-            f"the dimensions are now {now}; in the weight they are blocks along N, rows, blocks along K, packs",
+            f"the dimensions are now {current}; in the weight they are blocks along N, rows, blocks along K, packs",
             parts.permute(0, *(1 + axis for axis in order), 5),
         )
     if n % COLUMNS == 0 and n != k:

@@ -328,8 +328,8 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
             return
     times, known = Counter(_flat(got)), set(every)
     empty = " (groups without rows are between the others)" if 0 in sizes else ""
-    if strange := next((tile for tile in _flat(got) if tile not in known), None):
-        text = f"{_name(strange)} is computed, but there is no such tile{empty}"
+    if unknown_tile := next((tile for tile in _flat(got) if tile not in known), None):
+        text = f"{_name(unknown_tile)} is computed, but there is no such tile{empty}"
         yield Finding("empty" if empty else "place", text, panels)
     lost, more = [t for t in every if not times[t]], [t for t in every if times[t] > 1]
     check = "empty" if empty else "once"
@@ -342,7 +342,7 @@ def _explain(case: Case, groups, got, want, panels) -> Iterator[Finding]:
     if not lost and not more:
         yield Finding(*_about_order(got, want), panels)
     else:
-        # Which turn it is, and whether the number of workers matters, shows only where every tile is computed once.
+        # These two can be judged only if every tile is computed once.
         yield from (Finding(each, NOT_COUNTED) for each in ("turn", "workers") if each in case.checks)
 
 
