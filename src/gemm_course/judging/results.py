@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
 import msgspec
@@ -80,27 +80,38 @@ class Result:
 
     def text(self) -> str:
         """For a terminal or a notebook: after a pass always the same text, whatever inputs were drawn."""
-        name = f"Exercise {self.exercise} · {self.title}"
+        return "\n".join(text for _, text in self.lines())
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The lines of `text`, each with its kind: "title", "message", a property's status, "reason", "total" or
+        "printed"; "" for an empty one.
+        """
+        yield "title", f"Exercise {self.exercise} · {self.title}"
+        for line in self.message.split("\n") if self.message else ():
+            yield "message", line
         if self.status == TODO:
-            return f"{name}\n{self.message}"
-        lines = [name]
+            return
         if self.message:
-            lines += [self.message, ""]
+            yield "", ""
         shown = self.properties if any(each.status != "skip" for each in self.properties) else []
         for each in shown:
-            lines.append(f"  {_MARKS[each.status]} {each.title}")
-            lines += [f"      {line}" for line in (each.shown or each.message).splitlines()]
+            yield each.status, f"  {_MARKS[each.status]} {each.title}"
+            for line in (each.shown or each.message).splitlines():
+                yield "reason", f"      {line}"
         if self.properties and not shown:
-            lines.append(f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked")
+            yield "skip", f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked"
+        points = f"{self.points} of {self.max_points} points"
         if self.passed:
-            lines.append(f"pass: {self.points} of {self.max_points} points")
+            yield "total", f"pass: {points}"
         elif self.status == UNCHECKED:
-            lines.append(f"not checked: {self.points} of {self.max_points} points so far")
+            yield "total", f"not checked: {points} so far"
         else:
-            lines.append(f"not yet: {self.points} of {self.max_points} points")
+            yield "total", f"not yet: {points}"
         if self.printed:
-            lines += ["", "your code printed:", *(f"  | {line[:_WIDTH]}" for line in self.printed.splitlines())]
-        return "\n".join(lines)
+            yield "", ""
+            yield "printed", "your code printed:"
+            for line in self.printed.splitlines():
+                yield "printed", f"  | {line[:_WIDTH]}"
 
 
 def exit_code(results: Iterable[Result | None]) -> int:

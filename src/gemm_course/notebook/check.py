@@ -84,17 +84,15 @@ def check(function) -> Result | None:
 
 
 def _highlight(result: Result) -> str:
-    """The result's text; a notebook shows what is wrong in bold. A pass is plain, like the output that is stored."""
-    text = result.text()
+    """The result's text; a notebook shows mistakes in bold. A pass is plain, like the output that is stored."""
     if result.status not in (FAILED, UNCHECKED) or kernel.shell() is None:
-        return text
-    important = {*result.message.splitlines()} - {""}
+        return result.text()
     lines = []
-    for line in text.splitlines():
-        if line.startswith("  ✗ "):
-            line = f"  \x1b[31m✗\x1b[0m \x1b[1m{line[4:]}\x1b[0m"
-        elif line in important:
-            line = f"\x1b[1m{line}\x1b[0m"
+    for kind, line in result.lines():
+        if kind == "fail":
+            line = f"  \x1b[31m✗\x1b[0m {kernel.bold(line[4:])}"
+        elif kind == "message" and line:
+            line = kernel.bold(line)
         lines.append(line)
     return "\n".join(lines)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from gemm_course import judging
 from gemm_course.judging.exercise import Check, Exercise
 
 DATA = {
@@ -54,3 +57,10 @@ def test_nobody_changes_an_exercise():
         found.title = "Another"
     with pytest.raises(AttributeError, match="immutable"):
         found.checks[0].points = 100
+
+
+def test_the_judge_imports_nothing_by_name():
+    """Import-linter sees no import by name, and so no judge that looks up its examiners itself."""
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(judging.__file__).parent.glob("*.py")}
+    assert len(sources) > 10
+    assert [name for name, source in sources.items() if "importlib" in source or "__import__" in source] == []

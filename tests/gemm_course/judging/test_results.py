@@ -60,6 +60,15 @@ def test_what_was_not_begun_or_not_checked_is_told_apart():
     ]  # fmt: skip
 
 
+def test_each_line_has_its_kind():
+    found = result("failed", "pass", "fail", message="it crashed\nhere", printed="a")
+    found.properties[1].message = "row 3"
+    assert [kind for kind, _ in found.lines()] == [
+        "title", "message", "message", "", "pass", "fail", "reason", "total", "", "printed", "printed",
+    ]  # fmt: skip
+    assert [kind for kind, _ in result("todo", message="TODO 03").lines()] == ["title", "message"]
+
+
 def test_it_travels_as_json():
     found = result("failed", "fail", message="x", panels=[{"title": "C", "shape": [1, 2]}], seed=7)
     assert Result.from_dict(json.loads(json.dumps(found.as_dict()))) == found

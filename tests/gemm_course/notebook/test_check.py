@@ -12,7 +12,7 @@ from gemm_course import progress
 from gemm_course.exercises import manifest
 from gemm_course.judging.results import Property, Result
 from gemm_course.notebook import check as notebook_check
-from gemm_course.notebook import locations
+from gemm_course.notebook import kernel, locations
 
 (OFFSETS,) = manifest.find("01")
 FUNCTION = type(OFFSETS.function, (), {})
@@ -93,6 +93,20 @@ def test_an_exercise_that_names_nothing_next_leads_to_the_next_unsolved_one(monk
     progress.note_result("02", 10, True)
     check_for(monkeypatch, 10)
     assert notebook[0].splitlines()[-1] == f"Next: [Exercise 03, {manifest.find('03')[0].title}](03_tail_masks.ipynb)"
+
+
+def test_a_notebook_shows_mistakes_in_bold_and_a_prompt_does_not(monkeypatch, notebook, capsys):
+    properties = [Property("a", "it holds", 5, "pass"), Property("b", "it ends", 5, "fail", "row 3")]
+    result = Result("01", "ends", "failed", properties, message="it crashed", max_points=10)
+    monkeypatch.setattr(notebook_check, "judge", lambda exercise, source: result)
+    notebook_check.check(FUNCTION)
+    printed = capsys.readouterr().out
+    assert "\x1b[1mit crashed\x1b[0m" in printed
+    assert "  \x1b[31m✗\x1b[0m \x1b[1mit ends\x1b[0m" in printed
+    assert "  ✓ it holds\n" in printed
+    monkeypatch.setattr(kernel, "shell", lambda: None)
+    notebook_check.check(FUNCTION)
+    assert capsys.readouterr().out == f"{result.text()}\n"
 
 
 def test_importing_hint_and_solution_starts_no_process():
