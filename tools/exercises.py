@@ -23,8 +23,8 @@ import nbformat
 
 import render
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import stubs as generate
-from gemm_course.notebook_files.cells import SOLUTION_ID
+from gemm_course.notebook import stubs as generate
+from gemm_course.notebook.cells import SOLUTION_ID
 
 ROOT = Path(__file__).resolve().parents[1]
 SOLUTIONS, EXERCISES = ROOT / "solutions", ROOT / "exercises"

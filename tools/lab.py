@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from gemm_course.notebook_files import copies, locations
+from gemm_course.notebook import copies, locations
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "notebooks/00_start_here.ipynb"

@@ -27,8 +27,8 @@ import course_kernels
 import render
 import site_plots
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import stubs
-from gemm_course.notebook_files.cells import of_notebook
+from gemm_course.notebook import stubs
+from gemm_course.notebook.cells import of_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"

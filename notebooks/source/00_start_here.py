@@ -127,7 +127,7 @@ print(doctor.report(doctor.examine(trials=False)))
 
 
 # %%
-from gemm_course.exercises.warm_up import check_ends
+from gemm_course.lessons.warm_up import check_ends
 
 
 def ends_of(sizes):

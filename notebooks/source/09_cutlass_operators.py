@@ -24,7 +24,7 @@
 
 # %%
 import gemm_course  # noqa: F401 (first: without a GPU, it has kernels run in the interpreter)
-from gemm_course.extras import need
+from gemm_course.notebook.extras import need
 
 need("cutlass", "cutlass")
 

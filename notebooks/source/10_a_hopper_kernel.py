@@ -23,7 +23,7 @@
 # You need: lesson 06 (TMA) and lesson 09.
 
 # %%
-from gemm_course.extras import need
+from gemm_course.notebook.extras import need
 
 need("cutlass", "cutlass")
 
@@ -38,7 +38,7 @@ from course_kernels.bench import record, zoo
 from course_kernels.kernels.cute_sm90.config import CONFIGS, CONFIGS_ALONG_K, COOPERATIVE, PINGPONG, CuteConfig
 from gemm_course.figures import cute_clusters, cute_kernel as picture
 from gemm_course.figures.listing import fold, show
-from gemm_course.runner.runs import hopper_10 as small
+from gemm_course.lessons import hopper_kernel as small
 
 # %% [markdown]
 # ## One language lower
@@ -59,7 +59,7 @@ from gemm_course.runner.runs import hopper_10 as small
 # ## Three roles
 #
 # Our small kernel computes C = A Bᵀ, in 79 lines on the GPU and 22 on the host. This lesson shows all of them. They are
-# in [one file](../src/gemm_course/runner/runs/hopper_10.py). A CTA computes one tile of C. Its 384 threads are three
+# in [one file](../src/gemm_course/lessons/hopper_kernel.py). A CTA computes one tile of C. Its 384 threads are three
 # [warp groups](glossary.md#warp-group) of 128 threads, because `wgmma` is issued by 128 threads together:
 #
 # - **[Producer](glossary.md#producer)**: one warp of the first group copies blocks of A and B to shared memory. Its
@@ -518,7 +518,7 @@ record_analysis.speedups_over_peers(results, "cute", passes) if passes else None
 # 1. Compile the small kernel with `tile_n=64`. How many conversions are there, and why? And why not 256 columns?
 #    <details><summary>Answer</summary>16. A thread has 128 × 64 / 256 = 32 sums, and one instruction converts two. With
 #    256 columns, four stages and the tile of C need 256 KiB of shared memory, and there are 227.</details>
-# 2. Change the kernel itself: copy `src/gemm_course/runner/runs/hopper_10.py` to this folder as `my_kernel.py`, set
+# 2. Change the kernel itself: copy `src/gemm_course/lessons/hopper_kernel.py` to this folder as `my_kernel.py`, set
 #    `STAGES = 5` there, `import my_kernel`, and count again. Which lines of the count change?
 #    <details><summary>Answer</summary>10 barriers, two for each stage. And 7 waits: the producer waits for each stage
 #    at its end.</details>

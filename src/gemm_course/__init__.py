@@ -42,11 +42,15 @@ elif not runtime.has_gpu() and "TRITON_INTERPRET" not in os.environ and "triton"
 def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name != "check":
-        from gemm_course import notebook_help
+    if name == "hint":
+        from gemm_course.notebook.hint import hint
 
-        return getattr(notebook_help, name)
-    from gemm_course import notebook_check  # slow
+        return hint
+    if name == "solution":
+        from gemm_course.notebook.solution import solution
 
-    notebook_check.start()
-    return notebook_check.check
+        return solution
+    from gemm_course.notebook import check  # slow
+
+    check.start()
+    return check.check

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_course.grading import reader
+from gemm_course.grading import pool, reader
 from gemm_course.isolation import bubblewrap
-from gemm_course.judging import pool
-from gemm_course.notebook_files import locations
+from gemm_course.notebook import locations
 from hand_ins import outcome, read_here
 
 

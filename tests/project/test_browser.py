@@ -10,7 +10,7 @@ import pytest
 
 import lab
 from browser import IS_IDLE, RUN_S, changed_files, checkout, jupyterlab, wait_for
-from gemm_course.notebook_files import locations
+from gemm_course.notebook import locations
 from places import ROOT
 
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")

@@ -15,8 +15,8 @@ pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,de
 
 from browser import RUN_S, changed_files, checkout, jupyterlab, wait_for
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import cells as submission
-from gemm_course.notebook_files import locations
+from gemm_course.notebook import cells as submission
+from gemm_course.notebook import locations
 
 (EXERCISE,) = manifest.find("03")
 NOTEBOOK = f"exercises/{EXERCISE.name}.ipynb"

@@ -14,8 +14,8 @@ PRIVATE = re.compile(r"_(?!_)")
 MAX_LINES = 400
 MAX_UNTESTED_LINES = 20
 
-# What runs answers in their own processes, one module for each exercise.
-RUNS = sorted(path.stem for path in (SOURCES / "gemm_course" / "runner" / "runs").glob("e*.py"))
+# The folders of exercises. Both halves of one are tested together, on its mutants.
+EXERCISES = sorted(path.parent.name for path in (SOURCES / "gemm_course" / "exercises").glob("*/exercise.toml"))
 
 # Modules that cannot have a test file of their name, and the file that tests them.
 TESTED_ELSEWHERE = {
@@ -37,7 +37,12 @@ TESTED_ELSEWHERE = {
     "course_kernels.kernels.cute_sm90.window": "course_kernels/kernels/cute_sm90/test_kernel_gpu.py",
     # Code of other processes: its caller starts and tests it.
     "course_kernels.codegen.child": "course_kernels/codegen/test_builds.py",
-    **{f"gemm_course.runner.runs.{name}": f"gemm_course/exercises/test_{name}.py" for name in RUNS},
+    "gemm_course.exercises.judge_service": "gemm_course/exercises/test_judge_process.py",
+    **{
+        f"gemm_course.exercises.{name}.{half}": f"gemm_course/exercises/test_{name}.py"
+        for name in EXERCISES
+        for half in ("examine", "run")
+    },
 }
 
 # Imports of our own modules inside a function: why, who, and what.
@@ -70,7 +75,7 @@ LATE_IMPORTS = {
     """,
     "it imports matplotlib, which is slow": """
         gemm_course.cli.bench gemm_course.figures.roofline
-        gemm_course.notebook_check gemm_course.judging.picture
+        gemm_course.notebook.check gemm_course.judging.picture
     """,
     "it imports torch, which takes seconds: commands that need none of it answer at once": """
         gemm_course.cli.app course_kernels
@@ -96,8 +101,9 @@ LATE_IMPORTS = {
         gemm_course.runner.fork_server gemm_course.runner.worker
     """,
     "`from gemm_course import check` starts a process; any other import must not": """
-        gemm_course gemm_course.notebook_check
-        gemm_course gemm_course.notebook_help
+        gemm_course gemm_course.notebook.check
+        gemm_course gemm_course.notebook.hint
+        gemm_course gemm_course.notebook.solution
     """,
 }
 

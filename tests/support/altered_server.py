@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemm_course.exercises import manifest
 from gemm_course.judging.judge import Judge
 from gemm_course.runner import fork_server
 
@@ -31,6 +32,6 @@ def judge_of(folder, *changes):
     """A judge whose fork server is altered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fork_server, "__file__", altered(folder, *changes))
-        found = Judge()
+        found = Judge(manifest.examiner)
     with found:
         yield found

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import lab
-from gemm_course.notebook_files import copies
+from gemm_course.notebook import copies
 from places import ROOT
 
 # A page that nobody looks at has no focus, and then JupyterLab has no current widget: activate the notebook.

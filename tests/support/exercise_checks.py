@@ -5,7 +5,6 @@ The test module of an exercise imports all of them; the fixtures ``exercise`` an
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 import re
@@ -14,11 +13,13 @@ import msgspec
 import pytest
 
 import run_tests
+from gemm_course.exercises import manifest
 from gemm_course.judging import judge as judging
 from gemm_course.judging.results import REASON_ABOVE, REASON_BELOW
 from gemm_course.judging.untrusted import parse_watched
-from gemm_course.notebook_files import cells as submission
-from gemm_course.notebook_files import stubs as generate
+from gemm_course.judging.verdict import Verdict
+from gemm_course.notebook import cells as submission
+from gemm_course.notebook import stubs as generate
 from places import MUTANTS, ROOT
 
 SEEDS = range(12)  # few, because a judge is slow; test_draws tries more
@@ -68,11 +69,10 @@ def _judged_and_replies(judge, exercise, source, seed):
     return _judged[key]
 
 
-def _examine_alone(module, case, message, layouts, result, probed):
+def _examine_alone(examiner, case, message, layouts, verdict, probed):
     """Whether there was anything to examine in what came back for an input, and a result of this input's own."""
-    properties = [dataclasses.replace(each, status="skip", message="") for each in result.properties]
-    own = dataclasses.replace(result, message="", panels=[], properties=properties)
-    return EXAMINE(module, case, message, layouts, own, probed), own
+    own = Verdict(verdict.exercise)
+    return EXAMINE(examiner, case, message, layouts, own, probed), own.result("")
 
 
 def telling_input(judge, exercise, source, check):
@@ -102,7 +102,7 @@ def test_the_solution_passes(judge, exercise):
 
 def test_the_solution_passes_whatever_is_drawn(judge, exercise, monkeypatch):
     cases = [case for seed in SEEDS for case in drawn_for(exercise, seed)]
-    monkeypatch.setattr(exercise.module(), "draw", lambda rng: cases)  # one process for all of them
+    monkeypatch.setattr(manifest.examiner(exercise), "draw", lambda rng: cases)  # one process for all of them
     slow = msgspec.structs.replace(exercise, seconds=60.0)
     result = judge.check(slow, source_of("solutions", exercise), compiling=False)
     assert result.passed, result.text()
@@ -144,7 +144,7 @@ def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
 @functools.cache
 def drawn_for(exercise, seed):
     """The inputs of a seed; some take long to find, and every mutant gets the same."""
-    return exercise.module().draw(random.Random(seed))
+    return manifest.examiner(exercise).draw(random.Random(seed))
 
 
 def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
@@ -153,14 +153,16 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
     if not seeds:
         return found
 
-    def examine(module, case, *reply):
-        done, own = _examine_alone(module, case, *reply)
+    def examine(examiner, case, *reply):
+        done, own = _examine_alone(examiner, case, *reply)
         found.append((seeds[id(case)], message_of(own, check)))
         return done
 
     with monkeypatch.context() as patch:
         patch.setattr(judging, "_examine", examine)
-        patch.setattr(exercise.module(), "draw", lambda rng: [case for cases in drawn.values() for case in cases])
+        patch.setattr(
+            manifest.examiner(exercise), "draw", lambda rng: [case for cases in drawn.values() for case in cases]
+        )
         judge.check(msgspec.structs.replace(exercise, seconds=60.0), source, 0, compiling=False)
     return found
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from gemm_course import progress
 from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find
 from gemm_course.cli.exit_codes import CANNOT, USAGE, Stop
 from gemm_course.cli.options import Json, integer
 from gemm_course.cli.watch import watch as watch_notebooks
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.judging.results import FAILED, TODO, UNCHECKED, Result, exit_code
-from gemm_course.notebook_files import cells, locations
+from gemm_course.notebook import cells, locations
 
 if TYPE_CHECKING:
     from gemm_course.judging.judge import Judge
@@ -59,7 +60,7 @@ def run(
     notebooks = [(each, locations.notebook(each, named)) for each in found]
     from gemm_course.judging.judge import Judge  # slow: wrong usage is answered before
 
-    with Judge() as judge, terminal.Status() as status:
+    with Judge(manifest.examiner) as judge, terminal.Status() as status:
         checker = _Checker(judge, status, seed, watch, quiet=as_json)
         if watch:
             return watch_notebooks(notebooks, checker.check_verbose, now=bool(named))

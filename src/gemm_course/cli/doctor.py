@@ -19,6 +19,7 @@ from course_kernels import runtime
 from gemm_course.cli import app, machine, terminal
 from gemm_course.cli.exit_codes import FAILED, OK
 from gemm_course.cli.machine import CUTLASS, FOR_TESTS, NEEDED, Machine, Trial
+from gemm_course.exercises import manifest
 from gemm_course.judging import isolation_report
 
 EXAMPLES = """\
@@ -66,7 +67,7 @@ def examine(trials: bool = True) -> Machine:
         return dataclasses.replace(facts, answers=tuple(isolation_report.rows(gpu=facts.mode == "gpu")))
     from gemm_course.judging.judge import Judge  # slow
 
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         return dataclasses.replace(facts, answers=tuple(isolation_report.rows(judge.ask, gpu=True)))
 
 

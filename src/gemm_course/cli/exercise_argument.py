@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gemm_course import progress
 from gemm_course.cli.exit_codes import USAGE, Stop
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
-from gemm_course.notebook_files import cells, locations, stubs
+from gemm_course.notebook import cells, locations, stubs
 
 
 def find(name: str) -> tuple[Exercise, ...]:

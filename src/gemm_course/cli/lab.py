@@ -14,8 +14,8 @@ from typer import Option
 
 from gemm_course.cli.exit_codes import CANNOT, OK, Stop
 from gemm_course.cli.options import integer
-from gemm_course.notebook_files import copies
-from gemm_course.notebook_files.locations import COPIES, checkout
+from gemm_course.notebook import copies
+from gemm_course.notebook.locations import COPIES, checkout
 
 EXAMPLES = """\
 examples:

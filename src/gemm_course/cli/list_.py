@@ -6,11 +6,12 @@ import contextlib
 import json
 from pathlib import Path
 
+from gemm_course import progress
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import OK
 from gemm_course.cli.options import Json
-from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import locations
+from gemm_course.exercises import manifest
+from gemm_course.notebook import locations
 
 EXAMPLES = """\
 examples:

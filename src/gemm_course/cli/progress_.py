@@ -7,11 +7,12 @@ from typing import Annotated
 
 from typer import Option
 
+from gemm_course import progress
 from gemm_course.cli import terminal
 from gemm_course.cli.exit_codes import CANNOT, OK, Stop
 from gemm_course.cli.list_ import what_next, where_kept, with_tilde
 from gemm_course.cli.options import Json
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 
 EXAMPLES = """\
 examples:

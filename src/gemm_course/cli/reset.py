@@ -15,7 +15,7 @@ from gemm_course.cli.exercise_argument import find_one
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, USAGE, Stop
 from gemm_course.cli.options import ExerciseName
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import locations, stubs
+from gemm_course.notebook import locations, stubs
 
 EXAMPLES = """\
 examples:

@@ -7,12 +7,13 @@ from typing import Annotated
 
 from typer import Option
 
+from gemm_course import progress
 from gemm_course.cli import terminal
 from gemm_course.cli.exercise_argument import find_one
 from gemm_course.cli.exit_codes import CANNOT, FAILED, OK, Stop
 from gemm_course.cli.options import ExerciseName
-from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import cells, locations, stubs
+from gemm_course.exercises import manifest
+from gemm_course.notebook import cells, locations, stubs
 
 EXAMPLES = """\
 examples:

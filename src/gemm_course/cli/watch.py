@@ -10,7 +10,7 @@ from pathlib import Path
 from gemm_course.cli import terminal
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.judging.results import Result, exit_code
-from gemm_course.notebook_files import locations
+from gemm_course.notebook import locations
 
 POLL_S = 0.25
 

@@ -1,20 +1,26 @@
 """The manifest: every exercise, its order, title, notebook, function, points, hints, checks and limits.
 
-It is this folder: one TOML file for each exercise, named like its notebook, beside the module that checks it. Nothing
-else lists exercises.
+It is this folder: each exercise has a folder `eNN_name`, called like its notebook. `exercise.toml` describes it,
+`examine.py` draws inputs and judges results, and `run.py` runs an answer in a process of its own. Nothing else lists
+exercises.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gemm_course.judging.exercise import Exercise
+
+if TYPE_CHECKING:
+    from gemm_course.judging.case import Examiner  # it imports torch, which takes a second
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,26 +35,33 @@ RENUMBERED = {
 
 
 def read(path: Path) -> Exercise:
-    """One exercise from its TOML file, `NN_name.toml`. Raises ValueError, which names a field that is wrong."""
-    found = re.fullmatch(r"(\d\d[a-z]?)_\w+", path.stem)
-    if not found:
-        raise ValueError(f"{path.name} must be named like 03_tail_masks.toml or 04a_tile_walk.toml")
+    """One exercise from its file, `eNN_name/exercise.toml`. Raises ValueError, which names a field that is wrong."""
+    folder = path.parent.name
+    match = re.fullmatch(r"e((\d\d[a-z]?)_\w+)", folder)
+    if not match:
+        raise ValueError(f"{folder} must be named like e03_tail_masks or e04a_tile_walk")
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    if given := data.keys() & {"id", "name"}:
-        raise ValueError(f"{path.name} has unknown fields {sorted(given)}: the file's name says both")
+    if given := data.keys() & {"id", "name", "run"}:
+        raise ValueError(f"{folder} has unknown fields {sorted(given)}: the folder's name gives them")
+    named = {"id": match[2], "name": match[1], "run": f"{__package__}.{folder}.run"}
     try:
-        exercise = msgspec.convert({"id": found[1], "name": path.stem, **data}, Exercise)
+        exercise = msgspec.convert({**named, **data}, Exercise)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        raise ValueError(f"{folder}: {error}") from None
     if len({check.name for check in exercise.checks}) != len(exercise.checks):
-        raise ValueError(f"{path.name}: checks must have different names")
+        raise ValueError(f"{folder}: checks must have different names")
     return exercise
+
+
+def examiner(exercise: Exercise) -> Examiner:
+    """The module that draws an exercise's inputs and judges results. For trusted processes alone."""
+    return importlib.import_module(f"{__package__}.e{exercise.name}.examine")
 
 
 @functools.cache
 def exercises() -> tuple[Exercise, ...]:
     """Every exercise, in order."""
-    found = tuple(read(path) for path in sorted(FOLDER.glob("*.toml")))
+    found = tuple(read(path) for path in sorted(FOLDER.glob("e*/exercise.toml")))
     for attribute in ("id", "function"):
         values = [getattr(exercise, attribute) for exercise in found]
         if double := sorted({value for value in values if values.count(value) > 1}):

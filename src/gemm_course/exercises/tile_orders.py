@@ -1,4 +1,4 @@
-"""What exercises 04a and 13 know of wrong orders of tiles: strips, and tiles that are all computed, but out of turn."""
+"""Wrong orders of tiles in exercises 04a and 13: strips, and tiles that are all computed, but out of turn."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gemm_course.grading import archives
 from gemm_course.grading.archives import File
 from gemm_course.grading.people import people_in
 from gemm_course.grading.submissions import CANVAS, MOODLE, Answer, Submission, match_name, platform_student
-from gemm_course.notebook_files import cells
+from gemm_course.notebook import cells
 
 MAX_VERSIONS = 4
 MAX_ANSWER_KB = cells.MAX_PARSED >> 10

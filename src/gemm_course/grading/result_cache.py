@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from course_kernels import provenance
-from gemm_course.exercises import progress
+from gemm_course import progress
 from gemm_course.judging.results import Result
 
 _MAX_LINE = 1 << 20
@@ -27,14 +27,14 @@ _MAX_LINE = 1 << 20
 # The files that decide about a result. A test follows the imports of the judge and its workers, and finds each here.
 DEPENDS_ON = (
     "gemm_course/__init__.py",
-    "gemm_course/exercises/*.toml",
-    "gemm_course/exercises/[!p]*.py",  # progress.py is the learner's own
-    "gemm_course/exercises/ptx_threads.py",
+    "gemm_course/exercises/*.py",
+    "gemm_course/exercises/*/*.py",
+    "gemm_course/exercises/*/*.toml",
     "gemm_course/isolation/*.py",
     "gemm_course/judging/*.py",
-    "gemm_course/notebook_files/cells.py",
+    "gemm_course/lessons/*.py",
+    "gemm_course/notebook/cells.py",
     "gemm_course/runner/*.py",
-    "gemm_course/runner/runs/*.py",
     "course_kernels/*.py",
     "course_kernels/kernels/*.py",
     "course_kernels/layout/*.py",

@@ -17,6 +17,7 @@ import importlib
 import sys
 from collections.abc import Iterable
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import triton.language as tl
@@ -79,32 +80,38 @@ _METHODS = {
 _PATTERNS = {name for name in dir(builtins) if isinstance(getattr(builtins, name), type)}
 
 
-def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> str | None:
-    """The first thing in an answer that is not Python, or that it may not use, in one message; None if all is well.
+class Violation(NamedTuple):
+    """A reason to refuse an answer, and its line; 0 if it is about no line."""
+
+    text: str
+    line: int = 0
+
+
+def find_violation(source: str, function: str, imports: Iterable[str] = ()) -> Violation | None:
+    """The first thing in an answer that is not Python, or that it may not use; None if all is well.
 
     It may import `imports`, with their submodules, beyond `IMPORTS` and `STANDARD`.
     """
     if len(source) > MAX_CHARACTERS:
-        return f"the cell has {len(source)} characters; an answer takes a few lines"
+        return Violation(f"the cell has {len(source)} characters; an answer takes a few lines")
     try:
         tree = ast.parse(source)
         return _undefined(tree, function) or _Reader(imports).find_violation(tree)
     except SyntaxError as error:
-        line = (error.text or "").strip()
-        where = f"line {error.lineno}: " if error.lineno else ""
-        return f"{where}this is not Python yet: {error.msg}" + (f": {line}" if line else "")
+        code = (error.text or "").strip()
+        return Violation(f"this is not Python yet: {error.msg}" + (f": {code}" if code else ""), error.lineno or 0)
     except (ValueError, RecursionError, MemoryError):
-        return "this cannot be read as Python"
+        return Violation("this cannot be read as Python")
     except Exception as error:  # a module that does odd things when it is asked for an attribute
-        return f"this cannot be read: {type(error).__name__}: {str(error)[:200]}"
+        return Violation(f"this cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
 
-def _undefined(tree: ast.Module, function: str) -> str | None:
+def _undefined(tree: ast.Module, function: str) -> Violation | None:
     defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     if function in defined:
         return None
     near = f"; it defines {', '.join(sorted(defined))}" if defined else ""
-    return f"the cell must define the function {function}{near}"
+    return Violation(f"the cell must define the function {function}{near}")
 
 
 def _not_in(module: str, name: str) -> str | None:
@@ -124,11 +131,11 @@ class _Reader:
         self._bound: set[str] = set()  # names to which the answer may give another meaning
         self._own: set[str] = set()  # attributes that it makes itself
 
-    def find_violation(self, tree: ast.Module) -> str | None:
+    def find_violation(self, tree: ast.Module) -> Violation | None:
         nodes = list(ast.walk(tree))
         for node in nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)) and (found := self._import(node)):
-                return f"line {node.lineno}: {found}"
+                return Violation(found, node.lineno)
         self._used = {node.value for node in nodes if isinstance(node, ast.Attribute)}
         self._bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
         self._bound |= {getattr(node, field, None) for node in nodes for field in ("name", "arg", "asname", "rest")}
@@ -136,7 +143,7 @@ class _Reader:
         self._own = self._bound | {node.attr for node in stored}
         for node in nodes:
             if found := self._violation(node):
-                return f"line {node.lineno}: {found}"
+                return Violation(found, node.lineno)
         return None
 
     def _is_allowed(self, module: ModuleType) -> bool:

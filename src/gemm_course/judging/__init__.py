@@ -1,1 +1,1 @@
-"""The trusted side of a check: what an answer's process returned becomes results, feedback and pictures."""
+"""The trusted side of a check: what an answer's process returned becomes a verdict, messages and pictures."""

@@ -1,15 +1,17 @@
-"""What the judge and an exercise's module exchange: drawn inputs, what came back, and findings."""
+"""The exchange between the judge and an exercise's examiner: drawn inputs, returned results, and findings."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Protocol
 
 import torch
 
 from course_kernels import testing
+from gemm_course.judging.causes import Causes, Event
 
 
 @dataclass
@@ -22,23 +24,24 @@ class Case:
     label: str = ""  # what was drawn, for messages, such as "M = 37, N = 20, K = 50"
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """Something wrong."""
 
     # Name of the check that it breaks. "*" if nothing was computed at all: then no check of this input holds, and the
-    # message is shown above them.
+    # cause is shown above them.
     check: str
-    message: str  # what is wrong and where, and a likely reason
-    panels: Sequence[dict] = ()  # pictures of it, from `feedback.panel` or `feedback.row_panel`
+    cause: Causes  # what is wrong and where, and a likely reason
+    panels: Sequence[dict] = ()  # pictures of it, from `panels`
 
 
 @dataclass
 class Ran:
-    """What came back for one input."""
+    """The returned results of one input."""
 
     value: object  # what the exercise's call of the answer returned
     outputs: dict[str, Written]  # every output of its `Watch`, by name
-    events: list[dict]  # what the probes saw, see `feedback.sentence`; nothing on a GPU
+    events: list[Event]  # what the probes saw; nothing on a GPU
     # By matrix: its address in the process that ran the answer, its buffer's, and the buffer's length in bytes.
     addresses: dict[str, list[int]] = field(default_factory=dict)
 
@@ -78,16 +81,16 @@ class Written:
         view(self._around).fill_(False)
 
     def around(self, reach: int) -> torch.Tensor:
-        """Where something was written up to `reach` elements outside of it: bool, (rows + 2 * reach, columns + 2 *
-        reach), and False in the middle, where it is itself. `reach` is less than `probes.MARGIN`; beyond that there
-        are other rows.
+        """The writes around it, up to `reach` elements away: bool, (rows + 2 * reach, columns + 2 * reach).
+
+        Its own place in the middle is False. `reach` is less than `probes.MARGIN`; beyond that there are other rows.
         """
         shape, strides = self.values.shape, self.values.stride()
         start = self.values.storage_offset() - reach * sum(strides)
         return torch.as_strided(self._around, [extent + 2 * reach for extent in shape], strides, start)
 
     def wrong_pitch(self) -> int | None:
-        """How many elements apart the rows of a whole output were stored; None if that is its stride, or not clear."""
+        """The elements between the stored rows of a whole output; None if they are its stride, or unclear."""
         rows, cols = self.values.shape
         places = self._stored.nonzero()[:, 0] - self._first
         if rows < 2 or not len(places):
@@ -103,6 +106,16 @@ class Written:
         for each in ("values", "missing", "counts", "writers"):
             setattr(found, each, getattr(self, each)[rows, columns])
         return found
+
+
+class Examiner(Protocol):
+    """The trusted half of an exercise: the module `examine` in its folder."""
+
+    def draw(self, rng: random.Random) -> list[Case]:
+        """Inputs that tell right answers from wrong ones."""
+
+    def examine(self, case: Case, ran: Ran) -> Iterable[Finding]:
+        """The findings on one input's results; none if they are right."""
 
 
 def expect_value(value, kind: type, wanted: str | None = None) -> str | None:

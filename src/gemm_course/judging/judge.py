@@ -2,7 +2,7 @@
 
 This process never runs an answer, and parses none. It computes its report itself, from inputs that it drew itself. The
 process that runs an answer (see `worker`) holds no expected value and nothing of ours that could compute one, and our
-files are closed to it. Assume that an answer runs any code there. What can it still earn, property by property?
+files are closed to it. Assume that an answer runs any code there. It can still earn this, property by property:
 
 - Numbers that come back (products, sums, logs of tiles, tables, keys, schedules, walks): what the right ones for these
   inputs earn, however they were computed: by torch, say, in place of a kernel. Knowing a seed or a checker, counting
@@ -29,40 +29,42 @@ the exercises' modules give none.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import random
-import signal
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
 from course_kernels import runtime
-from course_kernels.service import answer_all
 from gemm_course.isolation import bubblewrap
 from gemm_course.judging import isolation_report, request
-from gemm_course.judging.case import Case, Ran
-from gemm_course.judging.exercise import COMPILES, Exercise
-from gemm_course.judging.failures import (
-    compiler_message,
-    describe_exception,
-    describe_excess,
-    describe_exit,
-    malformed_reply,
+from gemm_course.judging.case import Case, Examiner, Ran
+from gemm_course.judging.causes import (
+    CannotCheck,
+    CompilesToOther,
+    Drawn,
+    Ended,
+    Hole,
+    Malformed,
+    NotCompiled,
+    NotOnGPU,
+    NotStarted,
+    NotStored,
+    Observed,
+    OnlyOnGPU,
+    Raised,
+    causes_of,
 )
-from gemm_course.judging.feedback import explain_mask, quote_line, sentence
+from gemm_course.judging.exercise import COMPILES, Exercise
 from gemm_course.judging.isolation_report import GPU_MB
-from gemm_course.judging.judge_process import Task
 from gemm_course.judging.request import Outcome
-from gemm_course.judging.results import FAILED, NOT_ON_GPU, ONLY_ON_GPU, PASSED, TODO, UNCHECKED, Property, Result
-from gemm_course.judging.untrusted import Layout, Reply, not_stored, parse_watched, printable, remove
+from gemm_course.judging.results import FAILED, PASSED, TODO, UNCHECKED, Result
+from gemm_course.judging.untrusted import Layout, Reply, changed_without_store, parse_watched, remove
+from gemm_course.judging.verdict import Verdict
 from gemm_course.runner import fork_server
 from gemm_course.runner.fork_server import MODES, ForkServer, Template
 
@@ -73,9 +75,14 @@ _BROKEN_LOOP = "can be converted to Python scalars"  # an interpreter with a pro
 
 
 class Judge:
-    """Checks answers, one at a time. Starting one takes a second or two, in the background."""
+    """Checks answers, one at a time. Starting one takes a second or two, in the background.
 
-    def __init__(self):
+    Args:
+        examiner_of: gives the examiner of an exercise, as `gemm_course.exercises.manifest.examiner` does.
+    """
+
+    def __init__(self, examiner_of: Callable[[Exercise], Examiner]):
+        self._examiner_of = examiner_of
         self._server: ForkServer | None = None
         self._folder = tempfile.mkdtemp(prefix="course-")  # the only one that answers' processes see
         self._templates: dict[str, Template] = {}
@@ -142,14 +149,12 @@ class Judge:
         Without a seed, inputs are drawn afresh. If not `compiling`, the check that the answer compiles counts as held.
         """
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        result = Result(
-            exercise.id, exercise.title, FAILED, seed=seed, max_points=exercise.points,
-            properties=[Property(c.name, c.title, c.points, "skip") for c in exercise.checks],
-        )  # fmt: skip
+        verdict = Verdict(exercise)
         with self._new_folder() as folder:
             path = Path(folder) / "answer.py"
             path.write_bytes(source.encode("utf-8", "surrogatepass"))
-            cases = exercise.module().draw(random.Random(seed))
+            examiner = self._examiner_of(exercise)
+            cases = examiner.draw(random.Random(seed))
             cancelled = threading.Event()
             with ThreadPoolExecutor(len(MODES)) as alongside:
                 try:
@@ -157,8 +162,8 @@ class Judge:
                         mode: alongside.submit(self._run, mode, exercise, path, cases, cancelled)
                         for mode in _modes_alongside(exercise, compiling)
                     }
-                    outcome = self._run_first(exercise, path, cases, result)
-                    if not result.points:
+                    outcome = self._run_first(examiner, path, cases, verdict)
+                    if not verdict.earns:
                         cancelled.set()
                     outcomes = {mode: future.result() for mode, future in futures.items()}
                 except BaseException:  # Ctrl-C: the others would otherwise go on in a folder that is gone
@@ -166,18 +171,13 @@ class Judge:
                     raise
             if exercise.compiles and not compiling:
                 outcomes["compile"] = Outcome(messages=[Reply(case=0)], defined=outcome.defined)
-            if result.status != TODO and "compile" in outcomes:
-                _note_compiled(result, outcomes["compile"], outcome.defined, path)
-            if result.status != TODO and "gpu" in outcomes:
-                self._note_gpu(exercise, cases, outcomes["gpu"], result)
-        if result.status == FAILED and all(each.status == "pass" for each in result.properties):
-            result.status = PASSED
-        for each in result.properties:
-            each.message = explain_mask(each.message, outcome.masks)
-        for each in (result, *result.properties):
-            each.message = printable(quote_line(printable(each.message), source))  # cut before it is searched
-        result.printed = printable(result.printed)
-        return result
+            if verdict.status != TODO and "compile" in outcomes:
+                _note_compiled(verdict, outcomes["compile"], outcome.defined, source)
+            if verdict.status != TODO and "gpu" in outcomes:
+                self._note_gpu(examiner, cases, outcomes["gpu"], verdict)
+        if verdict.status == FAILED and verdict.holds:
+            verdict.status = PASSED
+        return verdict.result(source, outcome.masks, seed)
 
     @contextlib.contextmanager
     def _new_folder(self) -> Iterator[str]:
@@ -191,7 +191,7 @@ class Judge:
     def _run(self, mode: str, exercise: Exercise, path: Path, cases: list[Case], cancelled=None) -> Outcome:
         exercise = _limited(exercise, mode)
         wanted = {
-            "path": str(path), "module": exercise.runs_name, "function": exercise.function,
+            "path": str(path), "module": exercise.run, "function": exercise.function,
             "imports": list(exercise.imports),
             "seconds": exercise.seconds, "memory_mb": exercise.memory_mb, "files_mb": exercise.files_mb,
             "scratch": tempfile.mkdtemp(dir=path.parent),
@@ -199,47 +199,45 @@ class Judge:
         }  # fmt: skip
         return self.ask(mode, wanted, exercise.seconds, cancelled)
 
-    def _run_first(self, exercise: Exercise, path: Path, cases: list[Case], result: Result) -> Outcome:
+    def _run_first(self, examiner: Examiner, path: Path, cases: list[Case], verdict: Verdict) -> Outcome:
         """Run the answer where its verdict counts first, and note the findings. Returns what came back."""
+        exercise = verdict.exercise
         mode = _first_mode(exercise)
         outcome = self._run(mode, exercise, path, cases)
-        result.printed = outcome.printed
+        verdict.printed = outcome.printed
         errors = [message.error for message in outcome.messages if message.error]
         if todo := [error.text for error in errors if error.kind == "todo"]:
-            result.status, result.properties, result.printed = TODO, [], ""
-            result.message = todo[0] if todo[0].startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"
+            verdict.status, verdict.checks, verdict.printed = TODO, {}, ""
+            verdict.stop(Hole(todo[0] if todo[0].startswith("TODO") else f"TODO {exercise.id}: {exercise.todo}"))
             return outcome
-        _note_outcome(_limited(exercise, mode), cases, outcome, result, probed=mode == "run")
+        _note_outcome(mode, examiner, cases, outcome, verdict)
         problem = runtime.interpreter_problem()
         if mode == "run" and problem and any(_BROKEN_LOOP in error.text for error in errors):
-            result.status, result.message = UNCHECKED, f"this cannot be checked here: {problem}"
-        elif mode == "gpu" and result.message and (gpu_problem := self._gpu_problem(outcome)):
-            result.status = UNCHECKED
-            result.message = f"this cannot be checked here: {problem}. And no answer runs on the GPU: {gpu_problem}"
+            verdict.status, verdict.stopped = UNCHECKED, (CannotCheck(problem),)
+        elif mode == "gpu" and verdict.stopped and (gpu_problem := self._gpu_problem(outcome)):
+            verdict.status, verdict.stopped = UNCHECKED, (CannotCheck(problem, gpu_problem),)
         elif mode == "run" and outcome.setup_error:
-            result.status, result.message = UNCHECKED, f"this cannot be checked here: {outcome.setup_error}"
+            verdict.status, verdict.stopped = UNCHECKED, (CannotCheck(outcome.setup_error),)
         elif outcome.not_started:
-            result.status = UNCHECKED
+            verdict.status = UNCHECKED
         return outcome
 
-    def _note_gpu(self, exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result) -> None:
+    def _note_gpu(self, examiner: Examiner, cases: list[Case], outcome: Outcome, verdict: Verdict) -> None:
         """Note what is wrong on the GPU with an answer that is right in the interpreter."""
-        if any(each.status != "pass" for each in result.properties):
+        if not verdict.holds:
             return  # the interpreter says more about the same mistakes
-        properties = [dataclasses.replace(each, status="skip") for each in result.properties]
-        there = dataclasses.replace(result, message="", panels=[], properties=properties)
-        _note_outcome(_limited(exercise, "gpu"), cases, outcome, there, probed=False)
-        if there.message and (problem := self._gpu_problem(outcome)):
-            result.message = f"{NOT_ON_GPU}: {problem}"
+        on_gpu = Verdict(verdict.exercise)
+        _note_outcome("gpu", examiner, cases, outcome, on_gpu)
+        if on_gpu.stopped and (problem := self._gpu_problem(outcome)):
+            verdict.stopped = (NotOnGPU(problem),)
             return
-        for here, each in zip(result.properties, there.properties):
-            if each.status == "fail" or (each.status == "skip" and each.name != COMPILES):
-                here.status = "fail"
-                here.message = f"{ONLY_ON_GPU}{each.message or there.message}"
-                result.panels = result.panels or there.panels
+        for name, held in on_gpu.checks.items():
+            if held.status == "fail" or (held.status == "skip" and name != COMPILES):
+                verdict.checks[name].fail(OnlyOnGPU(held.causes or on_gpu.stopped))
+                verdict.show(on_gpu.panels)
 
     def _gpu_problem(self, outcome: Outcome) -> str:
-        """Why the machine, not the answer, gave no result on the GPU, on one line; empty if it is the answer.
+        """The machine's reason for giving no result on the GPU, on one line; empty if the answer is the reason.
 
         If the answer was reached, one of the library's kernels is tried in the same confinement, until one has worked.
         A problem is not remembered: it may pass, as a full memory does.
@@ -252,7 +250,7 @@ class Judge:
 
 
 def _first_mode(exercise: Exercise) -> str:
-    """Where an answer runs first: in the interpreter, unless that does not work and a GPU has to replace it."""
+    """The mode in which an answer runs first: the interpreter, or a GPU if the interpreter does not work."""
     return "gpu" if exercise.gpu and _has_gpu() and runtime.interpreter_problem() else "run"
 
 
@@ -275,94 +273,77 @@ def _limited(exercise: Exercise, mode: str) -> Exercise:
     return msgspec.structs.replace(exercise, seconds=seconds, memory_mb=memory_mb)
 
 
-def _note_outcome(exercise: Exercise, cases: list[Case], outcome: Outcome, result: Result, probed: bool) -> None:
+def _note_outcome(mode: str, examiner: Examiner, cases: list[Case], outcome: Outcome, verdict: Verdict) -> None:
     """Note what came back from running an answer. A check holds if all its inputs ran and none led to a finding.
 
-    All properties are "skip" before. `probed`: whether the interpreter's probes say which program stored an output.
+    No check is decided before. In mode "run" the interpreter's probes say which program stored an output.
     """
-    done: set[int] = set()
-    seen: set[int] = set()
+    exercise = _limited(verdict.exercise, mode)
+    examined: set[int] = set()
+    answered: set[int] = set()
     for message in outcome.messages:
         try:
             if message.done:
                 break
             if message.error is not None:
-                result.message = result.message or describe_exception(message.error, exercise)
-            if message.case is None or message.case in seen or not 0 <= message.case < len(cases):
+                verdict.stop(Raised(message.error, exercise))
+            if message.case is None or message.case in answered or not 0 <= message.case < len(cases):
                 raise ValueError("a result for no input")
-            seen.add(message.case)
-            if _examine(exercise.module(), cases[message.case], message, outcome.layouts, result, probed):
-                done.add(message.case)
+            answered.add(message.case)
+            if _examine(examiner, cases[message.case], message, outcome.layouts, verdict, mode == "run"):
+                examined.add(message.case)
         except Exception as error:
-            # The answer's process sends what it likes. A bug in an exercise's module looks the same, so report it.
-            result.message = result.message or malformed_reply(error)
-    if len(done) < len(cases) and not result.message:
-        result.message = outcome.not_started or describe_exit(outcome, exercise)
-    not_run = {name for index, case in enumerate(cases) if index not in done for name in case.checks}
-    for each in result.properties:
-        if each.status == "skip" and each.name not in not_run and each.name != COMPILES:
-            each.status = "pass"
+            # The answer's process sends what it likes. A bug in an examiner looks the same, so report it.
+            verdict.stop(Malformed(error))
+    if len(examined) < len(cases):
+        ended = Ended(outcome.how_it_ended, outcome.status or 0, exercise.seconds, exercise.memory_mb)
+        verdict.stop(NotStarted(outcome.not_started) if outcome.not_started else ended)
+    verdict.pass_the_others({name for index, case in enumerate(cases) if index not in examined for name in case.checks})
 
 
-def _note_compiled(result: Result, outcome: Outcome, defined: dict[str, str], path: Path) -> None:
+def _note_compiled(verdict: Verdict, outcome: Outcome, defined: dict[str, str], source: str) -> None:
     """Note whether the answer compiled, and defined the same there as where it ran, which is `defined`."""
-    which = next(each for each in result.properties if each.name == COMPILES)
+    held = verdict.checks[COMPILES]
     error = next((message.error for message in outcome.messages if message.error), None)
-    if not any(each.status == "pass" for each in result.properties):
+    if not verdict.earns:
         return  # nothing of it works yet: an empty function earns nothing because it compiles
     if error is None and any(message.is_result for message in outcome.messages):
         names = [name for name in {**defined, **outcome.defined} if defined.get(name) != outcome.defined.get(name)]
-        which.status = "fail" if names else "pass"
-        which.message = f"where it is compiled, the cell makes something else of {names[0]}" if names else ""
+        held.status = "pass"
+        if names:
+            held.fail(CompilesToOther(names[0]))
     elif outcome.not_started:
-        result.status, result.message = UNCHECKED, f"{outcome.not_started}\n{result.message}".strip()
+        verdict.status, verdict.stopped = UNCHECKED, (NotStarted(outcome.not_started), *verdict.stopped)
     else:
-        which.status = "fail"
-        text = compiler_message(error.text if error else outcome.printed[:300], path)
-        if (error and error.kind == "endless") or outcome.timed_out:
-            text = f"not compiled within {COMPILE_S:g} s"
-        elif excess := describe_excess(outcome, COMPILE_MB):
-            text = excess
-        which.message = f"it runs in the interpreter, but the compiler refuses it:\n{text or 'the compiler died'}"
+        how = "endless" if error and error.kind == "endless" else outcome.how_it_ended
+        held.fail(NotCompiled(how, error.text if error else outcome.printed[:300], source, COMPILE_S, COMPILE_MB))
 
 
-def _examine(module, case: Case, message: Reply, layouts: list[Layout], result: Result, probed: bool) -> bool:
-    """Note what is wrong with one input's outcome; returns whether there was anything to examine."""
+def _examine(
+    examiner: Examiner, case: Case, message: Reply, layouts: list[Layout], verdict: Verdict, probed: bool
+) -> bool:
+    """Note what is wrong with one input's outcome; returns whether there was anything to examine.
+
+    `probed`: whether the interpreter's probes say which program stored an output.
+    """
     layout = layouts[message.case]
     outputs, events = parse_watched(message.watched, layout)
-    strange = [text for each in outputs.values() if (text := not_stored(each))]
-    if strange and probed:
+    without_store = [each.name for each in outputs.values() if changed_without_store(each)]
+    if without_store and probed:
         # Most often an output that Python sets to zero, for atomics to add to.
-        atomics = [sentence(event) for event in events if event.get("kind") == "atomic"]
-        result.message = result.message or "\n".join([*atomics[:1], strange[0]])
+        atomics = [Observed(event) for event in events if event.kind == "atomic"]
+        verdict.stop(atomics[:1], NotStored(without_store[0]))
         return False
-    for finding in module.examine(case, Ran(message.value, outputs, events, layout.addresses)):
-        text = finding.message + (f"\n({case.label})" if case.label else "")
+    drawn = Drawn(case.label) if case.label else None
+    for finding in examiner.examine(case, Ran(message.value, outputs, events, layout.addresses)):
+        causes = causes_of((finding.cause, drawn))
         if finding.check == "*":
-            result.message = result.message or text
-            result.panels = result.panels or list(finding.panels)
+            verdict.stop(causes)
+            verdict.show(finding.panels)
             return False
-        which = next(each for each in result.properties if each.name == finding.check)
-        if which.status == "fail":
+        held = verdict.checks[finding.check]
+        if held.status == "fail":
             continue  # one example of a mistake is enough
-        which.status, which.message = "fail", text
-        if not result.panels:
-            result.panels = list(finding.panels)
+        held.fail(causes)
+        verdict.show(finding.panels)
     return True
-
-
-def serve(connection: Connection) -> None:
-    """The life of a `JudgeProcess`: check each `Task` that arrives, until the other end is closed."""
-
-    def end(*_) -> None:  # so that folders and processes are cleared away, and not only half: a second signal comes
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    with Judge() as judge:
-
-        def answer(data: bytes) -> bytes:
-            task = msgspec.convert(json.loads(data), Task)
-            return json.dumps(judge.check(task.exercise, task.source, task.seed).as_dict()).encode()
-
-        answer_all(connection, answer)

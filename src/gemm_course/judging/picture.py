@@ -1,4 +1,4 @@
-"""The picture of a failed check: tiles in three colours, as `feedback.panel` and `row_panel` describe them."""
+"""The picture of a failed check: tiles in three colours, as `panels.panel` and `row_panel` describe them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from gemm_course.figures.style import BLACK, GREY, ORANGE, SKY, WIDTH, ink_on, styled
 from gemm_course.figures.style import WRONG as RED
-from gemm_course.judging.feedback import MISSING, RIGHT, WRONG
+from gemm_course.judging.panels import MISSING, RIGHT, WRONG
 
 _OUTSIDE = max(RIGHT, WRONG, MISSING) + 1  # of the legend only: no tile is in this state
 _COLORS = {RIGHT: SKY, WRONG: ORANGE, MISSING: "white", _OUTSIDE: RED}
@@ -36,7 +36,7 @@ def tiles(panels: Sequence[dict]) -> Figure:
     scale = min((WIDTH - 0.4) / total, 3.4 / height, 0.6 if height == 1 else 9.9)
     figure = Figure(figsize=(WIDTH, height * scale + 0.9))
     axes = figure.subplots()
-    left, seen = 0.0, set()
+    left, states = 0.0, set()
     for panel, (_, first, _, right) in zip(panels, frames):
         left -= first
         rows, cols = panel["shape"]
@@ -45,7 +45,7 @@ def tiles(panels: Sequence[dict]) -> Figure:
         axes.text(left + first, top - 0.12 / scale, panel["title"], ha="left", va="bottom", color=BLACK)
         for i, line in enumerate(panel["states"]):
             for j, state in enumerate(line):
-                seen.add(state)
+                states.add(state)
                 x, y = left + j * across, i * down
                 size = min(across, cols - j * across), min(down, rows - i * down)
                 edge, face = (RED, 1.6) if state != RIGHT else ("white", 0.8), _COLORS[state]
@@ -60,7 +60,7 @@ def tiles(panels: Sequence[dict]) -> Figure:
                     axes.text(x + size[0] / 2, y + size[1] / 2, text, ha="center", va="center", fontsize=9,
                               color=ink_on(face), zorder=3, bbox=box)  # fmt: skip
         if panel.get("outside"):
-            seen.add(_OUTSIDE)
+            states.add(_OUTSIDE)
             for row, col, down, across in panel["outside"]:
                 axes.add_patch(Rectangle((left + col, row), across, down, facecolor=RED, edgecolor="none", zorder=3))
             axes.add_patch(Rectangle((left, 0), cols, rows, fill=False, edgecolor=BLACK, linewidth=1.6, zorder=4))
@@ -68,9 +68,9 @@ def tiles(panels: Sequence[dict]) -> Figure:
     handles = [
         Rectangle((0, 0), 1, 1, facecolor=_COLORS[s], edgecolor=GREY if s == RIGHT else RED,
                   hatch="xx" if s == WRONG else None)
-        for s in sorted(seen)
+        for s in sorted(states)
     ]  # fmt: skip
-    axes.legend(handles, [_NAMES[s] for s in sorted(seen)], loc="upper left", bbox_to_anchor=(0, -0.02), ncols=4)
+    axes.legend(handles, [_NAMES[s] for s in sorted(states)], loc="upper left", bbox_to_anchor=(0, -0.02), ncols=4)
     wide = (WIDTH - 0.2) / scale
     axes.set(xlim=(-0.05 / scale, wide), ylim=(top + height + 0.1 / scale, top - 0.4 / scale), aspect="equal")
     axes.set_axis_off()

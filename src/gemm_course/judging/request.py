@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from gemm_course.isolation.landlock import PATIENCE
+from gemm_course.judging.causes import MaskProblem
 from gemm_course.judging.untrusted import Layout, Reply, bytes_in, parse_reply
 from gemm_course.runner import wire
 from gemm_course.runner.fork_server import MAX_THREADS, Template
@@ -23,7 +24,7 @@ KEPT_PRINTED = 4000
 
 @dataclass
 class Outcome:
-    """What one process left."""
+    """The remains of one process."""
 
     messages: list[Reply] = field(default_factory=list)  # its replies after the first
     status: int | None = None  # exit status, as `subprocess` gives it
@@ -37,8 +38,22 @@ class Outcome:
     ready: bool = False  # confined, and about to load the answer; an error before that is not the answer's
     setup_error: str = ""  # its own words on why it did not get there
     layouts: list[Layout] = field(default_factory=list)  # of each input, from before the answer was loaded
-    masks: dict[str, str] = field(default_factory=dict)
+    masks: list[MaskProblem] = field(default_factory=list)
     defined: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def how_it_ended(self) -> str:
+        """The reason for a missing result, a word.
+
+        The process "printed" too much, sent something "malformed", or nothing before it was "done"; it had too many
+        "threads" or too large "files", was "endless", or has an exit "status" of its own.
+        """
+        facts = {
+            "printed": self.printed_too_much, "malformed": self.malformed,
+            "done": any(message.done for message in self.messages), "threads": self.started_too_much,
+            "files": self.wrote_too_much, "endless": self.timed_out,
+        }  # fmt: skip
+        return next((how for how, holds in facts.items() if holds), "status")
 
     def take(self, messages: list) -> None:
         """Note replies, ValueError for malformed ones. The first is sent before the answer could forge any."""
@@ -49,7 +64,7 @@ class Outcome:
             if not (self.ready or self.setup_error):
                 raise ValueError("a process whose first message is another")
         for each in replies:
-            self.masks, self.defined = self.masks or each.masks or {}, self.defined or each.defined or {}
+            self.masks, self.defined = self.masks or each.masks or [], self.defined or each.defined or {}
         self.messages += [each for each in replies if each.masks is None and each.defined is None]
 
 
@@ -75,19 +90,19 @@ def ask(template: Template, request: dict, seconds: float, cancelled: threading.
         os.close(results_end)
         os.close(prints_end)
     reader, printed = wire.Reader(results), bytearray()
-    stop, look = time.monotonic() + PATIENCE * seconds + GRACE_S, 0.0
+    stop, next_look = time.monotonic() + PATIENCE * seconds + GRACE_S, 0.0
     open_ends = {results, prints}
     try:
         while results in open_ends and not outcome.printed_too_much:
-            left = stop - time.monotonic()
-            outcome.timed_out = left <= 0
-            if time.monotonic() >= look:
+            remaining_s = stop - time.monotonic()
+            outcome.timed_out = remaining_s <= 0
+            if time.monotonic() >= next_look:
                 _look(template, request, outcome)
-                look = time.monotonic() + POLL_S
+                next_look = time.monotonic() + POLL_S
             too_much = outcome.timed_out or outcome.wrote_too_much or outcome.started_too_much
             if too_much or (cancelled is not None and cancelled.is_set()):
                 break
-            ready = select.select(list(open_ends), [], [], min(left, POLL_S))[0]
+            ready = select.select(list(open_ends), [], [], min(remaining_s, POLL_S))[0]
             if results in ready:
                 reader.pump()
                 if reader.closed:

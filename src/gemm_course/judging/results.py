@@ -1,8 +1,8 @@
-"""What a check found, and how it reads."""
+"""The result of a check, and its text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
 import msgspec
@@ -25,6 +25,8 @@ class Property:
     points: int
     status: str  # "pass", "fail", or "skip" if the code did not get that far, or this machine cannot check it
     message: str = ""  # what is wrong and where; empty after a pass
+    shown: str = ""  # of the message, what no earlier one says; all of it if empty
+    follows: bool = False  # whether the reason is with a later property
 
 
 @dataclass(repr=False)
@@ -37,8 +39,8 @@ class Result:
     # on another, or repaired, the answer may earn more.
     status: str
     properties: list[Property] = field(default_factory=list)  # in the checks' order; none if unsolved
-    # What stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU`, and why, of a pass without a
-    # GPU's verdict; empty otherwise.
+    # The reason that stopped the check as a whole (a crash, an endless loop, a hole); `NOT_ON_GPU` and a reason for a
+    # pass without a GPU's verdict; empty otherwise.
     message: str = ""
     printed: str = ""  # the beginning of what the answer printed
     panels: list[dict] = field(default_factory=list)  # the picture of the first failure, for `picture.tiles`
@@ -47,7 +49,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether every property holds."""
+        """True if every property holds."""
         return self.status == PASSED
 
     @property
@@ -59,7 +61,7 @@ class Result:
     def first_failure(self) -> Property | None:
         """The first property that fails with a reason of its own, or else the first that fails; None if none does."""
         failed = [each for each in self.properties if each.status == "fail"]
-        return min(failed, key=lambda each: not each.message or REASON_BELOW in each.message, default=None)
+        return min(failed, key=lambda each: not each.message or each.follows, default=None)
 
     def __repr__(self) -> str:
         return f"<exercise {self.exercise}: {self.status}, {self.points} of {self.max_points} points>"
@@ -78,43 +80,38 @@ class Result:
 
     def text(self) -> str:
         """For a terminal or a notebook: after a pass always the same text, whatever inputs were drawn."""
-        name = f"Exercise {self.exercise} · {self.title}"
+        return "\n".join(text for _, text in self.lines())
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """The lines of `text`, each with its kind: "title", "message", a property's status, "reason", "total" or
+        "printed"; "" for an empty one.
+        """
+        yield "title", f"Exercise {self.exercise} · {self.title}"
+        for line in self.message.split("\n") if self.message else ():
+            yield "message", line
         if self.status == TODO:
-            return f"{name}\n{self.message}"
-        lines = [name]
+            return
         if self.message:
-            lines += [self.message, ""]
+            yield "", ""
         shown = self.properties if any(each.status != "skip" for each in self.properties) else []
-        for each, message in zip(shown, _each_line_once(self.message, [each.message for each in shown])):
-            lines.append(f"  {_MARKS[each.status]} {each.title}")
-            lines += [f"      {line}" for line in message]
+        for each in shown:
+            yield each.status, f"  {_MARKS[each.status]} {each.title}"
+            for line in (each.shown or each.message).splitlines():
+                yield "reason", f"      {line}"
         if self.properties and not shown:
-            lines.append(f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked")
+            yield "skip", f"  {_MARKS['skip']} so none of its {len(self.properties)} properties could be checked"
+        points = f"{self.points} of {self.max_points} points"
         if self.passed:
-            lines.append(f"pass: {self.points} of {self.max_points} points")
+            yield "total", f"pass: {points}"
         elif self.status == UNCHECKED:
-            lines.append(f"not checked: {self.points} of {self.max_points} points so far")
+            yield "total", f"not checked: {points} so far"
         else:
-            lines.append(f"not yet: {self.points} of {self.max_points} points")
+            yield "total", f"not yet: {points}"
         if self.printed:
-            lines += ["", "your code printed:", *(f"  | {line[:_WIDTH]}" for line in self.printed.splitlines())]
-        return "\n".join(lines)
-
-
-def _each_line_once(first: str, messages: list[str]) -> list[list[str]]:
-    """Lines of messages without those that an earlier one has: one mistake often breaks several properties, and is
-    explained once, as are the inputs. What replaces a first line says that the reason is above."""
-    seen, found = set(first.splitlines()), []
-    for message in messages:
-        lines = message.splitlines()
-        new = [line for line in lines if line not in seen]
-        seen.update(lines)
-        if new[:1] != lines[:1]:
-            new = [REASON_ABOVE, *new]
-        elif new and new[-1].endswith(":"):
-            new[-1] += " for the reason above"
-        found.append(new)
-    return found
+            yield "", ""
+            yield "printed", "your code printed:"
+            for line in self.printed.splitlines():
+                yield "printed", f"  | {line[:_WIDTH]}"
 
 
 def exit_code(results: Iterable[Result | None]) -> int:

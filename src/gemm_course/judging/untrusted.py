@@ -1,4 +1,4 @@
-"""What the judge accepts from a process that ran an answer: replies of these forms, printable texts, stored results."""
+"""The only forms that the judge accepts from a process that ran an answer: replies, printable texts, stored results."""
 
 from __future__ import annotations
 
@@ -6,38 +6,19 @@ import contextlib
 import math
 import os
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import torch
 from msgspec import Meta, Struct
 
 from gemm_course.judging.case import Written
+from gemm_course.judging.causes import Event, Failure, MaskProblem
 
 MAX_TEXT = 4000
 MAX_FILES = 1000  # with folders; a compiler leaves a dozen, and each takes time to remove
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _Extents = list[Annotated[int, Meta(ge=0)]]
-
-
-class StuckLoop(Struct):
-    """The loop in which an answer made no progress, as `stuck_loops.Loop` has it."""
-
-    line: int
-    code: str
-    names: list[str]
-
-
-class Failure(Struct):
-    """Why an answer gave no result for an input, or none at all, as `worker` describes it."""
-
-    kind: Literal["todo", "exception", "missing", "endless", "refused"]
-    type: str
-    text: str
-    line: int
-    code: str
-    program: Annotated[list[int], Meta(min_length=1)] | None = None
-    loop: StuckLoop | None = None
 
 
 class Output(Struct):
@@ -52,7 +33,7 @@ class Output(Struct):
 
 
 class Layout(Struct):
-    """Where one input and its outputs are."""
+    """The places of one input and its outputs in memory."""
 
     outputs: list[Output] = []
     addresses: dict[str, list[int]] = {}  # of each matrix: its own, its buffer's, and the buffer's length in bytes
@@ -71,13 +52,13 @@ class Reply(Struct):
     value: Any = None
     watched: Any = None
     error: Failure | None = None
-    masks: dict[str, str] | None = None  # what is wrong with the masks of loads and stores, see `masks.problems`
+    masks: list[MaskProblem] | None = None  # of the answer's loads and stores
     defined: dict[str, str] | None = None  # what the cell has defined, see `worker.definitions`
     done: bool = False
 
     @property
     def is_result(self) -> bool:
-        """Whether it has an input's outcome that is no error."""
+        """True if it has an input's outcome that is no error."""
         return self.case is not None and self.error is None
 
 
@@ -89,7 +70,7 @@ class _Stored(Struct):
 
 class _Watched(Struct):
     outputs: list[_Stored] = []
-    events: Annotated[list[dict], Meta(max_length=100)] = []
+    events: Annotated[list[Event], Meta(max_length=100)] = []
 
 
 def _convert(data, form):
@@ -104,7 +85,7 @@ def parse_reply(data) -> Reply:
     return _convert(data, Reply)
 
 
-def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[dict]]:
+def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[Event]]:
     """The outputs that came back, by name, and the events that the probes saw, from what `Watch.report` makes.
 
     Raises ValueError, also if an output's memory is not what was laid out for it.
@@ -120,11 +101,9 @@ def parse_watched(data, layout: Layout) -> tuple[dict[str, Written], list[dict]]
     return found, watched.events
 
 
-def not_stored(written: Written) -> str | None:
-    """Whether an output changed otherwise than by a kernel's store; only the interpreter's probes can tell."""
-    if not (~written.missing & (written.counts == 0)).any():
-        return None
-    return f"{written.name} changed, and no kernel's tl.store did it: the exercise asks for a kernel that stores"
+def changed_without_store(written: Written) -> bool:
+    """True if an output changed otherwise than by a kernel's store; only the interpreter's probes can tell."""
+    return bool((~written.missing & (written.counts == 0)).any())
 
 
 def printable(text: str) -> str:
@@ -134,20 +113,20 @@ def printable(text: str) -> str:
 
 
 def bytes_in(folder: str) -> float:
-    """How much a folder holds, in bytes. Infinite beyond `MAX_FILES`, and where it is too deep or closed to us: no
-    compiler makes such folders.
+    """The size of a folder's content in bytes. Infinite beyond `MAX_FILES`, and for folders too deep or closed:
+    no compiler makes such.
     """
-    total, count, left = 0, 0, [folder]
-    while left:
+    total, count, folders = 0, 0, [folder]
+    while folders:
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(folders.pop()) as entries:
                 for entry in entries:
                     count += 1
                     if count > MAX_FILES:
                         return math.inf
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        folders.append(entry.path)
         except FileNotFoundError:  # it is gone meanwhile
             continue
         except OSError:
@@ -157,9 +136,9 @@ def bytes_in(folder: str) -> float:
 
 def remove(folder: str) -> None:
     """Remove a folder and what is in it, however deep: each folder in it is first moved to its side."""
-    moved, left = 0, [folder]
-    while left:
-        where = left.pop()
+    moved, folders = 0, [folder]
+    while folders:
+        where = folders.pop()
         with contextlib.suppress(OSError):
             os.chmod(where, 0o700)
             for entry in list(os.scandir(where)):
@@ -167,7 +146,7 @@ def remove(folder: str) -> None:
                     os.chmod(entry.path, 0o700)  # without the right to write it cannot be moved
                     moved += 1
                     os.rename(entry.path, f"{folder}.{moved}")
-                    left.append(f"{folder}.{moved}")
+                    folders.append(f"{folder}.{moved}")
                 else:
                     os.unlink(entry.path)
             os.rmdir(where)

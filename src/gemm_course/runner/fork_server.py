@@ -59,7 +59,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still start templates."""
+        """True if it can still start templates."""
         return self._process.poll() is None
 
     def start_template(self, mode: str, control: socket.socket) -> None:
@@ -115,11 +115,11 @@ class Template:
         return reply["pid"]
 
     def used(self) -> dict[str, int]:
-        """What the child and its children use now: `_used`; nothing where the template has died."""
+        """The current usage of the child and its children: `_used`; nothing if the template has died."""
         return self._request(b"used") or dict.fromkeys(_USES, 0)
 
     def finish(self) -> int:
-        """Kill what is left of the child and its children. Returns its exit status, as `subprocess` gives it: negative
+        """Kill the rest of the child and its children. Returns its exit status, as `subprocess` gives it: negative
         for a signal; `-SIGKILL` if it was still running.
         """
         reply = self._request(b"reap")
@@ -141,9 +141,9 @@ def _used(child: int) -> dict[str, int]:
     """Threads of the child and of all that it started, and bytes: the memory of programs that it started, for each of
     which its limit holds anew, and files without a name, which no folder shows. Beyond `MAX_THREADS` it stops.
     """
-    used, left = dict.fromkeys(_USES, 0), _children()
-    while left and used["threads"] <= MAX_THREADS:
-        process = Path(f"/proc/{left.pop()}")
+    used, children = dict.fromkeys(_USES, 0), _children()
+    while children and used["threads"] <= MAX_THREADS:
+        process = Path(f"/proc/{children.pop()}")
         try:
             status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
             used["threads"] += int(status["Threads"])
@@ -151,7 +151,7 @@ def _used(child: int) -> dict[str, int]:
                 used["memory"] += sum(int(status[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
             used["nameless"] += _nameless(process)
             for thread in itertools.islice((process / "task").iterdir(), MAX_THREADS):
-                left += map(int, (thread / "children").read_text().split())
+                children += map(int, (thread / "children").read_text().split())
         except (OSError, KeyError, ValueError):  # it has ended meanwhile, or is about to
             continue
     return used
@@ -179,9 +179,9 @@ def _reap(pid: int) -> int:
             end(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     for _ in range(1000):  # a child may start others while we look
-        if not (left := _children()):
+        if not (children := _children()):
             break
-        for orphan in left:
+        for orphan in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(orphan, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -222,13 +222,13 @@ def serve_forks(control: socket.socket, mode: str) -> None:
             pid = 0
 
 
-def _set_gpu(there: bool) -> None:
+def _set_gpu(found: bool) -> None:
     """Set whether the library's runtime finds a GPU. The judge has already asked torch.
 
-    Where NVML is missing torch asks CUDA, and a process that has started CUDA cannot hand it on to a fork.
+    Without NVML torch asks CUDA, and a process that has started CUDA cannot hand it on to a fork.
     """
     cuda = importlib.import_module("torch.cuda")
-    asked, cuda.device_count = cuda.device_count, lambda: int(there)
+    asked, cuda.device_count = cuda.device_count, lambda: int(found)
     importlib.import_module("course_kernels.runtime").has_gpu()
     cuda.device_count = asked
 

@@ -17,7 +17,7 @@ def prepare_once() -> None:
     in kernels of small tiles that takes as long as all the rest. An operation that asks for numpy's name of a type
     builds the table of all of them first, a tenth of the rest. A sum, a difference or a product of integers is computed
     again in 64 bits and compared with the limits of its type, nearly a third of a walk over tiles; but the assertion
-    that it is within them is made in debug mode only. Where Triton's insides are not as expected, nothing is changed.
+    that it is within them is made in debug mode only. Nothing is changed if Triton's insides are not as expected.
     """
     import triton.language as tl
     from triton.runtime import interpreter

@@ -1,32 +1,31 @@
-"""What is wrong with the masks of an answer's loads and stores, as far as its source shows it."""
+"""Wrong masks of an answer's loads and stores, as far as its source shows them."""
 
 from __future__ import annotations
 
 import ast
 
-_MOST = 50  # accesses, and lines of one, that are looked at
+_MOST = 50  # accesses that are looked at
 _PLACES = {"load": 1, "store": 2}  # of the mask among the arguments
-_INSTEAD = {ast.And: ("and", "&"), ast.Or: ("or", "|")}
+_WORDS = {ast.And: "and", ast.Or: "or"}
 # Functions whose result has the shape of their arguments, broadcast.
 _ELEMENTWISE = {"abs", "max_contiguous", "maximum", "minimum", "multiple_of", "where"}
 _SCALARS = {"cdiv", "int", "len", "max", "min", "num_programs", "program_id"}
 
 
-def problems(source: str) -> dict[str, str]:
-    """What is wrong with masks, by an access's line and by what it left its matrix at: "12 row", "12 column", "12 ".
+def problems(source: str) -> list[dict]:
+    """The wrong masks, as `judging.causes.MaskProblem` has them.
 
     A mask is wrong if it combines others by `and`, `or` or `|`, or has too few dimensions.
     """
     try:
-        reader, found = _Reader(ast.parse(source)), {}
-        for call in reader.calls[:_MOST]:
-            for noun in ("row", "column", ""):
-                if problem := reader.mask_problem(call, noun):
-                    for line in range(call.lineno, min(call.end_lineno or call.lineno, call.lineno + _MOST) + 1):
-                        found.setdefault(f"{line} {noun}", problem)
+        reader = _Reader(ast.parse(source))
+        return [
+            {"first": call.lineno, "last": call.end_lineno or call.lineno, **problem}
+            for call in reader.calls[:_MOST]
+            if (problem := reader.mask_problem(call))
+        ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    return found
+        return []
 
 
 class _Reader:
@@ -53,50 +52,40 @@ class _Reader:
         else:
             self._ranks.update((each.id, None) for each in ast.walk(target) if isinstance(each, ast.Name))
 
-    def mask_problem(self, call: ast.Call, noun: str) -> str:
-        """What is wrong with the mask of an access that left its matrix at a row or column; empty if none shows."""
+    def mask_problem(self, call: ast.Call) -> dict | None:
+        """The wrong part of an access's mask: its line and kind; None if none shows."""
         mask = next((each.value for each in call.keywords if each.arg == "mask"), None)
         if mask is None and len(call.args) > _PLACES[_called(call)]:
             mask = call.args[_PLACES[_called(call)]]
         if mask is None or not call.args:
-            return ""
+            return None
         parts = self._parts(mask)
         for part in parts:
             if isinstance(part, ast.BoolOp):
-                word, sign = _INSTEAD[type(part.op)]
-                return (
-                    f"line {part.lineno}: `{word}` keeps only one of two masks, as Python reads it: combine them with "
-                    f"`{sign}`"
-                )
+                return {"line": part.lineno, "kind": _WORDS[type(part.op)]}
         either = next((each for each in parts if isinstance(getattr(each, "op", None), ast.BitOr)), None)
         if either is not None and not any(isinstance(getattr(each, "op", None), ast.Invert) for each in parts):
-            return f"line {either.lineno}: `|` accepts what either of two masks does: combine them with `&`"
+            return {"line": either.lineno, "kind": "either"}
         if self._rank(call.args[0]) != 2:
-            return ""
+            return None
         if self._rank(mask) == 1:
-            return (
-                f"line {mask.lineno}: this mask has one dimension, and the block has two: the same columns are masked "
-                "in every row. Give each part both, as in [:, None] and [None, :]"
-            )
+            return {"line": mask.lineno, "kind": "flat"}
         flat = next((each for each in parts if isinstance(each, ast.Compare) and self._rank(each) == 1), None)
-        if flat is None or noun != "row":
-            return ""
-        text = ast.unparse(flat)
-        return f"line {flat.lineno}: `{text}` has one dimension, so it masks columns: rows take [:, None]"
+        return flat and {"line": flat.lineno, "kind": "flat part", "code": ast.unparse(flat), "side": "rows"}
 
     def _parts(self, mask: ast.expr) -> list[ast.AST]:
         """All parts of a mask, and of what was assigned to its names."""
-        found, names, left = [], set(), [mask]
-        while left:
-            for node in ast.walk(left.pop()):
+        found, names, pending = [], set(), [mask]
+        while pending:
+            for node in ast.walk(pending.pop()):
                 found.append(node)
                 if isinstance(node, ast.Name) and node.id not in names:
                     names.add(node.id)
-                    left.extend(self._values.get(node.id, ()))
+                    pending.extend(self._values.get(node.id, ()))
         return found
 
     def _rank(self, node: ast.expr) -> int | None:
-        """How many dimensions a value has; None if the source does not show it."""
+        """The number of dimensions of a value; None if the source does not show it."""
         if isinstance(node, ast.Name):
             return self._ranks.get(node.id, 0)
         if isinstance(node, ast.Subscript):

@@ -1,4 +1,4 @@
-"""What a kernel reads and writes, element by element, while Triton's interpreter runs it.
+"""Probes that record a kernel's reads and writes, element by element, while Triton's interpreter runs it.
 
 `Watch` gives an exercise its matrices, inside larger buffers full of canaries, and looks at every load and store: an
 access outside the matrices is recorded with the program, the line and the place, and not carried out. An atomic update
@@ -65,7 +65,7 @@ def _split(offset: np.ndarray, leading: int, step: int, extent: int) -> tuple[np
 
 
 def _pitch(addresses: np.ndarray, region: _Region) -> list[int] | None:
-    """How many elements lie between the rows of a block of pointers, and how many should; None if these are equal."""
+    """The elements between the rows of a block of pointers, and between those of the matrix; None if equal."""
     stride, across = region.strides
     if addresses.ndim != 2 or min(addresses.shape) < 2 or across != 1 or not stride:
         return None
@@ -146,7 +146,7 @@ class Watch:
         return view
 
     def holds(self, low: int, high: int) -> bool:
-        """Whether the bytes between two addresses are those of one matrix and its surroundings."""
+        """True if the bytes between two addresses are those of one matrix and its surroundings."""
         return any(each.low <= low and high <= each.high for each in self._regions)
 
     def through_descriptors(self, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Which loop of an answer makes no progress, found by tracing the answer's lines for a moment."""
+"""Finds the loop of an answer that makes no progress by tracing the answer's lines for a moment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _loop(node: ast.While) -> Loop | None:
 
 
 def _steady(nodes: Sequence[ast.AST]) -> bool:
-    """Whether the values of expressions depend on their variables alone."""
+    """True if the values of expressions depend on their variables alone."""
     called = [node.func for node in nodes if isinstance(node, ast.Call)]
     methods = {id(each) for each in called}
     return all(getattr(each, "attr", getattr(each, "id", "")) in _STEADY for each in called) and all(
@@ -158,7 +158,7 @@ def _state(frame: FrameType, loop: Loop) -> dict | None:
 
 
 def _fixed(value) -> bool:
-    """Whether it is a function, a class or a module, which do not change."""
+    """True if it is a function, a class or a module, which do not change."""
     return isinstance(value, (FunctionType, BuiltinFunctionType, ModuleType, type)) or (
         callable(value) and _package(value) == "triton"
     )

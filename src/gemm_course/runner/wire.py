@@ -26,7 +26,7 @@ _KEY = "__tensor__"
 
 
 def travels(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can be sent: dense, of few dimensions and a type that has bytes, on a device that holds some."""
+    """True if a tensor can be sent: dense, of few dimensions and a type that has bytes, on a device that holds some."""
     dense = tensor.layout == torch.strided and tensor.dim() <= _MAX_DIMS
     return dense and tensor.dtype in _DTYPES.values() and tensor.device.type != "meta"
 
@@ -123,8 +123,8 @@ class Reader:
         while True:
             if found := self.messages():
                 return found[0]
-            left = stop - time.monotonic()
-            if self.closed or left <= 0 or not select.select([self.fd], [], [], left)[0]:
+            remaining_s = stop - time.monotonic()
+            if self.closed or remaining_s <= 0 or not select.select([self.fd], [], [], remaining_s)[0]:
                 return None
             self.pump()
 

@@ -37,7 +37,7 @@ _TRACE_S = 0.3  # for so long its loops are traced, when time is up
 _EVERYWHERE = ("triton.language", *static_check.STANDARD)
 _COMPILING = ("triton.compiler", "triton.backends")
 _PRELOADED = {"run": (), "compile": _COMPILING, "gpu": _COMPILING}
-# What Triton's interpreter imports at the first launch of a process: 30 ms, half of many a check.
+# Triton's interpreter imports these at the first launch of a process: 30 ms, half of many a check.
 _AT_A_LAUNCH = ("triton.compiler.code_generator", "triton.language.extra.libdevice")
 
 
@@ -140,9 +140,9 @@ def program() -> list[int] | None:
 
 
 class Alarm:
-    """When time is up: reports the line of the learner's code, and which loop there makes no progress.
+    """When time is up: reports the line of the learner's code, and the loop that makes no progress.
 
-    Processor time counts: a busy machine costs nobody points. What only waits has `landlock.PATIENCE` times that.
+    Processor time counts: a busy machine costs nobody points. An answer that waits has `landlock.PATIENCE` times that.
     """
 
     def __init__(self, path: str, seconds: float, results: int):
@@ -155,9 +155,9 @@ class Alarm:
     def __call__(self, number, frame) -> None:
         """The signal's handler."""
         used, passed = sum(os.times()[:4]) - self.used, time.monotonic() - self.started
-        left = min(self.seconds - used, landlock.PATIENCE * self.seconds - passed)
-        if self.tracer is None and left > 0.1 * self.seconds:
-            signal.setitimer(signal.ITIMER_REAL, left)
+        remaining_s = min(self.seconds - used, landlock.PATIENCE * self.seconds - passed)
+        if self.tracer is None and remaining_s > 0.1 * self.seconds:
+            signal.setitimer(signal.ITIMER_REAL, remaining_s)
             return
         if self.tracer is None:
             self.tracer = LoopTracer(self.path)
@@ -246,7 +246,7 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
     source = Path(request["path"]).read_bytes().decode("utf-8", "surrogatepass")
     error = {"kind": "missing", "type": "", "text": "", "line": 0, "code": ""}
     if violation := static_check.find_violation(source, request["function"], request["imports"]):
-        wire.send(results, {"error": {**error, "kind": "refused", "text": violation}})
+        wire.send(results, {"error": {**error, "kind": "refused", "line": violation.line, "text": violation.text}})
         return None
     wire.send(results, {"masks": masks.problems(source)})
     answer = load(request["path"], getattr(runs, "GIVEN", {}))
@@ -258,7 +258,7 @@ def _read_and_load(runs: ModuleType, request: dict, results: int) -> ModuleType 
 
 
 def definitions(answer: ModuleType) -> dict[str, str]:
-    """What a cell has defined: lines of functions, plain values. Compiled and interpreted, it should be the same."""
+    """The definitions of a cell: lines of functions, plain values. Compiled and interpreted, it should be the same."""
     found = {}
     for name, value in list(vars(answer).items())[:200]:
         inner = getattr(value, "fn", value)

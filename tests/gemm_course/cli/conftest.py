@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook import locations as places
 from places import ROOT
 
 

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from gemm_course import progress
 from gemm_course.cli import app as command
 from gemm_course.cli import lab, terminal
 from gemm_course.cli.exercise_argument import find
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Property, Result
-from gemm_course.notebook_files import cells as submission
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook import cells as submission
+from gemm_course.notebook import locations as places
 from places import ROOT
 
 FIRST, SECOND = manifest.exercises()[:2]

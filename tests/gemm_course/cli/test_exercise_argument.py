@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 
+from gemm_course import progress
 from gemm_course.cli import app as command
 from gemm_course.cli.exercise_argument import find_one
-from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import locations as places
+from gemm_course.exercises import manifest
+from gemm_course.notebook import locations as places
 from places import ROOT
 
 WALK, TABLES = manifest.find("04")

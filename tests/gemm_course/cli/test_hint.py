@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from gemm_course import progress
 from gemm_course.cli import app as command
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 
 
 def test_hint_command(capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from gemm_course.cli import app as command
 from gemm_course.cli import lab
-from gemm_course.notebook_files import locations
+from gemm_course.notebook import locations
 from places import ROOT
 
 
@@ -20,7 +20,7 @@ def test_lab_becomes_the_courses_starter(monkeypatch):
 
 
 def test_lab_finds_the_checkout_around_the_working_directory(monkeypatch, tmp_path):
-    monkeypatch.setattr(locations, "__file__", str(tmp_path / "site" / "gemm_course" / "notebook_files" / "x.py"))
+    monkeypatch.setattr(locations, "__file__", str(tmp_path / "site" / "gemm_course" / "notebook" / "x.py"))
     monkeypatch.chdir(tmp_path)
     assert lab.checkout() is None
     (tmp_path / "tools").mkdir()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from gemm_course import progress
 from gemm_course.cli import app as command
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 
 
 def test_list_shows_what_is_solved_and_what_is_next(capsys):

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gemm_course import progress
 from gemm_course.cli import app as command
-from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import locations as places
-from gemm_course.notebook_files import stubs as generate
+from gemm_course.exercises import manifest
+from gemm_course.notebook import locations as places
+from gemm_course.notebook import stubs as generate
 from places import ROOT
 
 if sys.version_info >= (3, 11):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gemm_course import progress
 from gemm_course.cli import app as command
-from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import cells as submission
+from gemm_course.exercises import manifest
+from gemm_course.notebook import cells as submission
 
 (FIRST,) = manifest.find("01")
 NAME = f"{FIRST.name}.ipynb"

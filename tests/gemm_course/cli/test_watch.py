@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 
+from gemm_course import progress
 from gemm_course.cli.watch import watch
-from gemm_course.exercises import manifest, progress
+from gemm_course.exercises import manifest
 from gemm_course.judging.results import Property, Result
 from places import ROOT
 
@@ -102,7 +103,7 @@ def test_watch_for_real(course):
     """In another process: a stub, then a solution saved over it, then Ctrl-C."""
     script = (
         "import sys; from gemm_course.cli import app as command;"
-        "from gemm_course.notebook_files import locations; locations.checkout = lambda: None;"
+        "from gemm_course.notebook import locations; locations.checkout = lambda: None;"
         "sys.exit(command.main(['check', '01', '--watch']))"
     )
     running = subprocess.Popen(

@@ -13,7 +13,7 @@ pytest.register_assert_rewrite("exercise_checks")
 
 @pytest.fixture(scope="session")
 def judge():
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         yield found
 
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import torch
 
-from gemm_course.exercises import e10_own_epilogue as epilogue
 from gemm_course.exercises import manifest
-from gemm_course.exercises.e09_pick_operator import EQUAL, IN_ORDER
-from gemm_course.exercises.operators_09 import MISTAKES, best
+from gemm_course.exercises.e09_pick_operator.examine import EQUAL, IN_ORDER
+from gemm_course.exercises.e09_pick_operator.operators import MISTAKES, best
+from gemm_course.exercises.e09_pick_operator.run import from_plain
+from gemm_course.exercises.e10_own_epilogue import examine as epilogue
 from gemm_course.judging.exercise import COMPILES
-from gemm_course.runner.runs.e09_pick_operator import from_plain
 
 SEEDS = range(200)
 HALF = torch.finfo(torch.float16).max
@@ -25,7 +25,7 @@ def drawn(name):
     (exercise,) = manifest.find(name)
     wanted, labels = {check.name for check in exercise.checks} - {COMPILES}, set()
     for seed in SEEDS:
-        cases = exercise.module().draw(random.Random(seed))
+        cases = manifest.examiner(exercise).draw(random.Random(seed))
         assert {check for case in cases for check in case.checks} == wanted
         labels.add(tuple(case.label for case in cases))
         yield cases
@@ -353,7 +353,7 @@ def test_12b_has_square_wide_high_and_several_weights_of_every_type():
 
 def test_13_has_every_kind_of_batch_and_of_workers():
     (exercise,) = manifest.find("13")
-    module = exercise.module()
+    module = manifest.examiner(exercise)
     for cases in inputs("13"):
         kinds = set()
         for case in cases:

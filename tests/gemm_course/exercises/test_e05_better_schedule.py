@@ -6,7 +6,7 @@ import pytest
 
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_scores import earned
-from gemm_course.exercises import e05_better_schedule
+from gemm_course.exercises.e05_better_schedule import examine
 from gemm_course.judging.case import Case, Ran
 
 VARIED = [
@@ -25,6 +25,6 @@ def test_a_long_tile_at_the_end_is_not_called_longest_first():
     costs, schedule = [13, 14, 14, 14, 13, 13, 13, 10, 10, 43], [[0, 3, 6], [1, 4, 7, 9], [2, 5, 8]]
     case = Case({"costs": costs, "programs": 3}, ("last", "once", "same"))
     ran = Ran({"first": schedule, "after": costs, "second": schedule}, {}, [])
-    (late,) = e05_better_schedule.examine(case, ran)
+    (late,) = examine.examine(case, ran)
     assert late.check == "last"
     assert late.message.endswith("the longest tile, tile 9, takes 43 µs and starts after 37 µs")

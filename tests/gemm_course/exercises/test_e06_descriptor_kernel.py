@@ -22,7 +22,7 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
     result = judged(judge, exercise, source)
     said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
-    follows = exercise.module().REASON_ABOVE, exercise.module().NOT_JUDGED
+    follows = manifest.examiner(exercise).REASON_ABOVE, manifest.examiner(exercise).NOT_JUDGED
     first, *others = (message.splitlines()[0] for message in said)
     assert first not in follows
     assert set(others) <= set(follows), result.text()

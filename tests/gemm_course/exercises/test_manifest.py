@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemm_course.exercises import manifest
-from gemm_course.notebook_files import cells
+from gemm_course.notebook import cells
 from places import MUTANTS, ROOT
 
 TOML = """
@@ -31,6 +31,7 @@ points = 2
         ('title = "Title"', "title = 3", r"Expected `str`, got `int` - at `\$.title`"),
         ('todo = "write it"', 'todo = "write it"\ncolour = "red"', "unknown field `colour`"),
         ('todo = "write it"', 'todo = "write it"\nid = "04"', r"unknown fields \['id'\]"),
+        ('todo = "write it"', 'todo = "write it"\nrun = "os"', r"unknown fields \['run'\]"),
         ('["a", "b", "c"]', '["a", "b"]', r"length >= 3 - at `\$.hints`"),
         ("points = 2", "points = 0", r">= 1 - at `\$.checks\[0\].points`"),
         ("points = 2", 'points = 2\ncolour = "red"', "unknown field `colour`"),
@@ -39,18 +40,20 @@ points = 2
     ],
 )
 def test_a_wrong_file_says_what_is_wrong(tmp_path, before, after, says):
-    path = tmp_path / "03_title.toml"
+    path = tmp_path / "e03_title" / "exercise.toml"
+    path.parent.mkdir()
     path.write_text(TOML)
-    assert manifest.read(path).points == 2
+    found = manifest.read(path)
+    assert (found.points, found.run) == (2, "gemm_course.exercises.e03_title.run")
     assert before in TOML
     path.write_text(TOML.replace(before, after))
-    with pytest.raises(ValueError, match=rf"^03_title\.toml.*({says})"):
+    with pytest.raises(ValueError, match=rf"^e03_title.*({says})"):
         manifest.read(path)
 
 
-def test_a_file_is_named_like_its_notebook(tmp_path):
+def test_a_folder_is_named_like_its_notebook(tmp_path):
     with pytest.raises(ValueError, match="must be named like"):
-        manifest.read(tmp_path / "title.toml")
+        manifest.read(tmp_path / "title" / "exercise.toml")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,14 @@ def test_the_line_of_a_hole_is_not_cut_off(exercise):
 
 def test_no_mutants_without_an_exercise():
     assert {path.name for path in MUTANTS.iterdir()} == NAMES
+
+
+def test_every_exercise_has_its_examiner():
+    for exercise in manifest.exercises():
+        examiner = manifest.examiner(exercise)
+        assert examiner.__name__ == exercise.run.replace(".run", ".examine")
+        assert callable(examiner.draw)
+        assert callable(examiner.examine)
 
 
 def test_every_exercise_has_its_tests():

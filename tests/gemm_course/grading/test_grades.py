@@ -124,7 +124,7 @@ def test_on_one_line_no_sentence_runs_into_the_next_nor_into_the_learners_line(t
 
 def test_the_reason_told_is_one_that_says_why(tmp_path, pretend):
     result = outcome(0, failure="two programs store it")
-    result["properties"][0] |= {"status": "fail", "message": f"{REASON_BELOW}\n(4 groups)"}
+    result["properties"][0] |= {"status": "fail", "message": f"{REASON_BELOW}\n(4 groups)", "follows": True}
     pretend.answers["a"] = result
     with cache_in(tmp_path) as cache:
         (grade,) = graded(cache, class_of(ann="a"))

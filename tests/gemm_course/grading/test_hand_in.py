@@ -12,7 +12,7 @@ import pytest
 from gemm_course.exercises import manifest
 from gemm_course.grading.hand_in import NO_NOTEBOOK
 from gemm_course.grading.submissions import Answer
-from gemm_course.notebook_files import cells
+from gemm_course.notebook import cells
 from hand_ins import ANSWER, BOTH, OFFSETS, PREFIX, answer, discovered, hand_in, notebook, zipped
 
 

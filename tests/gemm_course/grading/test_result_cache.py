@@ -117,11 +117,14 @@ def tree(tmp_path, monkeypatch):
     return tmp_path
 
 
+PARTS = ("exercise.toml", "examine.py", "run.py")
+
+
 def test_what_decides_about_a_result_changes_the_key_and_nothing_else_does(tree):
     before = digest()
     for path in (
         "gemm_course/figures/schedules.py", "gemm_course/cli/app.py", "gemm_course/cli/grade.py",
-        "gemm_course/grading/grades.py", "gemm_course/grading/gradescope.py", "gemm_course/exercises/progress.py",
+        "gemm_course/grading/grades.py", "gemm_course/grading/gradescope.py", "gemm_course/progress.py",
         "course_kernels/bench/timing.py", "course_kernels/packed/api.py", "course_kernels/engine/tuning/tables/a.json",
     ):  # fmt: skip
         (tree / path).write_text("x = 2\n")
@@ -132,14 +135,14 @@ def test_what_decides_about_a_result_changes_the_key_and_nothing_else_does(tree)
     digests = [before]
     names = [each.name for each in manifest.exercises()]
     for path in (
-        judge, *(f"gemm_course/exercises/e{name}.py" for name in names),
-        *(f"gemm_course/exercises/{name}.toml" for name in names), "gemm_course/exercises/manifest.py",
+        judge, *(f"gemm_course/exercises/e{name}/{part}" for name in names for part in PARTS),
+        "gemm_course/exercises/manifest.py",
         "gemm_course/runner/worker.py", "gemm_course/isolation/static_check.py", "course_kernels/testing/data.py",
         "course_kernels/kernels/round_robin.py", "course_kernels/lists/launch.py", "course_kernels/runtime.py",
     ):  # fmt: skip
         (tree / path).write_text("x = 2\n")
         digests.append(digest())
-    (tree / "gemm_course/exercises" / f"{names[0]}.toml").write_text("x = 2  # of a TOML file all bytes count\n")
+    (tree / "gemm_course/exercises" / f"e{names[0]}/exercise.toml").write_text("x = 2  # of a TOML file all bytes count\n")
     digests.append(digest())
     assert len(set(digests)) == len(digests)
 
@@ -170,7 +173,7 @@ def test_another_python_changes_the_key(tree, monkeypatch):
 
 
 # The processes that check an answer begin with these, and import the exercise by its name.
-BEGIN = ("gemm_course.judging.pool", "gemm_course.runner.fork_server", "gemm_course.runner.worker")
+BEGIN = ("gemm_course.exercises.judge_service", "gemm_course.runner.fork_server", "gemm_course.runner.worker")
 
 
 def file_of(module):
@@ -200,8 +203,8 @@ def imports_of(module, exported=None):
 
 
 def test_every_module_that_a_check_imports_is_declared():
-    todo = [*BEGIN, *(f"gemm_course.exercises.e{each.name}" for each in manifest.exercises())]
-    todo += [each.runs_name for each in manifest.exercises()]
+    todo = [*BEGIN, *(manifest.examiner(each).__name__ for each in manifest.exercises())]
+    todo += [each.run for each in manifest.exercises()]
     seen = set(todo)
     while todo:
         each = todo.pop()

@@ -55,7 +55,7 @@ def test_what_is_seen_inside(tmp_path):
     assert "secret" not in home
     assert (file, others) == ("FileNotFoundError", "[] 1")
     assert (inside / "made").exists()
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         assert judge._server._process.args[0] == "bwrap"
         assert judge.check(manifest.find("01")[0], PREFIX + RIGHT).passed
         assert judge.check(manifest.find("01")[0], f"{PREFIX}while True: pass", 1).points == 0

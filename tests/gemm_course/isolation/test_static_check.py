@@ -103,7 +103,8 @@ def test_a_violation_says_what_an_answer_has_no_need_of(source, says):
     source = f"{source}\n{RIGHT}" if "case" not in source else source + RIGHT
     violation = static_check.find_violation(source, "describe_groups")
     assert violation is not None
-    assert re.search(says, violation), violation
+    text = f"line {violation.line}: {violation.text}" if violation.line else violation.text
+    assert re.search(says, text), text
 
 
 @pytest.mark.parametrize(
@@ -142,4 +143,4 @@ def test_a_module_that_raises_when_asked_is_a_message(monkeypatch):
 
     monkeypatch.setattr(static_check.torch.nn, "odd", Odd("torch.nn"), raising=False)
     found = static_check.find_violation("torch.nn.odd.x\n" + RIGHT, "describe_groups")
-    assert found == "this cannot be read: RuntimeError: tried to make a class"
+    assert found == ("this cannot be read: RuntimeError: tried to make a class", 0)

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from gemm_course.exercises import manifest
 from gemm_course.isolation import landlock as sandbox
 from gemm_course.isolation import seccomp
 from gemm_course.judging import isolation_report as sandbox_report
@@ -61,7 +62,7 @@ def test_the_doctor_says_whether_answers_run_on_a_gpu(monkeypatch, problem, says
 @pytest.mark.gpu
 def test_a_kernel_runs_confined_on_a_gpu():
     """Where it does not, the message says which part of the confinement is in its way."""
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         row = dict(sandbox_report.rows(judge.ask))["on the GPU"]
     assert row.startswith("answers run, too"), row
 

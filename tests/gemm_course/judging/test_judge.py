@@ -28,7 +28,7 @@ def describe_groups(sizes, total_m):
 
 @pytest.fixture(scope="module")
 def judge():
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         found.check(OFFSETS, RIGHT)
         yield found
 
@@ -109,9 +109,8 @@ def test_an_answer_cannot_write_files_or_signal_the_judge(open_judge, tmp_path):
     assert os.listdir(tmp_path) == ["checker.py"]
 
 
-def test_an_exercise_that_lacks_a_package_is_not_judged(judge, monkeypatch):
-    monkeypatch.setattr(type(OFFSETS), "runs_name", "gemm_course.runner.runs.e99_missing")
-    result = judge.check(OFFSETS, RIGHT)
+def test_an_exercise_that_lacks_a_package_is_not_judged(judge):
+    result = judge.check(msgspec.structs.replace(OFFSETS, run="gemm_course.exercises.e99_missing.run"), RIGHT)
     assert result.status == "unchecked"
     assert "No module named" in result.message
 

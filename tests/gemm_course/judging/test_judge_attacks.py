@@ -25,11 +25,13 @@ from gemm_course.exercises import manifest
 from gemm_course.isolation import seccomp, static_check
 from gemm_course.judging import judge as judging
 from gemm_course.judging.case import Case
+from gemm_course.judging.causes import Failure
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.request import Outcome
 from gemm_course.judging.results import Result
-from gemm_course.judging.untrusted import Failure, Reply
-from gemm_course.notebook_files import cells
+from gemm_course.judging.untrusted import Reply
+from gemm_course.judging.verdict import Verdict
+from gemm_course.notebook import cells
 from places import MUTANTS, ROOT
 
 (OFFSETS,) = manifest.find("01")
@@ -52,7 +54,7 @@ HASTY = msgspec.structs.replace(OFFSETS, seconds=1.0)
 
 @pytest.fixture(scope="module")
 def judge():
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         found.check(OFFSETS, RIGHT)
         yield found
 
@@ -230,10 +232,10 @@ WRITES = (  # to every descriptor that could be the one for results
         ("import os", "os._exit(0)", "ended its own process \\(exit code 0\\)"),
         ("import atexit, os\natexit.register(os._exit, 0)", "return 1", "returned a int"),
         ("import torch\ntorch.equal = torch.allclose = lambda *a, **k: True", "return sizes", "returned a Tensor"),
-        ("from gemm_course.judging import feedback, judge, results\nfrom gemm_course.exercises import "
-         "e01_offsets\ne01_offsets.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
+        ("from gemm_course.judging import diagnosis, judge, results\nfrom gemm_course.exercises.e01_offsets "
+         "import examine\nexamine.examine = lambda *a: []\njudge._examine = lambda *a: True\n"
          "results.PASSED = 'failed'", "return sizes", "no file to open"),
-        ("import gemm_course.exercises.e01_offsets as e\ne._mistake = lambda *a: None\n"
+        ("import gemm_course.exercises.e01_offsets.examine as e\ne._mistake = lambda *a: None\n"
          "e.run = lambda *a: [1, 2]", "return sizes", "no file to open"),
         ("import builtins\nbuiltins.len = lambda x: 0\nbuiltins.isinstance = lambda *a: True", "pass", "."),
         (WRITES, "everywhere(wire.pack({'done': True})); os._exit(0)", "says that it is done, and sent no result"),
@@ -275,10 +277,10 @@ def test_an_input_is_examined_once_whatever_is_sent_beside_it(monkeypatch):
     monkeypatch.setattr(judging, "_examine", lambda module, case, *rest: examined.append(case))
     error = Failure(kind="exception", type="ValueError", text="mine", line=0, code="")
     replies = [Reply(case=case, value=1, error=error) for case in (0, 0, -1, 0, 1, 1, None, 7)]
-    result = Result("01", "title", judging.FAILED)
-    judging._note_outcome(OFFSETS, cases, Outcome(messages=replies), result, probed=True)
+    verdict = Verdict(OFFSETS)
+    judging._note_outcome("run", manifest.examiner(OFFSETS), cases, Outcome(messages=replies), verdict)
     assert examined == cases
-    assert "mine" in result.message
+    assert "mine" in verdict.result("").message
 
 
 @pytest.mark.skipif(not seccomp.supported(), reason="this kernel filters no system calls")
@@ -410,8 +412,8 @@ def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch
         return outcome
 
     monkeypatch.setattr(judge, "ask", forge)
-    cases = exercise.module().draw(random.Random(1))  # once: drawing takes longer than everything else
-    monkeypatch.setattr(exercise.module(), "draw", lambda _: cases)
+    cases = manifest.examiner(exercise).draw(random.Random(1))  # once: drawing takes longer than everything else
+    monkeypatch.setattr(manifest.examiner(exercise), "draw", lambda _: cases)
     for _ in range(30):
         result = judge.check(exercise, solution, 1, compiling=False)
         assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).text()
@@ -442,15 +444,15 @@ def {function}(*arguments, **options):
 KNOWING = (
     "gemm_course.judging.judge", "gemm_course.exercises.manifest", "course_kernels.testing.reference",
     "course_kernels.packed.api", "course_kernels.masked.shuffle", "course_kernels.lists.launch",
-    "gemm_course.runner.runs.e01_offsets",
+    "gemm_course.exercises.e01_offsets.run",
 )  # fmt: skip
 
 
 @pytest.mark.skipif(not landlock(), reason="this kernel has no Landlock")
 @pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
 def test_the_process_of_an_answer_knows_no_result_and_nobody_who_does(open_judge, exercise):
-    names = [*KNOWING, exercise.module_name]
-    names.remove(exercise.runs_name) if exercise.runs_name in names else None
+    names = [*KNOWING, exercise.run.replace(".run", ".examine")]
+    names.remove(exercise.run) if exercise.run in names else None
     source = LOOK.format(function=exercise.function, names=names)
     if exercise.compiles and exercise.id != "11b":  # a device function is only called in a launch
         source = source.replace("(*arguments, **options):", "():", 1) + f"\n{exercise.function}()\n"
@@ -462,9 +464,14 @@ def test_the_process_of_an_answer_knows_no_result_and_nobody_who_does(open_judge
     allowed = {
         "course_kernels", "course_kernels.runtime", "course_kernels.testing", "course_kernels.testing.canaries",
         "gemm_course", "gemm_course.isolation", "gemm_course.isolation.landlock", "gemm_course.isolation.seccomp",
-        "gemm_course.isolation.static_check", "gemm_course.runner", exercise.runs_name,
+        "gemm_course.isolation.static_check", "gemm_course.runner", "gemm_course.exercises", exercise.run,
+        exercise.run.removesuffix(".run"),
     }  # fmt: skip
-    allowed |= {name for name in there if re.fullmatch(r"gemm_course\.runner\.(\w+|runs\.(helion_13|hopper_10))", name)}
+    allowed |= {name for name in there if re.fullmatch(r"gemm_course\.runner\.\w+", name)}
+    allowed |= {
+        "10": {"gemm_course.lessons", "gemm_course.lessons.hopper_kernel"},
+        "13": {exercise.run.replace(".run", ".language")},
+    }.get(exercise.id, set())
     if exercise.id == "04b":  # the kernel that reads the tables
         parts = ("", ".codes", ".common", ".language", ".record", ".round_robin")
         allowed |= {f"course_kernels.kernels{part}" for part in parts}
@@ -539,7 +546,7 @@ def test_addresses_are_those_from_before_the_answer(open_judge, x, status):
         "    asked.append(1)\n    watches = [each for each in gc.get_objects() if type(each).__name__ == 'Watch']\n"
         "    for region in [region for each in watches for region in each._regions]:\n"
         "        if region.name.startswith('X'): region.base = 64\n"
-        "    everywhere(wire.pack({'masks': {}, 'layouts': [each.layout() for each in watches]}))\n    problems ="
+        "    everywhere(wire.pack({'masks': [], 'layouts': [each.layout() for each in watches]}))\n    problems ="
     )
     source = (
         "import gc\nasked = []\n" + WRITES + source.replace("    problems =", forge, 1).replace("x.data_ptr()", x, 1)
@@ -567,7 +574,7 @@ def problem_tables(inputs, weights, outputs):
         for part in each if depth else (): look(part, depth - 1)
     problems, frame = list(zip(inputs, weights, outputs)), sys._getframe().f_back
     while frame: look(frame.f_locals, 5); frame = frame.f_back
-    places = "course_kernels.", "gemm_course.runner.runs."
+    places = "course_kernels.", "gemm_course.exercises."
     ours = [each for name, each in sys.modules.items() if name.startswith(places)]
     for each in [each for module in ours for each in vars(module).values() if type(each) is types.FunctionType]:
         for arguments in ((problems,), ("pointers", problems), ("sizes", problems), ("strides", problems)):
@@ -593,7 +600,7 @@ def test_the_tables_are_nowhere_to_be_found(open_judge):
 # Its products are torch's; no kernel is launched, but is said to have stored them. With tables of zeros or right ones.
 FORGE = """
 import gc, sys
-runs, wire = (sys.modules[f"gemm_course.runner.{name}"] for name in ("runs.e04b_tables", "wire"))
+runs, wire = (sys.modules[f"gemm_course.{name}"] for name in ("exercises.e04b_tables.run", "runner.wire"))
 runs._launch = lambda *_: True
 runs.FakeGPU.has = lambda *_: True
 calls = []
@@ -743,7 +750,7 @@ def test_an_input_is_examined_once_however_often_it_comes_back(monkeypatch):
     exercise = manifest.find("10")[0]
     monkeypatch.setattr(judging, "_examine", lambda module, case, *_: examined.append(case))
     outcome = judging.Outcome(messages=[Reply(case=case) for case in (0, 0, 0, 1, 0, 1)])
-    judging._note_outcome(exercise, cases, outcome, Result("10", "", "failed"), probed=False)
+    judging._note_outcome("run", manifest.examiner(exercise), cases, outcome, Verdict(exercise))
     assert [id(each) for each in examined] == [id(each) for each in cases]
 
 

@@ -9,8 +9,9 @@ from gemm_course.exercises import manifest
 from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
+from gemm_course.judging.results import NOT_ON_GPU
 from gemm_course.judging.untrusted import parse_reply
-from gemm_course.notebook_files import cells as submission
+from gemm_course.notebook import cells as submission
 from places import MUTANTS, ROOT
 
 ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
@@ -31,7 +32,7 @@ class Played(Judge):
     """A judge whose GPU is played by the interpreter; `alter` has its way with what answers, `tried` with trials."""
 
     def __init__(self, lender):
-        super().__init__()
+        super().__init__(manifest.examiner)
         self.lender = lender
 
     def playing(self, alter=None, tried=None):
@@ -53,7 +54,7 @@ def stage():
     """A judge whose GPU is played; a template has one child at a time, so another judge lends its own."""
     if runtime.mode() == "gpu":
         pytest.skip("there is a GPU: it plays itself")
-    with Judge() as lender, Played(lender) as judge:
+    with Judge(manifest.examiner) as lender, Played(lender) as judge:
         yield judge
 
 
@@ -138,7 +139,7 @@ def test_a_gpu_that_no_kernel_can_use_costs_nobody_points(played, alter, tried, 
     judge = played(alter, tried)
     result = judge.check(MASKS, source_of("solutions", MASKS), compiling=False)
     assert result.passed, result.text()
-    assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
+    assert result.message.startswith(f"{NOT_ON_GPU}: ")
     assert result.message.endswith(says)
     assert judge.modes.count("trial") == (tried is not None)
 
@@ -148,7 +149,7 @@ def test_a_gpu_that_fails_once_is_tried_again_for_the_next_answer_and_one_that_w
     judge = played(broken, lambda _: trials.pop(0))
     results = [judge.check(MASKS, source_of("solutions", MASKS), compiling=False) for _ in range(3)]
     assert results[0].passed
-    assert results[0].message == f"{judging.NOT_ON_GPU}: out of memory"
+    assert results[0].message == f"{NOT_ON_GPU}: out of memory"
     assert [each.status for each in results[1:]] == ["failed", "failed"], "what breaks there breaks by itself"
     assert judge.modes.count("trial") == 2
 
@@ -238,7 +239,7 @@ def gpu_first(monkeypatch):
 @pytest.mark.gpu
 @every_exercise
 def test_the_solution_passes_on_a_gpu(exercise):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         results = [judge.check(exercise, source_of("solutions", exercise)) for _ in range(2)]
         assert all(result.passed and not result.message for result in results), told(judge, *results)
 
@@ -247,7 +248,7 @@ def test_the_solution_passes_on_a_gpu(exercise):
 @pytest.mark.usefixtures("gpu_first")
 @every_exercise
 def test_the_solution_passes_where_only_a_gpu_is_asked(exercise):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         results = [judge.check(exercise, source_of("solutions", exercise), seed, compiling=False) for seed in range(3)]
         assert all(result.passed and not result.message for result in results), told(judge, *results)
 
@@ -256,7 +257,7 @@ def test_the_solution_passes_where_only_a_gpu_is_asked(exercise):
 @pytest.mark.usefixtures("gpu_first")
 @every_exercise
 def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         right = judge.check(exercise, source_of("solutions", exercise), compiling=False)
         assert right.passed, told(judge, right)
         found = {}
@@ -275,7 +276,7 @@ def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["endless", "store_unmasked"])
 def test_after_a_wrong_answer_a_right_one_passes_on_a_gpu(name):
-    with Judge() as judge:
+    with Judge(manifest.examiner) as judge:
         wrong = judge.check(MASKS, mutant(name))
         result = judge.check(MASKS, source_of("solutions", MASKS))
         assert wrong.status == "failed", told(judge, wrong)

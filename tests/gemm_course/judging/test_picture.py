@@ -6,17 +6,14 @@ import torch
 from matplotlib.colors import to_hex
 
 from gemm_course.figures.style import ORANGE, SKY, WRONG
-from gemm_course.judging import feedback as diagnose
-from gemm_course.judging import picture
+from gemm_course.judging import panels, picture
 from outputs import block, written
 
 BLOCK = 4
 
 
 def panel(shape, spilled=(), probed=False, want=1.0):
-    return diagnose.panel(
-        written(shape, spilled, probed), torch.full(shape, want), (BLOCK, BLOCK), "your C", reach=BLOCK
-    )
+    return panels.panel(written(shape, spilled, probed), torch.full(shape, want), (BLOCK, BLOCK), "your C", reach=BLOCK)
 
 
 def boxes(axes, color):

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from gemm_course.judging.results import REASON_BELOW, Property, Result, exit_code
+from gemm_course.judging.results import Property, Result, exit_code
 
 
 def result(status, *statuses, **parts):
@@ -32,36 +32,22 @@ def test_a_failure_has_its_message_below_and_what_was_printed_last():
     assert (found.passed, found.points) == (False, 5)
 
 
-def test_a_cause_and_its_inputs_are_printed_once():
-    found = result("failed", "fail", "fail", "fail", "pass", "fail")
-    found.properties[0].message = "tile 3 is lost:\nK is taken for N\n(inputs)"
-    found.properties[1].message = "tile 4 has another's turn:\nK is taken for N\n(inputs)"
-    found.properties[2].message = "tile 3 is lost:\n(inputs)"
-    found.properties[4].message = "no program\n(other inputs)"
-    assert [line.strip() for line in found.text().splitlines() if line.startswith("      ")] == [
-        "tile 3 is lost:", "K is taken for N", "(inputs)", "tile 4 has another's turn: for the reason above",
-        "wrong for the reason above", "no program", "(other inputs)",
-    ]  # fmt: skip
-    found.message = "no program"
-    assert found.text().count("no program") == 1
-
-
-def test_a_repeated_reason_with_other_inputs_keeps_a_reason():
+def test_below_other_messages_only_what_is_new_is_printed():
     found = result("failed", "fail", "fail")
-    found.properties[0].message = "`group` must be integers\n(sizes [2, 3])"
-    found.properties[1].message = "`group` must be integers\n(sizes [4, 3, 2])"
+    found.properties[0].message = "tile 3 is lost\n(inputs)"
+    found.properties[1].message, found.properties[1].shown = "tile 4 is lost\n(inputs)", "tile 4 is lost"
     assert [line.strip() for line in found.text().splitlines() if line.startswith("      ")] == [
-        "`group` must be integers", "(sizes [2, 3])", "wrong for the reason above", "(sizes [4, 3, 2])",
+        "tile 3 is lost", "(inputs)", "tile 4 is lost",
     ]  # fmt: skip
 
 
-def test_of_a_failure_the_first_reason_is_told():
+def test_the_first_failure_has_a_reason_of_its_own():
     found = result("failed", "pass", "fail", "fail", "fail", "fail")
-    messages = ["", "", f"row 3 is wrong\n{REASON_BELOW}", "too slow", "too long"]
-    for each, message in zip(found.properties, messages):
+    for each, message in zip(found.properties, ["", "", "row 3 is wrong", "too slow", "too long"]):
         each.message = message
+    found.properties[2].follows = True
     assert found.first_failure.message == "too slow"
-    found.properties[2].message = "row 3 is wrong"
+    found.properties[2].follows = False
     assert found.first_failure.message == "row 3 is wrong"
     assert result("passed", "pass").first_failure is None
 
@@ -72,6 +58,15 @@ def test_what_was_not_begun_or_not_checked_is_told_apart():
         "Exercise 03 · Masks", "no numpy", "", "  – so none of its 2 properties could be checked",
         "not checked: 0 of 10 points so far",
     ]  # fmt: skip
+
+
+def test_each_line_has_its_kind():
+    found = result("failed", "pass", "fail", message="it crashed\nhere", printed="a")
+    found.properties[1].message = "row 3"
+    assert [kind for kind, _ in found.lines()] == [
+        "title", "message", "message", "", "pass", "fail", "reason", "total", "", "printed", "printed",
+    ]  # fmt: skip
+    assert [kind for kind, _ in result("todo", message="TODO 03").lines()] == ["title", "message"]
 
 
 def test_it_travels_as_json():

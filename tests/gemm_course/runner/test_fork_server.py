@@ -18,7 +18,8 @@ from gemm_course.isolation import landlock, seccomp
 from gemm_course.judging import isolation_report
 from gemm_course.judging import judge as judging
 from gemm_course.judging.judge import Judge
-from gemm_course.notebook_files import cells
+from gemm_course.judging.results import NOT_ON_GPU
+from gemm_course.notebook import cells
 from gemm_course.runner import fork_server, wire
 from places import ROOT
 
@@ -36,7 +37,7 @@ def describe_groups(sizes, total_m):
 
 @pytest.fixture(scope="module")
 def judge():
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         found.check(OFFSETS, RIGHT)
         yield found
 
@@ -102,7 +103,7 @@ def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(fork_server, "__file__", altered(tmp_path, (imports, replaced)))
     monkeypatch.setattr(judging, "_has_gpu", lambda: False)
     path = ROOT / "solutions" / "03_tail_masks.ipynb"
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         result = found.check(MASKS, cells.of_notebook(path, MASKS.function))
     assert result.status == "unchecked"
     assert "ImportError: no numpy here" in result.message, result.text()
@@ -115,14 +116,14 @@ def test_what_always_dies_is_a_message(mode, monkeypatch, tmp_path, capfd):
 
 def test_what_cannot_be_started_is_a_message(monkeypatch):
     monkeypatch.setattr(fork_server.sys, "executable", "/nowhere/python")
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         result = found.check(OFFSETS, RIGHT)
     assert (result.status, result.points) == ("unchecked", 0)
     assert "No such file" in result.message
 
 
 def test_a_judge_that_is_closed_leaves_no_process():
-    found = Judge()
+    found = Judge(manifest.examiner)
     found.check(OFFSETS, RIGHT)
     pid = found._server._process.pid
     children = children_of(pid)
@@ -149,7 +150,7 @@ def test_ctrl_c_during_a_check_leaves_nothing(monkeypatch, capfd):
     monkeypatch.setattr(Judge, "ask", ask)
     monkeypatch.setattr(judging, "_has_gpu", lambda: False)
     before = children_of(os.getpid())
-    found = Judge()
+    found = Judge(manifest.examiner)
     pid = found._server._process.pid
     path = ROOT / "solutions" / "03_tail_masks.ipynb"
     started = time.monotonic()
@@ -174,7 +175,7 @@ def test_a_child_does_not_outlive_a_judge_that_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(fork_server, "__file__", altered(tmp_path, UNREAD))
     (tmp_path / "answer.py").write_text(DEAF, encoding="utf-8")
     request = {
-        "path": str(tmp_path / "answer.py"), "module": OFFSETS.runs_name, "function": "f", "imports": [],
+        "path": str(tmp_path / "answer.py"), "module": OFFSETS.run, "function": "f", "imports": [],
         "seconds": 60.0, "memory_mb": 1024, "scratch": str(tmp_path), "cases": [],
     }  # fmt: skip
     server = fork_server.ForkServer()
@@ -268,10 +269,10 @@ def test_a_gpu_that_cuda_does_not_find_is_told_and_costs_nothing(monkeypatch):
     if runtime.mode() == "gpu":
         pytest.skip("there is a GPU")
     monkeypatch.setattr(judging, "_has_gpu", lambda: True)
-    with Judge() as found:
+    with Judge(manifest.examiner) as found:
         result = found.check(OFFSETS, RIGHT)
         assert result.passed
-        assert result.message.startswith(f"{judging.NOT_ON_GPU}: ")
+        assert result.message.startswith(f"{NOT_ON_GPU}: ")
         problem = isolation_report.try_gpu(found.ask)
         assert result.message.endswith(problem)
         assert re.search("CUDA|NVIDIA driver", problem)  # of torch built without CUDA, and with it

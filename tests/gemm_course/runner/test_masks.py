@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from gemm_course.judging.feedback import explain_mask
+from gemm_course.judging.causes import Event, MaskProblem, Observed
+from gemm_course.judging.sentences import Writer
 from gemm_course.runner import masks
 
 HEAD = """
@@ -14,17 +16,20 @@ def tile(c_ptr, acc, row, M, N, ldc, BLOCK):
     c_ptrs = c_ptr + rows[:, None] * ldc + cols[None, :]
 """
 LINE = HEAD.count("\n") + 1  # of what follows
-SAW = "program 0 writes row 9 of C, which has rows 0 to 8"
 AND = f"line {LINE}: `and` keeps only one of two masks, as Python reads it: combine them with `&`"
 FLAT = f"line {LINE}: this mask has one dimension, and the block has two"
 
 
-def explained(code, line=LINE, saw=SAW):
-    """What stands in front of a message about a line; empty where nothing does."""
-    message = f"line {line}: {saw}"
-    said = explain_mask(message, masks.problems(HEAD + "".join(f"    {each}\n" for each in code.splitlines())))
-    assert said.endswith(message)
-    return said.removesuffix(message).removesuffix("\n")
+def explained(code, line=LINE, side="rows"):
+    """The explanation before a message about a store in a line; empty without one."""
+    return before(masks.problems(HEAD + "".join(f"    {each}\n" for each in code.splitlines())), line, side)
+
+
+def before(problems, line=LINE, side="rows"):
+    store = Observed(Event("store", "C", line, side, (9, 9), (12, 12), (9, 9)))
+    alone, told = (Writer("", each).write([store])[0] for each in ([], msgspec.convert(problems, list[MaskProblem])))
+    assert told.endswith(alone)
+    return told.removesuffix(alone).removesuffix("\n")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_a_mask_of_one_dimension(mask):
 def test_a_part_of_one_dimension_masks_columns():
     code = "tl.store(c_ptrs, acc, mask=(rows < M) & (cols[None, :] < N))"
     assert explained(code) == f"line {LINE}: `rows < M` has one dimension, so it masks columns: rows take [:, None]"
-    assert explained(code, saw="program 0 writes column 9 of C, which has columns 0 to 8") == ""
+    assert explained(code, side="columns") == ""
 
 
 @pytest.mark.parametrize(
@@ -89,13 +94,13 @@ def test_nothing_is_guessed(code):
     assert explained(code, LINE + code.count("\n")) == ""
 
 
-def test_other_messages_stay():
-    source = "tl.store(c_ptrs, acc, mask=(rows[:, None] < M) and (cols[None, :] < N))"
-    for message in ("", "tile (0, 0) of C was never written", "line 1: this load's mask leaves elements out"):
-        assert explain_mask(message, source) == message
+def test_a_call_over_several_lines_is_found_by_each_of_them():
+    code = "tl.store(c_ptrs, acc,\n         mask=(rows[:, None] < M) and (cols[None, :] < N))"
+    for line in (LINE, LINE + 1):
+        assert explained(code, line) == AND.replace(f"line {LINE}", f"line {LINE + 1}")
 
 
 @pytest.mark.parametrize("terms", [2_000, 50_000])
 def test_a_source_too_deep_to_follow_changes_nothing(terms):
     deep = "x = " + "+".join(["1"] * terms) + "\ntl.store(p, 1, mask=x)"
-    assert explain_mask(f"line 2: {SAW}", masks.problems(deep)) == f"line 2: {SAW}"
+    assert masks.problems(deep) == []

@@ -1,0 +1,220 @@
+"""Exercise 02: the softmax of rows, which asks for every mask and for `other=` to be chosen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+from gemm_course.judging import diagnosis
+from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.panels import panel
+
+# Relative. A float32 softmax of these rows is off by 2e-6 at most, the exponent's rounding times its size. With any
+# float16 number in it, some element of every input is off by 1e-4 or more.
+TOLERANCE, OF_HALF = 2e-5, 1e-2
+TINY = 1e-37  # smaller numbers may be 0 in float32
+OVERFLOWS, VANISHES = 88.8, -104.0  # exp of more is infinite in float32, and of less 0
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Whole blocks; then tails along both extents, with two sizes of each block; then numbers that overflow.
+
+    In the last case most rows lie far from zero and from the other rows of their block. One row has a number far above
+    its others.
+    """
+
+    def logits(m, n, low=-4.0, high=4.0):
+        # Multiples of 1/8, all exact in float16.
+        steps = torch.tensor([[rng.randint(int(8 * low), int(8 * high)) for _ in range(n)] for _ in range(m)])
+        return (steps / 8).half()
+
+    def case(x, block_m, *checks):
+        (m, n), block_n = x.shape, 1 << (x.shape[1] - 1).bit_length()
+        label = f"M = {m}, N = {n}, BLOCK_M = {block_m}, BLOCK_N = {block_n}"
+        return Case({"x": x, "block_m": block_m}, checks, {"block_n": block_n}, label)
+
+    tails = ("rows", "loads", "masked", "store")
+    # At least two short of a block: with one short, a missing mask reads as far as `<=` does.
+    wide = logits(8 + rng.randint(1, 2), 32 + rng.randint(3, 30))
+    narrow = logits(8 + rng.randint(1, 6), 8 + rng.randint(1, 6))
+    large = logits(7, 8 + rng.randint(1, 6))
+    for row, size in enumerate((120, -200, 300, -300, 100, -150, -70)):
+        large[row] += size + rng.randint(0, 20)
+    large[-1, rng.randrange(1, large.shape[1])] += 120
+    return [
+        case(logits(8, 16), 4, "rows"),
+        case(wide, 4, *tails),
+        case(narrow, 8, *tails),
+        case(large, 4, "large"),
+    ]
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Assign the probes' events to the masks; then compare Y, also with the results of likely mistakes."""
+    x, y = case.inputs["x"].double(), ran.outputs["Y"]
+    want, block = torch.softmax(x, dim=1), (case.inputs["block_m"], case.expected["block_n"])
+    right = _close(y.values.double(), want)
+    picture = [panel(y, want, block, "your Y", right=right, reach=8)]
+    text = diagnosis.tiles(y, want, block, right)
+    check, why = _why(x, y, want, block, ran) if text else (None, "")
+    if check == "*":
+        yield Finding("*", (text, why), picture)
+        return
+    for event in ran.events:
+        if event.kind == "undefined":
+            if text:  # otherwise nothing of it reaches Y: other code leaves it out
+                yield Finding("masked", Observed(event), picture)
+        elif event.kind == "load":
+            yield Finding("loads", Observed(event), picture)
+    if outside := diagnosis.stores_outside(ran):
+        yield Finding("store", outside, picture)
+    if check == "rows":
+        yield Finding("rows", (text, why), picture)
+    elif check:
+        if "rows" in case.checks:
+            yield Finding("rows", (text, BELOW), picture)
+        yield Finding(check, why, picture)
+
+
+def _close(got, want, relative: float = TOLERANCE, absolute: float = TINY) -> torch.Tensor:
+    """The places at which two matrices agree, as bool; never at infinity or NaN."""
+    return want.isfinite() & ((got - want).abs() <= relative * want.abs() + absolute)
+
+
+def _why(x, y: Written, want, block, ran: Ran) -> tuple[str, Causes]:
+    """The check that a wrong Y breaks ("*": all), and a likely mistake, if one is known."""
+    got, written = y.values.double(), ~y.missing
+    if not written.any():
+        return "*", ""
+    if stride := diagnosis.wrong_stride(ran):
+        return "rows", stride
+    if _close(got, want)[written].all() or (not ran.events and not written.any(0).all()):
+        return "rows", _never_written(written, y.counts, block)
+    loads = [event for event in ran.events if event.kind != "store"]
+    if not loads:
+        for product, why in _likely(x, block):
+            same = _close(got, product) | (got == product) | (got.isnan() & product.isnan())
+            if same[written].all():
+                return "rows", why
+        if why := _overflow(x, got, written, block[0]):
+            return "large", why
+        if (value := _counted_outside(x, got, written, block)) is not None:
+            return "masked", (
+                f"the sums are wrong: each element outside of X counts as {value:.3g} and adds exp({value:.3g}). "
+                'With `other=float("-inf")` it adds exp(-inf) = 0'
+            )
+    if _close(got, want, OF_HALF, 2e-7)[written].all():
+        return "rows", (
+            "right to about three digits, so something here has 16 bits: convert what you load by .to(tl.float32), "
+            "and keep it"
+        )
+    if torch.isnan(got[written]).any():
+        check = "rows" if loads else "masked"
+        return check, "NaN comes from elements outside of X: they must lose the maximum and add 0 to the sum"
+    nothing_right = not loads and not (_close(got, want) | ~written).all(1).any()
+    return ("*" if nothing_right else "rows"), ""
+
+
+def _likely(x, block) -> Iterator[tuple[torch.Tensor, str]]:
+    """(Y, reason) of mistakes that compute something else, as a kernel of float32 would give it."""
+    height, width = block
+    (rows, cols), count = x.shape, -(-len(x) // height)
+    padded = torch.full((count * height, width), float("-inf"))
+    padded[:rows, :cols] = x
+    blocks = padded.view(count, height, width)
+    top = blocks.amax(2, keepdim=True)
+    rest = blocks - top
+    e, two = rest.exp(), rest.exp2()
+    whole = "one sum for the whole block: tl.max and tl.sum need axis=1 to give one number for each row"
+    down = "these sums run down the columns of a block: axis=1 runs along a row, if rows have [:, None]"
+    highest = "the maximum runs down the columns of a block: axis=1 runs along a row, if rows have [:, None]"
+    powers = "these are powers of 2 and not of e: tl.exp2 in place of tl.exp"
+    negative = "this is exp(maximum - x): subtract the maximum from x, not x from the maximum"
+    logarithms = "these are the logarithms of the softmax"
+    numerators = "these are the numerators: divide each row by its sum"
+    mixed = (
+        "the numerators are of exp(x - maximum), and the sum of exp(x), or the other way round: with the same "
+        "numbers in both, the maximum cancels"
+    )
+    likely = [(e, numerators), (blocks.exp(), numerators)]
+    likely += [(part / cols, "divided by the number of columns, not by the row's sum") for part in (e, blocks.exp())]
+    likely += [(e / blocks.exp().sum(2, keepdim=True), mixed), (blocks.exp() / e.sum(2, keepdim=True), mixed)]
+    likely += [(e / e.sum((1, 2), keepdim=True), whole), (blocks.flatten(1).softmax(1).view(blocks.shape), whole)]
+    likely += [(e / e.sum(1, keepdim=True), down), (blocks.softmax(1), down)]
+    fallen = (blocks - blocks.amax(1, keepdim=True)).exp()
+    likely += [(fallen / fallen.sum(2, keepdim=True), highest), (two / two.sum(2, keepdim=True), powers)]
+    likely += [(part / part.sum(2, keepdim=True), "there is no exp in it") for part in (blocks, rest)]
+    likely += [((-rest).exp() / (-rest).exp().sum(2, keepdim=True), negative), (blocks.log_softmax(2), logarithms)]
+    for product, why in likely:
+        yield product.view(padded.shape)[:rows, :cols].double(), why
+
+
+def _overflow(x, got, written, height: int) -> str:
+    """The mistake behind wrong rows of large numbers; empty if numbers are small, or something else is wrong, too.
+
+    `height`: rows of a block.
+    """
+    top = x.amax(1)
+    lost = (written & ~torch.isfinite(got)).any(1) | (written.all(1) & (got == 0).all(1))
+    if not lost.any():
+        return ""
+    row = int(lost.nonzero()[0])
+    highest = torch.cat([part.max().expand(len(part)) for part in x.split(height)])
+    if torch.equal(lost, top - highest < VANISHES):
+        return (
+            f"one maximum for the whole block: row {row} of X has numbers up to {top[row]:g}, and its block up to "
+            f"{highest[row]:g}, so in this row exp(x - maximum) is 0. tl.max needs axis=1 to give one number "
+            "for each row"
+        )
+    if torch.equal(lost, top - x.amin(1) > OVERFLOWS):
+        return (
+            f"row {row} of X goes from {x[row].min():g} to {top[row]:g}, and exp of more than 88.7 is infinite in "
+            "float32: subtract the largest number of the row, then none above 0 is left"
+        )
+    high, low = lost & (top > OVERFLOWS), lost & (top < -OVERFLOWS)
+    if (lost & ~high & ~low).any():
+        return ""
+    if high.any():
+        row = int(high.nonzero()[0])
+        return (
+            f"row {row} of X has numbers up to {top[row]:g}, and exp({top[row]:g}) is infinite in float32: subtract "
+            "the row's maximum before tl.exp"
+        )
+    return (
+        f"the largest number in row {row} of X is {top[row]:g}, and that is the row's maximum. Does the `other` of "
+        "elements outside of X win instead? Minus infinity never does"
+    )
+
+
+def _counted_outside(x, got, written, block) -> float | None:
+    """The number that each element outside of X seems to be, if that makes all of Y; else None."""
+    pad, full = block[1] - x.shape[1], written.all(1)
+    if not pad or not full.any():
+        return None
+    # Y is exp(x) / (sum + pad * exp(number)) then.
+    total = x.exp().sum(1, keepdim=True)
+    added = ((x.exp() / got - total) / pad)[full].median()
+    if not 0 < added < torch.inf or not _close(got, x.exp() / (total + pad * added), 2 * TOLERANCE)[written].all():
+        return None
+    return round(float(added.log()), 2) + 0.0
+
+
+def _never_written(written, counts, block) -> str:
+    """The rows or columns that a store left out."""
+    if not written.any(0).all():
+        first = int((~written.any(0)).nonzero()[0])
+        return (
+            f"columns from {first} on were never written: each program computes all columns, and BLOCK_N is "
+            f"{block[1]} here. Use it in tl.arange"
+        )
+    missing, times = (~written).any(1).nonzero(), counts.amax(1)
+    if not len(missing):
+        return ""
+    often = f", and row {int(times.argmax())} was written {int(times.max())} times" if times.max() > 1 else ""
+    return (
+        f"row {int(missing[0])} was not written{often}. Each program computes BLOCK_M = {block[0]} rows here, from "
+        "row tl.program_id(0) * BLOCK_M on"
+    )

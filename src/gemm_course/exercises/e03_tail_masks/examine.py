@@ -1,0 +1,167 @@
+"""Exercise 03: the masks of a tiled product whose A is stored transposed, so that no mask can be copied."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+from gemm_course.exercises.e03_tail_masks.run import BLOCK
+from gemm_course.exercises.inputs import whole_numbers
+from gemm_course.judging import diagnosis
+from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.panels import panel
+from gemm_course.judging.sentences import counted
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Whole tiles; then tails along all three extents, once with M below N, and once with M above it and three blocks
+    of K."""
+
+    def tail(tiles):
+        # At least two short of a tile: with one short, a missing mask reads as far as `<=` does.
+        return BLOCK * tiles + rng.randint(1, BLOCK - 2)
+
+    shapes = [
+        ((BLOCK * 2, BLOCK * 2, BLOCK * 2), ("tiles",)),
+        ((tail(1), tail(2), tail(1)), ("tiles", "tail", "loads", "zeros", "store")),
+        ((tail(2), tail(1), tail(2)), ("tiles", "tail", "loads", "zeros", "store")),
+        ((rng.randint(2, 9), rng.randint(10, 15), rng.randint(2, 15)), ("tiles", "tail", "loads", "zeros", "store")),
+    ]
+    cases = []
+    for (m, n, k), checks in shapes:
+        # No zeros: every missing or additional element changes a sum. Most sums pass 2048, from where float16 holds no
+        # odd numbers; none passes float16's largest number. A wrong sum is hardly ever right by chance.
+        a, b = (whole_numbers(rng, k, extent, low=9, high=31) for extent in (m, n))
+        cases.append(Case({"a": a, "b": b}, checks, label=f"M = {m}, N = {n}, K = {k}, tiles of {BLOCK} × {BLOCK}"))
+    return cases
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """Assign the probes' events to the masks; then compare C, also with the results of likely mistakes."""
+    a, b = case.inputs["a"].double(), case.inputs["b"].double()
+    want, c = a.T @ b, ran.outputs["C"]
+    picture = [panel(c, want, (BLOCK, BLOCK), "your C", reach=BLOCK)]
+    text = diagnosis.tiles(c, want, (BLOCK, BLOCK))
+    check, why = _why(a, b, c, want, ran) if text else (None, "")
+    if check == "*":
+        yield Finding("*", (text, why), picture)
+        return
+    for event in ran.events:
+        if event.kind == "undefined":
+            if not text:  # nothing of it reaches C: other code leaves it out
+                continue
+            yield Finding("zeros", Observed(event), picture)
+        elif event.kind == "load" and event.side == "rows":
+            note = f". Rows of {event.matrix} run along K: look at the K mask"
+            yield Finding("tail", Observed(event, note), picture)
+        elif event.kind == "load":
+            yield Finding("loads", Observed(event), picture)
+    if outside := diagnosis.stores_outside(ran):
+        yield Finding("store", outside, picture)
+    if text and check == "tiles":
+        yield Finding("tiles", (text, why), picture)
+    elif text:
+        yield Finding("tiles", (text, BELOW), picture)
+        yield Finding(check, why, picture)
+
+
+def _why(a, b, c: Written, want, ran: Ran) -> tuple[str, Causes]:
+    """The check that a wrong C breaks ("*": all), and a likely mistake, if one is known."""
+    depth, (rows, cols) = len(a), want.shape
+    last = (depth - 1) // BLOCK * BLOCK
+    got, stores = c.values.double(), [event.kind == "store" for event in ran.events]
+    written = ~c.missing & ~torch.isnan(got)
+
+    def gave(product) -> bool:
+        return torch.equal(got[written], product[written])
+
+    if written.any() and not gave(want):
+        if gave(want.half().double()):
+            return "tiles", "these are the right sums, rounded to float16: the type of C is c_ptr.dtype.element_ty"
+        if any(map(gave, diagnosis.roundings(want, torch.bfloat16))):
+            return "tiles", "these are the right sums, rounded to bfloat16: the type of C is c_ptr.dtype.element_ty"
+        if why := _rounded_or_doubled(a, b, gave):
+            return "tiles", why
+        for summed in range(depth):
+            if gave(a[:summed].T @ b[:summed]):
+                return _sum_ends_early(summed, depth, c)
+        if gave(a[last:].T @ b[last:]):
+            return "tiles", f"this is the sum over rows {last} to {depth - 1} of A and B alone: is each block added?"
+        for names, product in _turned(a, b):
+            if gave(product[:rows, :cols]):
+                why = f"every block of {names} was transposed in the load: load a and b as they are stored"
+                return "tiles", why
+        alive = got != 0
+        rows_alive, cols_alive = alive.any(1), alive.any(0)
+        if gave(want * rows_alive[:, None] * cols_alive):
+            noun, name, kept = ("row", "A", rows_alive) if not rows_alive.all() else ("column", "B", cols_alive)
+            place = int((~kept).nonzero()[0])
+            text = f"{noun} {place} of C is 0: does the mask of {name}'s load leave out column {place} of {name}?"
+            return "loads", text
+        beyond, off = last + BLOCK - depth, (got - want)[written]
+        if beyond and (off == off[0]).all():
+            return "zeros", (
+                f"every sum is off by {off[0]:g}: the last block has {counted(beyond, 'row')} beyond K, and "
+                f"each adds {off[0] / beyond:g}. A masked element counts as `other=`, so that must be 0"
+            )
+    nothing_right = all(stores) and not diagnosis.right_as_written(c, want, (BLOCK, BLOCK))
+    check = "*" if nothing_right else "tiles"
+    if torch.isnan(c.values[~c.missing]).any():
+        return check, "NaN comes from elements outside of A and B: they must count as zero"
+    if c.missing.any() and any(stores):
+        return check, (
+            "the store's mask leaves out elements of C and accepts elements outside of it: are M and N exchanged?"
+        )
+    if c.missing.any() and not ran.events and not nothing_right:
+        row, col = c.missing.nonzero()[0].tolist()
+        return check, f"({row}, {col}) is inside C ({rows} × {cols}), and the store's mask leaves it out"
+    return check, ""
+
+
+def _rounded_or_doubled(a, b, gave) -> str:
+    """A mistake in the sum over blocks, if it gives what was written; else empty."""
+    blocks = [(a[k : k + BLOCK], b[k : k + BLOCK]) for k in range(0, len(a), BLOCK)]
+    products = [x.T @ y for x, y in blocks]
+    if gave(sum(products) + products[-1]):
+        return "the last block of K is added twice: is it added in the loop and once more after it?"
+    for dtype in (torch.float16, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        if gave(sum(each.to(dtype).double() for each in products)):
+            return f"the product of each block was rounded to {name} before it was added: `acc` is float32"
+        total = torch.zeros_like(products[0])
+        for each in products:
+            total = (total + each).to(dtype).double()
+        if gave(total):
+            return f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
+    return ""
+
+
+def _sum_ends_early(summed: int, depth: int, c: Written) -> tuple[str, str]:
+    """As `_why`, for a C that is the sum over the first rows of A and B only."""
+    text = f"this is the sum over the first {summed} of {depth} rows of A and B only"
+    if (times := int(c.counts.max())) > 1:
+        return "tiles", f"{text}, and each element was stored {times} times: is the store in the loop, before tl.dot?"
+    if summed == 0:
+        # With one block, a store before tl.dot gives this, too; with more, nothing was computed.
+        return ("*" if depth > BLOCK else "tiles"), "C is 0 everywhere: nothing was added to `acc`"
+    if summed == depth - 1:
+        return "tail", f"{text}: is the mask along K one short?"
+    return "tail", f"{text}: the masks along K leave out the rest. `depth` includes k * BLOCK: compare it with K"
+
+
+def _turned(a, b) -> Iterator[tuple[str, torch.Tensor]]:
+    """(names, product) with the blocks of one operand, or of both, transposed once too often."""
+
+    def blocks(matrix):
+        down, across = (-(-extent // BLOCK) for extent in matrix.shape)
+        padded = torch.zeros(down * BLOCK, across * BLOCK, dtype=matrix.dtype)
+        padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+        return padded, padded.view(down, BLOCK, across, BLOCK).transpose(1, 3).reshape(padded.shape)
+
+    (a, a_turned), (b, b_turned) = blocks(a), blocks(b)
+    yield "A", a_turned.T @ b
+    yield "B", a.T @ b_turned
+    yield "A and of B", a_turned.T @ b_turned

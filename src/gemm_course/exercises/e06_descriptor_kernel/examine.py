@@ -1,0 +1,342 @@
+"""Exercise 06: descriptors of packed A and C and of each group's own B, which is stored (N, K)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+
+import torch
+
+from gemm_course.exercises.e06_descriptor_kernel.run import BLOCK_K, BLOCK_M, BLOCK_N, UNIT
+from gemm_course.exercises.inputs import bounds_of, whole_numbers
+from gemm_course.judging import diagnosis
+from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.causes import ABOVE, Causes, Observed, Words
+from gemm_course.judging.panels import panel
+
+AS_THE_MATRIX = "The descriptor's extents and strides must be those of this matrix"
+NOT_JUDGED = "not judged, as nothing of C is right"
+ZERO = "C is 0 everywhere"
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Every second group is computed, so no other group overwrites wrong rows; all groups; N equal to K; whole blocks.
+
+    The last case has more blocks of K, a drawn number, and three tiles in each group. Its sums exceed 2,048, so float16
+    rounds them.
+    """
+
+    def case(groups, n, k, programs, *checks, long=False):
+        whole = [2] * 4 if long else [rng.randint(0, 1) for _ in range(4)]
+        sizes = [BLOCK_M * tiles + rng.randint(5, BLOCK_M - 2) for tiles in whole]
+        if len(groups) == 4:
+            sizes[rng.randint(1, 2)] = 0
+        ends = list(accumulate(sizes))
+        total = ends[-1] + rng.randint(BLOCK_M, BLOCK_M + 9)
+        low, high = (3, 8) if long else (1, 3)
+        a, b = (whole_numbers(rng, rows, k, low=low, high=high) for rows in (total, 4 * n))
+        inputs = {"a": a, "b": b, "ends": ends, "groups": groups, "programs": programs}
+        some = "" if len(groups) == 4 else f", of which {' and '.join(map(str, groups))} are computed"
+        label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows{some}"
+        return Case(inputs, ("tiles", "depth", "descriptors", "extents", "group", *checks), label=label)
+
+    square = UNIT * rng.randint(5, 7)  # two tiles of columns, so that no mistake at b.load is right by chance
+    n, k = BLOCK_N + UNIT * rng.randint(1, 3), BLOCK_K + UNIT * rng.randint(1, 7)
+    return [
+        case([0, 2], n, k, 2),
+        case([0, 1, 2, 3], n, k, 3),
+        case([0, 1, 2, 3], square, square, 2, "transposed"),
+        case([1, 3], BLOCK_N, BLOCK_K, 2),
+        case([0, 2], n, rng.randint(4, 7) * BLOCK_K, 2, long=True),
+    ]
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """The probes' events; written rows of no computed group; then C, group by group, against likely mistakes.
+
+    A mistake's effect on C is not reported again. Errors of C that it does not explain are.
+    """
+    a, c = case.inputs["a"].double(), ran.outputs["C"]
+    groups = case.inputs["groups"]
+    bounds = bounds_of(case.inputs["ends"])
+    b = case.inputs["b"].double().view(4, -1, a.shape[1])
+    want, mine = torch.zeros(c.values.shape, dtype=torch.float64), torch.zeros(len(a), dtype=torch.bool)
+    for g in groups:
+        want[slice(*bounds[g])], mine[slice(*bounds[g])] = a[slice(*bounds[g])] @ b[g].T, True
+    want = want.to(c.values.dtype).double()
+    pictures = _pictures(c, want, bounds, groups)
+    read = False
+    for event in ran.events:
+        if event.kind == "pointer":
+            text = f"a pointer leads into {event.matrix}, not a descriptor"
+            yield Finding("descriptors", Words(text, event.line))
+        elif event.kind == "load":
+            read = True
+            yield Finding("extents", (Observed(event, "."), AS_THE_MATRIX), pictures)
+    past = _past_the_end(c, bounds, groups)
+    outside: Causes = diagnosis.stores_outside(ran, ".")
+    if written := (outside, AS_THE_MATRIX) if outside else past:
+        yield Finding("group", written, pictures)
+
+    right = c.values.double() == want
+    if right[mine].all():
+        if not written and (times := int(c.counts[mine].max())) > 1:
+            yield Finding("depth", f"every element of C is right, and was stored {times} times: store after the loop")
+        if wasted := _past_k(ran, a.shape[1]):
+            yield Finding("depth", wasted)
+        return
+    some = _some_line(right, bounds, groups)
+    skip = _reached(bounds, groups, bool(past))
+    kept = [row for g in groups for row in range(bounds[g][0] + skip[g], bounds[g][1])]
+    explained = read and bool((torch.isnan(c.values) & (c.counts > 0))[mine].any())
+    if explained or (past and right[kept].all()) or (written and _elsewhere(c, right, want[mine])):
+        yield Finding("tiles", ABOVE)
+        # Wrong reads and stores hide other mistakes.
+        yield from _not_judged(case, some)
+        return
+    wrong = next(g for g in groups if not right[slice(*bounds[g])].all())
+    rows = slice(*bounds[wrong]), slice(None)
+    tiles = diagnosis.tiles(c.part(*rows, f"group {wrong}"), want[rows], (BLOCK_M, BLOCK_N))
+    check, why = _why(a, b, c, bounds, groups, skip)
+    if check == "tiles" or check is None:
+        yield Finding(check or ("tiles" if some else "*"), (why, tiles), pictures)
+        yield from _not_judged(case, some or why != ZERO)
+    else:
+        yield Finding(check, why, pictures)
+        yield Finding("tiles", ABOVE)
+
+
+def _past_k(ran: Ran, depth: int) -> Words | None:
+    """The loads of blocks that lie past K, where there is more than one to a tile: a loop may load one ahead."""
+    for event in ran.events:
+        if event.kind == "beyond" and event.side == "columns" and event.far[1] >= depth + BLOCK_K:
+            has = f"{event.matrix}, which has columns 0 to {depth - 1}"
+            text = f"blocks are loaded up to column {event.far[1]} of {has}: every element of C is right, and the loop "
+            return Words(f"{text}goes on past K, over zeros", event.line)
+    return None
+
+
+def _not_judged(case: Case, some: bool) -> Iterator[Finding]:
+    """The checks "transposed" and "depth" where nothing of C is right."""
+    unknown = [each for each in ("transposed", "depth") if each in case.checks and not some]
+    yield from (Finding(each, NOT_JUDGED) for each in unknown)
+
+
+def _some_line(right, bounds: list, groups: list[int]) -> bool:
+    """True if a row or a column of a tile is right: single elements may be right by chance."""
+    for g in groups:
+        for rows in right[slice(*bounds[g])].split(BLOCK_M):
+            for tile in rows.split(BLOCK_N, dim=1):
+                if tile.numel() and (tile.all(0).any() or tile.all(1).any()):
+                    return True
+    return False
+
+
+def _elsewhere(c: Written, right, want) -> bool:
+    """True if a piece of a row of ``want`` is at a wrong place of C."""
+    places = c.values.double().masked_fill(right, torch.nan).unfold(1, UNIT, 1).reshape(-1, UNIT)
+    pieces = want[:, : want.shape[1] // UNIT * UNIT].reshape(-1, UNIT)
+    return not set(map(tuple, places.tolist())).isdisjoint(map(tuple, pieces.tolist()))
+
+
+def _reached(bounds: list, groups: list[int], past: bool) -> dict[int, int]:
+    """Number of each group's first rows that the last tile of another group may have overwritten."""
+    found, reach = {}, 0
+    for g in groups:
+        start, end = bounds[g]
+        found[g] = min(max(reach - start, 0), end - start) if past else 0
+        reach = max(reach, start + -(-(end - start) // BLOCK_M) * BLOCK_M)
+    return found
+
+
+def _past_the_end(c: Written, bounds: list, groups: list[int]) -> str | None:
+    """The first written row of no computed group, and the tile that wrote it."""
+    owned = {row for g in groups for row in range(*bounds[g])}
+    row = next((row for row in range(len(c.values)) if row not in owned and not c.missing[row].all()), None)
+    if row is None:
+        return None
+    owner = next((g for g, (start, end) in enumerate(bounds) if start <= row < end), None)
+    belongs_to = "the tail" if owner is None else f"group {owner}, which this launch does not compute"
+    text = f"row {row} of C belongs to {belongs_to}, and was written"
+    # Tiles begin at their group's first row, so only the last one of a group reaches past it.
+    by = next((g for g in reversed(groups) if bounds[g][1] <= row), None)
+    if by is None:
+        return text
+    start, end = bounds[by]
+    last = (end - start - 1) // BLOCK_M
+    program = int(c.writers[row].max())
+    text += f" by tile ({last}, 0) of group {by}" + (f", in program {program}" if program >= 0 else "")
+    return f"{text}.\nGroup {by} has rows {start} to {end - 1}: where does the descriptor of C end?"
+
+
+def _why(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> tuple[str | None, str]:
+    """The broken check ("*": all; None: unknown), and the mistake that gives exactly this C.
+
+    The first ``skip`` rows of each group are not compared.
+    """
+    depth = a.shape[1]
+    last = (depth - 1) // BLOCK_K * BLOCK_K
+
+    def same(group: int, expected) -> bool:
+        """True if the written C of a group is as expected."""
+        start, end = bounds[group]
+        return torch.equal(c.values[start + skip[group] : end], expected.to(c.values.dtype)[skip[group] :])
+
+    def gave(product) -> bool:
+        """True if the written C is `product(rows of A, B)` in every group."""
+        return all(same(g, product(a[slice(*bounds[g])], b[g])) for g in groups)
+
+    def same_but_last(group: int) -> bool:
+        """True if the C of a group is right, except that its last row was not written."""
+        start, end = bounds[group]
+        product = (a[start:end] @ b[group].T).to(c.values.dtype)
+        missing = c.missing[start:end]
+        return (
+            bool(missing[-1].all()) and not missing[:-1].any() and torch.equal(c.values[start : end - 1], product[:-1])
+        )
+
+    # With less than one block, a loop that leaves out the rest gives zeros, like an answer that computes nothing.
+    if depth < BLOCK_K and gave(lambda x, y: 0 * x @ y.T):
+        return "tiles", ZERO
+    for summed in range(1, depth):
+        if gave(lambda x, y, n=summed: x[:, :n] @ y[:, :n].T):
+            why = "where do the loop over K, and the descriptors of A and B, end?"
+            if summed == depth // BLOCK_K * BLOCK_K:
+                why = f"the loop over K leaves out the last block, of which {depth - summed} columns are left"
+            return "depth", f"C is the sum over the first {summed} of {depth} columns of A and B: {why}"
+    if last and gave(lambda x, y: x[:, last:] @ y[:, last:].T):
+        return "depth", f"C is the product of columns {last} to {depth - 1} alone: is each block added to the sum?"
+    if last and gave(lambda x, y: (last // BLOCK_K + 1) * x[:, :BLOCK_K] @ y[:, :BLOCK_K].T):
+        return "depth", f"C is the product of columns 0 to {BLOCK_K - 1}, added again for each block: does k move?"
+    for name, step in (("BLOCK_N", BLOCK_N), ("BLOCK_M", BLOCK_M)):
+        if gave(lambda x, y, step=step: sum(_block(x, k) @ _block(y, k).T for k in range(0, depth, step))):
+            return "depth", f"columns are summed more than once: k goes on by {name}, and a block has BLOCK_K columns"
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        if any(gave(lambda x, y, i=i, dtype=dtype: diagnosis.roundings(x @ y.T, dtype)[-i]) for i in (0, 1)):
+            return "tiles", f"these are the right sums, rounded to {name}: C holds c.dtype, and a store converts to it"
+        if any(gave(lambda x, y, i=i, dtype=dtype: _summed_in(dtype, i, x, y)) for i in (0, 1)):
+            return "depth", f"the sum was rounded to {name} after each block: `acc` has to stay float32 until the store"
+    full = [g for g in groups if bounds[g][0] < bounds[g][1]]
+    if full and all(same_but_last(g) for g in full):
+        g = full[0]
+        return "tiles", (
+            f"row {bounds[g][1] - 1} of C, the last one of group {g}, was not written: the descriptor of C ends a row "
+            "too early"
+        )
+    if b.shape[1] == depth and gave(lambda x, y: x @ y):
+        return "transposed", f"C is A B, not A Bᵀ: a row of B holds the {depth} weights of one column of C"
+    if gave(lambda x, y: x @ _reshaped(y)):
+        return "transposed", (
+            "B's blocks have the right shape, and their elements the wrong order: .reshape() fills the new rows from "
+            "the old ones as they come, .T makes rows of columns"
+        )
+    for name, at in (("a", "row"), ("b", "col")):
+        if all(same(g, _turned(a, b[g], bounds[g], name)) for g in groups):
+            return "*", (
+                f"this is what {name}.load([k, {at}]) gives, not {name}.load([{at}, k]): coordinates come in the order "
+                "of the extents"
+            )
+    for name, at, instead in (("a", "row", "col"), ("b", "col", "row")):
+        if all(same(g, _turned(a, b[g], bounds[g], instead)) for g in groups):
+            return "tiles", f"this is what {name}.load([{instead}, k]) gives: blocks of {name} begin at `{at}`"
+    if early := _ends_early(a, b, c, bounds, groups, skip):
+        return "tiles", early
+    if all(same(g, _moved(a, *bounds[g]) @ b[g].T) for g in groups):
+        return "tiles", "A is read too far down: its pointer was moved to the group, and row counts from row 0 of A"
+    return None, "NaN comes from elements outside of A and B" if torch.isnan(c.values[~c.missing]).any() else ""
+
+
+def _summed_in(dtype: torch.dtype, which: int, x, y):
+    """The product if its sum is rounded to a type after each block of K, in one of the `roundings`."""
+    found = torch.zeros(len(x), len(y), dtype=torch.float64)
+    for k in range(0, x.shape[1], BLOCK_K):
+        found = diagnosis.roundings(found + _block(x, k) @ _block(y, k).T, dtype)[-which]
+    return found
+
+
+def _block(matrix, k: int):
+    return matrix[:, k : k + BLOCK_K]
+
+
+def _turned(a, b, bounds: tuple[int, int], which: str):
+    """A group's C with the coordinates of one operand's loads exchanged ("a", "b"), or with its "row" or "col" in the
+    place of the other."""
+    (start, end), (n, depth) = bounds, b.shape
+    # Beyond its extents a descriptor gives zeros.
+    a, b = (torch.nn.functional.pad(each, (0, len(a) + BLOCK_K, 0, len(a) + n + depth)) for each in (a, b))
+    found = torch.zeros(end - start, n, dtype=torch.float64)
+    for i, j in itertools.product(range(0, end - start, BLOCK_M), range(0, n, BLOCK_N)):
+        for k in range(0, depth, BLOCK_K):
+            row, deep = (k, start + i) if which == "a" else (j if which == "col" else start + i, k)
+            col, down = (k, j) if which == "b" else (start + i if which == "row" else j, k)
+            x, y = a[row : row + BLOCK_M, deep : deep + BLOCK_K], b[col : col + BLOCK_N, down : down + BLOCK_K]
+            part = found[i : i + BLOCK_M, j : j + BLOCK_N]
+            part += (x @ y.T)[: part.shape[0], : part.shape[1]]
+    return found
+
+
+def _moved(a, start: int, end: int):
+    """A group's rows of A if A's pointer is moved by `start` and coordinates are counted from row 0."""
+    found = torch.zeros_like(a[start:end])
+    found[: max(end - 2 * start, 0)] = a[2 * start : end]
+    return found
+
+
+def _ends_early(a, b, c: Written, bounds: list, groups: list[int], skip: dict[int, int]) -> str:
+    """A message if a descriptor has as many rows as the group, counted from row 0; arguments as `_why`."""
+    others = torch.ones(len(a), dtype=torch.bool)
+    for g in groups:
+        others[slice(*bounds[g])] = False
+    # Rows written elsewhere are not missing.
+    read, written = True, bool(c.missing[others].all())
+    for g in groups:
+        (start, end), size = bounds[g], bounds[g][1] - bounds[g][0]
+        start += skip[g]
+        got, missing, whole = c.values[start:end].double(), c.missing[start:end], a[start:end] @ b[g].T
+        before = (torch.arange(start, end) < size)[:, None].expand_as(whole)
+        read &= torch.equal(got, whole * before)
+        written &= torch.equal(missing, ~before) and torch.equal(got[before], whole[before])
+    early = next((g for g in groups if 0 < bounds[g][0] < bounds[g][1]), None)
+    if early is None or not (read or written):
+        return ""
+    start, end = bounds[early]
+    what = "A is read as zero" if read else "C is not written"
+    return (
+        f"{what} in group {early} from row {max(start, end - start)} on: its descriptor ends at row {end - start}, "
+        f"and the group's tiles start at row {start}. Coordinates count from the pointer: where it is at row 0, the "
+        f"extent must be the group's end, {end}"
+    )
+
+
+def _reshaped(b) -> torch.Tensor:
+    """(K, N): B (N, K) with each of its blocks reshaped to (BLOCK_K, BLOCK_N) instead of transposed."""
+    n, depth = b.shape
+    rows, cols = -(-n // BLOCK_N) * BLOCK_N, -(-depth // BLOCK_K) * BLOCK_K
+    found = torch.zeros(cols, rows, dtype=b.dtype)
+    for i in range(0, rows, BLOCK_N):
+        for j in range(0, cols, BLOCK_K):
+            block = torch.zeros(BLOCK_N, BLOCK_K, dtype=b.dtype)
+            inside = b[i : i + BLOCK_N, j : j + BLOCK_K]
+            block[: inside.shape[0], : inside.shape[1]] = inside
+            found[j : j + BLOCK_K, i : i + BLOCK_N] = block.reshape(BLOCK_K, BLOCK_N)
+    return found[:depth, :n]
+
+
+def _pictures(c: Written, want, bounds: list, groups: list[int]) -> list[dict]:
+    """The tiles of each computed group, and of the other groups with damage, where unwritten is right."""
+    panels = []
+    for g, (start, end) in enumerate(bounds):
+        rows = slice(start, end), slice(None)
+        part = c.part(*rows, f"group {g}")
+        if g not in groups:
+            alone = part.missing
+            if not alone.all():
+                part.missing = torch.zeros_like(alone)
+                title = f"group {g}, not yours"
+                panels.append(panel(part, want[rows], (BLOCK_M, BLOCK_N), title, right=alone))
+        elif end > start:
+            panels.append(panel(part, want[rows], (BLOCK_M, BLOCK_N), f"group {g}"))
+    return panels

@@ -1,0 +1,162 @@
+"""Exercise 11a: a tile of the weight gradient, a product that sums over the tokens of one group."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+
+import torch
+
+from gemm_course.exercises import token_sums
+from gemm_course.exercises.e11a_weight_gradient.run import BLOCK
+from gemm_course.exercises.inputs import bounds_of, whole_numbers
+from gemm_course.judging import diagnosis
+from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.panels import panel
+
+CHECKS = ("tokens", "tail", "empty", "rounding", "once")
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """First no empty groups; then some, first, in the middle and last; then no tokens at all."""
+
+    def case(sizes, k, n):
+        ends = list(accumulate(sizes))
+        total = ends[-1] + rng.randint(BLOCK, BLOCK + 8)
+        # No zeros: every missing or additional token changes a sum. Most sums pass 2048, from where float16 holds no
+        # odd numbers; none passes float16's largest number.
+        a, b = (whole_numbers(rng, *shape, low=9, high=31) for shape in ((k, total), (total, n)))
+        a[:, ends[-1] :], b[ends[-1] :] = torch.nan, torch.nan
+        inputs = {"a": a, "b": b, "ends": ends}
+        label = f"K = {k}, N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} after the last"
+        return Case(inputs, CHECKS, label=label)
+
+    def part():
+        return token_sums.part(rng, BLOCK)
+
+    return [
+        case([BLOCK + part(), 2 * BLOCK + part(), 1], part(), BLOCK),
+        case(token_sums.group_sizes(rng, BLOCK), BLOCK + part(), part()),
+        case([0] * rng.randint(2, 3), part(), BLOCK + part()),
+    ]
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """The probes' events and repeated stores; then the empty groups; then the others, against likely mistakes."""
+    a, b, bounds = case.inputs["a"].double(), case.inputs["b"].double(), bounds_of(case.inputs["ends"])
+    parts = a.T[: bounds[-1][1], :, None] * b[: bounds[-1][1], None, :]  # what each token adds
+    want = torch.stack([parts[slice(*each)].sum(0) for each in bounds])
+    k, c = len(a), ran.outputs["C"]
+    groups = [c.part(slice(g * k, (g + 1) * k), slice(None), f"C[{g}]") for g in range(len(bounds))]
+    pictures = [
+        panel(each, want[g].half(), (BLOCK, BLOCK), f"C[{g}]") for g, each in enumerate(groups)
+    ]  # fmt: skip
+    filled = [g for g, (start, end) in enumerate(bounds) if start < end]
+    if token_sums.held_before(c).all() and filled:
+        cause = Words("C is NaN everywhere. It held NaN before: store the result, do not add to C")
+        if diagnosis.wrong_stride(ran):
+            text = "C is NaN everywhere, from what was read outside of A and B"
+            cause = Words(text, because=diagnosis.loads_outside(ran))
+        yield Finding("*", cause, pictures)
+        return
+    if c.missing.all() and filled:
+        yield Finding("*", "nothing of C was written", pictures)
+        return
+    wrong = [g for g in filled if not torch.equal(groups[g].values, want[g].half())]
+    check, why = _why(ran, groups, want, parts, bounds, wrong) if wrong else (None, "")
+    if check == "*":
+        yield Finding("*", why, pictures)
+        return
+    yield from _touched(case, ran, pictures)
+    in_loop = int(c.counts.max()) > 1
+    empty = [g for g in range(len(bounds)) if g not in filled]
+    texts = [token_sums.explain_empty(groups[g], parts, bounds[g][0], f"group {g}", in_loop) for g in empty]
+    if text := next(filter(None, texts), ""):
+        yield Finding("empty", text, pictures)
+    if check:
+        yield Finding(check, why, pictures)
+        if check != "tokens" and len(wrong) == len(filled):
+            yield Finding("tokens", BELOW)
+
+
+def _touched(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
+    """Accesses outside of the matrices, loads without `other=`, elements stored twice."""
+    for event in ran.events:
+        if event.kind == "undefined":
+            yield Finding("tail", Observed(event), pictures)
+        elif event.matrix == "ends":
+            yield Finding("tokens", token_sums.explain_table(event), pictures)
+        elif event.kind in ("load", "store"):
+            yield Finding("once", Observed(event), pictures)
+    c = ran.outputs["C"]
+    if c.outside and not ran.events:
+        yield Finding("once", diagnosis.stores_outside(ran), pictures)
+    if (times := int(c.counts.max())) > 1:
+        row, column = (c.counts == times).nonzero()[0].tolist()
+        g, row = divmod(row, len(case.inputs["a"]))
+        text = f"C[{g}] at ({row}, {column}) was stored {times} times. One store is enough: after the loop"
+        yield Finding("once", text, pictures)
+
+
+def _why(ran: Ran, groups: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
+    """The check that wrong sums break ("*": all), and the likely mistake."""
+    order = token_sums.most_telling_first(wrong, bounds)
+    finite = [g for g in order if not torch.isnan(groups[g].values).any()]
+    g = (finite or order)[0]
+    got, tiles = groups[g].values, diagnosis.tiles(groups[g], want[g].half(), (BLOCK, BLOCK))
+    if stride := diagnosis.wrong_stride(ran):
+        return "tokens", (tiles, stride)
+    if not finite and not groups[g].missing.any():
+        return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
+    if groups[g].missing.any():
+        return "tokens", (tiles, "is each tile of C stored, to its last row and column?")
+    if all((groups[each].values == 0).all() for each in wrong):
+        return "*", (tiles, "C is 0 everywhere: nothing was added to `acc`")
+    part = parts[slice(*bounds[g])]
+    if len(part) > 1 and torch.allclose(got.double(), want[g] / len(part), rtol=1e-3):
+        return "tokens", (tiles, f"this is the average of group {g}'s {len(part)} tokens: the product is their sum")
+    close = ((got.double() - want[g]).abs() <= want[g] / 128).all()
+    for each in finite:
+        if found := token_sums.range_of_sum(groups[each].values, parts):
+            tail, why = token_sums.explain_range(found, bounds, each, BLOCK)
+            tiles = diagnosis.tiles(groups[each], want[each].half(), (BLOCK, BLOCK))
+            return "tail" if tail else "tokens", (tiles, why)
+    if why := token_sums.explain_rounding(got, [block.sum(0) for block in part.split(BLOCK)]):
+        return "rounding", (tiles, why)
+    if close:
+        return "rounding", (
+            tiles,
+            "the numbers are nearly right: they were rounded on the way. Is `acc` float32, and converted only "
+            "where it is stored?",
+        )
+    if why := _twice(got, part):
+        return "tokens", (tiles, why)
+    if _turned(groups, want):
+        return "tokens", (tiles, "this is a transposed tile: rows of C[g] are rows of A, its columns are those of B")
+    filled = [(part, right.half()) for part, right in zip(groups, want) if right.any()]
+    return "tokens" if any(diagnosis.right_as_written(*each, (BLOCK, BLOCK)) for each in filled) else "*", tiles
+
+
+def _twice(got, parts) -> str:
+    """A message if blocks were added more than once; empty otherwise."""
+    blocks = [block.sum(0) for block in parts.split(BLOCK)]
+    again = torch.zeros_like(blocks[0])
+    for block in blocks:
+        again = 2 * again + block
+    if torch.equal(got, again.half()):
+        return (
+            "each turn adds all earlier blocks again: tl.dot(a, b, acc) contains `acc`, so assign it and do not add it"
+        )
+    if torch.equal(got, (2 * sum(blocks)).half()):
+        return "this is twice the sum: everything was added two times"
+    return ""
+
+
+def _turned(groups: list[Written], want) -> bool:
+    """True if the first tile of every group is its transpose, as far as both are in C."""
+    k, n = (min(extent, BLOCK) for extent in want.shape[1:])
+    small = min(k, n)
+    got = torch.stack([each.values[:small, :small] for each in groups])
+    return torch.equal(got, want[:, :small, :small].mT.half())

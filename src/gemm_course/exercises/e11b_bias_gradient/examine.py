@@ -1,0 +1,188 @@
+"""Exercise 11b: the bias gradient, sums over each group's rows, every one of them with a single writer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+
+import torch
+
+from gemm_course.exercises import token_sums
+from gemm_course.exercises.e11b_bias_gradient.run import BLOCK
+from gemm_course.exercises.inputs import bounds_of, whole_numbers
+from gemm_course.judging import diagnosis
+from gemm_course.judging.case import Case, Finding, Ran, Written
+from gemm_course.judging.causes import BELOW, Causes, Observed, Words
+from gemm_course.judging.panels import panel
+
+CHECKS = ("sums", "tail", "empty", "writer", "float32", "bounds")
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """First no empty groups; then some, first, in the middle and last; then no tokens at all."""
+
+    def case(sizes, n):
+        ends = list(accumulate(sizes))
+        total = ends[-1] + rng.randint(BLOCK, BLOCK + 8)
+        # A block's sum passes 2048, from where float16 holds no odd numbers.
+        grad = whole_numbers(rng, total, n, low=131, high=250)
+        grad[ends[-1] :] = torch.nan
+        label = f"N = {n}, groups of {', '.join(map(str, sizes))} tokens, {total - ends[-1]} after the last"
+        return Case({"grad": grad, "ends": ends}, CHECKS, label=label)
+
+    def part():
+        return token_sums.part(rng, BLOCK)
+
+    return [
+        case([BLOCK + part(), 2 * BLOCK + part(), 1], BLOCK),
+        case(token_sums.group_sizes(rng, BLOCK), BLOCK + part()),
+        case([0] * rng.randint(2, 3), part()),
+    ]
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """First who stored what, and how often; then the empty groups; then the others, against likely mistakes."""
+    bounds, out = bounds_of(case.inputs["ends"]), ran.outputs["out"]
+    parts = case.inputs["grad"][: bounds[-1][1]].double()  # what each token adds
+    want = torch.stack([parts[slice(*each)].sum(0) for each in bounds])
+    rows = [out.part(slice(g, g + 1), slice(None), f"out[{g}]") for g in range(len(bounds))]
+    pictures = [panel(out, want, (1, BLOCK), "your out")]
+    filled = [g for g, (start, end) in enumerate(bounds) if start < end]
+    wrong = [g for g in filled if not torch.equal(rows[g].values[0].double(), want[g])]
+    writers = _writers(ran, bounds, not wrong)
+    some = any(diagnosis.right_as_written(rows[g], want[g : g + 1], (1, BLOCK)) for g in filled)
+    if pitch := out.wrong_pitch():
+        stride = out.values.stride(0)
+        text = f"the rows of out are stride_out = {stride} elements apart, and they were stored {pitch} apart"
+        checks = {"sums" if g in filled else "empty" for g in range(len(bounds))}
+        yield from (Finding(check, text, pictures) for check in checks)
+        if outside := diagnosis.stores_outside(ran):
+            yield Finding("bounds", (outside, text), pictures)
+        return
+    if filled and not some and (text := writers or _nothing(ran)):
+        yield Finding("*", text, pictures)
+        return
+    check, why = (None, "") if writers or not wrong else _why(ran, rows, want, parts, bounds, wrong)
+    if check == "*" or (check and not (why or some)):
+        yield Finding("*", why or diagnosis.tiles(out, want, (1, BLOCK)), pictures)
+        return
+    for event in ran.events:
+        if event.kind == "undefined":
+            yield Finding("tail", Observed(event), pictures)
+        elif event.matrix == "ends":
+            yield Finding("sums", token_sums.explain_table(event), pictures)
+        elif event.kind in ("load", "store"):
+            yield Finding("bounds", Observed(event), pictures)
+    if out.outside and not ran.events:
+        yield Finding("bounds", diagnosis.stores_outside(ran), pictures)
+    if writers:
+        yield Finding("writer", writers, pictures)
+        if wrong:
+            yield Finding("sums", BELOW)
+    in_loop = int(out.counts.max()) > 1
+    empty = [g for g in range(len(bounds)) if g not in filled]
+    texts = [token_sums.explain_empty(rows[g], parts, bounds[g][0], f"group {g}", in_loop) for g in empty]
+    if text := next(filter(None, texts), ""):
+        yield Finding("empty", text, pictures)
+    if check:
+        yield Finding(check, why or diagnosis.tiles(out, want, (1, BLOCK)), pictures)
+        if check != "sums" and len(wrong) == len(filled):
+            yield Finding("sums", BELOW)
+
+
+def _nothing(ran: Ran) -> Causes:
+    """The reason if no sum was stored, or none but NaN; empty otherwise."""
+    out = ran.outputs["out"]
+    if token_sums.held_before(out).all():
+        if reads := [event for event in ran.events if event.kind == "load" and event.matrix == "grad"]:
+            return Words("out is NaN everywhere, from what was read outside of grad", because=Observed(reads[0]))
+        return "out is NaN everywhere. It held NaN before: store the sum, do not add to out"
+    return "nothing of out was written" if out.missing.all() else ""
+
+
+def _writers(ran: Ran, bounds: list, right: bool) -> Causes:
+    """Atomics, or elements stored several times; empty without any."""
+    out = ran.outputs["out"]
+    for event in ran.events:
+        if event.kind == "atomic":
+            return Observed(
+                event,
+                ". Atomics add in the order in which programs arrive, and a float32 sum depends on that order: let one "
+                "program own each sum",
+            )
+    if (times := int(out.counts.max())) < 2:
+        return ""
+    g, column = (out.counts == times).nonzero()[0].tolist()
+    text = f"out[{g}, {column}] was stored {times} times"
+    blocks = torch.tensor([-(-(end - start) // BLOCK) for start, end in bounds])
+    if right and (out.counts == blocks[:, None]).all():
+        return f"{text}, once for each block of group {g}: the store belongs after the loop"
+    return (
+        f"{text}, by several programs or turns of a loop, and the last store wins: let one program own each sum, and "
+        "store it once"
+    )
+
+
+def _why(ran: Ran, rows: list[Written], want, parts, bounds: list, wrong: list[int]) -> tuple[str, Causes]:
+    """The check that wrong sums break ("*": all), and the likely mistake, "" where none is known."""
+    order = token_sums.most_telling_first(wrong, bounds)
+    finite = [g for g in order if not torch.isnan(rows[g].values).any()]
+    tiles = diagnosis.tiles(rows[(finite or order)[0]], want[(finite or order)[0]][None], (1, BLOCK))
+    if stride := diagnosis.wrong_stride(ran):
+        return "sums", (tiles, stride)
+    if _axes_exchanged(rows):
+        return "sums", (
+            tiles,
+            "the kernel has no program for it: are the grid's two numbers, and program_id(0) and "
+            "program_id(1), in the same order?",
+        )
+    lost = [each.missing.all() for each in rows]
+    if lost[-1] and lost == sorted(lost):
+        return "sums", (tiles, f"no program computes it: the grid needs programs for each of {len(rows)} groups")
+    if any(rows[g].missing.any() for g in wrong):
+        return "sums", (tiles, "is each sum stored, to the last column?")
+    if not finite:
+        return "tail", (tiles, "the rows after the last group hold NaN, and a block adds some of them")
+    if all((rows[g].values == 0).all() for g in wrong):
+        return "*", (tiles, "out is 0 everywhere: nothing was added")
+    for g in finite:
+        tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
+        if found := token_sums.range_of_sum(rows[g].values[0], parts):
+            tail, why = token_sums.explain_range(found, bounds, g, BLOCK)
+            return "tail" if tail else "sums", (tiles, why)
+    g = finite[0]
+    tiles = diagnosis.tiles(rows[g], want[g][None], (1, BLOCK))
+    got, size = rows[g].values[0].double(), bounds[g][1] - bounds[g][0]
+    if size > 1 and torch.allclose(got, want[g] / size, rtol=1e-6):
+        average = f"this is the average of group {g}'s {size} tokens: the gradient is their sum, undivided"
+        return "sums", (tiles, average)
+    if torch.equal(got, _along_columns(parts[slice(*bounds[g])])):
+        return "sums", (tiles, "these are sums over columns, one for each row of a block: rows are axis 0")
+    blocks = [block.sum(0) for block in parts[slice(*bounds[g])].split(BLOCK)]
+    if why := token_sums.explain_rounding(rows[g].values[0], blocks):
+        return "float32", (tiles, why)
+    if ((got - want[g]).abs() <= want[g] / 128).all():
+        return "float32", (
+            tiles,
+            "the numbers are nearly right: they were rounded on the way. tl.sum keeps the type of what it "
+            "sums, and that is float16 until you convert it",
+        )
+    return "sums", ""
+
+
+def _axes_exchanged(rows: list[Written]) -> bool:
+    """True if what was written is that of a grid whose axes are exchanged."""
+    groups, n = len(rows), rows[0].missing.shape[1]
+    blocks = -(-n // BLOCK)
+    written = torch.zeros(groups, n, dtype=torch.bool)
+    written[:blocks, : groups * BLOCK] = True
+    return groups != blocks and torch.equal(torch.cat([~each.missing for each in rows]), written)
+
+
+def _along_columns(part: torch.Tensor) -> torch.Tensor:
+    """The result of sums along the wrong axis of each block: the element of row r, in the place of column r."""
+    size, n = part.shape
+    whole = torch.zeros(-(-size // BLOCK) * BLOCK, -(-n // BLOCK) * BLOCK, dtype=part.dtype)
+    whole[:size, :n] = part
+    return whole.view(-1, BLOCK, whole.shape[1] // BLOCK, BLOCK).sum((0, 3)).T.flatten()[:n]

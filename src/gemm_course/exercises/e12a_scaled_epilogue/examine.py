@@ -1,0 +1,273 @@
+"""Exercise 12a: the epilogue of a masked FP8 product, with a scale for each token and one for each group."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from course_kernels import testing
+from gemm_course.exercises.e12a_scaled_epilogue.run import BLOCK, BLOCK_K, FP8
+from gemm_course.judging import diagnosis
+from gemm_course.judging.case import Case, Finding, Ran
+from gemm_course.judging.causes import BELOW, Causes, Observed
+from gemm_course.judging.panels import panel
+from gemm_course.judging.sentences import counted
+
+CHECKS = ("token", "group", "rounding", "rows")
+
+
+def draw(rng: random.Random) -> list[Case]:
+    """Three groups of one tile each; then one full, one empty, two others, and tiles that reach into the next group."""
+
+    def case(sizes, max_m, n):
+        groups, k = len(sizes), rng.randint(2 * BLOCK_K - 8, 2 * BLOCK_K - 1)
+        seeds = iter([rng.getrandbits(31) for _ in range(2)])
+        # Nearly all sums pass 2048, from where float16 holds no odd numbers. All stay below 8192: tensor cores keep no
+        # more bits of an FP8 product's sum.
+        a, b = (
+            testing.integers((groups, rows, k), FP8, next(seeds), low=5, high=9) for rows in (max_m, n)
+        )  # fmt: skip
+        # Small multiples of 1/4 and 1/2: scaled sums are exact in float32. No scale is 1, no two neighbours are equal.
+        numbers = [3, 5, 6, 7, 9, 11]
+        first = rng.randrange(len(numbers))
+        # Where every group has the same scales, its own rows and group 0's would give the same result.
+        scale_a = torch.tensor([[numbers[(first + g + row) % 6] / 4 for row in range(max_m)] for g in range(groups)])
+        # One scale is below 1. If all were above it, a kernel that lowers them to 1 would give the same result as one
+        # that leaves them out.
+        scale_b = torch.tensor(rng.sample([1, *rng.sample([3, 5, 7], groups - 1)], groups)) / 2
+        for g, size in enumerate(sizes):
+            a.view(torch.uint8)[g, size:] = testing.CANARY[FP8][1]
+            scale_a[g, size:] = torch.nan
+        inputs = {"a": a, "b": b, "scale_a": scale_a, "scale_b": scale_b, "sizes": sizes}
+        label = f"N = {n}, K = {k}, groups of {', '.join(map(str, sizes))} rows, max_m = {max_m}"
+        return Case(inputs, CHECKS, label=label)
+
+    def part():
+        return rng.randint(3, BLOCK - 3)
+
+    max_m = BLOCK + part()
+    return [
+        case([BLOCK, part(), part()], BLOCK, BLOCK),
+        case([max_m, part(), 0, BLOCK + rng.randint(1, max_m - BLOCK - 1)], max_m, BLOCK + part()),
+    ]
+
+
+def examine(case: Case, ran: Ran) -> Iterator[Finding]:
+    """First rows that no group has; then the others, against the results of likely mistakes."""
+    a, b, scale_a, scale_b = (case.inputs[name].double() for name in ("a", "b", "scale_a", "scale_b"))
+    sizes, (groups, max_m, _), c = case.inputs["sizes"], a.shape, ran.outputs["C"]
+    filled = [g for g in range(groups) if sizes[g]]
+    sums = {g: a[g, : sizes[g]] @ b[g].T for g in filled}
+    want = {g: (sums[g] * scale_a[g, : sizes[g], None] * scale_b[g]).half() for g in filled}
+    parts = {g: c.part(slice(g * max_m, g * max_m + sizes[g]), slice(None), f"C[{g}]") for g in filled}
+    pictures = [panel(parts[g], want[g], (BLOCK, BLOCK), f"C[{g}]") for g in filled]
+    wrong = [g for g in filled if not torch.equal(parts[g].values, want[g])]
+    found = _why(case, parts, sums, want, wrong) if wrong else []
+    if wrong and any(event.matrix == "scale_b" and event.kind == "load" for event in ran.events):
+        found = [("token", BELOW)]
+    for check, why in found:
+        yield Finding(check, why, pictures)
+        if check == "*":
+            return
+    yield from _past_the_rows(case, ran, pictures)
+
+
+def _past_the_rows(case: Case, ran: Ran, pictures: list[dict]) -> Iterator[Finding]:
+    """Accesses outside of the matrices, and stored rows that belong to no token of the tile's group."""
+    c, sizes = ran.outputs["C"], case.inputs["sizes"]
+    max_m = len(c.values) // len(sizes)
+    for g, size in enumerate(sizes):
+        rows = slice(g * max_m, (g + 1) * max_m)
+        written = ~c.missing[rows].all(1)
+        written[:size] = (c.counts[rows][:size] > 1).any(1)
+        if written.any():
+            row = int(written.nonzero()[0])
+            text = f"row {row} of C[{g}] was written, and group {g} has {counted(size, 'row')}"
+            if row < size:
+                text = f"row {row} of C[{g}] was written {int(c.counts[rows][row].max())} times"
+            text += ": a tile's last rows may belong to the next group, so mask the store with `inside`"
+            yield Finding("rows", text, pictures)
+            break
+    for event in ran.events:
+        if event.kind in ("load", "store") and event.matrix == "scale_b":
+            note = ": it has one number for each group, and scale_a one for each token"
+            yield Finding("group", Observed(event, note), pictures)
+        elif event.kind in ("load", "store"):
+            yield Finding("rows", Observed(event), pictures)
+    if c.outside and not ran.events:
+        yield Finding("rows", diagnosis.stores_outside(ran), pictures)
+
+
+def _why(case: Case, parts: dict, sums: dict, want: dict, wrong: list[int]) -> list[tuple[str, Causes]]:
+    """(check, cause) for each check that a wrong C breaks, with the likely mistake; "*": all of them."""
+    tiles, scale_b = diagnosis.tiles(parts[wrong[0]], want[wrong[0]], (BLOCK, BLOCK)), case.inputs["scale_b"].double()
+    if all(part.missing.all() for part in parts.values()):
+        return [("*", "nothing of C was written")]
+    if any(parts[g].missing.any() for g in wrong):
+        return [("rows", (tiles, f"rows 0 to {case.inputs['sizes'][wrong[0]] - 1} of it have to be stored"))]
+
+    def gave(results) -> bool:
+        return all(parts[g].values.allclose(results(g).half(), rtol=0, atol=0, equal_nan=True) for g in parts)
+
+    for checks, why, scales in _likely_scales(case):
+        if gave(lambda g, scales=scales: sums[g] * scales(g)):
+            return [(check, (tiles, why)) for check in checks]
+    for check, name in (("token", "tokens' scales were"), ("group", "group's scale was")):
+        if gave(lambda g, check=check: _scaled_in_the_loop(case, g, check)):
+            return [
+                (check, (tiles, f"the {name} applied in the loop, to all blocks so far again: scale `acc` after it"))
+            ]
+    if other := _other_groups_scale(case, parts, sums, wrong):
+        return [("group", (tiles, other))]
+    if cut := _cut_off(case, parts, sums, gave):
+        return [(cut[0], (tiles, f"{cut[1]}"))]
+    if gave(lambda g: sums[g].half().double() * _token_scales(case, g)[:, None] * scale_b[g]):
+        return [("rounding", (tiles, "the sum was rounded to float16 before it was scaled: convert last"))]
+    for operands, convert in itertools.product(("A", "B", "A and B"), (_nearest, _interpreted)):
+        if gave(lambda g, of=operands, convert=convert: _scaled_before(case, g, of, convert)):
+            why = f"{operands} was scaled and rounded to FP8 again, before the sum: FP8 has 4 significant bits"
+            return [("rounding", (tiles, f"{why}. Scale `acc`"))]
+    off = torch.cat([(parts[g].values.double() / want[g].double() - 1).abs().flatten() for g in wrong])
+    if (off < 1 / 8).all():
+        why = "the numbers are nearly right: they were rounded on the way. Multiply `acc` while it is float32"
+        return [("rounding", (tiles, why))]
+    if torch.isnan(parts[wrong[0]].values).any():
+        why = "the tables of scales hold NaN past their ends and past a group's rows: some of it was loaded"
+        return [("token", (tiles, why))]
+    right = any(diagnosis.right_as_written(parts[g], want[g], (BLOCK, BLOCK)) for g in parts)
+    return [("token" if right else "*", tiles)]
+
+
+def _token_scales(case: Case, g: int, first: int | None = None) -> Tensor:
+    """The scales of a group's rows; from another place of the table on if `first` is given."""
+    size, table = case.inputs["sizes"][g], case.inputs["scale_a"]
+    first = g * table.shape[1] if first is None else first
+    past_the_end = torch.full((size,), torch.nan)  # as `Watch` has it there
+    return torch.cat([table.flatten()[first:], past_the_end])[:size].double()
+
+
+def _likely_scales(case: Case) -> Iterator[tuple]:
+    """(checks that break, message, what each group's sums are multiplied by) of mistakes with scales."""
+    table = case.inputs["scale_b"].double()
+
+    def token(g):
+        return _token_scales(case, g)[:, None]
+
+    yield ("token", "group"), "neither scale is in it: these are the unscaled sums", lambda g: 1.0
+    yield ("token",), "the tokens' scales are missing", lambda g: table[g]
+    yield ("group",), "the group's scale is missing", lambda g: token(g)
+    yield ("token",), "the tokens' scales were applied twice", lambda g: token(g) ** 2 * table[g]
+    yield ("group",), "the group's scale was applied twice", lambda g: token(g) * table[g] ** 2
+    yield ("token", "group"), "both scales were applied twice", lambda g: (token(g) * table[g]) ** 2
+    yield (
+        ("token", "group"),
+        "this was divided by the scales: multiply, stored number times scale is the real number",
+        lambda g: 1 / (token(g) * table[g]),
+    )
+    divided = "multiply, stored number times scale is the real number"
+    yield ("token",), f"this was divided by the tokens' scales: {divided}", lambda g: table[g] / token(g)
+    yield ("group",), f"this was divided by the group's scale: {divided}", lambda g: token(g) / table[g]
+    yield ("token", "group"), "the scales were added to each other: they are factors", lambda g: token(g) + table[g]
+    yield (
+        ("token",),
+        (
+            "these are the scales from the beginning of scale_a, those of group 0: row `local` of group g is row "
+            "`rows` of the table"
+        ),
+        lambda g: _token_scales(case, g, 0)[:, None] * table[g],
+    )
+    sizes, steps = case.inputs["sizes"], dict(zip(("N", "K"), case.inputs["b"].shape[1:]))
+    firsts = {f"g * {name}": [g * step for g in range(len(sizes))] for name, step in steps.items()}
+    firsts["g * size"] = [g * size for g, size in enumerate(sizes)]
+    firsts["the sum of the sizes before"] = [sum(sizes[:g]) for g in range(len(sizes))]
+    for name, first in firsts.items():
+        why = f"the scales of group g begin at g * max_m in scale_a, and these begin at {name}"
+        yield ("token",), why, lambda g, first=first: _token_scales(case, g, first[g])[:, None] * table[g]
+    yield (
+        ("token",),
+        ("the tokens' scales run along the columns: [:, None] gives each row its own number"),
+        lambda g: _along_columns(case, g) * table[g],
+    )
+
+
+def _cut_off(case: Case, parts: dict, sums: dict, gave: Callable) -> tuple[str, str] | None:
+    """(check, message) if scales, sums or results were clamped; else None."""
+    group = case.inputs["scale_b"].double()
+    scales = {g: (_token_scales(case, g)[:, None], group[g].expand(len(sums[g]), 1)) for g in parts}
+    for which, check, name in ((0, "token", "tokens' scales"), (1, "group", "groups' scales")):
+        used = torch.cat([(parts[g].values / (sums[g] * scales[g][1 - which])).flatten() for g in parts])
+        ends = [(end * 64).round() / 64 for end in used.aminmax()]
+        if ends[0] < ends[1] and gave(
+            lambda g, w=which, ends=ends: sums[g] * scales[g][w].clamp(*ends) * scales[g][1 - w]
+        ):
+            right = torch.cat([each[which] for each in scales.values()])
+            return check, f"the {name} were cut off, {_limits(ends, right)}: a scale is a factor of any size"
+    top, want = torch.finfo(FP8).max, {g: sums[g] * scales[g][0] * scales[g][1] for g in parts}
+    if gave(lambda g: sums[g].clamp(-top, top) * scales[g][0] * scales[g][1]):
+        return "*", f"the sums were cut off, at most {top:g}, as FP8 is: `acc` and C hold larger numbers"
+    ends = torch.cat([part.values.flatten() for part in parts.values()]).double().aminmax()
+    if (ends[0] < ends[1] or ends[1] == top) and gave(lambda g: want[g].clamp(*ends)):
+        right = torch.cat([each.half().flatten() for each in want.values()])
+        why = f"the results were cut off, {_limits(ends, right)}: C is float16, and all of them fit"
+        return ("rounding" if ends[0] < ends[1] else "*"), why
+    return None
+
+
+def _limits(ends: Sequence[Tensor], right: Tensor) -> str:
+    """In words, the limits that some of the right numbers exceed."""
+    low, high = (f"at least {ends[0]:g}" if ends[0] > right.min() else "", f"at most {ends[1]:g}")
+    return " and ".join(filter(None, (low, high if ends[1] < right.max() else "")))
+
+
+def _along_columns(case: Case, g: int) -> Tensor:
+    """A group's scales, (rows, columns), if column c of a tile gets the scale of the tile's row c; 0 past its rows."""
+    rows, n = case.inputs["sizes"][g], case.inputs["b"].shape[1]
+    scales = torch.zeros(-(-rows // BLOCK) * BLOCK, dtype=torch.float64)
+    scales[:rows] = _token_scales(case, g)
+    places = torch.arange(rows)[:, None] // BLOCK * BLOCK + torch.arange(n) % BLOCK
+    return scales[places]
+
+
+def _other_groups_scale(case: Case, parts: dict, sums: dict, wrong: list[int]) -> str:
+    """A message if a group has another group's scale; empty otherwise."""
+    for g in wrong:
+        for other, scale in enumerate(case.inputs["scale_b"].double()):
+            if torch.equal(parts[g].values, (sums[g] * _token_scales(case, g)[:, None] * scale).half()):
+                return f"this has the scale of group {other}: group {g} has scale_b[{g}]"
+    return ""
+
+
+def _scaled_in_the_loop(case: Case, g: int, which: str) -> Tensor:
+    """A group's C if the sum is multiplied by one of the scales after each block of K."""
+    a, b = (case.inputs[name][g].double() for name in ("a", "b"))
+    scales = {"token": _token_scales(case, g)[:, None], "group": case.inputs["scale_b"][g].double()}
+    again, total = scales.pop(which), torch.zeros(case.inputs["sizes"][g], len(b), dtype=torch.float64)
+    for k in range(0, a.shape[1], BLOCK_K):
+        total = (total + a[: len(total), k : k + BLOCK_K] @ b[:, k : k + BLOCK_K].T) * again
+    return total * next(iter(scales.values()))
+
+
+def _scaled_before(case: Case, g: int, operands: str, convert: Callable[[Tensor], Tensor]) -> Tensor:
+    """A group's C if an operand, or both, is scaled and converted to FP8 before the product."""
+    a, b = (case.inputs[name][g].double() for name in ("a", "b"))
+    a, token, group = a[: case.inputs["sizes"][g]], _token_scales(case, g)[:, None], case.inputs["scale_b"][g].double()
+    a, token = (convert(a * token), 1.0) if "A" in operands else (a, token)
+    b, group = (convert(b * group), 1.0) if "B" in operands else (b, group)
+    return (a @ b.T) * token * group
+
+
+def _nearest(values: Tensor) -> Tensor:
+    """To FP8 and back, as a GPU converts."""
+    return values.to(FP8).double()
+
+
+def _interpreted(values: Tensor) -> Tensor:
+    """To FP8 and back, as Triton's interpreter converts: halves up, and a carry is lost in every other octave."""
+    fraction, exponent = torch.frexp(values)
+    digits = torch.floor(fraction * 16 + 0.5)
+    digits[(digits == 16) & (exponent % 2 == 1)] = 8
+    return torch.ldexp(digits, exponent - 4)

@@ -1,0 +1,365 @@
+"""From causes to the messages that a learner reads: which tile, which row, which line, and a likely reason.
+
+Every sentence about a cause is here, but for an exercise's own words.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gemm_course.judging import causes
+from gemm_course.judging.causes import Cause, Event, Failure, MaskProblem, Observed
+from gemm_course.judging.request import MAX_FILES_MB, MAX_PRINTED
+from gemm_course.judging.results import NOT_ON_GPU, ONLY_ON_GPU, REASON_ABOVE, REASON_BELOW
+from gemm_course.judging.untrusted import MAX_FILES, printable
+from gemm_course.runner.fork_server import MAX_THREADS
+
+_VERBS = {"load": "reads", "store": "writes"}
+_NOUNS = {"rows": "row", "columns": "column"}
+_LINE_ENDS = re.compile("\r\n|\r|\n")
+_MOST_QUOTED = 160
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a message."""
+
+    text: str
+    about: int = 0  # the line of the answer that it is about; 0: none
+    leads: bool = False  # whether the next line is its reason
+
+
+def counted(number: int, noun: str) -> str:
+    """3 tiles, 1 tile."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _about(line: int, text: str, leads: bool = False) -> Line:
+    return Line(f"line {line}: {text}" if line else text, line, leads)
+
+
+# ---- each cause
+
+
+@functools.singledispatch
+def lines_of(cause: Cause) -> list[Line]:
+    """A cause in words."""
+    raise TypeError(f"no words for {type(cause).__name__}")
+
+
+@lines_of.register
+def _(cause: causes.Words) -> list[Line]:
+    reason = [line for each in causes.causes_of(cause.because) for line in lines_of(each)]
+    return [_about(cause.line, f"{cause.text}:" if reason else cause.text, bool(reason)), *reason]
+
+
+@lines_of.register
+def _(cause: Observed) -> list[Line]:
+    event = cause.event
+    stride = lines_of(event.wrong_stride) if event.wrong_stride and event.side else []
+    found = [_about(event.line, _sentence(event, bool(stride))), *stride]
+    return [*found[:-1], Line(found[-1].text + cause.note, found[-1].about)]
+
+
+def _sentence(event: Event, wrong_stride: bool) -> str:
+    """A probe's observation; `wrong_stride`: the next line explains it."""
+    if event.kind == "sync":
+        return f"{event.what}, so the CPU has to wait for the GPU"
+    if event.kind == "undefined":
+        return "this load's mask leaves elements out and no `other=` says what they are: anything may be there"
+    program = f"program {event.program[0]}"
+    if event.kind == "atomic":
+        return f"{program} updates {event.matrix} by an atomic operation"
+    verb = _VERBS[event.kind]
+    if event.matrix is None:
+        return f"{program} {verb} an address that belongs to no matrix"
+    if event.side == "gap":
+        return f"{program} {verb} between the elements of {event.matrix}: is a stride wrong?"
+    axis, noun = list(_NOUNS).index(event.side), _NOUNS[event.side]
+    extent, at = event.shape[axis], event.place[axis]
+    has = f"which has {noun}s 0 to {extent - 1}" if extent else f"which has no {noun}s"
+    text = f"{program} {verb} {noun} {at} of {event.matrix}, {has}"
+    if not wrong_stride and event.far[axis] == extent and at >= extent:
+        text += ": one too many, as `<=` in place of `<` gives"
+    return text
+
+
+@lines_of.register
+def _(cause: causes.WrongStride) -> list[Line]:
+    return [
+        Line(
+            f"the rows of {cause.matrix} are {cause.stride} elements apart, and those of the pointers {cause.pointers}"
+        )
+    ]
+
+
+@lines_of.register
+def _(cause: causes.UnwrittenTile) -> list[Line]:
+    text = f"tile {cause.tile} of {cause.matrix} was {'never' if cause.whole else 'only partly'} written"
+    return [Line(text + (f", and {cause.more} more like it" if cause.more else ""))]
+
+
+@lines_of.register
+def _(cause: causes.WrongTile) -> list[Line]:
+    text = f"tile {cause.tile} of {cause.matrix} is wrong: at {cause.place} there is {cause.got:g}, not {cause.want:g}"
+    if cause.program >= 0:
+        text += f"; program {cause.program} wrote it"
+    if cause.wrong > 1:
+        text += f"; {counted(cause.wrong, 'tile')} of {cause.tiles} are wrong"
+    return [Line(text)]
+
+
+@lines_of.register
+def _(cause: causes.ChangedAround) -> list[Line]:
+    text = f"{counted(cause.count, 'element')} around {cause.matrix} changed: something was written outside of it"
+    return [Line(text + cause.note)]
+
+
+@lines_of.register
+def _(cause: causes.NotStored) -> list[Line]:
+    text = f"{cause.matrix} changed, and no kernel's tl.store did it: the exercise asks for a kernel that stores"
+    return [Line(text)]
+
+
+@lines_of.register
+def _(cause: causes.MadeOnCPU) -> list[Line]:
+    return [Line(f"torch makes a tensor on the CPU unless the call names a device: `device={cause.device}`")]
+
+
+@lines_of.register
+def _(cause: causes.SameReason) -> list[Line]:
+    return [Line(REASON_ABOVE if cause.above else REASON_BELOW)]
+
+
+@lines_of.register
+def _(cause: causes.Drawn) -> list[Line]:
+    return [Line(f"({cause.label})")]
+
+
+@lines_of.register
+def _(problem: MaskProblem) -> list[Line]:
+    if problem.kind in ("and", "or"):
+        sign = "&" if problem.kind == "and" else "|"
+        text = f"`{problem.kind}` keeps only one of two masks, as Python reads it: combine them with `{sign}`"
+    elif problem.kind == "either":
+        text = "`|` accepts what either of two masks does: combine them with `&`"
+    elif problem.kind == "flat":
+        text = (
+            "this mask has one dimension, and the block has two: the same columns are masked in every row. Give each "
+            "part both, as in [:, None] and [None, :]"
+        )
+    else:
+        text = f"`{problem.code}` has one dimension, so it masks columns: rows take [:, None]"
+    return [_about(problem.line, text)]
+
+
+# ---- no result
+
+
+@lines_of.register
+def _(cause: causes.Raised) -> list[Line]:
+    error, exercise = cause.failure, cause.exercise
+    name, text = error.type, error.text
+    program = f" (in program {error.program[0]})" if error.program else ""
+    if error.kind == "refused":  # by the static check
+        return [_about(error.line, text)]
+    if error.kind == "missing":
+        return [Line(f"the cell must define the function {exercise.function}")]
+    if error.kind == "endless":
+        return _endless(error, f"still running after {exercise.seconds:g} s{program}, so it was stopped")
+    if name == "EOFError":
+        return [_about(error.line, "this waits for typed input, and a check gives it none")]
+    if name == "MemoryError" or "allocate memory" in text or "not enough memory" in text:
+        return [_about(error.line, f"this wants more memory than an answer gets ({exercise.memory_mb} MB)")]
+    if name in ("SystemExit", "KeyboardInterrupt"):
+        return [_about(error.line, f"this ends the program ({name}); a function returns instead")]
+    if name in ("PermissionError", "FileNotFoundError"):  # Landlock raises the first; Bubblewrap hides the file
+        words = f"an answer has no file to open, no process to start and no network: it computes ({text[:200]})"
+        return [_about(error.line, words)]
+    if name == "NameError":
+        text += ": a check sees the cell with your function and nothing else"
+    if "ZeroDivisionError" in (name, text):
+        text += ": what this line divides by, or takes the remainder of, is 0"
+    if "'function' object is not subscriptable" in text and not error.line:
+        text += ": the launch found a plain function. A kernel has @triton.jit in the line above `def`"
+    text += "".join(advice for mark, advice in _ADVICE.items() if mark in text)
+    found = [_about(error.line, f"{name}: {text[:600]}{program}")]
+    found += [Line(f"    {error.code}")] * bool(error.code)
+    reasons = [Line(reason) for mark, reason in exercise.exceptions if mark in text]
+    return [*found, *reasons[:1]]
+
+
+# Part of an exception's text → what it means here.
+_ADVICE = {
+    "'function' object has no attribute": (
+        ": a function stands where its result is meant: call it, as in tl.num_programs(0)"
+    ),
+    "block offset start must be 16-byte aligned": "; coordinates count elements, in the order of the extents",
+    "arange's arguments must be of type tl.constexpr": (
+        ": the size of a block is known when a kernel is compiled, so use a tl.constexpr and a mask"
+    ),
+    "make_shape_compatible": (
+        ": one number for each row becomes a column by [:, None], one for each column a row by [None, :]"
+    ),
+}
+
+
+def _endless(error: Failure, text: str) -> list[Line]:
+    """The loop of an endless answer that makes no progress, and the line at which it was stopped."""
+    at, loop = f" in line {error.line}: {error.code}" if error.line else "", error.loop
+    if loop is None:
+        return [Line(text + at)]
+    why = "nothing changes from one turn to the next"
+    if names := loop.names:
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        why = f"{listed} in its condition never {'changes' if len(names) == 1 else 'change'}"
+    found = [Line(f"{text}: the loop in line {loop.line} makes no progress, as {why}"), Line(f"    {loop.code}")]
+    return found if error.line == loop.line else [*found, Line(f"It was{at}")]
+
+
+@lines_of.register
+def _(cause: causes.Ended) -> list[Line]:
+    how, status = cause.how, cause.status
+    if how in _ENDS:
+        return [Line(_ENDS[how].format(seconds=cause.seconds, memory_mb=cause.memory_mb))]
+    if status < 0 and -status not in _CRASHES:
+        return [Line(f"this was ended by {signal.Signals(-status).name} before a result came back")]
+    if status < 0:
+        return [Line(_CRASHES[-status].format(seconds=cause.seconds))]
+    return [Line(f"this ended its own process (exit code {status}) before a result came back")]
+
+
+_ENDS = {
+    "printed": f"this printed more than {MAX_PRINTED >> 10} kB, so it was stopped: is there a print in a loop?",
+    "malformed": "what came back is no result: is something other than the exercise's function running?",
+    "done": "this says that it is done, and sent no result: is something other than the exercise's function running?",
+    "threads": f"this started more than {MAX_THREADS} threads, or programs that need more than {{memory_mb}} MB "
+    "together, so it was stopped",
+    "files": f"this wrote more than {MAX_FILES_MB} MB, or {MAX_FILES} files and folders, so it was stopped",
+    "endless": "still running after {seconds:g} s and deaf to a signal, so it was killed: an endless loop?",
+}
+_SEGMENTATION = "this crashed its process (segmentation fault): it used memory far outside of its matrices"
+_CRASHES = {
+    signal.SIGSEGV: _SEGMENTATION,
+    signal.SIGBUS: _SEGMENTATION,
+    signal.SIGABRT: "this crashed its process (abort): memory beside a matrix was overwritten",
+    signal.SIGXCPU: "this used more than {seconds:g} s of processor time, so it was stopped: an endless loop?",
+}
+
+
+@lines_of.register
+def _(cause: causes.Malformed) -> list[Line]:
+    what = f"{type(cause.error).__name__}: {cause.error}"
+    return [Line(f"what came back makes no sense ({what}): is something other than the exercise's function running?")]
+
+
+@lines_of.register
+def _(cause: causes.NotCompiled) -> list[Line]:
+    if cause.how == "endless":
+        found = [Line(f"not compiled within {cause.seconds:g} s")]
+    elif cause.how in ("threads", "files"):
+        found = [Line(_ENDS[cause.how].format(memory_mb=cause.memory_mb))]
+    else:
+        found = _compilers_words(cause.text, cause.source) or [Line("the compiler died")]
+    return [Line("it runs in the interpreter, but the compiler refuses it:", leads=True), *found]
+
+
+def _compilers_words(text: str, source: str) -> list[Line]:
+    """The compiler's message with the line that it is about, without the source above that line."""
+    lines = text.splitlines()
+    caret = next((i for i, line in enumerate(lines) if line.strip() == "^"), None)
+    if not caret:
+        return [Line(line[:200]) for line in lines[:6]]
+    code, own = lines[caret - 1].strip(), [line.strip() for line in source.splitlines()]
+    reasons = [line.strip()[:200] for line in lines[caret + 1 :] if line.strip()]
+    return [_about(own.index(code) + 1 if own.count(code) == 1 else 0, code), *map(Line, reasons[-4:])]
+
+
+@lines_of.register
+def _(cause: causes.CompilesToOther) -> list[Line]:
+    return [Line(f"where it is compiled, the cell makes something else of {cause.name}")]
+
+
+@lines_of.register
+def _(cause: causes.OnlyOnGPU) -> list[Line]:
+    first, *rest = [line for each in cause.causes for line in lines_of(each)] or [Line("")]
+    return [Line(f"{ONLY_ON_GPU}{first.text}", first.about, first.leads), *rest]
+
+
+@lines_of.register
+def _(cause: causes.NotOnGPU) -> list[Line]:
+    return [Line(f"{NOT_ON_GPU}: {cause.problem}")]
+
+
+@lines_of.register
+def _(cause: causes.CannotCheck) -> list[Line]:
+    also = f". And no answer runs on the GPU: {cause.on_gpu}" if cause.on_gpu else ""
+    return [Line(f"this cannot be checked here: {cause.problem}{also}")]
+
+
+@lines_of.register
+def _(cause: causes.NotStarted) -> list[Line]:
+    return [Line(cause.text)]
+
+
+@lines_of.register
+def _(cause: causes.Hole) -> list[Line]:
+    return [Line(cause.text)]
+
+
+# ---- messages
+
+
+class Writer:
+    """Writes the messages of one check, in the order in which they are shown.
+
+    Args:
+        source: of the answer; the lines that a message is about are quoted.
+        masks: explain accesses outside of a matrix.
+    """
+
+    def __init__(self, source: str, masks: Sequence[MaskProblem] = ()):
+        self._code = [line.strip() for line in _LINE_ENDS.split(source)]
+        self._masks = masks
+        self._shown: set[Line] = set()
+
+    def write(self, found: Sequence[Cause]) -> tuple[str, str]:
+        """A message, and what is shown of it below the earlier ones: what explains several checks is shown once."""
+        lines = list(self._quoted([*self._mask_problem(found), *(line for each in found for line in lines_of(each))]))
+        new = [line for line in lines if line not in self._shown]
+        self._shown.update(lines)
+        if new[:1] != lines[:1]:
+            new.insert(0, Line(REASON_ABOVE))
+        elif new and new[-1].leads:
+            new.append(Line(f"{new.pop().text} for the reason above"))
+        return tuple(printable("\n".join(line.text for line in each)) for each in (lines, new))
+
+    def _mask_problem(self, found: Sequence[Cause]) -> list[Line]:
+        """The mistake in the mask of the access that a message begins with."""
+        event = found[0].event if found and isinstance(found[0], Observed) else None
+        if event is None or event.kind not in _VERBS or not event.line:
+            return []
+        fits = (each for each in self._masks if each.first <= event.line <= each.last)
+        return next((lines_of(each) for each in fits if each.side in (None, event.side)), [])
+
+    def _quoted(self, lines: list[Line]) -> Iterator[Line]:
+        """Lines of a message, and below each the line of the answer that it is about, unless the message has it."""
+        lines = [part for line in lines for part in _split(line)]
+        message, done = "\n".join(line.text for line in lines), set()
+        for line in lines:
+            yield line
+            code = self._code[line.about - 1] if 0 < line.about <= len(self._code) else ""
+            if code and code not in message and code not in done:
+                done.add(code)
+                yield Line(f"    {code[:_MOST_QUOTED]}")
+
+
+def _split(line: Line) -> list[Line]:
+    """A text of several lines: it begins with what it is about, and its end leads to the next line."""
+    *texts, last = printable(line.text).split("\n")
+    found = [*map(Line, texts), Line(last, leads=line.leads)]
+    return [Line(found[0].text, line.about, found[0].leads), *found[1:]]

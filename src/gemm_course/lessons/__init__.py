@@ -1,0 +1,1 @@
+"""Code that lessons show and run."""

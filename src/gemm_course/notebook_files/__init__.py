@@ -1,1 +1,0 @@
-"""Where notebooks are, stubs made of solutions, and the answer's cell of a hand-in."""

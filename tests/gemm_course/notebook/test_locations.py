@@ -1,0 +1,61 @@
+"""Where a learner's notebooks are found, under today's names and those before lessons were numbered anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemm_course.exercises import manifest
+from gemm_course.notebook import locations
+
+(MASKS,) = manifest.find("03")
+
+
+@pytest.fixture
+def exercises(tmp_path, monkeypatch):
+    """An empty `exercises/` beside the working directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "exercises"
+    folder.mkdir()
+    return folder
+
+
+def test_a_notebook_under_its_former_name_is_found(exercises):
+    former = exercises / "02_tail_masks.ipynb"
+    former.write_text("{}")
+    assert locations.folder() == exercises
+    assert locations.notebook(MASKS) == former
+    assert locations.notebook(MASKS, "02_tail_masks") == former
+    assert locations.notebook(MASKS, str(former)) == former
+
+
+def test_todays_name_comes_first(exercises):
+    (exercises / "02_tail_masks.ipynb").write_text("{}")
+    (exercises / "03_tail_masks.ipynb").write_text("{}")
+    assert locations.notebook(MASKS) == exercises / "03_tail_masks.ipynb"
+
+
+def test_a_notebook_that_is_nowhere_belongs_under_todays_name(exercises):
+    (exercises / "01_offsets.ipynb").write_text("{}")
+    assert locations.notebook(MASKS) == exercises / "03_tail_masks.ipynb"
+    assert "there is no 03_tail_masks.ipynb here" in locations.missing(MASKS)
+
+
+def test_working_copies_come_before_what_they_were_made_from(exercises):
+    theirs = exercises.parent / locations.COPIES / "exercises"
+    theirs.mkdir(parents=True)
+    for folder in (exercises, theirs):
+        (folder / "01_offsets.ipynb").write_text("{}")
+    assert locations.folder() == theirs
+    assert locations.notebook(MASKS) == theirs / "03_tail_masks.ipynb", "where `course reset` would put it"
+
+
+def test_working_copies_are_found_from_inside_and_without_any_the_exercises_of_the_checkout(exercises, monkeypatch):
+    (exercises / "01_offsets.ipynb").write_text("{}")
+    assert locations.folder() == exercises
+    lessons, theirs = (exercises.parent / locations.COPIES / each for each in ("notebooks", "exercises"))
+    for folder in (lessons, theirs):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(lessons)
+    assert locations.folder() == exercises, "the folder is empty"
+    (theirs / "01_offsets.ipynb").write_text("{}")
+    assert locations.folder() == theirs
