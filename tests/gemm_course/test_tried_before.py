@@ -6,9 +6,10 @@ import functools
 
 import pytest
 
+import mutants
 from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import tomllib
-from places import ALTERNATIVES, MUTANTS, ROOT
+from places import ALTERNATIVES, ROOT
 
 HERE = ROOT / "tests" / "gemm_course"
 TRIED = tomllib.loads((HERE / "tried_before.toml").read_text(encoding="utf-8"))
@@ -24,13 +25,17 @@ def rows(table):
             yield what, [tests] if isinstance(tests, str) else tests
 
 
-@pytest.mark.parametrize(("kind", "folder"), [("mistakes", MUTANTS), ("right", ALTERNATIVES)])
-def test_every_answer_that_was_tried_is_still_tried(kind, folder, is_a_test):
+def alternatives(exercise):
+    return {path.stem for path in (ALTERNATIVES / exercise).glob("*.py")}
+
+
+@pytest.mark.parametrize(("kind", "answers"), [("mistakes", mutants.of), ("right", alternatives)])
+def test_every_answer_that_was_tried_is_still_tried(kind, answers, is_a_test):
     assert TRIED[kind].keys() <= {exercise.name for exercise in manifest.exercises()}
     for exercise, table in TRIED[kind].items():
         for what, tests in rows(table):
             for test in tests:
-                there = is_a_test(test) if "::" in test else (folder / exercise / f"{test}.py").is_file()
+                there = is_a_test(test) if "::" in test else test in answers(exercise)
                 assert there, f"{exercise}, {what}: there is no {test}"
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from places import MUTANTS, ROOT
+from places import ROOT
 
 pytest.importorskip("nbformat", reason="needs nbformat: pip install '.[course,dev]'")
 
+import mutants
 from browser import RUN_S, changed_files, checkout, jupyterlab, wait_for
 from gemm_course.exercises import manifest
 from gemm_course.notebook import cells as submission
@@ -20,7 +21,7 @@ from gemm_course.notebook import locations
 
 (EXERCISE,) = manifest.find("03")
 NOTEBOOK = f"exercises/{EXERCISE.name}.ipynb"
-MUTANTS = MUTANTS / EXERCISE.name
+MUTANTS = mutants.of(EXERCISE.name)
 ENDLESS_S = 30  # a check of its own takes less than 10 s; here browser, server and other tests share the cores
 
 FIND = """
@@ -83,12 +84,6 @@ CALL = """(async () => {
 })()"""
 
 
-def mutant(name):
-    """A wrong answer, without the comments that are for another test."""
-    lines = (MUTANTS / f"{name}.py").read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if not line.startswith("#"))
-
-
 def answer(page, source=None):
     """Type an answer into the hole's cell, run it and its check; what the page then shows, and after how long."""
     if source is not None:
@@ -122,7 +117,7 @@ def test_an_exercise_is_solved_in_a_browser(page, tmp_path):
             assert unsolved["text"].strip().endswith(f"TODO {EXERCISE.id}: {EXERCISE.todo}")
             assert not kept.exists(), "nothing was tried, so nothing is kept"
 
-            wrong = answer(page, mutant("m_and_n_swapped"))
+            wrong = answer(page, MUTANTS["m_and_n_swapped"].source)
             assert "writes row" in wrong["text"] or "writes column" in wrong["text"], wrong["text"]
             assert "are M and N exchanged?" in wrong["text"]
             assert wrong["bold"] == ["every tile of C is right", "nothing is written outside of C"]
@@ -130,7 +125,7 @@ def test_an_exercise_is_solved_in_a_browser(page, tmp_path):
             assert wrong["pictures"] == 1, "the picture of the tiles"
             assert 0 < json.loads(kept.read_text())["exercises"][EXERCISE.id]["points"] < EXERCISE.points
 
-            endless = answer(page, mutant("endless"))
+            endless = answer(page, MUTANTS["endless"].source)
             assert "still running after 4 s" in endless["text"]
             assert "makes no progress" in endless["text"]
             assert endless["pictures"] == 0

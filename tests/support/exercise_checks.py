@@ -12,6 +12,7 @@ import re
 import msgspec
 import pytest
 
+import mutants
 import run_tests
 from gemm_course.exercises import manifest
 from gemm_course.judging import judge as judging
@@ -20,7 +21,7 @@ from gemm_course.judging.untrusted import parse_watched
 from gemm_course.judging.verdict import Verdict
 from gemm_course.notebook import cells as submission
 from gemm_course.notebook import stubs as generate
-from places import MUTANTS, ROOT
+from places import ROOT
 
 SEEDS = range(12)  # few, because a judge is slow; test_draws tries more
 HASTY_S = 1.0  # for answers that never end: whatever the limit is, the message is the same
@@ -35,12 +36,6 @@ def source_of(folder, exercise):
 def code_cells(folder, exercise):
     cells = generate.read(ROOT / folder / f"{exercise.name}.ipynb")["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"]
-
-
-def expected(path):
-    """Name of the check that must fail ("-": the whole run), and what its message must match."""
-    header = re.findall(r"^# (check|says): (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return dict(header)["check"], dict(header)["says"].replace(r"\n", "\n")
 
 
 def message_of(result, check):
@@ -109,15 +104,14 @@ def test_the_solution_passes_whatever_is_drawn(judge, exercise, monkeypatch):
 
 
 def test_there_are_five_mutants(exercise):
-    assert len(list((MUTANTS / exercise.name).glob("*.py"))) >= 5
+    assert len(mutants.of(exercise.name)) >= 5
 
 
 def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
-    check, says = expected(mutant)
+    _, check, says, source = mutant
     if (limit := f"after {exercise.seconds:g} s") in says:
         exercise = msgspec.structs.replace(exercise, seconds=HASTY_S)
         says = says.replace(limit, f"after {HASTY_S:g} s")
-    source = mutant.read_text(encoding="utf-8")
     # Compiling takes longer than all the rest, and only one check looks at it.
     result = judge.check(exercise, source, 0) if check == "compiles" else judged(judge, exercise, source)
     assert result.status == "failed", result.text()
@@ -127,17 +121,16 @@ def test_a_mutant_is_told_what_is_wrong_and_where(judge, exercise, mutant):
 
 
 def test_no_mutant_passes_by_luck(judge, exercise, mutant, monkeypatch):
-    check, _ = expected(mutant)
+    _, check, _, source = mutant
     if check in ("-", "compiles"):
         pytest.skip("does not depend on the inputs")
-    source = mutant.read_text(encoding="utf-8")
     number = telling_input(judge, exercise, source, check)
     assert number is not None, "not even seed 0 rejects it"
     left = set(SEEDS) - {0}
     # The same input is mostly enough with the other seeds, too; more inputs can only reject it again.
     for place in (slice(number, number + 1), slice(None)):
         cases = {seed: drawn_for(exercise, seed)[place] for seed in left}
-        left -= {seed for seed, said in judged_alone(judge, exercise, source, check, cases, monkeypatch) if said}
+        left -= judged_alone(judge, exercise, source, check, cases, monkeypatch).keys()
     assert left == set()
 
 
@@ -148,14 +141,17 @@ def drawn_for(exercise, seed):
 
 
 def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
-    """(seed, message of the check) of inputs of many seeds, run in one process and examined one by one."""
-    found, seeds = [], {id(case): seed for seed, cases in drawn.items() for case in cases}
+    """The first message of the check for each of many seeds that has one; their inputs run in one process."""
+    said, seeds = {}, {id(case): seed for seed, cases in drawn.items() for case in cases}
     if not seeds:
-        return found
+        return said
 
     def examine(examiner, case, *reply):
+        if (seed := seeds[id(case)]) in said:
+            return True
         done, own = _examine_alone(examiner, case, *reply)
-        found.append((seeds[id(case)], message_of(own, check)))
+        if text := message_of(own, check):
+            said[seed] = text
         return done
 
     with monkeypatch.context() as patch:
@@ -164,7 +160,7 @@ def judged_alone(judge, exercise, source, check, drawn, monkeypatch):
             manifest.examiner(exercise), "draw", lambda rng: [case for cases in drawn.values() for case in cases]
         )
         judge.check(msgspec.structs.replace(exercise, seconds=60.0), source, 0, compiling=False)
-    return found
+    return said
 
 
 def test_an_answer_that_does_nothing_earns_nothing(judge, exercise):

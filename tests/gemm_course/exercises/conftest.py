@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import mutants
 from gemm_course.exercises import manifest
 from gemm_course.judging.judge import Judge
-from places import MUTANTS
 
 pytest.register_assert_rewrite("exercise_checks")
 
@@ -25,7 +25,7 @@ def exercise(request):
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test with ``mutant`` on the path of every mutant of the module's exercise."""
+    """Run a test with ``mutant`` on every mutant of the module's exercise."""
     if "mutant" in metafunc.fixturenames:
-        folder = MUTANTS / metafunc.definition.path.stem.removeprefix("test_e")
-        metafunc.parametrize("mutant", sorted(folder.glob("*.py")), ids=lambda path: path.stem)
+        found = mutants.of(metafunc.definition.path.stem.removeprefix("test_e"))
+        metafunc.parametrize("mutant", found.values(), ids=found)

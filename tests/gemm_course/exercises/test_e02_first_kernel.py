@@ -8,11 +8,13 @@ import re
 import pytest
 import torch
 
+import mutants
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
+from exercise_checks import judged
 from gemm_course.exercises import manifest
 from gemm_course.exercises.e02_first_kernel import examine
 from gemm_course.notebook import cells as submission
-from places import MUTANTS, ROOT
+from places import ROOT
 
 (SOFTMAX,) = manifest.find("02")
 SEEDS = range(2)
@@ -43,9 +45,9 @@ ALL_BUT = {
 
 @pytest.mark.parametrize("name", ALL_BUT)
 def test_a_mistake_costs_the_same_whatever_is_drawn(judge, name):
-    source = (MUTANTS / SOFTMAX.name / f"{name}.py").read_text(encoding="utf-8")
+    source = mutants.of(SOFTMAX.name)[name].source
     for seed in SEEDS:
-        result = judge.check(SOFTMAX, source, seed, compiling=False)
+        result = judged(judge, SOFTMAX, source, seed)
         assert {each.name for each in result.properties if each.status != "pass"} == ALL_BUT[name], result.text()
         assert result.message == ""
 

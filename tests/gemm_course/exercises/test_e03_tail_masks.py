@@ -8,19 +8,16 @@ import re
 import pytest
 import torch
 
+import mutants
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import judged
 from gemm_course.exercises import manifest
 from gemm_course.notebook import cells as submission
-from places import MUTANTS, ROOT
+from places import ROOT
 
 (MASKS,) = manifest.find("03")
 SEEDS = range(2)
 SOLUTION = submission.of_notebook(ROOT / "solutions" / "03_tail_masks.ipynb", MASKS.function)
-
-
-def mutant(name):
-    return (MUTANTS / MASKS.name / f"{name}.py").read_text(encoding="utf-8")
 
 
 def changed(old, new):
@@ -44,7 +41,7 @@ ALL_BUT = {
 @pytest.mark.parametrize("name", ALL_BUT)
 def test_a_mistake_costs_the_same_whatever_is_drawn(judge, name):
     for seed in SEEDS:
-        result = judged(judge, MASKS, mutant(name), seed)
+        result = judged(judge, MASKS, mutants.of(MASKS.name)[name].source, seed)
         assert {each.name for each in result.properties if each.status != "pass"} == ALL_BUT[name], result.text()
         assert result.message == ""
 

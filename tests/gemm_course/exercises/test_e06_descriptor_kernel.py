@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import mutants
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import judged
 from gemm_course.exercises import manifest
-from places import MUTANTS
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from places import MUTANTS
 )  # fmt: skip
 def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
     (exercise,) = manifest.find("06")
-    source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
+    source = mutants.of(exercise.name)[name].source
     result = judged(judge, exercise, source)
     said = [message for message in (result.message, *(each.message for each in result.properties)) if message]
     follows = manifest.examiner(exercise).REASON_ABOVE, manifest.examiner(exercise).NOT_JUDGED
@@ -31,7 +31,7 @@ def test_a_mistake_with_descriptors_is_explained_once_and_first(judge, name):
 def test_one_answer_earns_the_same_whatever_is_drawn(judge):
     """No draw has a matrix as narrow as a tile: there, exchanged coordinates are (0, 0), which is right by chance."""
     (exercise,) = manifest.find("06")
-    source = (MUTANTS / exercise.name / "coordinates_exchanged.py").read_text(encoding="utf-8")
+    source = mutants.of(exercise.name)["coordinates_exchanged"].source
     assert {judge.check(exercise, source, seed, compiling=False).points for seed in range(5)} == {0}
 
 
@@ -44,7 +44,7 @@ def test_one_answer_earns_the_same_whatever_is_drawn(judge):
 )
 def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
     (exercise,) = manifest.find("06")
-    source = (MUTANTS / exercise.name / "past_the_group.py").read_text(encoding="utf-8")
+    source = mutants.of(exercise.name)["past_the_group"].source
     source = source.replace("[total_m, N], [ldc", where).replace("acc.to(", f"(acc * 0 + {constant}).to(")
     assert where in source
     assert constant in source
@@ -54,14 +54,12 @@ def test_a_constant_in_place_of_a_product_earns_nothing(judge, constant, where):
 
 def ends_with_the_group():
     """Mutants of exercise 06 whose descriptor of C does."""
-    paths = sorted((MUTANTS / "06_descriptor_kernel").glob("*.py"))
-    return [path for path in paths if "(c_ptr, [end, N]" in path.read_text(encoding="utf-8")]
+    return [each for each in mutants.of("06_descriptor_kernel").values() if "(c_ptr, [end, N]" in each.source]
 
 
-@pytest.mark.parametrize("path", ends_with_the_group(), ids=lambda path: path.stem)
-def test_who_also_writes_past_the_end_earns_no_more(judge, path):
+@pytest.mark.parametrize("source", [pytest.param(each.source, id=each.name) for each in ends_with_the_group()])
+def test_who_also_writes_past_the_end_earns_no_more(judge, source):
     (exercise,) = manifest.find("06")
-    source = path.read_text(encoding="utf-8")
     worse = source.replace("(c_ptr, [end, N]", "(c_ptr, [total_m, N]")
     alone, both = (judged(judge, exercise, each).points for each in (source, worse))
     assert both <= alone

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+import mutants
 from exercise_checks import *  # noqa: F403 (the tests of any exercise)
 from exercise_checks import judged
 from exercise_scores import earned
-from places import MUTANTS
 
 VARIED = ["rounded_to_bfloat16", "axes_swapped", "start_at_multiples_of_8", "start_forgotten", "start_rounded_down"]
 
@@ -28,7 +28,7 @@ def test_a_mistake_earns_the_same_whatever_is_drawn(judge, exercise, name):
 )  # fmt: skip
 def test_one_mistake_has_one_cause(judge, exercise, name):
     """It is the first thing that is said of each property that it breaks, and nothing else is suspected."""
-    source = (MUTANTS / exercise.name / f"{name}.py").read_text(encoding="utf-8")
+    source = mutants.of(exercise.name)[name].source
     places = r"(\(|column|tile|line|    |Group \d+ has columns \d+ to \d+$|Group \d+ is empty)"
     for seed in range(2):
         result = judged(judge, exercise, source, seed)

@@ -112,7 +112,7 @@ def test_the_line_of_a_hole_is_not_cut_off(exercise):
 
 
 def test_no_mutants_without_an_exercise():
-    assert {path.name for path in MUTANTS.iterdir()} == NAMES
+    assert {path.stem for path in MUTANTS.iterdir()} == NAMES
 
 
 def test_every_exercise_has_its_examiner():

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import torch
 
+import mutants
 from altered_server import UNREAD, judge_of
 from gemm_course.exercises import manifest
 from gemm_course.isolation import seccomp, static_check
@@ -32,7 +33,7 @@ from gemm_course.judging.results import Result
 from gemm_course.judging.untrusted import Reply
 from gemm_course.judging.verdict import Verdict
 from gemm_course.notebook import cells
-from places import MUTANTS, ROOT
+from places import ROOT
 
 (OFFSETS,) = manifest.find("01")
 (MASKS,) = manifest.find("03")
@@ -397,7 +398,7 @@ class Forger:
 @pytest.mark.parametrize("exercise", manifest.exercises(), ids=lambda exercise: exercise.name)
 def test_nothing_that_arrives_makes_the_judge_raise(judge, exercise, monkeypatch):
     solution = cells.of_notebook(ROOT / "solutions" / f"{exercise.name}.ipynb", exercise.function)
-    wrong = sorted((MUTANTS / exercise.name).glob("*.py"))[0].read_text(encoding="utf-8")
+    wrong = next(iter(mutants.of(exercise.name).values())).source
     asked, sent, forger = judge.ask, [], Forger(exercise.name)
     monkeypatch.setattr(judge, "ask", lambda *arguments: sent.append(asked(*arguments)) or sent[-1])
     for source in (solution, wrong):

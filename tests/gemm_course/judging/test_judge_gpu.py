@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import mutants
 from course_kernels import runtime
 from gemm_course.exercises import manifest
 from gemm_course.judging import isolation_report
@@ -12,7 +13,7 @@ from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import NOT_ON_GPU
 from gemm_course.judging.untrusted import parse_reply
 from gemm_course.notebook import cells as submission
-from places import MUTANTS, ROOT
+from places import ROOT
 
 ON_GPU = [exercise for exercise in manifest.exercises() if exercise.gpu]
 every_exercise = pytest.mark.parametrize("exercise", ON_GPU, ids=[e.name for e in ON_GPU])
@@ -25,7 +26,7 @@ def source_of(folder, exercise):
 
 
 def mutant(name):
-    return (MUTANTS / MASKS.name / f"{name}.py").read_text(encoding="utf-8")
+    return mutants.of(MASKS.name)[name].source
 
 
 class Played(Judge):
@@ -261,12 +262,11 @@ def test_mutants_are_rejected_where_only_a_gpu_is_asked(exercise, monkeypatch):
         right = judge.check(exercise, source_of("solutions", exercise), compiling=False)
         assert right.passed, told(judge, right)
         found = {}
-        for path in sorted((MUTANTS / exercise.name).glob("*.py")):
-            source = path.read_text(encoding="utf-8")
-            if path.stem not in NO_TRACE:
+        for name, _, says, source in mutants.of(exercise.name).values():
+            if name not in NO_TRACE:
                 # A kernel without an end is waited for as long as a GPU may take.
-                monkeypatch.setattr(judging, "GPU_S", 4.0 if "still running" in source else 20.0)
-                found[path.stem] = judge.check(exercise, source, compiling=False)
+                monkeypatch.setattr(judging, "GPU_S", 4.0 if "still running" in says else 20.0)
+                found[name] = judge.check(exercise, source, compiling=False)
         accepted = [name for name, result in found.items() if result.status != "failed"]
         assert accepted == [], told(judge, *(found[name] for name in accepted))
         again = judge.check(exercise, source_of("solutions", exercise), compiling=False)

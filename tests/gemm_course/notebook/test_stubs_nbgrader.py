@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
+import mutants
 from gemm_course.exercises import manifest
 from gemm_course.notebook import cells as submission
 from gemm_course.notebook import stubs as generate
-from places import MUTANTS, ROOT
+from places import ROOT
 
 REQUIREMENT = "nbgrader>=0.9.5,<0.10"
 OFFSETS, MASKS = manifest.find("01_offsets") + manifest.find("03_tail_masks")
@@ -137,8 +138,7 @@ def test_nbgrader_makes_the_exercises_and_grades_the_answers(nbgrader):
     def released(exercise):
         return generate.read(release / f"{exercise.name}.ipynb")
 
-    mutant = (MUTANTS / OFFSETS.name / "host_sync.py").read_text(encoding="utf-8")
-    hand_in(course, "ann", OFFSETS, released(OFFSETS), mutant)
+    hand_in(course, "ann", OFFSETS, released(OFFSETS), mutants.of(OFFSETS.name)["host_sync"].source)
     hand_in(course, "ann", MASKS, released(MASKS), solution(MASKS))
     hand_in(course, "bob", OFFSETS, generate.read(ROOT / "exercises" / f"{OFFSETS.name}.ipynb"))
     call("-m", "nbgrader", "autograde", "ps1", "--create")

@@ -1,9 +1,0 @@
-# ruff: noqa
-# check: -
-# says: the function returned a Tensor, not two tensors, `ends, group`
-def describe_groups(sizes, total_m):
-    ends = torch.cumsum(sizes, 0)
-    rows = torch.arange(total_m, device=sizes.device)
-    group = torch.searchsorted(ends, rows, right=True)
-    group = torch.where(group < len(sizes), group, -1)
-    return torch.cat([ends, group])

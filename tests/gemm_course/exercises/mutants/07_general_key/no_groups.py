@@ -1,9 +1,0 @@
-# ruff: noqa
-# check: layer
-# says: two layers share the key .*; they differ in groups = \d+ and \d+
-import math
-
-
-def tuning_key(total_m, groups, N, K, dtype):
-    rows = max(total_m / groups, 1)
-    return round(2 * math.log2(rows)), N, K, dtype

@@ -1,9 +1,0 @@
-# ruff: noqa
-# check: hits
-# says: have 2 keys; the first edge is between\n\d+ rows over \d+ groups
-import math
-
-
-def tuning_key(total_m, groups, N, K, dtype):
-    rows = max(total_m / groups, 1)
-    return math.floor(math.log2(rows)), groups, N, K, dtype

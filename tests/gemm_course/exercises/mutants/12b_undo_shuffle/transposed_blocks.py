@@ -1,9 +1,0 @@
-# ruff: noqa
-# check: undone
-# says: each block is transposed: its rows are along N
-def undo_shuffle(shuffled):
-    """The weight (N, K) or (G, N, K) whose shuffle this is."""
-    pack = 16 // shuffled.element_size()
-    n, k = shuffled.shape[-2:]
-    parts = shuffled.view(-1, n // 16, k // 32, 32 // pack, 16, pack)
-    return parts.permute(0, 1, 3, 5, 2, 4).reshape(shuffled.shape)
