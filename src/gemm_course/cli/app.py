@@ -37,7 +37,7 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "doctor": Subcommand("gemm_course.cli.doctor", "what this machine has, and what of the course runs how"),
+    "doctor": Subcommand("gemm_course.cli.doctor", "what works on this machine, and what to do about the rest"),
     "lab": Subcommand("gemm_course.cli.lab", "open your copies of the notebooks in JupyterLab"),
     "list": Subcommand("gemm_course.cli.list_", "the exercises: what each is about, and what comes next"),
     "check": Subcommand("gemm_course.cli.check", "how far an answer is; with --watch, at each save"),

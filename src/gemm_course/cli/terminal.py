@@ -9,7 +9,9 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
@@ -68,6 +70,16 @@ def console(stream: TextIO, width: int | None = None) -> Console:
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     """Text in a style of Rich's, for a terminal (default: stdout); for any other stream, the text as it is."""
     return with_style(text, style) if has_styles(stream or sys.stdout) else text
+
+
+def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
+    """Text in lines as wide as the terminal, at most 100 columns; no word or path is broken.
+
+    `start` precedes the first line and `indent` the others; `taken` columns of the first line are used already.
+    """
+    width = min(shutil.get_terminal_size().columns, 100)
+    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": indent}
+    return textwrap.fill(text, width, initial_indent=" " * taken + start, **options)[taken:]
 
 
 def with_style(text: str, style: str) -> str:
