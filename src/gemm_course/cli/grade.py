@@ -36,11 +36,13 @@ DIR may contain, side by side:
   a folder for each student, with notebooks, an exercises/ folder or the whole repository;
   zip files of such a folder: alice.zip;
   notebooks: alice.ipynb or alice_03_tail_masks.ipynb.
-A folder that seems to hold the work of several people is refused: DIR may be one level too high. Names tell: "ann" and
-"bob", or "17" and "18", are people; "old" and "v2", or "1" and "2", are versions of one student's work. If that is
-wrong, add --one-student, as the message says. If all folders are refused for it, nothing is graded or written.
-Copies such as "03_tail_masks (1).ipynb" are versions. Each version is checked, the best one counts, and the message
-names it. Only the answer's cell runs, in a process of its own. Nothing is unpacked to disk; links are not followed.
+Each of them is one student. Answers to one exercise in folders side by side are several
+hand-ins: such an entry is refused, because DIR may be one level too high. If they are
+versions of one student's, add --one-student, as the message says. If all entries are
+refused for it, nothing is graded or written.
+A second file for an exercise, such as "03_tail_masks (1).ipynb", is a version. Each version
+is checked, the best one counts, and the message names it. Only the answer's cell runs, in
+a process of its own. Nothing is unpacked to disk; links are not followed.
 
 Without --only all exercises count, and an exercise that was not handed in has 0 points. The summary names exercises
 that nobody answered. Use the same --only for all students whose grades you compare.
@@ -70,7 +72,7 @@ def run(
         Option(metavar="N", parser=integer(0, 2**32 - 1), help="seed of the inputs (default: that of the last run)"),
     ] = None,
     one_student: Annotated[
-        Names, Option(metavar="NAME", help="what looks like several people's is this student's; may be repeated")
+        Names, Option(metavar="NAME", help="several hand-ins in this entry are one student's; may be repeated")
     ] = None,
 ) -> int:
     """Grade a folder of submissions: one row for each student and exercise, and a total."""
@@ -168,7 +170,7 @@ def _summary(out: Path, graded: list[Grade], missing: str) -> int:
 
 
 def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mapping[str, Sequence[Path]]) -> str:
-    """That a folder has no student's work, but folders of several people's, and which of them to grade."""
+    """The message that every entry holds several hand-ins, with the folder to grade instead."""
     lines = [grades.printable(f"{folder} seems to be one level too high: nothing is graded")]
     lines += [grades.printable(f"  {each.student}: {each.notes[0]}") for each in found[:5]]
     lines += [f"  and {len(found) - 5} more"] if len(found) > 5 else []

@@ -32,7 +32,7 @@ def read_all(
 ) -> list[Submission]:
     """Everybody's submission, in order. A student whose files cannot be read has a note on why, and no answers.
 
-    Of those in `one_student`, what looks like several people's work is that student's all the same.
+    Several hand-ins in the entry of a student in `one_student` are that student's versions.
     """
     threads = concurrent.futures.ThreadPoolExecutor(jobs)
     try:

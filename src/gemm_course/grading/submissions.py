@@ -48,7 +48,7 @@ class Submission:
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)  # by exercise name, how many versions there were beyond those
     notes: list[str] = field(default_factory=list)  # unreadable files of no known exercise, and why
-    one_level_too_high: bool = False  # all of it was refused because it seems to be the work of several people
+    one_level_too_high: bool = False  # all of it was refused because it holds several hand-ins
 
 
 class Entries(NamedTuple):
