@@ -1,7 +1,7 @@
 """Whose work is in a folder of submissions, by the names of files and folders alone. Nothing in them is read here.
 
 The name of an exercise's notebook, anywhere in a file's name, says which exercise a file answers. If no name does, the
-functions that its cells define say it. A notebook's name from before the exercises were renumbered counts as well.
+functions that its cells define say it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_course.exercises import manifest
 from gemm_course.exercises.manifest import Exercise
 from gemm_course.grading import archives
 
@@ -127,8 +126,7 @@ def _student(path: Path, exercises: Sequence[Exercise]) -> str:
 
 
 def match_name(stem: str, exercises: Sequence[Exercise]) -> tuple[Exercise | None, re.Match | None]:
-    """The exercise whose name, now or before the renumbering, is in a file's name, and the place of it there."""
+    """The exercise whose name is in a file's name, and its place there."""
     flat = re.sub(r"[\s.-]", "_", stem)
-    names = {each: "|".join(filter(None, (each.name, manifest.former_name(each)))) for each in exercises}
-    found = [(each, re.search(name, flat, re.IGNORECASE | re.ASCII)) for each, name in names.items()]
+    found = [(each, re.search(each.name, flat, re.IGNORECASE | re.ASCII)) for each in exercises]
     return max((pair for pair in found if pair[1]), key=lambda pair: len(pair[0].name), default=(None, None))

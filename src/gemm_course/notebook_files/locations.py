@@ -35,29 +35,25 @@ def folder() -> Path | None:
         places.append(here)
     if root := checkout():
         places += _exercises_in(root)
-    return next((place for place in places if any(_stored(each, place) for each in manifest.exercises())), None)
+    return next(
+        (place for place in places if any((place / f"{each.name}.ipynb").is_file() for each in manifest.exercises())),
+        None,
+    )
 
 
 def _exercises_in(folder: Path) -> list[Path]:
     return [folder / COPIES / "exercises", folder / "exercises"]
 
 
-def _stored(exercise: Exercise, place: Path) -> Path | None:
-    """An exercise's notebook in a folder, under its name or under the one that it had before."""
-    names = filter(None, (exercise.name, manifest.former_name(exercise)))
-    return next((path for name in names if (path := place / f"{name}.ipynb").is_file()), None)
-
-
 def notebook(exercise: Exercise, named: str = "") -> Path:
     """A learner's notebook: where it is, or belongs. Neither the file nor its folder need exist.
 
-    A notebook under the name that it had before lessons were numbered anew is found if there is none under today's.
     `named` is what the learner called the exercise; the path of a notebook is taken as it is.
     """
     if named.endswith(".ipynb") and Path(named).is_file():
         return Path(named)
     place = folder() or (checkout() or Path.cwd()) / "exercises"
-    return _stored(exercise, place) or place / f"{exercise.name}.ipynb"
+    return place / f"{exercise.name}.ipynb"
 
 
 def missing(exercise: Exercise) -> str:
