@@ -35,10 +35,8 @@ def folder() -> Path | None:
         places.append(here)
     if root := checkout():
         places += _exercises_in(root)
-    return next(
-        (place for place in places if any((place / f"{each.name}.ipynb").is_file() for each in manifest.exercises())),
-        None,
-    )
+    names = [f"{exercise.name}.ipynb" for exercise in manifest.exercises()]
+    return next((place for place in places if any((place / name).is_file() for name in names)), None)
 
 
 def _exercises_in(folder: Path) -> list[Path]:

@@ -2,6 +2,11 @@
 
 A ``TorchFunctionMode`` sees the functions that an answer calls, so it can name them. A ``TorchDispatchMode`` below it
 sees every value that torch's own C++ code reads, such as a tensor in the place of a number.
+
+FakeTensorMode is no substitute. It accepts a third of the waits that the tests list: a mask that is assigned through
+(`x[mask] = values`), `masked_fill` by a tensor's value, `histc`, `.cpu()` and back. A CPU build of torch refuses to
+index its "cuda" tensors at all, right answers included. And it stops at the first wait, names an operator instead of
+the function that the learner called, and computes no values, so every answer would run twice.
 """
 
 from __future__ import annotations
