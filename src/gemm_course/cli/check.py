@@ -70,14 +70,14 @@ def run(
 
 
 def _misuse(named: str, every: bool, watch: bool, as_json: bool) -> str:
-    """What is wrong with a combination of options."""
+    """The problem with a combination of options, or ""."""
     if watch and (every or as_json):
         return "--watch takes one exercise or none, and neither --all nor --json"
     if named and every:
         return "name one exercise, or use --all"
     if not (named or every or watch):
-        left = progress.unsolved(manifest.exercises(), progress.load())
-        return "name an exercise, or use --all" + (f"; the first unsolved is {left[0].id}" if left else "")
+        unsolved = progress.unsolved(manifest.exercises(), progress.load())
+        return "name an exercise, or use --all" + (f"; the first unsolved is {unsolved[0].id}" if unsolved else "")
     return ""
 
 
@@ -123,7 +123,7 @@ class _Checker:
         return results
 
     def _check(self, exercise: Exercise, path: Path) -> tuple[Result | None, str]:
-        """The result; None where there is no answer to check, and why."""
+        """The result and ""; or None and the reason, if there is no answer to check."""
         try:
             if not path.exists():
                 raise ValueError(locations.missing(exercise))
@@ -142,20 +142,21 @@ class _Checker:
     def _next_step(self, exercise: Exercise, path: Path, result: Result) -> str:
         kept = progress.load()
         if result.passed:
-            left = progress.unsolved(manifest.exercises(), kept)
+            unsolved = progress.unsolved(manifest.exercises(), kept)
             other = f"\n  course solution {exercise.id}   one way to write it, to compare with"
-            if not left:
+            if not unsolved:
                 return f"all exercises are solved{other}"
-            there = locations.notebook(left[0])
-            shown = locations.shown(there) if there.exists() else f"`course reset {left[0].id}` restores its notebook"
-            return f"next: {left[0].id} · {left[0].title}: {shown}{other}"
+            following = unsolved[0]
+            notebook = locations.notebook(following)
+            place = locations.shown(notebook) if notebook.exists() else f"`course reset {following.id}` restores it"
+            return f"next: {following.id} · {following.title}: {place}{other}"
         if result.status == UNCHECKED:
             return f"next: repair this machine, and check again\n  {_DOCTOR}"
         given, count = progress.entry_of(kept, exercise.id)["hints"], len(exercise.hints)
         verb = "write" if result.status == TODO else "repair"
         first = f"next: {verb} {exercise.function} in {locations.shown(path)}, save it (Ctrl-S), and check again"
-        left = f"{count - given} of {count} hints left" if given < count else "the last hint again"
-        rows = [(f"course hint {exercise.id}", left)]
+        remaining = f"{count - given} of {count} hints left" if given < count else "the last hint again"
+        rows = [(f"course hint {exercise.id}", remaining)]
         if not self.watching:
             rows.append((f"course check {exercise.id} --watch", "checks after each save"))
         if result.status != TODO:
@@ -167,7 +168,7 @@ class _Checker:
 
 
 def _row(result: Result, path: Path) -> dict:
-    """A result for a script. A property that was not checked says why, as one that does not hold does."""
+    """A result for a script. A property that was not checked has the reason as its message."""
     row = {key: value for key, value in result.as_dict().items() if key != "panels"}
     for each in row["properties"]:
         if each["status"] == "skip" and result.message:
@@ -176,7 +177,7 @@ def _row(result: Result, path: Path) -> dict:
 
 
 def _line(exercise: Exercise, result: Result | None, problem: str) -> str:
-    """One line on an exercise, and one on what is wrong first."""
+    """One line on an exercise, and one on its first mistake."""
     if result is None or result.status == TODO:
         reason = problem or "not started"
         return f"{terminal.mark(terminal.OPEN)} {exercise.id:<5} 0 of {exercise.points}  {exercise.title}: {reason}"

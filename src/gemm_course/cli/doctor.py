@@ -45,7 +45,7 @@ def run(
     as_json: Json = False,
     quick: Annotated[bool, Option("--quick", help="run and compile nothing")] = False,
 ) -> int:
-    """What works on this machine, what does not, and what to do about it."""
+    """Examine this machine: show what works, what does not, and what to do about it."""
     facts = examine(trials=not quick)
     found = problems(facts)
     stopped = any(problem.stops for problem in found)
@@ -120,7 +120,7 @@ def _unused(facts: Machine) -> Iterator[Problem]:
 
 
 def works(facts: Machine) -> list[tuple[str, str]]:
-    """What works on a machine, and how: names and sentences."""
+    """The parts of the course that work on a machine, and how: names and sentences."""
     on_gpu = facts.mode == "gpu"
     runs = facts.packages["triton"] and not facts.cannot_launch and not (facts.kernel and facts.kernel.error)
     how = f"run on the {facts.gpus[0].split(',')[0]}" if on_gpu else "run in Triton's interpreter, on the CPU: slow"

@@ -87,29 +87,29 @@ def run(
         journal_path = out.with_name(f"{out.name}.journal")
         ours = [path for path in (out, journal_path, gradescope_in) if path is not None]
         earlier = set(map(Path.resolve, gradescope.written_in(folder))).difference(map(Path.resolve, ours))
-        # Of all exercises, whichever are graded: a file's name less its exercise's is the student's.
-        there = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
+        # Match against every exercise, not only the graded ones: the rest of the file name is the student.
+        entries = submissions.discover(folder, manifest.exercises(), ignore=[*ours, *earlier])
     except OSError as error:
         raise _stop(USAGE, f"{folder} cannot be read as a folder of submissions: {error.strerror}") from None
     except ValueError as error:
         raise _stop(USAGE, str(error)) from None
-    if there.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
-        names = sorted([*there.unrecognized, *(path.name for path in earlier)])
+    if entries.unrecognized or earlier:  # the output of another run is named, too: it might be a student's after all
+        names = sorted([*entries.unrecognized, *(path.name for path in earlier)])
         print(f"course grade: skipped, because they are not submissions: {_few(names)}", file=sys.stderr)
-    if there.alike:
+    if entries.alike:
         text = "folder names that differ only in Unicode composition are taken for one student"
-        print(f"course grade: {text}: {_few(there.alike)}", file=sys.stderr)
-    if not there.students:
+        print(f"course grade: {text}: {_few(entries.alike)}", file=sys.stderr)
+    if not entries.students:
         raise _stop(USAGE, f"{folder} has no submissions: no folder, no notebook, no zip file")
-    if unknown := sorted({*(one_student or ())} - there.students.keys()):
+    if unknown := sorted({*(one_student or ())} - entries.students.keys()):
         raise _stop(USAGE, f"--one-student must name somebody with work in {folder}, got {unknown[0]!r}")
     if out.exists() and not out.is_file():
         raise _stop(CANNOT, f"{out} cannot be written: it exists, and it is not a file")
     target = out
     try:
-        found = reader.read_all(there.students, jobs, one_student or ())
+        found = reader.read_all(entries.students, jobs, one_student or ())
         if all(each.one_level_too_high for each in found):
-            raise Stop(USAGE, _one_level_too_high(folder, found, there.students))
+            raise Stop(USAGE, _one_level_too_high(folder, found, entries.students))
         if gradescope_in is not None:
             gradescope_in.mkdir(parents=True, exist_ok=True)
         with ResultCache(journal_path) as journal:
@@ -139,12 +139,12 @@ def run(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar, on a terminal; gives the function to call with checks done, of all, and whose was last."""
+    """A bar, on a terminal; yields the function to call with the checks done, all checks, and a student."""
     with terminal.progress("answers checked") as bar:
 
         def tell(done: int, total: int, whose: str) -> None:
             whose = f"({grades.printable(whose)})" if whose else ""
-            if not bar.task_ids:  # an interrupted run goes on: what it had checked says nothing of the speed
+            if not bar.task_ids:  # an interrupted run goes on: its earlier checks say nothing about the speed
                 bar.add_task(whose, total=total, completed=done)
             bar.update(bar.task_ids[0], total=total, completed=done, description=whose)
 
@@ -180,7 +180,7 @@ def _one_level_too_high(folder: Path, found: Sequence[Submission], paths: Mappin
 
 
 def _checked_again(graded: list[Grade]) -> list[str]:
-    """What this machine kept from being checked, or from running on its GPU, and how to have that done."""
+    """Messages on answers that this machine could not check, or not on its GPU, and the remedy."""
     if not graded:
         return []
     messages = Counter(each.message for each in graded).most_common()
@@ -190,10 +190,10 @@ def _checked_again(graded: list[Grade]) -> list[str]:
 
 
 def _unanswered(is_selection: bool, exercises: list[Exercise], missing: list[Exercise], unread: bool) -> str:
-    """That nobody answered some exercises, what that costs, and what to say where nobody was asked for them.
+    """The message on exercises that nobody answered: their points, and the options that leave them out.
 
-    They are counted: were they not, one late submission would change everybody's total. `unread`: whether files were
-    refused that may hold answers to them.
+    They count: otherwise one late submission would change everybody's total. `unread`: whether files were refused that
+    may hold answers to them.
     """
     if not missing:
         return ""

@@ -27,11 +27,11 @@ def run(exercise: ExerciseName = None) -> int:
         if why:
             print(why)
     else:
-        left = progress.unsolved(manifest.exercises(), progress.load())
-        if not left:
+        unsolved = progress.unsolved(manifest.exercises(), progress.load())
+        if not unsolved:
             print("every exercise is solved; `course hint NN` gives the hints of one all the same")
             return OK
-        found = left[0]
+        found = unsolved[0]
     count = len(found.hints)
     number = progress.next_hint(found.id, count)
     print(terminal.paint(f"Exercise {found.id} · {found.title}, hint {number + 1} of {count}:", "bold"))

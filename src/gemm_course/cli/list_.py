@@ -60,10 +60,10 @@ def with_tilde(path: Path) -> str:
 
 def what_next(kept: dict[str, dict]) -> str:
     """The first unsolved exercise and the commands that help with it, or that all is solved; `kept` is the progress."""
-    left = progress.unsolved(manifest.exercises(), kept)
-    if not left:
+    unsolved = progress.unsolved(manifest.exercises(), kept)
+    if not unsolved:
         return terminal.paint("all solved", "bold green")
-    exercise = left[0]
+    exercise = unsolved[0]
     notebook = locations.notebook(exercise)
     if not notebook.exists():
         return f"next: {exercise.id} · {exercise.title}\n  course reset {exercise.id}   restores its notebook"

@@ -33,12 +33,12 @@ class Machine:
     """The hardware and software of a machine, as far as the course depends on them."""
 
     system: tuple[str, str]  # ("Linux", "x86_64")
-    packages: dict[str, str | None]  # name → version; None if it is not installed
+    packages: dict[str, str | None]  # name → version, or None
     torch_built_for: str  # "CUDA 13.0", "ROCm 7.0" or "CPU"
     triton_wanted: str | None  # by this build of torch
     nvidia_driver: bool
     gpus: tuple[str, ...]  # that torch sees
-    capability: tuple[int, int] | None  # compute capability of the first GPU; None for an AMD GPU
+    capability: tuple[int, int] | None  # compute capability of the first GPU, unless AMD made it
     mode: str  # of `runtime.mode()`
     cannot_launch: str | None  # why no kernel can run in this process
     in_checkout: bool  # of the course, rather than the library installed alone

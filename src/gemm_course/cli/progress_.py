@@ -1,4 +1,4 @@
-"""`course progress`: what has been reached. What there is to reach is `course list`."""
+"""`course progress`: points and hints so far. `course list` shows the exercises."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run(
     as_json: Json = False,
     anew: Annotated[bool, Option("--anew", help="begin anew, and keep the old progress in a file beside")] = False,
 ) -> int:
-    """What has been reached: the best points of each exercise, hints used, what comes next."""
+    """Show the best points of each exercise, the hints used, and the next exercise."""
     if anew:
         return _begin_anew()
     kept, exercises = progress.load(), manifest.exercises()
-    left = progress.unsolved(exercises, kept)
+    unsolved = progress.unsolved(exercises, kept)
     rows = []
     for each in exercises:
         entry = progress.entry_of(kept, each.id)
@@ -44,10 +44,10 @@ def run(
         rows.append({"id": each.id, "points": points, "of": each.points, "passed": entry["passed"],
                      "hints": entry["hints"], "gave_up": bool(entry.get("gave_up", False))})  # fmt: skip
     points, total = sum(row["points"] for row in rows), sum(row["of"] for row in rows)
-    solved = len(exercises) - len(left)
+    solved = len(exercises) - len(unsolved)
     if as_json:
         data = {"points": points, "of": total, "solved": solved, "exercises": rows, "kept_in": str(progress.path())}
-        print(json.dumps({**data, "next": left[0].id if left else None}, indent=1))
+        print(json.dumps({**data, "next": unsolved[0].id if unsolved else None}, indent=1))
         return OK
     print(f"{terminal.bar(points, total, 40)}  {points} of {total} points, {solved} of {len(exercises)} solved\n")
     for exercise, row in zip(exercises, rows):

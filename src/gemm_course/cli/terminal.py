@@ -1,7 +1,7 @@
-"""What the command's output looks like: styles and a line of progress on a terminal, plain text anywhere else.
+"""The look of the command's output: styles and a line of progress on a terminal, plain text anywhere else.
 
-Rich renders. By hand is what Rich does not do: characters that an encoding lacks are spelled in ASCII, a NO_COLOR that
-is set takes bold away, too.
+Rich renders. This module adds two things: characters that an encoding lacks are spelled in ASCII, and NO_COLOR takes
+bold away, too.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def prepare() -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose cursor can be moved."""
+    """Return whether a stream is a terminal whose cursor can be moved."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def has_styles(stream: TextIO) -> bool:
-    """Whether a stream shows colours and bold, and its user wants them."""
+    """Return whether a stream shows colours and bold, and its user wants them."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -83,7 +83,7 @@ def wrap(text: str, start: str = "", indent: str = "", taken: int = 0) -> str:
 
 
 def with_style(text: str, style: str) -> str:
-    """Text in a style of Rich's, whatever it is printed to."""
+    """Text in a style of Rich's, for any stream."""
     return Style.parse(style).render(text)
 
 
@@ -105,7 +105,7 @@ def result(text: str) -> str:
 
 
 def bar(done: int, total: int, width: int = 24) -> str:
-    """A bar of progress: so many of `total`, in so many characters."""
+    """A bar of progress: `done` of `total`, in `width` characters."""
     filled = width * min(max(done, 0), total) // total if total else 0
     return "█" * filled + "░" * (width - filled)
 
@@ -133,7 +133,7 @@ def _on_stderr(*columns: ProgressColumn) -> Progress:
 
 
 class Status:
-    """A line on stderr that says what is being waited for."""
+    """A line on stderr about the work in progress."""
 
     def __init__(self):
         self._line: Progress | None = None

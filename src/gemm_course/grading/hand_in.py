@@ -1,7 +1,7 @@
-"""What one student handed in: files, notebooks and cells, sorted by exercise. Nothing is executed.
+"""The work of one student: files, notebooks and cells, sorted by exercise. No cell is executed.
 
-All of it was written by somebody else, and every parser has been made to take for ever or all memory by somebody. So
-this runs in a process of its own, see `reader`, and what is long is refused before it is parsed.
+Strangers wrote it, and for every parser there is an input that takes for ever or all memory. So this runs in a process
+of its own, see `reader`, and long text is refused before it is parsed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads what each student handed in, in a process for each that can do little else.
+"""Reads the files of each student, in a process for each that can do little else.
 
 All parsers of student files run there: of zip files, of JSON, of Python. If one takes too long, needs too much memory
 or ends the process, that student gets a message, and the others' files are read as usual.

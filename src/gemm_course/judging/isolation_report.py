@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def one_line(outcome: Outcome) -> str:
-    """Why a process gave no result, on one line."""
+    """The reason why a process gave no result, on one line."""
     error = next((message.error for message in outcome.messages if message.error), None)
     text = outcome.setup_error or outcome.not_started
     if error is not None:
@@ -61,7 +61,7 @@ def find_layer(ask: Callable[..., Outcome], problem: str) -> str:
 
 
 def walls(gpu: bool) -> str:
-    """Which walls hold around answers, and why the others do not; `gpu`: whether kernels run on one."""
+    """Name the walls that hold around answers, and the reasons of the others; `gpu`: whether kernels run on one."""
     version = landlock.landlock_version()
     no_bubblewrap = "not installed" if shutil.which("bwrap") is None else "this system allows no namespaces"
     problems = {
@@ -74,7 +74,7 @@ def walls(gpu: bool) -> str:
 
 
 def on_gpu(ask: Callable[..., Outcome]) -> str:
-    """Whether answers run on the GPU, found by running a kernel isolated like one; `ask` is `Judge.ask`."""
+    """Say whether answers run on the GPU, by running a kernel isolated like one; `ask` is `Judge.ask`."""
     started = time.perf_counter()
     if not (problem := try_gpu(ask)):
         return f"answers run on the GPU, too (tried: right, {time.perf_counter() - started:.1f} s)"

@@ -1,1 +1,1 @@
-"""Where notebooks are, stubs made of solutions, and the answer's cell of a hand-in."""
+"""Notebook files: their places, stubs made of solutions, a learner's copies, and the cell with the answer."""

@@ -1,4 +1,4 @@
-"""Where an exercise's notebook, its stub and its solution are: in a checkout, or where the learner has put them."""
+"""The places of an exercise's notebook, its stub and its solution: in a checkout, or in a learner's folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checkout() -> Path | None:
 
 
 def folder() -> Path | None:
-    """Where the learner's notebooks are: the nearest folder that holds any; None if none does.
+    """The nearest folder that holds a learner's notebooks, or None.
 
     An `exercises/` around the working directory, the working directory itself (unless it holds solutions), or the
     `exercises/` of the course's checkout. Working copies come before the notebooks that they were made from.
@@ -44,7 +44,7 @@ def _exercises_in(folder: Path) -> list[Path]:
 
 
 def notebook(exercise: Exercise, named: str = "") -> Path:
-    """A learner's notebook: where it is, or belongs. Neither the file nor its folder need exist.
+    """The path of a learner's notebook. Neither the file nor its folder need exist.
 
     `named` is what the learner called the exercise; the path of a notebook is taken as it is.
     """

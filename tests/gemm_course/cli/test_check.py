@@ -21,8 +21,7 @@ from gemm_course.cli.exercise_argument import find
 from gemm_course.exercises import manifest, progress
 from gemm_course.judging.judge import Judge
 from gemm_course.judging.results import Property, Result
-from gemm_course.notebook_files import cells as submission
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook_files import cells, locations
 from places import ROOT
 
 FIRST, SECOND = manifest.exercises()[:2]
@@ -66,17 +65,17 @@ def test_a_stub_a_wrong_answer_and_a_solution(course, capsys):
 
 def test_the_last_cell_that_defines_the_function_is_checked_as_in_the_notebook(course, capsys, monkeypatch):
     path, solution = course / "exercises" / f"{FIRST.name}.ipynb", ROOT / "solutions" / f"{FIRST.name}.ipynb"
-    source = f"{submission.of_notebook(solution, FIRST.function)}\nresult = check({FIRST.function})\n"
+    source = f"{cells.of_notebook(solution, FIRST.function)}\nresult = check({FIRST.function})\n"
     notebook = json.loads(path.read_text(encoding="utf-8"))
     notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": source, "outputs": []})
     path.write_text(json.dumps(notebook), encoding="utf-8")
     assert command.main(["check", "01"]) == 0
     assert "pass: 10 of 10" in capsys.readouterr().out
 
-    names = {"torch": torch, "check": lambda function: submission.of_function(function, FIRST.function)}
+    names = {"torch": torch, "check": lambda function: cells.of_function(function, FIRST.function)}
     monkeypatch.setitem(linecache.cache, "<cell>", (len(source), None, source.splitlines(True), "<cell>"))
     exec(compile(source, "<cell>", "exec"), names)
-    assert names["result"] == submission.of_notebook(path, FIRST.function)
+    assert names["result"] == cells.of_notebook(path, FIRST.function)
     assert "check(" not in names["result"]
 
 
@@ -136,7 +135,7 @@ def test_a_missing_notebook_says_how_to_get_it(course, capsys):
 def test_no_exercises_at_all(tmp_path, monkeypatch, capsys):
     (tmp_path / "solutions").mkdir()
     shutil.copy(ROOT / "solutions" / f"{FIRST.name}.ipynb", tmp_path / "solutions")
-    monkeypatch.setattr(places, "checkout", lambda: None)
+    monkeypatch.setattr(locations, "checkout", lambda: None)
     monkeypatch.chdir(tmp_path / "solutions")  # what is here is nobody's answer
     assert command.main(["check", "01"]) == 3
     assert "course reset 01" in capsys.readouterr().err
@@ -174,34 +173,34 @@ def test_where_a_notebook_is_looked_for(course, monkeypatch):
     for folder in (course, course / "exercises", course / "exercises" / "deeper"):
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
-        assert places.notebook(FIRST) == here
+        assert locations.notebook(FIRST) == here
     loose = course.parent / "loose"
     loose.mkdir()
     shutil.copy(here, loose)
     monkeypatch.chdir(loose)
-    assert places.notebook(FIRST) == loose / here.name
-    assert places.notebook(FIRST, str(here)) == here
+    assert locations.notebook(FIRST) == loose / here.name
+    assert locations.notebook(FIRST, str(here)) == here
     monkeypatch.chdir(course.parent)
-    assert places.folder() is None
-    assert places.notebook(FIRST) == course.parent / "exercises" / here.name
-    monkeypatch.setattr(places, "checkout", lambda: ROOT)
-    assert places.notebook(FIRST) == ROOT / "exercises" / here.name
+    assert locations.folder() is None
+    assert locations.notebook(FIRST) == course.parent / "exercises" / here.name
+    monkeypatch.setattr(locations, "checkout", lambda: ROOT)
+    assert locations.notebook(FIRST) == ROOT / "exercises" / here.name
 
 
 def test_the_nearest_folder_counts_even_where_another_has_more(course, monkeypatch):
     """Else a learner's reset would go to the notebooks of somebody else."""
     (course / "exercises" / f"{FIRST.name}.ipynb").unlink()
-    monkeypatch.setattr(places, "checkout", lambda: ROOT)
-    assert places.notebook(FIRST).parent == course / "exercises"
+    monkeypatch.setattr(locations, "checkout", lambda: ROOT)
+    assert locations.notebook(FIRST).parent == course / "exercises"
     shutil.rmtree(course / "exercises")
     (course / "exercises").mkdir()
     (course / "exercises" / "piano.ipynb").touch()
-    assert places.notebook(FIRST).parent == ROOT / "exercises"
+    assert locations.notebook(FIRST).parent == ROOT / "exercises"
 
 
 def test_this_checkout_is_found():
-    assert places.checkout is lab.checkout
-    assert places.solution(FIRST) == ROOT / "solutions" / f"{FIRST.name}.ipynb"
+    assert locations.checkout is lab.checkout
+    assert locations.solution(FIRST) == ROOT / "solutions" / f"{FIRST.name}.ipynb"
 
 
 def test_a_seed_below_0_is_wrong_usage(capsys):

@@ -10,7 +10,7 @@ import pytest
 from gemm_course.cli import app as command
 from gemm_course.cli.exercise_argument import find_one
 from gemm_course.exercises import manifest, progress
-from gemm_course.notebook_files import locations as places
+from gemm_course.notebook_files import locations
 from places import ROOT
 
 WALK, TABLES = manifest.find("04")
@@ -26,7 +26,7 @@ def course(tmp_path, monkeypatch):
         (root / folder).mkdir(parents=True)
         for each in (WALK, TABLES):
             shutil.copy(ROOT / folder / f"{each.name}.ipynb", root / folder)
-    monkeypatch.setattr(places, "checkout", lambda: root)
+    monkeypatch.setattr(locations, "checkout", lambda: root)
     monkeypatch.chdir(root)
     return root
 
